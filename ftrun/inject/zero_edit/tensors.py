@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 
 from ftrun.inject.zero_edit.frames import DICTS, is_loop_package, is_own, script_frames, spot_of
-from ftrun.inject.zero_edit.units import UNITS_MAX, Mark, Unit, leaves, units_of
+from ftrun.inject.zero_edit.units import UNITS_MAX, Mark, Search, Unit, leaves
 from ftrun.inject.zero_edit.writing import FrameVariables
 
 KEY = "tensors of the script"
@@ -52,6 +52,7 @@ class Tensors:
         self._changed: set[Key] = set()
         self._others: set[Key] = set()
         self._has_begun = False
+        self._search = Search()
         self.words: list[str] = []
         self.lacking: list[str] = []
 
@@ -59,11 +60,12 @@ class Tensors:
         """The script's frames, innermost first. It runs at every draw."""
         now: dict[Key, _Known] = {}
         before = {known.identity: known for known in self._known.values()}
+        self._search.begin()
         for frame in frames:
             if is_loop_package(frame.f_code.co_filename):
                 continue
             function = spot_of(frame).name
-            for unit in units_of(frame.f_locals):
+            for unit in self._search.units_of(frame.f_locals):
                 key = function, unit.path
                 if key not in now and len(now) < UNITS_MAX:
                     now[key] = self._met(key, unit, before)

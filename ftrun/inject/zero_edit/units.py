@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import compress
 from typing import Any, cast
 
 import torch
@@ -26,6 +27,8 @@ from ftrun.inject.zero_edit.frames import DICTS, TEXT_CHARS_MAX, TYPES_MAX, hold
 OBJECTS_DEEP, DICTS_DEEP = 3, 3
 LEAVES_MAX = 10_000
 UNITS_MAX = 1_024
+READ_ANEW = 64
+"""At every draw of so many all containers are read."""
 ITEMS_MAX = 256
 """A dict or list with more entries that are no tensors is not searched."""
 ARRAY_BYTES_MAX = 16 << 20
@@ -104,35 +107,56 @@ class _Searched(dict[type, bool]):
 _SEARCHED = _Searched()
 
 
-def units_of(variables: Mapping[str, Any]) -> Iterator[Unit]:
-    """The units that variables reach: in themselves, in dicts and in objects of the script's."""
-    known = dict(variables)  # another thread may set the script's global names
-    is_searched = map(_SEARCHED.__getitem__, map(type, known.values()))
-    for name, value in [x for x, is_one in zip(known.items(), is_searched, strict=True) if is_one]:
-        if not name.startswith("__"):
-            yield from _found(name, value, OBJECTS_DEEP, DICTS_DEEP)
+class Search:
+    """Looks for units, at every draw. A container of the last draw that is as long is not read."""
 
+    def __init__(self) -> None:
+        self._looks = 0
+        self._before: dict[int, tuple[int, bool]] = {}
+        self._now: dict[int, tuple[int, bool]] = {}
 
-def _found(path: str, value: Any, objects: int, dicts: int) -> Iterator[Unit]:
-    if is_own(path):
-        return
-    kind = type(value)
-    if kind in DICTS:
-        if _is_whole(value):
+    def begin(self) -> None:
+        """The next draw."""
+        self._looks += 1
+        self._before = self._now if self._looks % READ_ANEW else {}
+        self._now = {}
+
+    def units_of(self, variables: Mapping[str, Any]) -> Iterator[Unit]:
+        """The units that variables reach, also in dicts and in objects of the script's."""
+        known = dict(variables)  # another thread may set the script's global names
+        is_searched = map(_SEARCHED.__getitem__, map(type, known.values()))
+        for name, value in compress(known.items(), is_searched):
+            if not name.startswith("__"):
+                yield from self._found(name, value, OBJECTS_DEEP, DICTS_DEEP)
+
+    def _found(self, path: str, value: Any, objects: int, dicts: int) -> Iterator[Unit]:
+        kind = type(value)
+        if is_own(path):
+            return
+        if kind in DICTS:
+            if self._is_whole(value):
+                yield Unit(path, value)
+            elif dicts and len(value) <= ITEMS_MAX:
+                for key, item in list(value.items()):
+                    if type(key) is str and type(item) not in _PLAIN:
+                        yield from self._found(f"{path}[{key}]", item, 0, dicts - 1)
+        elif kind in _LISTS:
+            if value and self._is_whole(value):
+                yield Unit(path, value)
+        elif is_leaf(value):
             yield Unit(path, value)
-        elif dicts and len(value) <= ITEMS_MAX:
-            for key, item in list(value.items()):
-                if type(key) is str and type(item) not in _PLAIN:
-                    yield from _found(f"{path}[{key}]", item, 0, dicts - 1)
-    elif kind in _LISTS:
-        if value and _is_whole(value):
-            yield Unit(path, value)
-    elif is_leaf(value):
-        yield Unit(path, value)
-    elif objects and _is_holder(cast(Hashable, kind)) and hasattr(value, "__dict__"):
-        for key, item in list(vars(value).items()):
-            if type(item) not in _PLAIN and item is not value:
-                yield from _found(f"{path}.{key}", item, objects - 1, dicts)
+        elif objects and _is_holder(cast(Hashable, kind)) and hasattr(value, "__dict__"):
+            for key, item in list(vars(value).items()):
+                if item is not value and _SEARCHED[type(item)]:
+                    yield from self._found(f"{path}.{key}", item, objects - 1, dicts)
+
+    def _is_whole(self, value: Any) -> bool:
+        length = len(value)
+        before = self._before.get(id(value))
+        is_whole = before[1] if before and before[0] == length else is_of_tensors(value)
+        if len(self._now) < UNITS_MAX:
+            self._now[id(value)] = length, is_whole
+        return is_whole
 
 
 @lru_cache(maxsize=4096)
@@ -141,7 +165,7 @@ def _is_holder(kind: Any) -> bool:
     return holds_values(kind) and not issubclass(kind, data)
 
 
-def _is_whole(value: Any) -> bool:
+def is_of_tensors(value: Any) -> bool:
     """Whether a dict or a list has tensors or arrays, and beside them plain values at most."""
     first = next(iter(value.values() if type(value) in DICTS else value), None)
     if type(first) in (int, float) and len(value) > ITEMS_MAX:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ftrun.inject.zero_edit.tensors import Tensors
-from ftrun.inject.zero_edit.units import units_of
+from ftrun.inject.zero_edit.units import Search
 
 HERE = "test_tensors.py"
 
@@ -49,7 +49,7 @@ def test_units() -> None:
         "mixed": [torch.zeros(2), object()],
         "rank_table": torch.zeros(2),
     }
-    assert [unit.path for unit in units_of(variables)] == [
+    assert [unit.path for unit in Search().units_of(variables)] == [
         *("average.shadow", "average.slow", "average.last", "table", "nested"),
     ]
 

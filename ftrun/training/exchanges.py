@@ -189,13 +189,16 @@ class Exchanges:
             self._kept.step_begun(step, self._numbers.begun_at)
             self._engine.changed.notify_all()
 
+    def members(self) -> list[str]:
+        """The replicas of the quorum in force."""
+        quorum = self._engine.machine.in_force
+        return [] if quorum is None else [member.replica_id for member in quorum.members]
+
     def part(self, timeout_s: float) -> None:
         """At the script's end: stay until all members have what this worker has given last."""
 
         def is_over() -> bool | None:
-            quorum = self._engine.machine.in_force
-            slots = [] if quorum is None else [member.replica_id for member in quorum.members]
-            return None if self._kept.owes(slots) else True
+            return None if self._kept.owes(self.members()) else True
 
         if self._engine.await_answer(is_over, timeout_s) is None:
             log.debug("ends although members have not asked for its last value")

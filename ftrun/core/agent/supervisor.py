@@ -496,7 +496,8 @@ class Supervisor:
     def _form_wanted(self, event: FormWanted) -> None:
         """The run begins again in another form, where this agent alone can decide that.
 
-        One world of workers on several nodes is not what a replica group is: the job ends then.
+        One world of workers on several nodes is not what a replica group is: the job ends then,
+        unless it is a replica that was started again which asks: the others may train on.
         """
         slot = self._slots.of_incarnation(event.key.incarnation)
         form = parse(event.form)
@@ -508,6 +509,8 @@ class Supervisor:
             workers = settings.replicas * settings.workers_per_replica
             self._out.add(words.begins_again(who, form, event.reason, workers))
             self._ending.begin_again(form, event.reason)
+        elif slot.started > 1:
+            self._out.add(words.cannot_join(who, event.reason))
         else:
             reason = words.cannot_begin_again(form, event.reason)
             self._out.add(words.job_ends(who, reason))

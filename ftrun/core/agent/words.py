@@ -124,6 +124,11 @@ def begins_again(replica_id: str, form: Form, reason: str, workers: int) -> Show
     return _notice("again", f"{reason}. {then[form]}.", replica_id)
 
 
+def cannot_join(replica_id: str, reason: str) -> ShowNotice:
+    """A replica that was started again cannot be what its peers are."""
+    return _notice("again", f"replica {replica_id} cannot join the others: {reason}", replica_id)
+
+
 def cannot_begin_again(form: Form, reason: str) -> str:
     """Why a job on several nodes ends whose script needs another form."""
     if form is not Form.ONE_WORLD:

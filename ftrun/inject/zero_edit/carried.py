@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from ftrun.errors import UserError
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.models import Models
+from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.stepping import Stepping
 
 KEY = "script"
@@ -23,6 +23,10 @@ its peers' last steps again goes through theirs too."""
 _PLAIN = (int, float, bool, str, bytes, type(None), torch.Tensor)
 DEPTH_MAX = 32
 LIFE = "life"
+REMEDY = (
+    "it cannot be given what they have made in the middle of their training. Make all models, "
+    "optimizers and schedulers before the first step"
+)
 
 
 class Carried:
@@ -57,8 +61,8 @@ class Carried:
         return {
             "models": self._models.wrapped,
             "modules": self._models.loose_roots(),
-            "optimizers": self._stepping.optimizers.all(),
-            "schedulers": self._stepping.schedulers.all(),
+            "optimizers": self._stepping.optimizers_that_heal(),
+            "schedulers": self._stepping.schedulers_that_heal(),
             "scalers": [x for x in self._stepping.scalers.all() if x.is_enabled()],
             CALLBACKS: self._frameworks.parts(),
         }
@@ -79,7 +83,7 @@ class Carried:
         """Take the peers' state.
 
         Raises:
-            UserError: this replica has made other objects than its peers.
+            Refused: this replica has made other objects than its peers.
         """
         if not self.has_ended:
             self.apply(tree)
@@ -89,7 +93,7 @@ class Carried:
         """Take a state; without callbacks those stay as they are.
 
         Raises:
-            UserError: this replica has made other objects.
+            Refused: this replica has made other objects.
         """
         self.life = tree.get(LIFE, "")
         for name, parts in self._parts().items():
@@ -97,12 +101,25 @@ class Carried:
             if name == CALLBACKS and not given:
                 continue
             if len(given) != len(parts):
-                raise UserError(
-                    f"the script has made {len(parts)} {name} here and {len(given)} in the "
-                    "replicas that train, so their state cannot be matched"
+                refuse(
+                    f"the script has made {len(given)} {name} in the replicas that train, and "
+                    f"{len(parts)} in this one, which was started again: {REMEDY}"
                 )
             for part, state in zip(parts, given, strict=True):
+                _check_groups(part, state)
                 part.load_state_dict({**_left_out(part.state_dict()), **state})
+
+
+def _check_groups(part: Any, state: dict[str, Any]) -> None:
+    if not isinstance(part, torch.optim.Optimizer):
+        return
+    here = [len(group["params"]) for group in part.param_groups]
+    there = [len(group["params"]) for group in state["param_groups"]]
+    if here != there:
+        refuse(
+            f"the {type(part).__name__} of the replicas that train has groups of {there} "
+            f"parameters, and that of this one, which was started again, of {here}: {REMEDY}"
+        )
 
 
 def _is_carriable(value: Any, depth: int = 0) -> bool:

@@ -85,7 +85,7 @@ class Ending:
         """Take the peers' state of the script's objects.
 
         Raises:
-            UserError: this replica has made other objects than its peers.
+            Refused: this replica has made other objects than its peers.
         """
         self._given = state, self._given[1]
         self._carried.load(state)

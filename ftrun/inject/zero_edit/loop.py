@@ -45,6 +45,7 @@ from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.frames import (
     Spot,
     Values,
+    call_site,
     script_frames,
     spot_of,
     stack,
@@ -110,6 +111,7 @@ class Loop:
             lambda: self._ending.stands_still,
             lambda: (self.steps, self.steps - self.lost) if self.exactly_once.is_on else None,
         )
+        self.stepping.on_late = self.models.on_late = self._made_late
         self.exactly_once = ExactlyOnce(
             here.data,
             self.manager,
@@ -470,6 +472,27 @@ class Loop:
         if self.mates.rank == 0 and not self._joins_at():
             told.say(charge.line(self.models, self.stepping, self._batches_of))
 
+    def _made_late(self, what: str) -> None:
+        if self.mates.rank or not self._has_stepped or self._ending.has_followed:
+            return
+        told.once(f"{call_site()} {what} after {self.steps} steps; a newcomer has none")
+        told.once(
+            "What is made after the first step does not heal: if a replica dies from now on, the "
+            "run begins again as torchrun would run it (on several nodes the others go on without "
+            "that replica). Make it before the first step"
+        )
+
+    def _tell_missing(self) -> None:
+        """Rank 0 may have duties that nobody else has."""
+        members = self.manager().exchanges.members()
+        if not self.mates.is_lead or not members or "0" in members:
+            return
+        if self._here.replica_id == min(members, key=int):
+            told.say(
+                "replica 0 has not come to the end of the script: what rank 0 alone does there is "
+                "not done, and files that it writes may be missing or old"
+            )
+
     def _tell_joined(self, place: Place, taken: Taken) -> None:
         if self.mates.is_lead or taken.of_its_own:
             who = f"replica {self._here.replica_id}"
@@ -527,6 +550,7 @@ class Loop:
             told.say(
                 f"replica {self._here.replica_id} ends although others have not come to the end"
             )
+        self._tell_missing()
         if self._trial is not None:
             self._trial.write(self._facts())
         if self.lost:

@@ -47,6 +47,7 @@ class Models:
         makes_ddp: called before the script makes a DistributedDataParallel, or shards a model;
             False: it is torch's own, because the script is explicit.
         on_first: called when there is a first one.
+        on_late: called with what was made after the first step.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Models:
     ) -> None:
         self.makes_ddp: Callable[[], bool] = lambda: True
         self.on_first: Callable[[], None] = lambda: None
+        self.on_late: Callable[[str], None] = lambda what: None
         self.mates = mates
         self._mesh: Any = None
         self._sharded: dict[int, Any] = {}  # by id: the hook before its forward pass
@@ -82,6 +84,8 @@ class Models:
         self.wrapped.append(module)
         self.sites.append(call_site())
         self._parameters = None
+        if self._roots is not None:
+            self.on_late("makes another DistributedDataParallel")
         on_first, self.on_first = self.on_first, lambda: None
         on_first()
 

@@ -27,7 +27,7 @@ class Created:
     def __init__(self) -> None:
         self._found: list[weakref.ref[Any]] = []
         self._sites: dict[int, str] = {}
-        self._kept: list[Any] = []
+        self._kept: list[Any] | None = None
 
     def add(self, made: Any) -> None:
         """The script has made one more; its own references decide whether it lives."""
@@ -46,6 +46,21 @@ class Created:
     def keep(self) -> None:
         """Keep those that live: peers may heal from them when the script's main() has returned."""
         self._kept = self.all()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first step has begun."""
+        return self._kept is not None
+
+    def late(self) -> list[Any]:
+        """Those that live and were made after the first step."""
+        kept = {id(made) for made in self._kept or ()}
+        return [] if self._kept is None else [x for x in self.all() if id(x) not in kept]
+
+    def that_heal(self, is_late_one: Callable[[Any], bool]) -> list[Any]:
+        """Those of the first step, and of the later ones those that the training uses."""
+        late = {id(made) for made in self.late() if not is_late_one(made)}
+        return [made for made in self.all() if id(made) not in late]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +102,7 @@ class Stepping:
         self._commit = compiling.never(commit)
         self._is_in_step = is_in_step
         self._depth = 0
+        self.on_late: Callable[[str], None] = lambda what: None
 
     def install(self, patches: Patches) -> None:
         """Patch torch's classes."""
@@ -96,6 +112,7 @@ class Stepping:
         for kind in _schedulers_without_super():
             self._note_new(kind, self._note_scheduler)
         self._patch_steps()
+        self._patch_groups(patches)
         self._patch_scaler()
 
     def _note_optimizer(self, made: Any) -> None:
@@ -106,9 +123,25 @@ class Stepping:
                 "replicas of several workers"
             )
         self.optimizers.add(made)
+        if made in self.optimizers.late() and self._is_managed(made):
+            self.on_late(f"makes another {type(made).__name__}")
+
+    def optimizers_that_heal(self) -> list[Any]:
+        """Those of the first step, and later ones that step parameters of the training."""
+        return self.optimizers.that_heal(self._is_managed)
+
+    def schedulers_that_heal(self) -> list[Any]:
+        """Those of the first step, and later ones of optimizers of the training."""
+        return self.schedulers.that_heal(self._schedules_training)
+
+    def _schedules_training(self, made: Any) -> bool:
+        optimizer = getattr(made, "optimizer", None)
+        return isinstance(optimizer, Optimizer) and self._is_managed(optimizer)
 
     def _note_scheduler(self, made: Any) -> None:
         self.schedulers.add(made)
+        if made in self.schedulers.late() and self._schedules_training(made):
+            self.on_late(f"makes another {type(made).__name__}")
         for kind in type(made).__mro__:
             if "step" in vars(kind) and issubclass(kind, LRScheduler) and kind not in self._guarded:
                 self._guarded.add(kind)
@@ -139,6 +172,19 @@ class Stepping:
             counts = committed > last.committed
         self._stepped[scheduler] = _Stepped(ended, committed, counts)
         return counts
+
+    def _patch_groups(self, patches: Patches) -> None:
+        plain = Optimizer.add_param_group
+
+        @functools.wraps(plain)
+        def add_param_group(optimizer: Any, param_group: dict[str, Any]) -> None:
+            plain(optimizer, param_group)
+            known = self.optimizers
+            is_old = any(optimizer is x for x in known.all() if x not in known.late())
+            if known.has_begun and is_old and self._is_managed(optimizer):
+                self.on_late(f"adds parameters to its {type(optimizer).__name__}")
+
+        patches.put(Optimizer, "add_param_group", add_param_group)
 
     def _patch_steps(self) -> None:
         """Wrap ``step`` of each optimizer class, where torch itself wraps it for its hooks."""

@@ -648,6 +648,16 @@ def test_on_several_nodes_a_script_that_needs_another_form_ends_the_job() -> Non
     assert (ending.exit_code, ending.again) == (2, None)
 
 
+def test_on_several_nodes_one_that_was_started_again_does_not_end_the_others() -> None:
+    agent = Agent(replicas=2, alone=False)
+    agent.assign("0")
+    assert starts(agent.exits("0", -SIGKILL)) == [("0", 1)]
+    key = WorkerKey("0", agent.incarnations["0"], 0)
+    out = agent.on(FormWanted(key, "world", "train.py:3: no"))
+    assert "replica 0 cannot join the others: train.py:3: no" in said(out)
+    assert not any(isinstance(x, EndAgent) for x in agent.exits("0", 1))
+
+
 def test_a_form_that_nobody_knows_changes_nothing() -> None:
     agent = Agent(replicas=2)
     agent.assign("0", is_at_start=True)

@@ -8,7 +8,7 @@ the leaves (layout.py).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import astuple, dataclass
 
 import xxhash
@@ -64,10 +64,10 @@ class Header:
         return xxhash.xxh3_64_intdigest(self.encode())
 
 
-def header_of(tag: Tag, state_id: StateId, packed: Packed) -> Header:
-    """The header of a packed tree."""
+def header_of(tag: Tag, state_id: StateId, packed: Packed, own: Collection[int] = ()) -> Header:
+    """The header of a packed tree. ``own``: the leaves, by number, that may differ from others'."""
     specs = tuple(leaf.spec for leaf in packed.leaves)
-    return Header(tag.path(), state_id, packed.structure, specs, tuple(samples(packed.leaves)))
+    return Header(tag.path(), state_id, packed.structure, specs, tuple(samples(packed.leaves, own)))
 
 
 def decode_header(data: bytes) -> Header:

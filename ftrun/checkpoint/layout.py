@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 import xxhash
@@ -103,13 +103,15 @@ def pieces(views: Sequence[memoryview]) -> list[memoryview]:
     ]
 
 
-def samples(leaves: Sequence[Leaf]) -> list[int]:
+def samples(leaves: Sequence[Leaf], own: Collection[int] = ()) -> list[int]:
     """A fingerprint per leaf, of 4 KiB in each MiB, which finds unlike replicas at no cost.
+
+    That of leaves of which each replica has its ``own`` is 0.
 
     Replicas with the same state id must hold equal bytes (S1). The digests of chunks guard the
     transfer; these fingerprints guard against donors that differ from each other.
     """
-    return [sample(leaf.data) for leaf in leaves]
+    return [0 if i in own else sample(leaf.data) for i, leaf in enumerate(leaves)]
 
 
 def sample(data: torch.Tensor | memoryview) -> int:

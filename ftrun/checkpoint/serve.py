@@ -41,6 +41,7 @@ from ftrun.checkpoint import wire
 from ftrun.checkpoint.format import Tree, pack
 from ftrun.checkpoint.header import header_of
 from ftrun.checkpoint.layout import CHUNK_BYTES, DIGEST_BYTES, Layout, pieces
+from ftrun.checkpoint.leaves import Leaf
 from ftrun.checkpoint.offer import Offer
 from ftrun.checkpoint.proof import (
     CHALLENGE_FIELD,
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
 
 CONNECTIONS_MAX = 256
 OFFERS_MAX = 8
+OWN_COPIED_MAX = 1 << 20
+"""A leaf of which each replica has its own is copied up to this size, because it may change."""
 REQUEST_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 60.0
 STALL_TIMEOUT_S = 30.0
@@ -118,6 +121,7 @@ class StateServer:
         tree: Tree,
         expected: int = 0,
         copied: Collection[int] = (),
+        unlike: Collection[str] = (),
     ) -> int:
         """Serve ``tree`` under ``tag`` from its own memory, until ``retire`` or ``withdraw``.
 
@@ -129,7 +133,9 @@ class StateServer:
             expected: how many receivers will come; ``retire`` keeps a copy also for those that
                 have not sent a request yet.
             copied: addresses (``data_ptr``) of tensors of the tree that may change before
-                ``retire``: the server copies them now.
+                ``retire``: the server copies them now. Those of donors may differ.
+            unlike: beginnings of the paths of leaves that may differ between donors, and of which
+                small ones may change before ``retire``.
 
         Returns:
             The number of bytes on offer.
@@ -138,8 +144,11 @@ class StateServer:
             UserError: the tree holds an object that cannot be carried.
         """
         packed = pack(tree)
-        layout = Layout([_still(leaf.data, copied) for leaf in packed.leaves])
-        header = header_of(tag, state_id, packed).encode()
+        beginnings = tuple(unlike)
+        own = {i for i, x in enumerate(packed.leaves) if _is_own(x, copied, beginnings)}
+        small = {i for i in own if packed.leaves[i].spec.nbytes <= OWN_COPIED_MAX}
+        layout = Layout([_still(x.data, copied, i in small) for i, x in enumerate(packed.leaves)])
+        header = header_of(tag, state_id, packed, own).encode()
         offer = Offer(tag, state_id, header, layout, expected)
         with self._lock:
             self._newest = max(tag, self._newest or tag)
@@ -353,11 +362,22 @@ def _admit(request: Request, offer: Offer) -> None:
         raise Refusal("410 Gone", f"{offer.tag} is not offered any more")
 
 
-def _still(data: torch.Tensor | memoryview, copied: Collection[int]) -> torch.Tensor | memoryview:
+def _is_own(leaf: Leaf, copied: Collection[int], unlike: tuple[str, ...]) -> bool:
+    """Whether each replica has bytes of its own here."""
+    return _is_copied(leaf.data, copied) or leaf.spec.path.startswith(unlike)
+
+
+def _is_copied(data: torch.Tensor | memoryview, copied: Collection[int]) -> bool:
+    return isinstance(data, torch.Tensor) and data.data_ptr() in copied
+
+
+def _still(
+    data: torch.Tensor | memoryview, copied: Collection[int], is_small: bool
+) -> torch.Tensor | memoryview:
     """The memory of a leaf; a copy if the leaf may change while it is served (S3)."""
-    if isinstance(data, torch.Tensor) and data.data_ptr() in copied:
-        return data.clone()
-    return data
+    if not (is_small or _is_copied(data, copied)):
+        return data
+    return data.clone() if isinstance(data, torch.Tensor) else memoryview(bytes(data))
 
 
 def _send_chunk(sock: wire.Pipe, offer: Offer, chunk: int) -> None:

@@ -331,9 +331,10 @@ class Healing:
         if self._needs_training_thread:
             self._seen = tree[USER]
         buffers = {buffer.data_ptr() for buffer in self._buffers}
+        unlike = [f".{USER}.{key}" for key in self._unlike]
         if self._transport is not None:
             tree = self._send(self._transport, order.tag.step, tree)
-        self._server.offer(order.tag, order.state, tree, order.receivers, copied=buffers)
+        self._server.offer(order.tag, order.state, tree, order.receivers, buffers, unlike)
 
     def _send(self, transport: ScriptTransport, step: int, tree: dict[str, Any]) -> dict[str, Any]:
         """Let the script's transport send ``tree``; returns what ftrun serves instead."""

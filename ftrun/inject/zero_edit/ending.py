@@ -46,7 +46,7 @@ class Ending:
         self.replays = 0
         self._copy: tuple[State, State] | None = None
         self._given: tuple[State, State] = {}, {}
-        self._is_replayed = self._is_offered = False
+        self._is_replayed = self._goes_on = self._is_offered = False
 
     @property
     def _is_of_commit(self) -> bool:
@@ -54,8 +54,8 @@ class Ending:
 
     @property
     def stands_still(self) -> bool:
-        """Whether nothing may step: what this replica holds is of the end of the last step."""
-        return self.has_followed and not (self._is_of_commit and not self.replays)
+        """Whether nothing may step: what this replica holds has stepped already."""
+        return self.has_followed and not self._goes_on
 
     # ------------------------------------------------------------ while it trains
 
@@ -113,7 +113,7 @@ class Ending:
     def before_draw(self) -> None:
         """What the script has changed in the replay, for example an average, is as its peers'."""
         if self._is_replayed:
-            self._is_replayed = False
+            self._is_replayed, self._goes_on = False, self._is_of_commit
             self._restore()
 
     def finish(self) -> None:

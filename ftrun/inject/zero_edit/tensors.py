@@ -21,7 +21,7 @@ from ftrun.inject.zero_edit.frames import DICTS, is_loop_package, is_own, script
 from ftrun.inject.zero_edit.units import UNITS_MAX, Mark, Search, Unit, leaves
 from ftrun.inject.zero_edit.writing import FrameVariables
 
-KEY = "tensors of the script"
+KEY = "beside"
 """In the state that heals. What replicas have there may differ, so it is not compared."""
 _OWN = object()
 Key = tuple[str, str]

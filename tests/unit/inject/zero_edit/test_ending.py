@@ -77,6 +77,7 @@ def test_what_a_replay_changes_is_as_at_the_commit_and_the_end_stays() -> None:
     assert ending.stands_still
     change(part, 5.0)  # an average, once more
     ending.step_again()
+    assert ending.stands_still  # a scheduler that steps after the optimizer
     ending.before_draw()
     assert part.weight.item() == 1.0 and not ending.stands_still
     change(part, 9.0)  # its best weights

@@ -359,6 +359,21 @@ def test_a_donor_that_differs_is_left_out_and_named(stage: Stage) -> None:
     assert "model.w" in healed.left_out.get(second, "model.w")
 
 
+@pytest.mark.parametrize("own", ["copied", "unlike"])
+def test_donors_may_differ_in_what_each_has_of_its_own(stage: Stage, own: str) -> None:
+    trees = [{"m": noise(0), "beside": {"sum": torch.full((40,), float(i))}} for i in (1, 2)]
+    servers = [stage.donor(tree) for tree in trees]
+    for server, tree in zip(servers, trees, strict=True):
+        server.withdraw(TAG)
+        copied = {tree["beside"]["sum"].data_ptr()} if own == "copied" else ()
+        server.offer(TAG, STATE_ID, tree, 1, copied, [".beside"] if own == "unlike" else ())
+        tree["beside"]["sum"] += 5  # it is copied, because it may change
+    healed = stage.heal(*(server.address for server in servers))
+    assert torch.equal(healed.tree["m"], trees[0]["m"])
+    assert healed.tree["beside"]["sum"].tolist() in ([1.0] * 40, [2.0] * 40)
+    assert not healed.left_out
+
+
 @both_ways
 def test_those_left_out_are_asked_when_all_others_are_gone(stage: Stage) -> None:
     tree, other = state(0), state(1)

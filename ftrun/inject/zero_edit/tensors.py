@@ -30,12 +30,15 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Known:
-    """A unit at the last draw. ``is_kept``: it was there at the one before; ``mark``: of the first
-    draw at which it was there; None: it is younger than the first step, and so has changed."""
+    """A unit at the last draw.
 
-    unit: Unit
+    ``unit``: None if it was not there at the draw before: it may be a batch, whose memory the
+    script wants back. ``mark``: of the first draw at which it was there; None: it is younger than
+    the first step, and so has changed.
+    """
+
     identity: tuple[int, ...]
-    is_kept: bool
+    unit: Unit | None
     mark: Mark | None
 
 
@@ -76,11 +79,11 @@ class Tensors:
         last = before.get(identity)
         if last is not None:
             is_early = not self._has_begun
-            return _Known(unit, identity, True, unit.mark() if is_early else last.mark)
+            return _Known(identity, unit, unit.mark() if is_early else last.mark)
         if self._has_begun and key in self._known:
             self._others.add(key)
         is_young = self._has_begun and unit.is_dict
-        return _Known(unit, identity, False, None if is_young else unit.mark())
+        return _Known(identity, None, None if is_young else unit.mark())
 
     def begin(self) -> None:
         """The first step begins: nothing has changed."""
@@ -106,12 +109,11 @@ class Tensors:
         own = {_memory(x) for module in self._modules() for x in _tensors_of(module)}
         found: dict[str, Any] = {}
         for key, known in list(self._known.items()):
-            if not known.is_kept:
-                continue
-            if key not in self._changed and known.mark == known.unit.mark():
+            unit = known.unit
+            if unit is None or (key not in self._changed and known.mark == unit.mark()):
                 continue
             self._changed.add(key)
-            value = _without(known.unit.value, own)
+            value = _without(unit.value, own)
             if value is not _OWN:
                 found[" ".join(key)] = {"value": value, "device": _device_of(value)}
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import weakref
 from typing import Any
 
 import numpy
@@ -78,6 +79,17 @@ def test_batches_and_results_are_not_kept() -> None:
         draw(tensors)
         assert batch and group
     assert of(tensors) == {}
+
+
+def test_a_batch_is_not_held() -> None:
+    tensors = Tensors(lambda: ())
+    draw(tensors)
+    tensors.begin()
+    batch = torch.randn(2)
+    held = weakref.ref(batch)
+    draw(tensors)
+    batch = torch.randn(2)
+    assert held() is None and batch is not None
 
 
 def test_a_copy_of_the_best_state_is_kept_from_its_second_draw_on() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from ftrun.inject.zero_edit.counting import KNOWN_SEQUENCES, RANGES
-from ftrun.inject.zero_edit.frames import Spot, Values, is_loop_package, spot_of
+from ftrun.inject.zero_edit.frames import Spot, Values, is_loop_package, spot_of, variables_of
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -84,7 +84,7 @@ def _value(node: ast.expr, frame: FrameType) -> object:
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return getattr(_value(node.value, frame), node.attr, None)
     if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+        return variables_of(frame).get(node.id, frame.f_globals.get(node.id))
     return None
 
 

@@ -9,16 +9,17 @@ Not here: reading and setting them (frames.py, writing.py), the place (noting.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from ftrun.inject.zero_edit import around, changes, histories
 from ftrun.inject.zero_edit.changes import NEVER, Changes
 from ftrun.inject.zero_edit.frames import (
+    DICTS,
     Spot,
     Values,
     is_own,
@@ -30,6 +31,7 @@ from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.histories import Cut, Histories, Packed, Seen, see
 from ftrun.inject.zero_edit.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.place import Details, Place
+from ftrun.inject.zero_edit.single import is_single, is_tensor
 from ftrun.inject.zero_edit.writing import write_values
 from ftrun.training.context import WorkerContext
 
@@ -49,6 +51,10 @@ class Read:
     functions: tuple[str, ...] = ()
     values: tuple[Values, ...] = ()
     containers: tuple[dict[str, Seen], ...] = ()
+
+    def without_containers(self) -> Read:
+        """The plain values alone, for one that is kept: a container may be large."""
+        return Read(self.functions, self.values)
 
     def plain(self) -> Iterable[tuple[str, Values]]:
         """By function."""
@@ -112,7 +118,7 @@ class Counters:
         for frame in frames:
             found: dict[str, Any] = {}
             values.append(read_values(frame, found))
-            containers.append({path: see(x) for path, x in found.items()} if found else {})
+            containers.append({p: see(x) for p, x in found.items() if not _has_tensors(x)})
         values.append(self._frameworks.values())
         return Read((*[spot.name for spot in here], FRAMEWORK), tuple(values), tuple(containers))
 
@@ -243,6 +249,13 @@ class Counters:
             values = left.pop(function, {})
             own = self._own.get(function, set())
             write_values(frame, {path: x for path, x in values.items() if path not in own})
+
+
+def _has_tensors(container: Any) -> bool:
+    """Whether a container may be a batch, whose memory the script wants back."""
+    values = container.values() if type(container) in DICTS else container
+    first = next(iter(values), None)
+    return is_tensor(cast(Hashable, type(first))) and not is_single(first)
 
 
 def _some(names: list[str]) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import lru_cache
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, cast
@@ -273,6 +274,29 @@ def _attributes(
                 yield from _attributes(f"{name}.{key}", item, left, nested - 1)
 
 
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """A copy of a frame's variables, by which nothing lives longer than the copy.
+
+    Before Python 3.13 ``f_locals`` of a function is a dict that the frame keeps until it is read
+    again: a result of the model would be held for a step longer than the script holds it. So it
+    is emptied, unless the script has got it from ``locals()``.
+    """
+    found = frame.f_locals
+    copied = dict(found)  # another thread may set the script's global names
+    is_snapshot = frame.f_code.co_flags & CO_OPTIMIZED and sys.version_info < (3, 13)
+    if is_snapshot and sys.getrefcount(found) <= _HELD_BY_THE_FRAME:
+        found.clear()
+    return copied
+
+
+def _held_by_the_frame() -> int:
+    found = sys._getframe().f_locals
+    return sys.getrefcount(found)
+
+
+_HELD_BY_THE_FRAME = _held_by_the_frame()
+
+
 def read_values(frame: FrameType, containers: dict[str, Any] | None = None) -> Values:
     """The plain values that a frame reaches, by path. It runs at every draw.
 
@@ -281,7 +305,7 @@ def read_values(frame: FrameType, containers: dict[str, Any] | None = None) -> V
     found: Values = {}
     is_package = containers is None or is_loop_package(frame.f_code.co_filename)
     kept: dict[str, Any] = {} if is_package else cast("dict[str, Any]", containers)
-    known = dict(frame.f_locals)  # another thread may set the script's global names
+    known = variables_of(frame)
     kinds = map(_KINDS.__getitem__, map(type, known.values()))
     for (name, value), kind in zip(known.items(), kinds, strict=True):
         if kind is _NOTHING or _LEFT_OUT[name]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ftrun.inject.zero_edit.frames import Values, is_plain, plain_values, short
+from ftrun.inject.zero_edit.frames import Values, is_plain, plain_values, short, variables_of
 
 CALLBACKS_MAX = 64
 NUMBERS_MAX = 1024
@@ -105,7 +105,7 @@ class Frameworks:
         if self._trainer is not None or not _are_loaded():
             return
         for frame in frames:
-            own = frame.f_locals.get("self")
+            own = variables_of(frame).get("self")
             if own is not None and self._take(own):
                 return
 

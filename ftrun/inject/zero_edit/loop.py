@@ -293,8 +293,7 @@ class Loop:
         """Begin a step at the place of the last draw."""
         noted = (draws[0].noted if draws else None) or self._noting.note()
         if self._first is None:
-            self._first = noted
-            self._begin_counting(noted)
+            self._first = self._begin_counting(noted)
         place = self._noting.place(draws, noted, self._first)
         if place is not None:
             self._place, self._commits = place, 0
@@ -310,9 +309,10 @@ class Loop:
             self._place = loaded
         self._show_place(manager)
 
-    def _begin_counting(self, noted: Noted) -> None:
+    def _begin_counting(self, noted: Noted) -> Noted:
         self.counters.begin(noted.read)
         self._tensors.begin()
+        return replace(noted, read=noted.read.without_containers())
 
     def _show_place(self, manager: Manager) -> None:
         place = self._place
@@ -392,7 +392,8 @@ class Loop:
     def _join(self, here: tuple[Spot, ...], iterator: LoaderIterator | None) -> None:
         """Join the peers, and go to their place. ``iterator``: is asked for its next batch."""
         manager = self.manager()
-        self._first = self._noting.note()
+        noted = self._noting.note()
+        self._first = replace(noted, read=noted.read.without_containers())
         self._tensors.begin()
         self._take_charge(manager)
         if self._peers_at is not None:

@@ -17,7 +17,14 @@ from typing import Any, cast
 
 import torch
 
-from ftrun.inject.zero_edit.frames import DICTS, is_loop_package, is_own, script_frames, spot_of
+from ftrun.inject.zero_edit.frames import (
+    DICTS,
+    is_loop_package,
+    is_own,
+    script_frames,
+    spot_of,
+    variables_of,
+)
 from ftrun.inject.zero_edit.units import UNITS_MAX, Mark, Search, Unit, leaves
 from ftrun.inject.zero_edit.writing import FrameVariables
 
@@ -68,7 +75,7 @@ class Tensors:
             if is_loop_package(frame.f_code.co_filename):
                 continue
             function = spot_of(frame).name
-            for unit in self._search.units_of(frame.f_locals):
+            for unit in self._search.units_of(variables_of(frame)):
                 key = function, unit.path
                 if key not in now and len(now) < UNITS_MAX:
                     now[key] = self._met(key, unit, before)

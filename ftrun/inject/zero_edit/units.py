@@ -123,9 +123,8 @@ class Search:
 
     def units_of(self, variables: Mapping[str, Any]) -> Iterator[Unit]:
         """The units that variables reach, also in dicts and in objects of the script's."""
-        known = dict(variables)  # another thread may set the script's global names
-        is_searched = map(_SEARCHED.__getitem__, map(type, known.values()))
-        for name, value in compress(known.items(), is_searched):
+        is_searched = map(_SEARCHED.__getitem__, map(type, variables.values()))
+        for name, value in compress(variables.items(), is_searched):
             if not name.startswith("__"):
                 yield from self._found(name, value, OBJECTS_DEEP, DICTS_DEEP)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ftrun.inject.zero_edit.frames import (
     is_script,
     read_values,
     script_frames,
+    variables_of,
 )
 from ftrun.inject.zero_edit.writing import write_values
 
@@ -178,3 +180,26 @@ def test_the_stack() -> None:
     found = script_frames()
     assert found[0].f_code.co_name == "test_the_stack"
     assert call_site() == f"{Path(__file__).name}:{sys._getframe().f_lineno}"
+
+
+def test_what_is_read_lives_no_longer_than_the_script_holds_it() -> None:
+    def held(read: Any) -> bool:
+        result = Result()
+        before = weakref.ref(result)
+        read(sys._getframe())
+        result = Result()
+        return before() is not None and result is not None
+
+    assert not held(read_values)
+    assert not held(lambda frame: variables_of(frame).clear())
+
+
+def test_a_dict_that_the_script_has_got_is_not_emptied() -> None:
+    value = 3
+    found = locals()
+    read_values(sys._getframe())
+    assert found["value"] == value
+
+
+class Result:
+    """Something large."""

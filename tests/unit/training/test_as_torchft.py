@@ -302,7 +302,7 @@ def test_a_checkpoint_goes_over_a_group_without_pickle() -> None:
 
 
 def test_a_script_may_test_its_loop_with_a_mock_of_the_manager() -> None:
-    """As torchft's optim_test: what Optimizer asks of it are methods, not attributes of __init__."""
+    """As torchft's optim_test: what Optimizer asks of it are methods."""
     manager = create_autospec(Manager)
     model = torch.nn.Linear(3, 4)
     optimizer = Optimizer(manager, torch.optim.AdamW(model.parameters()))

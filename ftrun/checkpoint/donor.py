@@ -43,6 +43,7 @@ class DonorRefused(PeerError):
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"HTTP {status}: {text}")
+        self.status, self.text = status, text
         self.ask_again = status == 409
 
 

@@ -1,9 +1,10 @@
 """A state tree as a JSON structure plus raw leaves, and back. No pickle, nothing executable.
 
 A tree is what ``state_dict()`` functions return: nested dicts, lists and tuples around tensors,
-arrays and plain values. ``pack`` splits it into a structure (plain JSON) and leaves (tensors,
-arrays, bytes), whose memory is used in place wherever it is dense; ``unpack`` restores the same
-tree, bit by bit. ``validate`` refuses an object of any other kind, with its key.
+arrays and plain values, and enums, named tuples and dataclasses of the script's. ``pack`` splits it
+into a structure (plain JSON) and leaves (tensors, arrays, bytes), whose memory is used in place
+wherever it is dense; ``unpack`` restores the same tree, bit by bit. ``validate`` refuses an object
+of any other kind, with its key.
 
 Not here: where the leaves' bytes lie on the wire (layout.py) and how they travel (serve.py,
 heal.py).
@@ -14,6 +15,7 @@ Everything else is a JSON object whose only key names its kind::
     {"map": {"a": 1}}            a dict whose keys are all str
     {"pairs": [[0, 1]]}          any other dict, keys written like values
     {"OrderedDict": {...}}       and "Counter": around a map or pairs; maybe a key "metadata"
+    {"defaultdict": {...}}       as well; maybe a key "factory", of FACTORIES
     {"tuple": [...]} {"Size": [...]}
     {"set": [...]} {"frozenset": [...]}               of plain values, in one order everywhere
     {"deque": [[...], 10]}                            its items and maxlen
@@ -21,6 +23,8 @@ Everything else is a JSON object whose only key names its kind::
     {"int": "-0x1f"} {"float": "7ff8000000000000"}    numbers that JSON cannot hold
     {"complex": "...16 bytes as hex"}
     {"dtype": "float32"} {"device": "cuda:0"} {"scalar": ["<f4", "0000803f"]}
+    {"enum": ["module:Class", "MEMBER"]}              of the script's classes (script_classes.py)
+    {"namedtuple": ["module:Class", {"field": 1}]}    and "dataclass"
     {"leaf": 3}                  the fourth of the leaves
 """
 
@@ -29,7 +33,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -38,6 +42,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from ftrun.checkpoint import script_classes
 from ftrun.checkpoint.leaves import DTYPES, Leaf, LeafSpec, leaf_of, numpy_dtype, restore
 from ftrun.errors import ProtocolError, UserError
 
@@ -48,6 +53,14 @@ DEPTH_MAX = 64
 LEAVES_MAX = 1_000_000
 INT_TEXT_MAX = 1 << 20
 JSON_INT_BITS = 63
+FACTORIES: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, deque, Counter,
+        OrderedDict,
+    )
+}  # fmt: skip
+"""What a defaultdict may call, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,8 @@ def unpack(
     specs: Sequence[LeafSpec],
     buffers: Sequence[torch.Tensor],
     mine: Sequence[Leaf] = (),
+    *,
+    is_plain: bool = False,
 ) -> Tree:
     """Put a tree together from its structure and the bytes of its leaves.
 
@@ -90,10 +105,12 @@ def unpack(
             same path, and a DTensor its mesh. Without such a leaf (a fresh optimizer has no
             moments) it takes them from one that is sharded alike. Without any leaf here, the
             receiver holds nothing, and a DTensor's mesh is made by its description.
+        is_plain: dicts stand for the script's named tuples and dataclasses, and the names of
+            members for its enums', because this process need not have those classes.
 
     Raises:
         ProtocolError: the structure is not one that ``pack`` makes.
-        UserError: a DTensor without a counterpart in ``mine``.
+        UserError: a DTensor without a counterpart in ``mine``, or a class that is not here.
     """
     own = {leaf.spec.path: leaf for leaf in mine}
     alike = {leaf.spec.mesh: leaf for leaf in mine if leaf.spec.mesh}
@@ -101,7 +118,7 @@ def unpack(
         restore(spec, buffer, own.get(spec.path) or alike.get(spec.mesh), makes_meshes=not mine)
         for spec, buffer in zip(specs, buffers, strict=True)
     ]
-    return _Unpacker(values).node(structure, 0)
+    return _Unpacker(values, is_plain).node(structure, 0)
 
 
 # ---------------------------------------------------------------- taking apart
@@ -125,7 +142,7 @@ class _Packer:
         write = _PLAIN.get(type(value))
         if write is not None:
             return write(value)
-        if type(value) in (dict, OrderedDict, Counter):
+        if type(value) in (dict, OrderedDict, Counter, defaultdict):
             return self._mapping(value, path, depth)
         if type(value) in (list, tuple, torch.Size):
             items = [self.node(v, path, f"[{i}]", depth + 1) for i, v in enumerate(value)]
@@ -137,7 +154,7 @@ class _Packer:
             return {"deque": [items, value.maxlen]}
         if isinstance(value, np.generic):
             return _write_scalar(value, path)
-        return self._leaf(value, parent, name)
+        return self._leaf(value, parent, name, depth)
 
     def _mapping(self, value: dict[Any, Any], path: str, depth: int) -> Json:
         if all(type(key) is str for key in value):
@@ -153,6 +170,9 @@ class _Packer:
         metadata = getattr(value, "_metadata", None)
         if metadata is not None:
             named["metadata"] = self.node(metadata, path, "._metadata", depth + 1)
+        factory = getattr(value, "default_factory", None)
+        if factory is not None:
+            named["factory"] = _factory_name(factory, value, path)
         return named
 
     def _pair(self, key: Any, value: Tree, path: str, depth: int) -> Json:
@@ -177,14 +197,26 @@ class _Packer:
             )
         return sorted(written, key=lambda one: json.dumps(one, sort_keys=True))
 
-    def _leaf(self, value: Any, parent: str, name: str) -> Json:
+    def _leaf(self, value: Any, parent: str, name: str, depth: int) -> Json:
         leaf = leaf_of(value, parent, name)
         if leaf is None:
-            raise _refusal(value, parent + name)
+            return self._of_script(value, parent + name, depth)
         if len(self.leaves) >= LEAVES_MAX:
             raise UserError(f"a state_dict holds more than {LEAVES_MAX} tensors: too many to carry")
         self.leaves.append(leaf)
         return {"leaf": len(self.leaves) - 1}
+
+    def _of_script(self, value: Any, path: str, depth: int) -> Json:
+        kind = script_classes.kind_of(type(value))
+        why_not = script_classes.why_not(value) if kind else ""
+        if not kind or why_not:
+            raise _refusal(value, path, why_not)
+        name = script_classes.name_of(type(value))
+        if kind == script_classes.ENUM:
+            return {kind: [name, value.name]}
+        fields = script_classes.fields_of(value)
+        written = {k: self.node(v, path, key_name(k), depth + 1) for k, v in fields.items()}
+        return {kind: [name, written]}
 
 
 def key_name(key: object) -> str:
@@ -197,15 +229,24 @@ def shown(path: str) -> str:
     return f"'{path.removeprefix('.')}'" if path else "'' (the whole of it)"
 
 
-def _refusal(value: object, path: str) -> UserError:
+def _factory_name(factory: object, value: object, path: str) -> str:
+    name = getattr(factory, "__name__", type(factory).__name__)
+    if FACTORIES.get(name) is not factory:
+        names = ", ".join(FACTORIES)
+        raise _refusal(value, path, f"whose factory is {name}, none of {names}")
+    return str(name)
+
+
+def _refusal(value: object, path: str, why: str = "") -> UserError:
     kind = type(value)
     what = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     if isinstance(value, torch.Tensor):
         what = f"{what} of {value.layout} on {value.device.type}"
     return UserError(
-        f"state_dict key {shown(path)} holds a {what}: ftrun carries dense tensors, numpy "
-        "arrays, plain values and dicts, lists and tuples of them to peers, and never code or "
-        "pickles. Leave the key out of the state, or give it in one of those forms"
+        f"state_dict key {shown(path)} holds a {f'{what} {why}'.rstrip()}: ftrun carries dense "
+        "tensors, numpy arrays, plain values, dicts, lists and tuples of them, enums, named tuples "
+        "and dataclasses to peers, and never code or pickles. Leave the key out of the state, or "
+        "give it in one of those forms"
     )
 
 
@@ -242,6 +283,7 @@ class _Unpacker:
     """Reads a structure; ``values`` are the leaves, restored."""
 
     values: Sequence[Any]
+    is_plain: bool = False
 
     def node(self, written: Json, depth: int) -> Tree:
         if depth > DEPTH_MAX + 2:
@@ -260,7 +302,7 @@ class _Unpacker:
         body = written[kind]
         if kind in ("map", "pairs"):
             return dict(self._items(kind, body, depth))
-        if kind in ("OrderedDict", "Counter"):
+        if kind in ("OrderedDict", "Counter", "defaultdict"):
             return self._named(kind, written, depth)
         if kind in ("tuple", "Size"):
             items = tuple(self.node(item, depth + 1) for item in body)
@@ -272,6 +314,8 @@ class _Unpacker:
             written_items, most = body
             items = tuple(self.node(item, depth + 1) for item in written_items)
             return deque(items, None if most is None else _natural(most))
+        if kind in script_classes.KINDS:
+            return self._of_script(kind, body, depth)
         if kind == "leaf":
             return self.values[_natural(body)]
         return _READ[kind](body)
@@ -284,15 +328,25 @@ class _Unpacker:
         for key, value in body:
             yield self.node(key, depth + 1), self.node(value, depth + 1)
 
+    def _of_script(self, kind: str, body: Json, depth: int) -> Tree:
+        name, written = body
+        if kind == script_classes.ENUM:
+            return str(written) if self.is_plain else script_classes.member(name, written)
+        fields = {key: self.node(value, depth + 1) for key, value in written.items()}
+        return fields if self.is_plain else script_classes.make(kind, name, fields)
+
     def _named(self, kind: str, written: dict[str, Json], depth: int) -> Tree:
-        made = OrderedDict[Any, Any]() if kind == "OrderedDict" else Counter[Any]()
+        made: Any = OrderedDict() if kind == "OrderedDict" else Counter()
+        if kind == "defaultdict":
+            factory = None if self.is_plain else written.get("factory")
+            made = {} if self.is_plain else defaultdict(factory and FACTORIES[factory])
         [(inner, body)] = written[kind].items()
         if inner not in ("map", "pairs"):
             raise ValueError(f"{inner!r} within it")
         for key, value in self._items(inner, body, depth):
             made[key] = value
         if "metadata" in written:
-            made._metadata = self.node(written["metadata"], depth + 1)  # type: ignore[union-attr]
+            made._metadata = self.node(written["metadata"], depth + 1)
         return made
 
 

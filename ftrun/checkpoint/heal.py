@@ -93,7 +93,8 @@ def fetch(
 
     Raises:
         ShapeMismatch: the donors' tensors have other shapes than ``mine``; names the keys.
-        PeerError: no donor could deliver before the deadline. Nothing was applied.
+        PeerError: no donor could deliver before the deadline. Nothing was applied. Its cause is the
+            answer of a donor that refused for good, if one did.
     """
     key, deadline = heal_key(token), clock.now() + timeout_s
     order = _Order(tag, key, deadline, cancel, expected, overwrite, certificates)
@@ -101,6 +102,7 @@ def fetch(
     order.streams = streams_per_donor or (STREAMS_ALONE if len(donors) == 1 else 1)
     order.mine = pack(mine).leaves if mine is not None else None
     started, why_not, remaining = clock.now(), dict[str, str](), list(donors)
+    refused: DonorRefused | None = None
     while remaining:
         transfer = _Transfer(order)
         transfer.run(remaining)
@@ -109,8 +111,9 @@ def fetch(
             return transfer.result(clock.now() - started, why_not)
         if transfer.refusal:
             raise transfer.refusal
+        refused = transfer.refused or refused
         remaining = list(transfer.left_out) if not order.over() else []
-    raise PeerError(_failure(order, donors, why_not))
+    raise PeerError(_failure(order, donors, why_not)) from refused
 
 
 def _failure(order: _Order, donors: Sequence[str], why_not: dict[str, str]) -> str:
@@ -155,6 +158,7 @@ class _Transfer:
         self.lost: dict[str, str] = {}
         self.left_out: dict[str, str] = {}
         self.refusal: FtrunError | None = None
+        self.refused: DonorRefused | None = None
         self._order = order
         self._destination: Destination | None = None
         self._delivered: set[str] = set()
@@ -240,6 +244,8 @@ class _Transfer:
             work(link)
         except (PeerError, OSError) as why:
             self.lost[address] = str(why) or type(why).__name__
+            if isinstance(why, DonorRefused) and not why.ask_again:
+                self.refused = why
             _log.debug("donor %s is out: %s", address, why)
         except FtrunError as why:
             self.refusal = why

@@ -284,9 +284,7 @@ class StateServer:
             return offer
         other = self._offers.get(newest) if newest and self.has_one_step else None
         if other is not None and not other.is_retired:
-            raise Refusal(
-                "400 Bad Request", f"serving step {other.tag.step} but got step {tag.step}"
-            )
+            raise Refusal("400 Bad Request", f"serving {other.tag.step} but got step={tag.step}")
         here = f"the newest state here is of {newest}" if newest else "no state was offered here"
         if newest is None or tag > newest:
             raise Refusal("409 Conflict", f"{tag} is not offered yet: {here}")

@@ -6,14 +6,18 @@ Manager, which need none of this (training/).
 
 from __future__ import annotations
 
+import io
 import threading
+import urllib.error
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
+from email.message import Message
 from typing import Generic, TypeVar
 
 from ftrun import clock
 from ftrun.addresses import own_host
+from ftrun.checkpoint.donor import DonorRefused
 from ftrun.checkpoint.heal import fetch
 from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import NO_ATTEMPT, SHARED_LINEAGE, StateId, Tag
@@ -48,6 +52,14 @@ class CheckpointTransport(ABC, Generic[T]):
 
     def shutdown(self, wait: bool = True) -> None:
         """Free all that the transport holds. ``wait``: let active receivers finish first."""
+
+
+class NotReceived(PeerError, urllib.error.URLError):
+    """A checkpoint did not come. It is urllib's error too, because torchft's users catch that."""
+
+
+class ReceiverRefused(PeerError, urllib.error.HTTPError):
+    """The sender answered, and will not serve this checkpoint. ``code``: the answer's status."""
 
 
 class HTTPTransport(CheckpointTransport[T]):
@@ -130,7 +142,8 @@ class HTTPTransport(CheckpointTransport[T]):
         """See CheckpointTransport.
 
         Raises:
-            PeerError: the checkpoint was not complete before the timeout.
+            ReceiverRefused: the sender serves another step, or the token is another one.
+            NotReceived: the checkpoint was not complete before the timeout. Both are PeerErrors.
         """
         address, _, token = metadata.removeprefix(SCHEME).partition(PATH)
         if not (token and metadata.startswith(SCHEME)):
@@ -142,9 +155,18 @@ class HTTPTransport(CheckpointTransport[T]):
                 [address], tag_of(step), token, seconds, streams_per_donor=self._streams
             )
         except PeerError as error:
+            refused = error.__cause__
+            if isinstance(refused, DonorRefused):
+                raise ReceiverRefused(
+                    f"{SCHEME}{address}{PATH}{step}",
+                    refused.status,
+                    f"the checkpoint of step {step} is refused: {refused.text}",
+                    Message(),
+                    io.BytesIO(),
+                ) from error
             late = clock.now() >= deadline
             why = f"timed out after {seconds:g} s" if late else "could not be fetched"
-            raise PeerError(f"the checkpoint of step {step} {why}: {error}") from error
+            raise NotReceived(f"the checkpoint of step {step} {why}: {error}") from error
         state: T = fetched.tree
         return state
 

@@ -42,6 +42,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from ftrun.checkpoint import meshes
 from ftrun.checkpoint.format import unpack
 from ftrun.checkpoint.leaves import LeafSpec
+from ftrun.checkpoint.script_classes import DATACLASS, NAMED_TUPLE
 from ftrun.errors import PeerError
 from ftrun.snapshots import directory, manifest
 from ftrun.snapshots.manifest import StoredFile, StoredLeaf
@@ -309,7 +310,7 @@ def _planner(state: State, outline: Outline | None, repeated: Mapping[int, int])
         PeerError: torch cannot save the state.
     """
     plain = [replace(s, kind="tensor", mesh="") if s.mesh else s for s in state.specs]
-    tree = unpack(state.structure, plain, state.leaves)
+    tree = unpack(state.structure, plain, state.leaves, is_plain=True)
     saved = {**tree[state.user_key]}
     if OWN in saved:
         raise PeerError(f"the script has registered state under {OWN!r}, a key of ftrun's own")
@@ -384,9 +385,12 @@ def _walk(written: Any, path: tuple[str, ...]) -> Iterator[tuple[int, str]]:
         return
     if not isinstance(written, Mapping):
         return
-    for kind in ("OrderedDict", "Counter"):
+    for kind in ("OrderedDict", "Counter", "defaultdict"):
         if kind in written:
             written = written[kind]
+    for kind in (NAMED_TUPLE, DATACLASS):
+        if kind in written:
+            written = {"map": written[kind][1]}
     if "leaf" in written:
         yield written["leaf"], ".".join(path)
     for key, item in written.get("map", {}).items():

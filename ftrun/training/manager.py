@@ -338,12 +338,16 @@ class Manager:
         """
         self._healing.watch_buffers(module)
 
-    def watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+    def watch_optimizer(
+        self, optimizer: torch.optim.Optimizer, wrapper: Stepping | None = None
+    ) -> None:
         """Heal in place what ``optimizer`` steps; it must step committed steps only.
 
-        For optimizers without ftrun's Optimizer, which calls this by itself.
+        For optimizers without ftrun's Optimizer, which calls this by itself, as ``wrapper``.
         """
         self._healing.watch_optimizer(optimizer)
+        if wrapper is not None:
+            self.optimizers.add(wrapper)
 
     def watch_sampler(self, sampler: Sampled, *, repairs: bool) -> None:
         """Let ``sampler`` weigh this worker's gradients, follow the commits, and heal.

@@ -43,8 +43,7 @@ class OptimizerWrapper(torch.optim.Optimizer):
         self.manager = manager
         self.committed = True
         self._set_to_none = True
-        manager.watch_optimizer(optim)
-        manager.optimizers.add(self)
+        manager.watch_optimizer(optim, self)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Begin a step: wait for a quorum if none is in force, and clear the gradients."""

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import tempfile
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,7 @@ from ftrun.checkpoint.wire import Head, parse_head, parse_ranges
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.core.lighthouse.events import JournalState, LighthouseSettings, TimerFired
 from ftrun.core.lighthouse.machine import Lighthouse
-from ftrun.errors import ProtocolError, UserError
+from ftrun.errors import EXIT_REASONS, ExitCode, ProtocolError, UserError
 from ftrun.lighthouse.journal import MAGIC, JournalFile
 from ftrun.protocol.auth import bearer, bearer_matches, load_token
 from ftrun.protocol.codec import MESSAGE_CLASSES, decode, encode
@@ -56,6 +56,8 @@ TREE = {
     "plain": (1, 2.5, float("nan"), 1 << 80, None, True, "text", torch.float32, torch.Size([2])),
     "rng": torch.arange(16, dtype=torch.uint8).numpy(),
     "raw": b"bytes",
+    "own": [ExitCode.BUG, EXIT_REASONS[ExitCode.BUG], StateId(3, "ab")],
+    "seen": defaultdict(list, {"a": [1]}),
 }
 
 
@@ -109,6 +111,7 @@ def targets(directory: Path | None = None) -> list[Target]:
     challenges = [challenge_field(TOKEN[:32]).encode()]
     ranges = [b"0-3,7-9,12-12", b"0-8,8-16,16-24", b"5-24"]
     protocol = (ProtocolError,)
+    state = (ProtocolError, UserError)  # a class that is not here
     return [
         Target("frames, as they come", _feed_frames, protocol, partial(mutate, corpus=frames)),
         Target("frames, asyncio", _read_frames, protocol, partial(mutate, corpus=frames)),
@@ -119,8 +122,8 @@ def targets(directory: Path | None = None) -> list[Target]:
             partial(mutate, corpus=_journals()),
         ),
         Target("journal record", partial(_journal, place / "k"), protocol, _sealed_journal),
-        Target("state header, bytes", _state, protocol, partial(mutate, corpus=[_header()])),
-        Target("state header, JSON", _state, protocol, partial(_json_header, header)),
+        Target("state header, bytes", _state, state, partial(mutate, corpus=[_header()])),
+        Target("state header, JSON", _state, state, partial(_json_header, header)),
         *_of_torchft(place),
         Target("HTTP head of a heal", _head, protocol, partial(mutate, corpus=heads)),
         Target("request of a heal", _request, (ProtocolError, Refusal), _proved_request),

@@ -1,4 +1,4 @@
-"""A script of torchft, unedited, under ftrun: its imports, a death, equal weights at the end."""
+"""A script of torchft, unedited, under ftrun: its imports, a death, equal states at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from tests.process.job import Job
 
 SCRIPT = """
-import hashlib, importlib.util, os, signal
+import enum, hashlib, importlib.util, os, signal
+from collections import defaultdict, namedtuple
+from dataclasses import dataclass
 from datetime import timedelta
 import torch
 import torch.distributed as dist
@@ -24,12 +26,28 @@ assert importlib.util.find_spec("torchft") is not None
 dist.init_process_group("gloo")
 group_id = int(os.environ["REPLICA_GROUP_ID"])
 
+class Phase(enum.Enum):
+    FIRST = "first"
+    SECOND = "second"
+
+Point = namedtuple("Point", "step lr")
+
+@dataclass
+class Progress:
+    phase: Phase
+    points: list
+
+progress, seen = Progress(Phase.FIRST, []), defaultdict(list)
+
 def load_state_dict(state):
+    global progress, seen
     m.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optim"])
+    progress, seen = state["progress"], state["seen"]
 
 def state_dict():
-    return {"model": m.state_dict(), "optim": optimizer.state_dict()}
+    states = {"model": m.state_dict(), "optim": optimizer.state_dict()}
+    return {**states, "progress": progress, "seen": seen}
 
 pg = ProcessGroupGloo(timeout=timedelta(seconds=5))
 manager = Manager(
@@ -49,7 +67,12 @@ while manager.current_step() < 40 or manager.num_participants() < 2:
     optimizer.zero_grad()
     loss = m(torch.randn(8, 4)).square().mean()
     loss.backward()
+    before = manager.current_step()
     optimizer.step()
+    if manager.current_step() == before + 1:
+        progress.phase = Phase.SECOND if before > 5 else Phase.FIRST
+        progress.points.append(Point(before, 0.5))
+        seen[progress.phase].append(before)
     mean = loss.detach().clone()
     dist.all_reduce(mean, op=dist.ReduceOp.AVG, group=replicas)
     step = manager.current_step()
@@ -58,7 +81,10 @@ while manager.current_step() < 40 or manager.num_participants() < 2:
             open("died", "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in m.parameters()))
-print(f"END {step} loss {mean.item():.6f} of {replicas.size()} weights {digest.hexdigest()[:16]}")
+kept = hashlib.sha256(repr((progress, seen)).encode()).hexdigest()[:16]
+assert progress.points[0] == Point(0, 0.5) and progress.points[0].step in seen[Phase.FIRST]
+print(f"END {step} kept {kept}", end=" ")
+print(f"loss {mean.item():.6f} of {replicas.size()} weights {digest.hexdigest()[:16]}")
 """
 
 

@@ -1,6 +1,7 @@
 """torchtitan's ``experiments/torchft`` on ftrun's torchft; skipped where it is not installed.
 
-``pip install torchtitan==0.3.0`` first, in an environment of its own: it brings many packages.
+``pip install torchtitan==0.3.0 triton`` first, in an environment of its own: it brings many
+packages. torchtitan imports triton, which PyTorch's CPU build does not bring.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from tests.process.job import Job
 
 pytestmark = [
     pytest.mark.timeout(600),
-    pytest.mark.skipif(importlib.util.find_spec("torchtitan") is None, reason="needs torchtitan"),
+    pytest.mark.skipif(
+        None in map(importlib.util.find_spec, ("torchtitan", "triton")),
+        reason="needs torchtitan and triton",
+    ),
 ]
 SCRIPT = Path(__file__).with_name("titan.py").read_text()
 

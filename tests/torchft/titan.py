@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -34,6 +35,8 @@ from torchtitan.experiments.torchft.llama3.config_registry import (  # noqa: E40
 from torchtitan.models.common.attention import FlexAttention  # noqa: E402
 from torchtitan.tools.logging import init_logger  # noqa: E402
 
+ALONE_S = 3.0
+"""A step takes as long while the other replica is away: it imports torchtitan for half a minute."""
 NO_MEMORY = metrics.DeviceMemStats(0, 0, 0, 0, 0, 0)
 metrics.build_device_memory_monitor = lambda: SimpleNamespace(
     device_name="cpu", get_peak_stats=lambda: NO_MEMORY, reset_peak_stats=lambda: None
@@ -104,6 +107,8 @@ def main(method: str, steps: int) -> None:
     def train_step(batches: Any) -> None:
         step(batches)
         print("step", trainer.step, flush=True)
+        if trainer.ft_manager.manager.num_participants() < 2:
+            time.sleep(ALONE_S)
 
     trainer.train_step = train_step
     trainer.train()

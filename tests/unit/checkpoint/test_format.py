@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import datetime
 import enum
+import json
 import math
 import random
 import subprocess
@@ -98,7 +100,124 @@ class Colour(enum.IntEnum):
     RED = 1
 
 
+class Permission(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
 Pair = collections.namedtuple("Pair", "a b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """A script's own record. Making one from bytes must not call it."""
+
+    mean: torch.Tensor
+    phase: Colour = Colour.RED
+    history: list[Any] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        assert not reading, "a method of the script's class is called"
+
+
+@dataclasses.dataclass(frozen=True)
+class Closing(Stats):
+    def __del__(self) -> None:
+        pass
+
+
+@dataclasses.dataclass
+class Container(dict[str, int]):
+    size: int = 1
+
+
+class Loose(Pair):
+    pass
+
+
+reading = False
+
+
+def with_attribute(value: Any) -> Any:
+    vars(value)["more"] = 1
+    return value
+
+
+def local_class() -> object:
+    @dataclasses.dataclass
+    class Local:
+        a: int
+
+    return Local(1)
+
+
+def test_enums_named_tuples_dataclasses_and_defaultdicts_come_back() -> None:
+    global reading
+    tree = {
+        "phase": Colour.RED,
+        "by phase": {Colour.RED: [1.5]},
+        "phases": {Colour.RED, 7},
+        "pairs": [Pair(1, {"w": torch.ones(2)}), Pair(Pair(1, 2), None)],
+        "stats": Stats(torch.ones(3), history=[Permission.READ]),
+        "losses": collections.defaultdict(list, {"a": [1], "b": []}),
+        "moments": collections.defaultdict(collections.Counter, {0: collections.Counter("ab")}),
+        "none": collections.defaultdict(None, {1: 2}),
+    }
+    reading = True
+    found = round_trip(tree)
+    reading = False
+    stats, wanted = found.pop("stats"), tree.pop("stats")
+    assert type(stats) is Stats and same(vars(stats), vars(wanted))
+    assert same(found, tree)
+    for key in ("losses", "moments", "none"):
+        assert found[key].default_factory is tree[key].default_factory  # type: ignore[union-attr]
+    names = [leaf.spec.path for leaf in pack({"s": wanted, "p": tree["pairs"]}).leaves]
+    assert names == [".s.mean", ".p[0].b.w"]
+
+
+def test_a_process_without_the_classes_gets_plain_values() -> None:
+    packed = pack({"s": Stats(torch.ones(1)), "p": Pair(1, 2), "d": collections.defaultdict(int)})
+    structure = json.loads(json.dumps(packed.structure).replace(__name__, "elsewhere"))
+    specs = [leaf.spec for leaf in packed.leaves]
+    buffers = [_copied(leaf.data) for leaf in packed.leaves]
+    plain = unpack(structure, specs, buffers, is_plain=True)
+    stats = {"mean": torch.ones(1), "phase": "RED", "history": []}
+    assert same(plain, {"s": stats, "p": {"a": 1, "b": 2}, "d": {}})
+    with pytest.raises(UserError, match=r"an? enum of the class elsewhere\.Colour, .* import it"):
+        unpack(structure, specs, buffers)
+
+
+@pytest.mark.parametrize(
+    ("structure", "words"),
+    [
+        ({"enum": [f"{__name__}:Colour", "mro"]}, "'mro' of .*Colour, which is no member"),
+        ({"enum": [f"{__name__}:Pair", "a"]}, "has none of that name"),
+        ({"enum": ["nowhere:A", "a"]}, "has none of that name"),
+        ({"dataclass": ["os:system", {"command": "true"}]}, "has none of that name"),
+        ({"dataclass": [f"{__name__}:Stats.mean", {}]}, "has none of that name"),
+        ({"dataclass": [f"{__name__}:Closing", {}]}, "has none of that name"),
+        ({"namedtuple": ["builtins:tuple", {}]}, "has none of that name"),
+        ({"namedtuple": [f"{__name__}:Pair", {"a": 1}]}, "with the fields a, and here .* a, b"),
+    ],
+)
+def test_a_class_that_is_not_here_is_named(structure: Any, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        unpack(structure, [], [])
+
+
+def test_a_class_by_name_imports_nothing() -> None:
+    code = (
+        "import sys, torch, ftrun.checkpoint.format as f\n"
+        "before = set(sys.modules)\n"
+        "for name in ('torch:_dynamo.x', 'torch._dynamo:config', 'this:s', 'torch:onnx.export'):\n"
+        "    try: f.unpack({'dataclass': [name, {}]}, [], [])\n"
+        "    except f.UserError: pass\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(
@@ -106,9 +225,13 @@ Pair = collections.namedtuple("Pair", "a b")
     [
         (print, "builtin_function_or_method"),
         (object(), "object"),
-        (Colour.RED, "Colour"),
-        (Pair(1, 2), "Pair"),
-        (collections.defaultdict(list), "collections.defaultdict"),
+        (Permission.READ | Permission.WRITE, "Permission a combination of flags"),
+        (with_attribute(Loose(1, 2)), "Loose with an attribute 'more' beside its fields"),
+        (with_attribute(Stats(torch.ones(1))), "Stats with an attribute 'more'"),
+        (local_class(), "Local whose class is not found under its name"),
+        (Closing(torch.ones(1)), "Closing whose class has a __del__"),
+        (Container(), "Container which is a container"),
+        (collections.defaultdict(lambda: 0), "defaultdict whose factory is <lambda>, none of bool"),
         (np.array([object()]), "numpy.ndarray"),
         (torch.ones(2).to_sparse(), "torch.Tensor of torch.sparse_coo on cpu"),
         (torch.ones(2, device="meta"), "torch.Tensor"),
@@ -158,6 +281,10 @@ MALFORMED = [
     {"pairs": [[{"map": {}}, 1]]},
     {"Size": ["a"]},
     {"map": 3},
+    {"defaultdict": {"map": {}}, "factory": "eval"},
+    {"enum": ["a:b"]},
+    {"enum": [3, "A"]},
+    {"dataclass": ["a:b", []]},
 ]
 
 
@@ -168,8 +295,6 @@ def test_a_malformed_structure_is_refused(structure: Any) -> None:
 
 
 def header(**changes: Any) -> dict[str, Any]:
-    import json
-
     tree = {"a": torch.ones(2, 3), "b": np.ones(2)}
     parts = json.loads(header_of(TAG, StateId(3, "aa"), pack(tree)).encode())
     return {**parts, **changes}
@@ -200,8 +325,6 @@ LEAF = ["tensor", "", ".a", "float32", [2, 3], 24, [], False, ""]
     ids=lambda c: str(c)[:60],
 )
 def test_a_header_that_contradicts_itself_is_refused(changes: dict[str, Any]) -> None:
-    import json
-
     with pytest.raises(ProtocolError):
         decode_header(json.dumps(header(**changes)).encode())
 

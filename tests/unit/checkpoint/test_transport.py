@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.error
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -49,11 +50,13 @@ def test_a_receiver_that_is_late_gets_the_state_of_the_step_it_asked_for(pair: A
 def test_other_steps_and_other_tokens_are_refused(pair: Any) -> None:
     sender, receiver = pair
     sender.send_checkpoint([1], 4, {"w": torch.ones(1)}, TIMEOUT)
-    with pytest.raises(PeerError, match="serving step 4 but got step 5"):  # at once
+    with pytest.raises(PeerError, match=r"400: .*serving 4 but got step=5") as refused:  # at once
         receiver.recv_checkpoint(0, sender.metadata(), 5, TIMEOUT)
+    assert isinstance(refused.value, urllib.error.HTTPError) and refused.value.code == 400
     sender.disallow_checkpoint()
-    with pytest.raises(PeerError, match="not offered yet"):
+    with pytest.raises(PeerError, match="not offered yet") as late:
         receiver.recv_checkpoint(0, sender.metadata(), 5, SHORT)
+    assert isinstance(late.value, urllib.error.URLError)
     sender.send_checkpoint([1], 4, {"w": torch.ones(1)}, TIMEOUT)
     with pytest.raises(PeerError, match="401"):
         receiver.recv_checkpoint(0, f"{sender.address()}{'0' * 64}", 4, TIMEOUT)

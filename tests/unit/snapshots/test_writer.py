@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import subprocess
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,6 +20,20 @@ from ftrun.snapshots.directory import look
 from ftrun.snapshots.manifest import Damaged
 from ftrun.snapshots.reading import read
 from tests.unit.snapshots.written import newest, tree_of, write_tree
+
+
+class Mode(enum.Enum):
+    """Of a script's own classes, which the process that writes lacks."""
+
+    FIRST = 1
+    SECOND = 2
+
+
+class Point(NamedTuple):
+    """As Mode."""
+
+    step: int
+    weight: torch.Tensor
 
 
 def trained() -> dict[str, Any]:
@@ -46,6 +61,9 @@ def trained() -> dict[str, Any]:
             "param": torch.nn.Parameter(torch.ones(2, 2)),
             "ordered": OrderedDict(a=1),
             3: torch.tensor(True),
+            "mode": Mode.SECOND,
+            "points": [Point(1, torch.ones(2))],
+            "seen": defaultdict(list, {"a": [torch.ones(1)]}),
         },
     }
 
@@ -97,7 +115,7 @@ assert not any(name.partition(".")[0] == "ftrun" for name in sys.modules)
 whole = torch.load({out!r}, weights_only=False)
 moment = whole["default"]["optimizer"]["state"]["0"]["exp_avg"].sum().item()
 print(json.dumps([state["default"]["model"]["0.weight"].flatten().tolist(), state["ftrun"]["step"],
-                  moment, sorted(whole)]))
+                  moment, sorted(whole), repr([whole["rest"][k] for k in {own!r}])]))
 """
 
 
@@ -106,7 +124,9 @@ def test_torch_alone_reads_it(tmp_path: Path) -> None:
     state = trained()
     path = write_tree(tmp_path, tree_of(**state))
     root = str(Path(__file__).parents[3])
-    program = READ_ALONE.format(root=root, path=str(path), out=str(tmp_path / "whole.pt"))
+    program = READ_ALONE.format(
+        root=root, path=str(path), out=str(tmp_path / "whole.pt"), own=["mode", "points", "seen"]
+    )
     environ = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
@@ -115,9 +135,10 @@ def test_torch_alone_reads_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     import json
 
-    weight, step, moment, keys = json.loads(done.stdout)
+    weight, step, moment, keys, own = json.loads(done.stdout)
     assert weight == state["default"]["model"]["0.weight"].flatten().tolist()
     assert step == 7 and keys == ["default", "ftrun", "rest", "schedule"]
+    assert own == "['SECOND', [{'step': 1, 'weight': tensor([1., 1.])}], {'a': [tensor([1.])]}]"
     expected = state["default"]["optimizer"]["state"][0]["exp_avg"].sum().item()
     assert moment == pytest.approx(expected, rel=1e-6)
 

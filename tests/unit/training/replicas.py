@@ -29,7 +29,6 @@ class StandIn:
         self.decisions = 0
         self.commits = True
         self.states: dict[str, Callable[[], Any]] = {}
-        self.optimizers: set[Any] = set()
         self.joining = None
         self._ring = ring
         self._contributes = contributes
@@ -50,7 +49,7 @@ class StandIn:
     def watch_buffers(self, module: torch.nn.Module) -> None:
         """Do nothing: no replica heals here."""
 
-    def watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+    def watch_optimizer(self, optimizer: torch.optim.Optimizer, wrapper: Any = None) -> None:
         """Do nothing: no replica heals here."""
 
     def heal_after_backward(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import create_autospec
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from ftrun.torchft import manager as names
 from ftrun.training.group_transport import PGTransport
 from ftrun.training.launcher_arguments import seconds_of
 from ftrun.training.manager import Manager
+from ftrun.training.optim import Optimizer
 from ftrun.training.script_transport import donor, own_transport, receivers
 from tests.unit.training.scripted_agent import job
 
@@ -297,3 +299,16 @@ def test_a_checkpoint_goes_over_a_group_without_pickle() -> None:
         sent.result(60)
     with pytest.raises(UserError, match=r"'fn' holds a .*function"):
         sender.send_checkpoint([1], 5, {"fn": lambda: None})
+
+
+def test_a_script_may_test_its_loop_with_a_mock_of_the_manager() -> None:
+    """As torchft's optim_test: what Optimizer asks of it are methods."""
+    manager = create_autospec(Manager)
+    model = torch.nn.Linear(3, 4)
+    optimizer = Optimizer(manager, torch.optim.AdamW(model.parameters()))
+    optimizer.zero_grad()
+    manager.should_commit.return_value = True
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    assert (manager.start_quorum.call_count, manager.should_commit.call_count) == (1, 1)
+    assert len(optimizer.state) == 2

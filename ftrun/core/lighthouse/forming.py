@@ -214,7 +214,7 @@ class Forming:
             text = (
                 "All replicas were lost, or had left, and nobody holds the job's state any more: "
                 f"training begins again at step {step}"
-                + (", where the script's own checkpoint begins." if step else ".")
+                + (", the step of the snapshot or checkpoint that was loaded." if step else ".")
             )
             self._state.outbox.notice("lost", (), text)
 

@@ -45,10 +45,10 @@ def _await_change(where: Path, timeout_s: float = 120.0) -> None:
         threading.Event().wait(LOOK_S)
 
 
-def step_of(runs: Runs) -> int:
-    """The step of the newest snapshot."""
+def step_of(runs: Runs, output: str = "") -> int:
+    """The step of the newest snapshot; ``output`` is told if there is none."""
     found = look(runs.snapshots).newest
-    assert found is not None
+    assert found is not None, output
     return found.manifest.step
 
 
@@ -218,7 +218,7 @@ def test_a_job_that_is_stopped_takes_a_last_one(tmp_path: Path, kind: str) -> No
         job.signal(signal.SIGTERM)
         assert job.end() == 75, job.output
     [drained] = set(re.findall(r"drained, (\d+) steps", job.output))
-    assert step_of(runs) == int(drained), job.output
+    assert step_of(runs, job.output) == int(drained), job.output
     runs.steps = int(drained) + MORE
     last = runs.finish(2)
     assert last.exit_code == 0 and began_at(last.output) == int(drained)

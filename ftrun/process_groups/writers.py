@@ -26,7 +26,9 @@ from ftrun.errors import PeerError
 A_MOMENT_S = 0.001
 CHECKS = 2
 """Checks in a row, ``A_MOMENT_S`` apart, at which all threads must sleep: one may wake another."""
-LIMIT_S = 2.0
+LIMIT_S = 4.0
+"""Enough for threads that only wait for a processor on a busy machine. Less than the 5 s in which a
+survivor must answer the lighthouse (core/lighthouse/events.py: rejoin_timeout_s)."""
 BLIND_LIMIT_S = 0.2
 
 

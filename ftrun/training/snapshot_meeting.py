@@ -4,6 +4,9 @@ Short texts by step, in the store that their launcher gives them. The lead tells
 each other worker tells that its part is written, or why not; and in the end the lead tells whether
 there is a last one. Nobody who trains waits for any of them.
 
+What was told of a snapshot is removed before the next one. Whether there is a last one stays in the
+store, which ends with the replica: the lead goes on at once, and another worker may hear it later.
+
 Not here: what is written (training/snapshot_writing.py), who takes one (core/worker/snapshots.py).
 """
 
@@ -50,7 +53,8 @@ class Meeting:
         body = json.dumps([text, error[:ERROR_CHARS_MAX]]).encode()
         with self._connected(deadline) as client:
             client.set(self._name(step, what, rank), body)
-        self._told.append(self._name(step, what, rank))
+        if what != END:
+            self._told.append(self._name(step, what, rank))
 
     def hear(self, step: int, what: str, deadline: float, rank: int = 0) -> str:
         """Wait for what worker ``rank`` tells.
@@ -59,7 +63,11 @@ class Meeting:
             PeerError: it has failed, or does not tell anything until ``deadline``.
         """
         with self._connected(deadline) as client:
-            text, error = json.loads(client.get(self._name(step, what, rank)))
+            body = client.get(self._name(step, what, rank))
+        try:
+            text, error = json.loads(body)
+        except ValueError as why:  # empty: removed between the end of the wait and the answer
+            raise PeerError(f"what worker {rank} has told cannot be read") from why
         if error:
             raise PeerError(f"worker {rank} of this replica: {error}" if rank else str(error))
         return str(text)

@@ -57,7 +57,7 @@ def test_groups_that_train_apart_are_said_to_while_they_do(tmp_path: Path) -> No
         assert_said_once_and_in_the_summary(job)
 
 
-@pytest.mark.parametrize("is_module", [False, True])
+@pytest.mark.parametrize("is_module", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_groups_that_have_ended_apart_are_said_to(tmp_path: Path, is_module: bool) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "tool.py").write_text("print('trained')")

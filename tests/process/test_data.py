@@ -50,7 +50,11 @@ def kills_at(seed: int, count: int) -> str:
     return ",".join(f"{rng.randrange(3)}@{step}:{rng.choice(MOMENTS)}" for step in steps)
 
 
-@pytest.mark.parametrize("workers", [0, 2], ids=["in the script", "two loader workers"])
+@pytest.mark.parametrize(
+    "workers",
+    [pytest.param(0, marks=pytest.mark.slow), 2],  # without loader workers: a global batch, below
+    ids=["in the script", "two loader workers"],
+)
 def test_an_unmodified_script_trains_each_sample_once(tmp_path: Path, workers: int) -> None:
     options = ("--inject", "ddp", "--data", "exactly-once")
     output = unmodified(tmp_path, workers, ("1@4:draw", "0@9:between", "2@14:draw"), *options)

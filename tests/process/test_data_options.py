@@ -49,9 +49,9 @@ ONE = ("--nproc-per-node", "2")
     ("source", "shape", "option"),
     [
         (PLAIN, REPLICAS, "--data exactly-once"),
-        (PLAIN, REPLICAS, "--global-batch 8"),
+        pytest.param(PLAIN, REPLICAS, "--global-batch 8", marks=pytest.mark.slow),
         (PLAIN, ONE, "--data exactly-once"),
-        (EXPLICIT, REPLICAS, "--data exactly-once"),
+        pytest.param(EXPLICIT, REPLICAS, "--data exactly-once", marks=pytest.mark.slow),
         (EXPLICIT, REPLICAS, "--global-batch 8"),
         (WORLD, REPLICAS, "--data exactly-once"),
     ],

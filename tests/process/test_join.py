@@ -175,7 +175,16 @@ def start(directory: Path, counts: list[int], epochs: int, mode: str, *options: 
     return Job(directory, SCRIPT, "--replicas", "3", "--device", "cpu", *options, args=args)
 
 
-@pytest.mark.parametrize("mode", ["plain", "ddp.join", "by all", "schedule", "clip"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "plain",
+        "ddp.join",
+        pytest.param("by all", marks=pytest.mark.slow),  # the divisors: tests/unit
+        "schedule",
+        "clip",
+    ],
+)
 def test_uneven_batches_train_what_one_process_does(tmp_path: Path, mode: str) -> None:
     counts = [6, 3, 9]
     steps = planned(counts, 2)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120.0
 DATA = b"partial\r10%\r20%\n\x00\xff\x1b[A no end"
 WRITES = f"import os; os.write(1, {DATA!r}); os.write(2, b'own line')"
-FLOOD = "import sys\nfor i in range(400_000): sys.stdout.write(f'{i:09}\\n')"
+FLOOD = "import sys\nfor i in range(200_000): sys.stdout.write(f'{i:09}\\n')"
 DIES_ONCE = """
 import os, signal, sys, time
 first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
@@ -52,7 +52,7 @@ def test_stdout_is_the_scripts_and_old_logs_go(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(WRITES)
     first = ftrun(tmp_path, "--job-id", "first", "script.py")
     assert (first.returncode, first.stdout) == (0, DATA)
-    assert first.stderr.startswith(b"own lineftrun: ")
+    assert b"own lineftrun: " in first.stderr  # before it may stand why a slow machine waits
     second = ftrun(tmp_path, "--job-id", "second", "--log-keep", "0jobs", "script.py")
     assert second.stdout == DATA
     assert b"--log-keep: removed the logs of 1 finished job from ftrun-logs" in second.stderr
@@ -64,7 +64,7 @@ def test_stdout_is_the_scripts_and_old_logs_go(tmp_path: Path) -> None:
 
 def test_a_flood_is_whole_on_stdout_and_in_the_log(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(FLOOD)
-    whole = b"".join(b"%09d\n" % number for number in range(400_000))
+    whole = b"".join(b"%09d\n" % number for number in range(200_000))
     done = ftrun(tmp_path, "--job-id", "job", "script.py")
     assert done.stdout == whole
     assert (tmp_path / "ftrun-logs/job/replica_0/rank_0/0.log").read_bytes() == whole

@@ -200,7 +200,11 @@ def test_who_waits_for_a_peer_outside_a_step_is_told_and_when_that_is_over(tmp_p
         assert job.output.count("Replica 0 waits for replica 1") == 1
 
 
-@pytest.mark.parametrize("source", [TRAINS + SAVES, PLAIN + SAVES], ids=["manager", "plain"])
+@pytest.mark.parametrize(
+    "source",
+    [TRAINS + SAVES, pytest.param(PLAIN + SAVES, marks=pytest.mark.slow)],
+    ids=["manager", "plain"],
+)
 def test_a_drain_without_a_lighthouse_lets_scripts_save(tmp_path: Path, source: str) -> None:
     with (
         shining(tmp_path) as lighthouse,

@@ -176,9 +176,17 @@ def test_a_handler_that_raises_costs_its_events_only(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--logs-specs", "none"), r"Give one of default, fails, own, placed, unloadable, unmade"),
+        pytest.param(
+            ("--logs-specs", "none"),
+            r"Give one of default, fails, own, placed, unloadable, unmade",
+            marks=pytest.mark.slow,
+        ),
         (("--logs-specs", "unloadable"), r"--logs-specs unloadable: it cannot be loaded: Attr"),
-        (("--logs-specs", "unmade"), r"unmade: it cannot be made: OSError: no place for logs"),
+        pytest.param(
+            ("--logs-specs", "unmade"),
+            r"unmade: it cannot be made: OSError: no place for logs",
+            marks=pytest.mark.slow,
+        ),
         (
             ("--event-log-handler", "none"),
             r"there are console, dynamic_rendezvous, null, raises, to-file\. Nothing was started",

@@ -71,7 +71,7 @@ def token_file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("verbosity", [None, "INFO"])
+@pytest.mark.parametrize("verbosity", [None, pytest.param("INFO", marks=pytest.mark.slow)])
 def test_an_agent_whose_lighthouse_goes_away_says_it_in_its_own_words(
     tmp_path: Path, token_file: Path, monkeypatch: pytest.MonkeyPatch, verbosity: str | None
 ) -> None:
@@ -135,7 +135,9 @@ print("grpc", {name: os.environ[name] for name in names}, "grpc" in sys.modules)
 """
 
 
-@pytest.mark.parametrize("wished", [{}, {"GRPC_VERBOSITY": "ERROR"}])
+@pytest.mark.parametrize(
+    "wished", [{}, pytest.param({"GRPC_VERBOSITY": "ERROR"}, marks=pytest.mark.slow)]
+)
 def test_a_script_finds_the_environment_and_a_grpc_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wished: dict[str, str]
 ) -> None:

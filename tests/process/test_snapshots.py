@@ -45,10 +45,10 @@ def _await_change(where: Path, timeout_s: float = 120.0) -> None:
         threading.Event().wait(LOOK_S)
 
 
-def step_of(runs: Runs) -> int:
-    """The step of the newest snapshot."""
+def step_of(runs: Runs, output: str = "") -> int:
+    """The step of the newest snapshot; ``output`` is told if there is none."""
     found = look(runs.snapshots).newest
-    assert found is not None
+    assert found is not None, output
     return found.manifest.step
 
 
@@ -61,7 +61,7 @@ def parameters(where: Path) -> dict[str, torch.Tensor]:
 NUMBERS = [
     ("explicit", 2, 3),
     pytest.param("explicit", 3, 1, marks=pytest.mark.slow),
-    ("explicit_fsdp", 2, 1),
+    pytest.param("explicit_fsdp", 2, 1, marks=pytest.mark.slow),  # 1, then 2: torch alone reads
 ]
 
 
@@ -93,15 +93,12 @@ def test_torch_alone_reads_what_several_workers_have_written(tmp_path: Path) -> 
 
 
 def test_a_script_goes_on_under_either_name_of_its_form(tmp_path: Path) -> None:
-    """A snapshot knows what ``auto`` has turned out to be."""
+    """A snapshot knows what ``auto`` has turned out to be, and ``auto`` goes on from that form."""
     runs = interrupted(tmp_path, "unmodified", 2, 1, "--inject", "auto")
     found = look(runs.snapshots).newest
     assert found is not None and found.manifest.origin.inject == "ddp"
-    last = runs.finish(2, "--inject", "ddp")
+    last = runs.finish(2, "--inject", "auto")
     assert last.exit_code == 0 and began_at(last.output) == found.manifest.step, last.output
-    runs.steps += MORE
-    again = runs.finish(2, "--inject", "auto")
-    assert again.exit_code == 0 and began_at(again.output) >= found.manifest.step, again.output
     refused = runs.finish(2, "--inject", "explicit")
     assert refused.exit_code == 2 and "with --inject ddp and 1" in refused.output
 
@@ -140,18 +137,22 @@ def test_an_unmodified_script_among_another_number(tmp_path: Path, before: int, 
 @pytest.mark.parametrize("kind", [*FIRST, "explicit_fsdp"])
 def test_all_workers_die_and_their_agent_does_not(tmp_path: Path, kind: str) -> None:
     """They are started again by it, and find the snapshot that was taken meanwhile."""
-    runs = Runs(tmp_path, kind, 700, every_s=1.0)
+    runs = Runs(tmp_path, kind, FOREVER, every_s=1.0)
     with runs.start(2) as job:
         job.expect(r"wrote the snapshot of step \d+")
         before = job.output.count("in quorum")
         for pid in (job.worker(0), job.worker(1)):
             os.kill(pid, signal.SIGKILL)
-        assert job.end() == 0, job.output
+        job.expect(r"in quorum .* from step \d+ on", before + 1)
+        job.signal(signal.SIGTERM)
+        assert job.end() == 75, job.output
     begun = [int(step) for step in re.findall(r"in quorum .* from step (\d+) on", job.output)]
     assert begun[before:] and min(begun[before:]) > 0, job.output
-    assert len(set(re.findall(r"\] finished (.*)", job.output))) == 1, job.output
+    drained = [int(steps) for steps in re.findall(r"drained, (\d+) steps", job.output)]
+    assert len(drained) == 2 and min(drained) >= begun[before], job.output
 
 
+@pytest.mark.slow  # as the unit tests of training/snapshots.py
 def test_a_damaged_one_is_told_and_the_one_before_is_taken(tmp_path: Path) -> None:
     runs = interrupted(tmp_path)
     newest, older = snapshots(runs.snapshots)[:2]
@@ -171,6 +172,7 @@ def test_resume_alone_and_none(tmp_path: Path) -> None:
     last = runs.finish(2, "--resume", str(runs.snapshots), snapshot=False)
     assert last.exit_code == 0 and began_at(last.output) == step, last.output
     assert f"The job goes on from step {step}, the newest snapshot in" in last.output
+    runs.steps = MORE
     anew = runs.finish(2, "--resume", "none")
     assert anew.exit_code == 0 and began_at(anew.output) == 0, anew.output
     assert "--resume none: the job begins anew" in anew.output
@@ -218,7 +220,9 @@ def test_a_job_that_is_stopped_takes_a_last_one(tmp_path: Path, kind: str) -> No
         job.signal(signal.SIGTERM)
         assert job.end() == 75, job.output
     [drained] = set(re.findall(r"drained, (\d+) steps", job.output))
-    assert step_of(runs) == int(drained), job.output
+    assert step_of(runs, job.output) == int(drained), job.output
+    if workers_of(kind) > 1:
+        return  # such jobs that go on: tests/snapshots/test_kills.py
     runs.steps = int(drained) + MORE
     last = runs.finish(2)
     assert last.exit_code == 0 and began_at(last.output) == int(drained)

@@ -22,6 +22,7 @@ SCRIPTS = Path(__file__).resolve().parent / "scripts"
 EVERY_S = 8.0
 """Well above the seconds that a writer's process takes to load torch."""
 STEP_S = 0.02
+"""Of a run that is to be killed or stopped; one that goes to its end makes its steps at once."""
 END_S = 600.0
 FOREVER = 10**9
 MORE = 60
@@ -76,7 +77,9 @@ class Runs:
         """The directory of the latest run."""
         return self._directory / f"run{self._runs}"
 
-    def start(self, replicas: int, *options: str, snapshot: bool = True) -> Job:
+    def start(
+        self, replicas: int, *options: str, snapshot: bool = True, step_s: float = STEP_S
+    ) -> Job:
         """Begin a run, in a directory of its own."""
         self._runs += 1
         where = self.here
@@ -88,12 +91,12 @@ class Runs:
             *("--device", "cpu", "--replicas", str(replicas), *KINDS[self._kind]),
             *(taken if snapshot else ()),
             *options,
-            args=(str(self.steps), str(STEP_S)),
+            args=(str(self.steps), str(step_s)),
         )
 
     def finish(self, replicas: int, *options: str, snapshot: bool = True) -> Outcome:
         """A run to its end."""
-        with self.start(replicas, *options, snapshot=snapshot) as job:
+        with self.start(replicas, *options, snapshot=snapshot, step_s=0.0) as job:
             code = job.end(END_S)
             ends = tuple(re.findall(r"\] finished (.*)", job.output))
             return Outcome(code, ends, job.output)

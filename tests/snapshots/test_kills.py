@@ -20,10 +20,16 @@ def calm(tmp_path: Path, kind: str, steps: int, replicas: int = 2) -> Outcome:
     return Runs(directory, kind, steps).finish(replicas, snapshot=False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SEVERAL = [kind for kind in KINDS if "-w" in KINDS[kind]]
+ALONE = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if "-w" not in KINDS[kind]]
+"""One worker per replica: tests/process/test_snapshots.py has jobs of theirs that go on."""
+
+
+@pytest.mark.parametrize("kind", [*SEVERAL, *ALONE])
 def test_killed_twice(tmp_path: Path, kind: str) -> None:
+    """At moments of one interval after the first snapshot."""
     runs = Runs(tmp_path, kind, every_s=3.0)
-    kills, last = kill_often(runs, 2, kills=2, seed=11, longest_s=6.0, with_snapshot=True)
+    kills, last = kill_often(runs, 2, kills=2, seed=11, longest_s=3.0, with_snapshot=True)
     assert last.exit_code == 0 and last.end == calm(tmp_path, kind, runs.steps).end, last.output
     assert kills and max(kill.lost_s for kill in kills) <= 3.0 + MARGIN_S, kills
     assert max(kill.resumed_at for kill in kills) > 0, kills

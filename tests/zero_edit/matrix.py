@@ -162,18 +162,14 @@ def _in_pairs(script: str, args: str, *moments: str) -> list[Case]:
 
 FULL = ("train 0 1", "train 1 7", "evaluation 1", "save 1", "set-up", "the end")
 QUICK = (
-    Case("full.py", "", "0@train 1 3"),
     Case("full.py", "--ema --accum 2", "1@evaluation 1"),
     Case("kept.py", "", "1@train 2 2,0@train 3 5"),
     Case("beside.py", "", "1@train 1 3,0@the end"),
-    Case("compiled.py", "model", "0@train 1 3"),
     Case("compiled.py", "step", "1@train 1 3"),
     Case("loops.py", "while", "1@train 12"),
     Case("loops.py", "resume", "0@train 2 2"),
-    Case("loops.py", "ahead", "1@train 7"),
     Case("loops.py", "last", "0@train 8"),
     Case("loops.py", "again", "1@train 20"),
-    Case("loops.py", "pairs", "1@train 6"),
     Case("loops.py", "stream", "0@train 14"),
     Case("loops.py", "two", "0@the end,2@the end", late="2"),
     Case("full.py", "", "1@the end"),

@@ -95,7 +95,16 @@ def ends(directory: Path) -> list[torch.Tensor]:
     return [torch.load(directory / f"end-{rank}.pt") for rank in range(4)]
 
 
-@pytest.mark.parametrize("kind", MODELS)
+RESULTS = [
+    "ddp",
+    "fsdp",
+    # Fast as well: survivors of a DDP with unused parameters; a mesh of two dimensions, below.
+    pytest.param("ddp unused", marks=pytest.mark.slow),
+    pytest.param("hsdp", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("kind", RESULTS)
 def test_the_result_is_torchruns(tmp_path: Path, kind: str) -> None:
     seed = 1 if kind.startswith("ddp") else 0  # torch's DDP begins with the weights of rank 0
     alone = tmp_path / "torchrun"
@@ -149,7 +158,9 @@ dcp.async_save({"model": parts[0], "optimizer": parts[1]}, checkpoint_id="saved-
 """
 
 
-@pytest.mark.parametrize(("kind", "workers"), [("ddp", 1), ("ddp", 2), ("fsdp", 2)])
+@pytest.mark.parametrize(
+    ("kind", "workers"), [("ddp", 1), pytest.param("ddp", 2, marks=pytest.mark.slow), ("fsdp", 2)]
+)
 def test_one_replica_writes_torchs_distributed_checkpoints(
     tmp_path: Path, kind: str, workers: int
 ) -> None:
@@ -212,6 +223,8 @@ def test_a_group_across_replicas_is_refused_when_it_is_used(tmp_path: Path) -> N
         assert job.end() == 0, job.output
         assert "in a group of 2 ranks of several replicas across replicas is not" in job.output
         assert len(re.findall(r"end \d of 4 trained 40", job.output)) == 4, job.output
+        found = ends(tmp_path)
+        assert all(torch.equal(other, found[0]) for other in found), job.output
 
 
 def test_a_script_without_ddp_or_fsdp_runs_as_one_world(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ Not here: how it is done (app.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from textual.screen import Screen
 
@@ -52,3 +52,11 @@ class Host(Protocol):
 def host_of(screen: Screen[None]) -> Host:
     """The app of a screen."""
     return cast(Host, screen.app)
+
+
+def is_whole(screen: Screen[Any]) -> bool:
+    """Its parts are there: it has been composed, and its removal has not begun.
+
+    A picture or a line of a log may come before, or between its removal and its end.
+    """
+    return screen.is_mounted and screen.is_running

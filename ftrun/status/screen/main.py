@@ -19,7 +19,7 @@ from ftrun.status.screen import keys
 from ftrun.status.screen.changes import CHANGES, INCIDENTS, changes, incidents
 from ftrun.status.screen.columns import COLUMNS, Sight
 from ftrun.status.screen.header import HEIGHT, HEIGHT_TALL, header, small
-from ftrun.status.screen.host import Host, host_of
+from ftrun.status.screen.host import Host, host_of, is_whole
 from ftrun.status.screen.lines import Lines
 from ftrun.status.screen.pieces import CARE, DIM, KEY, STRONG, TEXT, Line, Piece, line, rule
 from ftrun.status.screen.rows import Fold, Row, View, build, straggler_limit_s
@@ -102,7 +102,7 @@ class MainScreen(Screen[None]):
         """Show the app's picture."""
         host = self._host
         status, cells = host.picture.status, self.size.width
-        if status is None or not self.is_mounted:
+        if status is None or not is_whole(self):
             return
         is_small = cells < SMALL_CELLS or self.size.height < SMALL_ROWS
         self.set_class(is_small, "-small")

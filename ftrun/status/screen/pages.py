@@ -23,7 +23,7 @@ from ftrun.logs.reading import Worker
 from ftrun.status.screen import keys
 from ftrun.status.screen.details import details, find
 from ftrun.status.screen.following import Following, LogText
-from ftrun.status.screen.host import Host, host_of
+from ftrun.status.screen.host import Host, host_of, is_whole
 from ftrun.status.screen.lines import Lines, changed, palette_of, strip_of
 from ftrun.status.screen.pieces import DIM, KEY, NOTE, STRONG, TEXT, Line, cut, line, rule, wrapped
 
@@ -117,7 +117,7 @@ class Page(Screen[None]):
     def on_mount(self) -> None:
         """Called by textual."""
         self.query_one(Paper).focus()
-        self.refresh_page()
+        self._show()
 
     def on_resize(self) -> None:
         """Called by textual, before its parts have their new sizes."""
@@ -125,6 +125,10 @@ class Page(Screen[None]):
 
     def refresh_page(self) -> None:
         """Show all lines as they are now."""
+        if is_whole(self):
+            self._show()
+
+    def _show(self) -> None:
         cells = self.size.width
         self.query_one("#title", Lines).show([rule(self.title_line(), cells)])
         self.query_one("#keys", Lines).show([keys.key_line(self.hints, cells)])
@@ -245,7 +249,7 @@ class LogPage(Page):
     def on_mount(self) -> None:
         """Called by textual."""
         super().on_mount()
-        self._following.start()
+        self.call_after_refresh(self._following.start)  # its first lines find a whole page
 
     def on_unmount(self) -> None:
         """Called by textual."""
@@ -284,11 +288,11 @@ class LogPage(Page):
         self._host.deliver(lambda: self._add(lines))
 
     def _add(self, lines: list[LogText]) -> None:
-        if not self.is_mounted:
+        self._lines += lines
+        if not is_whole(self):
             return
         paper = self.query_one(Paper)
         follows = paper.is_at_end
-        self._lines += lines
         paper.show(self.rows(self.size.width), at_end=follows)
 
 

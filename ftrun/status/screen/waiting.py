@@ -17,7 +17,7 @@ from textual.screen import Screen
 from ftrun import clock
 from ftrun.status.jobs import RunningJob, jobs_dir
 from ftrun.status.screen import keys
-from ftrun.status.screen.host import host_of
+from ftrun.status.screen.host import host_of, is_whole
 from ftrun.status.screen.lines import Lines
 from ftrun.status.screen.pieces import BAD, CARE, DIM, STRONG, TEXT, Line, line, rule, wrapped
 from ftrun.status.screen.sheet import Contents, Sheet
@@ -78,6 +78,8 @@ class ChoiceScreen(Screen[None]):
 
     def on_picture(self) -> None:
         """Show the jobs that run now."""
+        if not is_whole(self):
+            return
         jobs, cells = host_of(self).picture.jobs, self.size.width
         title = line((f" {counted(len(jobs), 'job')} of yours run here", STRONG))
         self.query_one("#title", Lines).show([rule(title, cells)])
@@ -121,6 +123,8 @@ class WaitScreen(Screen[None]):
 
     def on_picture(self) -> None:
         """Show the words in the middle."""
+        if not is_whole(self):
+            return
         cells, height = self.size.width, self.query_one("#words").size.height
         size = max(8, min(WORDS_CELLS_MAX, cells - 4))
         rows = [

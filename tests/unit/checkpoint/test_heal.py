@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -266,10 +267,15 @@ def test_a_stalled_donor_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPat
 
 @both_ways
 def test_only_the_tag_asked_for_is_taken(stage: Stage) -> None:
-    for other in (Tag(Attempt(8, 1), 9), Tag(Attempt(7, 1), 10), Tag(Attempt(8, 0), 10)):
-        donor = stage.donor(state(nbytes=9), tag=other)
+    others = (Tag(Attempt(8, 1), 9), Tag(Attempt(7, 1), 10), Tag(Attempt(8, 0), 10))
+    donors = [stage.donor(state(nbytes=9), tag=other) for other in others]
+
+    def refused(address: str) -> None:
         with pytest.raises(PeerError, match="not offered yet"):
-            stage.heal(donor.address, timeout_s=SHORT_S)  # S4
+            stage.heal(address, timeout_s=SHORT_S)  # S4
+
+    with ThreadPoolExecutor(len(donors)) as pool:  # each is waited for to its end
+        list(pool.map(refused, [donor.address for donor in donors]))
 
 
 def test_a_donor_that_is_past_the_tag_is_not_asked_again(stage: Stage) -> None:

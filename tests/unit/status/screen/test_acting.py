@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from ftrun.core.ids import WorkerKey
 from ftrun.core.lighthouse.events import Operation, Request
 from ftrun.logs.disk import LogFile
 from ftrun.logs.layout import log_path
+from ftrun.logs.reading import Worker
 from ftrun.protocol.auth import new_token
 from ftrun.status.jobs import RunningJob
-from ftrun.status.screen.following import clean
+from ftrun.status.screen.following import LogText, clean
+from ftrun.status.screen.pages import LogPage
 from ftrun.status.screen.requests import chosen
 from ftrun.status.source import Picture, State
 from tests.unit.status.documents import healing, healthy
@@ -174,6 +177,28 @@ def test_a_log_is_followed_over_a_restart(tmp_path: Path) -> None:
         await screen.until("start 1 of worker 0.0")
         await screen.until(" two")
         await screen.press("escape")
+        assert "timeline" in screen.text()
+
+    job = job_with_logs(tmp_path)
+    drive(Picture(State.LIVE, healthy(0), clock.now(), job=job), test)
+
+
+def test_lines_that_come_while_a_log_is_opened_or_closed_disturb_nobody(tmp_path: Path) -> None:
+    """The thread that reads hands them over at any moment: here at every turn of the loop."""
+    write(tmp_path, 0, 0, b"one\n")
+
+    async def test(screen: Driven) -> None:
+        for closes_after in range(12):
+            page = LogPage(tmp_path, Worker("0", 0))
+            screen.app.push_screen(page)
+            for turn in range(60):
+                page._add([LogText(f"line {turn}")])
+                if turn == closes_after:
+                    page.dismiss()
+                await asyncio.sleep(0)
+            await screen.pilot.pause()
+            page._add([LogText("the last")])
+        assert screen.app.is_running
         assert "timeline" in screen.text()
 
     job = job_with_logs(tmp_path)

@@ -354,6 +354,33 @@ def test_without_a_job_it_waits_for_one() -> None:
     drive(Picture(State.LOOKING), test)
 
 
+@pytest.mark.parametrize("which", ["details", "torchft"])
+def test_a_picture_that_comes_before_a_page_is_made_waits_for_it(which: str) -> None:
+    async def test(screen: Driven) -> None:
+        if which == "details":
+            screen.app.show_details("3", None)
+        else:
+            screen.app.show_torchft()
+        screen.app.take(Picture(State.LIVE, healthy(3), clock.now()))  # nothing has run between
+        await screen.pilot.pause()
+        assert "replica 3" in screen.text() or which == "torchft"
+        assert screen.app.is_running
+
+    drive(healthy(0), test)
+
+
+@pytest.mark.parametrize("state", [State.LOOKING, State.CHOOSING])
+def test_a_picture_that_comes_before_another_screen_is_made_waits_for_it(state: State) -> None:
+    async def test(screen: Driven) -> None:
+        screen.app.take(Picture(state, None, clock.now()))
+        screen.app.take(Picture(state, None, clock.now()))
+        await screen.pilot.pause()
+        assert "quit" in screen.text()
+        assert screen.app.is_running
+
+    drive(healthy(0), test)
+
+
 def test_q_leaves() -> None:
     async def test(screen: Driven) -> None:
         await screen.press("j", "enter", "q")

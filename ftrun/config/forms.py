@@ -16,13 +16,15 @@ def injection(settings: RunSettings) -> str:
     """``--inject`` as it holds for this run: ``auto`` only where there is something to find out.
 
     A command, or a script under another interpreter, is out of reach, and so are the functions of
-    ``ftrun.launch``, whose values come back replica by replica.
+    ``ftrun.launch``, whose values come back replica by replica. A single replica has nothing to
+    heal from, but an unmodified script's state can be in snapshots.
     """
     if settings.inject != AUTO:
         return settings.inject
     script = settings.script.as_started()
     is_script = script.kind in (TargetKind.FILE, TargetKind.MODULE, TargetKind.PATH)
-    return AUTO if is_script and settings.replicas > 1 else Form.EXPLICIT.value
+    heals = settings.replicas > 1 or settings.snapshot_path is not None
+    return AUTO if is_script and heals else Form.EXPLICIT.value
 
 
 def in_form(settings: RunSettings, form: Form) -> RunSettings:

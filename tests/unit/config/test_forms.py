@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,8 @@ def settings(**changes: Any) -> RunSettings:
     [
         ({}, "auto"),
         ({"replicas": 1}, "explicit"),
+        ({"replicas": 1, "snapshot": Path("s")}, "auto"),
+        ({"replicas": 1, "snapshot": Path("s"), "inject": "explicit"}, "explicit"),
         ({"workers_per_replica": 2}, "auto"),
         ({"inject": "ddp", "replicas": 1}, "ddp"),
         ({"inject": "off"}, "off"),
@@ -33,7 +36,7 @@ def settings(**changes: Any) -> RunSettings:
         ({"script": Script("a.py", TargetKind.FILE, (), "/usr/bin/python3")}, "explicit"),
     ],
 )
-def test_only_scripts_of_several_replicas_are_open(changes: dict[str, Any], expected: str) -> None:
+def test_scripts_that_may_heal_are_open(changes: dict[str, Any], expected: str) -> None:
     assert injection(settings(**changes)) == expected
 
 

@@ -26,6 +26,7 @@ from ftrun.inject.zero_edit.frames import (
     read_values,
     script_frames,
     spot_of,
+    variables_of,
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.histories import Cut, Histories, Packed, Seen, see
@@ -112,12 +113,18 @@ class Counters:
         self._left_for = ""  # the life whose values are being left
         self._own: dict[str, set[str]] = {}
 
-    def read(self, here: Sequence[Spot], frames: list[FrameType]) -> Read:
-        """The script as it stands ``here``. It runs at every draw."""
+    def read(
+        self,
+        here: Sequence[Spot],
+        frames: Sequence[FrameType],
+        variables: Sequence[dict[str, Any]] | None = None,
+    ) -> Read:
+        """The script as it stands ``here``, with its frames' variables. It runs at every draw."""
         values, containers = [], []
-        for frame in frames:
+        known = variables or [variables_of(frame) for frame in frames]
+        for frame, own in zip(frames, known, strict=True):
             found: dict[str, Any] = {}
-            values.append(read_values(frame, found))
+            values.append(read_values(frame, found, own))
             containers.append({p: see(x) for p, x in found.items() if not _has_tensors(x)})
         values.append(self._frameworks.values())
         return Read((*[spot.name for spot in here], FRAMEWORK), tuple(values), tuple(containers))

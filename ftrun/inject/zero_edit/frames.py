@@ -297,15 +297,20 @@ def _held_by_the_frame() -> int:
 _HELD_BY_THE_FRAME = _held_by_the_frame()
 
 
-def read_values(frame: FrameType, containers: dict[str, Any] | None = None) -> Values:
+def read_values(
+    frame: FrameType,
+    containers: dict[str, Any] | None = None,
+    variables: dict[str, Any] | None = None,
+) -> Values:
     """The plain values that a frame reaches, by path. It runs at every draw.
 
-    ``containers``: gets the containers that it reaches, in the same way.
+    ``containers``: gets the containers that it reaches, in the same way. ``variables``: a copy of
+    the frame's, if there is one already.
     """
     found: Values = {}
     is_package = containers is None or is_loop_package(frame.f_code.co_filename)
     kept: dict[str, Any] = {} if is_package else cast("dict[str, Any]", containers)
-    known = variables_of(frame)
+    known = variables_of(frame) if variables is None else variables
     kinds = map(_KINDS.__getitem__, map(type, known.values()))
     for (name, value), kind in zip(known.items(), kinds, strict=True):
         if kind is _NOTHING or _LEFT_OUT[name]:

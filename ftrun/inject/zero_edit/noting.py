@@ -17,7 +17,14 @@ from weakref import WeakKeyDictionary
 
 from ftrun.inject.zero_edit.counters import Counters, Read
 from ftrun.inject.zero_edit.counting import RANGES
-from ftrun.inject.zero_edit.frames import NOWHERE, Spot, Values, script_frames, spot_of
+from ftrun.inject.zero_edit.frames import (
+    NOWHERE,
+    Spot,
+    Values,
+    script_frames,
+    spot_of,
+    variables_of,
+)
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.place import LoaderPlace, Place, changed_since
@@ -99,8 +106,9 @@ class Noting:
         self.look()
         self._order += 1
         self._frameworks.look(frames)
-        self._tensors.look(frames)
-        read = self._counters.read(here, frames)
+        variables = [variables_of(frame) for frame in frames]
+        self._tensors.look(frames, variables)
+        read = self._counters.read(here, frames, variables)
         ranges = RANGES.current({spot.name for spot in here})
         return Noted(self._order, here, read, ranges, self._exchanges())
 

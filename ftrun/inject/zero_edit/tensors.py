@@ -10,7 +10,7 @@ Not here: plain values (counters.py), modules and optimizers (carried.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, cast
@@ -66,16 +66,17 @@ class Tensors:
         self.words: list[str] = []
         self.lacking: list[str] = []
 
-    def look(self, frames: Iterable[FrameType]) -> None:
-        """The script's frames, innermost first. It runs at every draw."""
+    def look(self, frames: Sequence[FrameType], variables: Sequence[Mapping[str, Any]]) -> None:
+        """The script's frames, innermost first, and their variables. It runs at every draw."""
         now: dict[Key, _Known] = {}
         before = {known.identity: known for known in self._known.values()}
         self._search.begin()
-        for frame in frames:
+        for frame, values in zip(frames, variables, strict=True):
             if is_loop_package(frame.f_code.co_filename):
                 continue
-            function = spot_of(frame).name
-            for unit in self._search.units_of(variables_of(frame)):
+            units = self._search.units_of(values)
+            function = spot_of(frame).name if units else ""
+            for unit in units:
                 key = function, unit.path
                 if key not in now and len(now) < UNITS_MAX:
                     now[key] = self._met(key, unit, before)
@@ -148,8 +149,10 @@ class Tensors:
                 self.words.append(f"{key[1]} {_words(entry['value'])}")
             variables.close()
         self.lacking += [path for _, path in left]
+        frames = script_frames()
+        now = [variables_of(frame) for frame in frames]
         for _ in range(2):  # what was given is there, and is kept
-            self.look(script_frames())
+            self.look(frames, now)
 
 
 def _put(

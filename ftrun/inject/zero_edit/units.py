@@ -121,33 +121,35 @@ class Search:
         self._before = self._now if self._looks % READ_ANEW else {}
         self._now = {}
 
-    def units_of(self, variables: Mapping[str, Any]) -> Iterator[Unit]:
+    def units_of(self, variables: Mapping[str, Any]) -> list[Unit]:
         """The units that variables reach, also in dicts and in objects of the script's."""
+        found: list[Unit] = []
         is_searched = map(_SEARCHED.__getitem__, map(type, variables.values()))
         for name, value in compress(variables.items(), is_searched):
             if not name.startswith("__"):
-                yield from self._found(name, value, OBJECTS_DEEP, DICTS_DEEP)
+                self._add(found, name, value, OBJECTS_DEEP, DICTS_DEEP)
+        return found
 
-    def _found(self, path: str, value: Any, objects: int, dicts: int) -> Iterator[Unit]:
+    def _add(self, to: list[Unit], path: str, value: Any, objects: int, dicts: int) -> None:
         kind = type(value)
         if is_own(path):
             return
         if kind in DICTS:
             if self._is_whole(value):
-                yield Unit(path, value)
+                to.append(Unit(path, value))
             elif dicts and len(value) <= ITEMS_MAX:
                 for key, item in list(value.items()):
-                    if type(key) is str and type(item) not in _PLAIN:
-                        yield from self._found(f"{path}[{key}]", item, 0, dicts - 1)
+                    if type(key) is str and _SEARCHED[type(item)]:
+                        self._add(to, f"{path}[{key}]", item, 0, dicts - 1)
         elif kind in _LISTS:
             if value and self._is_whole(value):
-                yield Unit(path, value)
-        elif is_leaf(value):
-            yield Unit(path, value)
+                to.append(Unit(path, value))
         elif objects and _is_holder(cast(Hashable, kind)) and hasattr(value, "__dict__"):
             for key, item in list(vars(value).items()):
                 if item is not value and _SEARCHED[type(item)]:
-                    yield from self._found(f"{path}.{key}", item, objects - 1, dicts)
+                    self._add(to, f"{path}.{key}", item, objects - 1, dicts)
+        elif is_leaf(value):
+            to.append(Unit(path, value))
 
     def _is_whole(self, value: Any) -> bool:
         length = len(value)
@@ -167,8 +169,8 @@ def _is_holder(kind: Any) -> bool:
 def is_of_tensors(value: Any) -> bool:
     """Whether a dict or a list has tensors or arrays, and beside them plain values at most."""
     first = next(iter(value.values() if type(value) in DICTS else value), None)
-    if type(first) in (int, float) and len(value) > ITEMS_MAX:
-        return False  # a long history, which is asked for at every draw
+    if type(first) in _PLAIN and (type(value) in _LISTS or len(value) > ITEMS_MAX):
+        return False  # a history, which grows at every draw
     return _count(value, DICTS_DEEP) > 0
 
 

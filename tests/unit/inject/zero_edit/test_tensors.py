@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from ftrun.inject.zero_edit.frames import variables_of
 from ftrun.inject.zero_edit.tensors import Tensors
 from ftrun.inject.zero_edit.units import Search
 
@@ -30,7 +31,8 @@ class Average:
 
 def draw(tensors: Tensors) -> None:
     """The script draws a batch in the caller's frame."""
-    tensors.look([sys._getframe(1)])
+    frame = sys._getframe(1)
+    tensors.look([frame], [variables_of(frame)])
 
 
 def of(tensors: Tensors) -> dict[str, Any]:

@@ -100,11 +100,11 @@ def _problems(trial: Trial) -> list[str]:
     elif newcomer and not newcomer["joined"]:
         who = "the replica " if trial.workers > 1 else ""
         found.append(f"{trial.dead} was killed and {who}did not join its peers")
+    found += trial.differences
     digests = {index: report["parameters"] for index, report in trial.reports.items()}
     if len(set(digests.values())) > 1:
         each = ", ".join(f"replica {index}: {digest}" for index, digest in digests.items())
         found.append(f"the parameters differ at the end ({each})")
-    found += trial.differences
     lost = max((report["lost"] for report in trial.reports.values()), default=0)
     if lost > 1:
         found.append(f"{lost} steps were lost")

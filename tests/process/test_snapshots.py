@@ -244,4 +244,4 @@ def test_a_script_without_a_manager_is_told(tmp_path: Path) -> None:
         tmp_path, "print('hello')\n", "--device", "cpu", "--snapshot", str(tmp_path / "s")
     ) as job:
         assert job.end() == 0
-    assert "--snapshot takes no snapshots: the script makes no Manager" in job.output
+    assert "--snapshot takes no snapshots: the script makes neither torch's" in job.output

@@ -135,7 +135,7 @@ def test_survivors_lose_no_step(tmp_path: Path, kind: str) -> None:
     with Job(tmp_path, source(kind, "((0, 3), (1, 2), (2, 3))", step_s=0.15), *SIZE) as job:
         assert job.end() == 0, job.output
         assert len(re.findall(r"replica 1, worker \d .* died: SIGKILL", job.output)) == 3
-        assert len(re.findall(r"replica 1 joined at ", job.output)) == 3, job.output
+        assert len(re.findall(r"Replica 1 joined at step ", job.output)) == 3, job.output
         assert len(re.findall(r"end [01] of 4 trained 40 computed 40 ", job.output)) == 2
         assert "were not committed" not in job.output, job.output
         found = ends(tmp_path)

@@ -148,7 +148,7 @@ def test_all_workers_die_and_their_agent_does_not(tmp_path: Path, kind: str) -> 
         assert job.end() == 75, job.output
     begun = [int(step) for step in re.findall(r"in quorum .* from step (\d+) on", job.output)]
     assert begun[before:] and min(begun[before:]) > 0, job.output
-    drained = [int(steps) for steps in re.findall(r"drained, (\d+) steps", job.output)]
+    drained = [int(steps) for steps in re.findall(r"(?:drained|killed), (\d+) steps", job.output)]
     assert len(drained) == 2 and min(drained) >= begun[before], job.output
 
 

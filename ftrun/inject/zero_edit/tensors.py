@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import torch
 
+from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import (
     DICTS,
     is_loop_package,
@@ -31,6 +32,7 @@ from ftrun.inject.zero_edit.writing import FrameVariables
 KEY = "beside"
 """In the state that heals. What replicas have there may differ, so it is not compared."""
 _OWN = object()
+_LATER: Mark = ("at the next draw",)
 Key = tuple[str, str]
 """Function and path."""
 
@@ -40,8 +42,8 @@ class _Known:
     """A unit at the last draw.
 
     ``unit``: None if it was not there at the draw before: it may be a batch, whose memory the
-    script wants back. ``mark``: of the first draw at which it was there; None: it is younger than
-    the first step, and so has changed.
+    script wants back. ``mark``: before the first step, or of the second draw at which it was there;
+    None: it is younger than the first step, and so has changed.
     """
 
     identity: tuple[int, ...]
@@ -63,11 +65,24 @@ class Tensors:
         self._others: set[Key] = set()
         self._has_begun = False
         self._search = Search()
+        self._is_off = False
         self.words: list[str] = []
         self.lacking: list[str] = []
 
     def look(self, frames: Sequence[FrameType], variables: Sequence[Mapping[str, Any]]) -> None:
         """The script's frames, innermost first, and their variables. It runs at every draw."""
+        if self._is_off:
+            return
+        try:
+            self._look(frames, variables)
+        except Exception as error:  # noqa: BLE001 - an object of the script's may do anything
+            self._is_off, self._known = True, {}
+            told.say(
+                "tensors and arrays beside the modules are not carried, because looking for them "
+                f"failed: {type(error).__name__}: {error}"
+            )
+
+    def _look(self, frames: Sequence[FrameType], variables: Sequence[Mapping[str, Any]]) -> None:
         now: dict[Key, _Known] = {}
         before = {known.identity: known for known in self._known.values()}
         self._search.begin()
@@ -86,12 +101,13 @@ class Tensors:
         identity = unit.identity
         last = before.get(identity)
         if last is not None:
-            is_early = not self._has_begun
-            return _Known(identity, unit, unit.mark() if is_early else last.mark)
-        if self._has_begun and key in self._known:
+            is_marked = self._has_begun and last.mark is not _LATER
+            return _Known(identity, unit, last.mark if is_marked else unit.mark())
+        if not self._has_begun:
+            return _Known(identity, None, unit.mark())
+        if key in self._known:
             self._others.add(key)
-        is_young = self._has_begun and unit.is_dict
-        return _Known(identity, None, None if is_young else unit.mark())
+        return _Known(identity, None, None if unit.is_dict else _LATER)
 
     def begin(self) -> None:
         """The first step begins: nothing has changed."""
@@ -226,7 +242,10 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 def _memory(tensor: torch.Tensor) -> int:
     local = getattr(tensor, "_local_tensor", tensor)
-    return int(local.untyped_storage().data_ptr())
+    try:
+        return int(local.untyped_storage().data_ptr())
+    except (NotImplementedError, RuntimeError):  # it has no memory yet
+        return 0
 
 
 def _device_of(value: Any) -> str:

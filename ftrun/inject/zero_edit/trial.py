@@ -148,6 +148,7 @@ def _mark(value: Any) -> Any:
     """What changes when the script changes a container that does not heal; None: it heals."""
     inner = list(value.values() if isinstance(value, dict) else value)[:TENSORS_MAX]
     if any(isinstance(x, torch.Tensor) for x in inner):
-        versions = [x._version for x in inner if isinstance(x, torch.Tensor)]
+        tensors = [x for x in inner if isinstance(x, torch.Tensor) and not x.is_inference()]
+        versions = [x._version for x in tensors]
         return type(value).__name__, len(value), versions
     return None if carries(value) else (type(value).__name__, len(value))

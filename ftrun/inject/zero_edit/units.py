@@ -75,9 +75,10 @@ def is_leaf(value: Any) -> bool:
     """Whether a value is a tensor or an array that may heal."""
     if type(value) is torch.Tensor:
         is_dense = value.layout is torch.strided and not value.is_quantized
-        return is_dense and not value.requires_grad and not single.is_single(value)
-    is_fit = is_array(cast(Hashable, type(value))) and value.dtype.kind in "biufc"
-    return is_fit and value.nbytes <= ARRAY_BYTES_MAX
+        is_fit = is_dense and not value.requires_grad and not value.is_inference()
+        return is_fit and not single.is_single(value)
+    is_known = is_array(cast(Hashable, type(value))) and value.dtype.kind in "biufc"
+    return is_known and value.nbytes <= ARRAY_BYTES_MAX
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -195,5 +196,5 @@ def _count(value: Any, deep: int) -> int:
 
 def _mark(leaf: Any) -> Mark:
     if isinstance(leaf, torch.Tensor):
-        return id(leaf), leaf._version
-    return id(leaf), zlib.crc32(leaf.tobytes())
+        return id(leaf), 0 if leaf.is_inference() else leaf._version
+    return id(leaf), zlib.crc32(leaf if leaf.flags.c_contiguous else leaf.tobytes())

@@ -118,6 +118,34 @@ def test_an_array_that_is_changed_in_place() -> None:
     assert of(tensors)["table"].tolist() == [0, 1, 0]
 
 
+def test_tensors_of_inference_mode_have_no_version_and_are_left_out() -> None:
+    tensors = Tensors(lambda: ())
+    draw(tensors)
+    tensors.begin()
+    with torch.inference_mode():
+        kept = {"a": torch.zeros(2), "b": torch.zeros(())}
+        alone = torch.zeros(3)
+    for _ in range(3):
+        draw(tensors)
+    assert of(tensors) == {} and kept and alone.numel() == 3
+
+
+def test_an_object_that_fails_ends_the_search_and_not_the_script(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Odd:
+        @property
+        def __dict__(self) -> Any:
+            raise ValueError("no")
+
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+    tensors, odd = Tensors(lambda: ()), Odd()
+    draw(tensors)
+    draw(tensors)
+    assert odd is not None and of(tensors) == {}
+    assert capsys.readouterr().err.count("are not carried, because looking for them failed") == 1
+
+
 def test_what_is_always_another_tensor_is_named() -> None:
     tensors, average = Tensors(lambda: ()), Average()
     draw(tensors)

@@ -35,6 +35,7 @@ ftrun itself. Begin with ``loop.py``.
 | attaching.py | under ``auto``: which form the script turns out to have |
 | variables.py | the environment of both forms, and who has read it |
 | refusals.py | what cannot be carried |
+| randomness.py | the random numbers of a newcomer |
 | patches.py | what was patched, to be undone |
 | loop.py | boundaries, joins and the end |
 

@@ -21,9 +21,6 @@ is made of (noting.py).
 
 from __future__ import annotations
 
-import hashlib
-import random
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -56,6 +53,7 @@ from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.noting import Noted, Noting, matched
 from ftrun.inject.zero_edit.place import Place, digest, summary
+from ftrun.inject.zero_edit.randomness import renew_random
 from ftrun.inject.zero_edit.reading import come_near
 from ftrun.inject.zero_edit.refusals import Refused, refuse
 from ftrun.inject.zero_edit.rewriting import Rewriting
@@ -404,7 +402,7 @@ class Loop:
             self.rewriting.begun()
             return  # the peers have gone: nobody to heal from, so it begins at the beginning
         self.rewriting.joined()
-        _renew_random(self.mates.rank, manager.current_step())
+        renew_random(self.mates.rank, manager.current_step())
         self._go_to(loaded, iterator, is_drawn=False)
         self._place = loaded
         self._frameworks.capture()
@@ -474,25 +472,8 @@ class Loop:
             told.say(charge.line(self.models, self.stepping, self._batches_of))
 
     def _made_late(self, what: str) -> None:
-        if self.mates.rank or not self._has_stepped or self._ending.has_followed:
-            return
-        told.once(f"{call_site()} {what} after {self.steps} steps; a newcomer has none")
-        told.once(
-            "What is made after the first step does not heal: if a replica dies from now on, the "
-            "run begins again as torchrun would run it (on several nodes the others go on without "
-            "that replica). Make it before the first step"
-        )
-
-    def _tell_missing(self) -> None:
-        """Rank 0 may have duties that nobody else has."""
-        members = self.manager().exchanges.members()
-        if not self.mates.is_lead or not members or "0" in members:
-            return
-        if self._here.replica_id == min(members, key=int):
-            told.say(
-                "replica 0 has not come to the end of the script: what rank 0 alone does there is "
-                "not done, and files that it writes may be missing or old"
-            )
+        if not self.mates.rank and self._has_stepped and not self._ending.has_followed:
+            told.made_late(call_site(), what, self.steps)
 
     def _tell_joined(self, place: Place, taken: Taken) -> None:
         if self.mates.is_lead or taken.of_its_own:
@@ -551,29 +532,14 @@ class Loop:
             told.say(
                 f"replica {self._here.replica_id} ends although others have not come to the end"
             )
-        self._tell_missing()
+        if self.mates.is_lead:
+            told.rank_0_missing(self._here.replica_id, self._manager.exchanges.members())
         if self._trial is not None:
             self._trial.write(self._facts())
         if self.lost:
-            fate = (
-                "their samples were trained again"
-                if self.exactly_once.is_on
-                else "their batches are lost"
-            )
-            told.say(f"{self.lost} of {self.steps} steps were not committed: {fate}")
+            told.lost(self.lost, self.steps, come_again=self.exactly_once.is_on)
 
 
 def _position(place: Place, commits: int) -> str:
     """Where the script stands, ``commits`` steps after ``place``."""
     return f"{summary(place)}, step {commits} from there"
-
-
-def _renew_random(rank: int, step: int) -> None:
-    """A newcomer must not draw the numbers of the job's first steps once more."""
-    mixed = hashlib.blake2b(f"{rank} joins at {step}".encode(), digest_size=8)
-    seed = int.from_bytes(mixed.digest(), "little")
-    torch.manual_seed(seed)
-    random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % (1 << 32))

@@ -6,6 +6,7 @@ Not here: the notices of the lighthouse and the agent.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 LINES_MAX = 256
 _SAID: set[str] = set()
@@ -22,3 +23,28 @@ def once(text: str) -> None:
 def say(text: str) -> None:
     """Say ``text``."""
     print(f"ftrun: {text}", file=sys.__stderr__, flush=True)
+
+
+def made_late(site: str, what: str, steps: int) -> None:
+    """The script has made something after its first ``steps`` steps that newcomers lack."""
+    once(f"{site} {what} after {steps} steps; a newcomer has none")
+    once(
+        "What is made after the first step does not heal: if a replica dies from now on, the run "
+        "begins again as torchrun would run it (on several nodes the others go on without that "
+        "replica). Make it before the first step"
+    )
+
+
+def rank_0_missing(replica_id: str, members: Sequence[str]) -> None:
+    """Rank 0 may have duties of its own: the lowest of the others says that it is gone."""
+    if members and "0" not in members and replica_id == min(members, key=int):
+        say(
+            "replica 0 has not come to the end of the script: what rank 0 alone does there is not "
+            "done, and files that it writes may be missing or old"
+        )
+
+
+def lost(steps: int, of: int, *, come_again: bool) -> None:
+    """Steps that were not committed. ``come_again``: their samples do."""
+    fate = "their samples were trained again" if come_again else "their batches are lost"
+    say(f"{steps} of {of} steps were not committed: {fate}")

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import torch
 
-from ftrun.inject.zero_edit.loop import _renew_random
+from ftrun.inject.zero_edit.randomness import renew_random
 
 
 def drawn() -> tuple[float, float, float]:
@@ -21,7 +21,7 @@ def test_a_newcomer_draws_numbers_of_its_own() -> None:
         np.random.seed(1)
         torch.manual_seed(1)
         at_first = drawn()
-        _renew_random(rank, step)
+        renew_random(rank, step)
         found += [at_first, drawn()]
     for kind in zip(*found, strict=True):
         assert len(set(kind)) == 5, "the script's own seed, and four others"

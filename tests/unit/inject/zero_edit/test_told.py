@@ -1,0 +1,37 @@
+"""What an unmodified script's worker says."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ftrun.inject.zero_edit import told
+
+
+@pytest.fixture(autouse=True)
+def _to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+    monkeypatch.setattr(told, "_SAID", set())
+
+
+@pytest.mark.parametrize(
+    ("replica_id", "members", "says"),
+    [("1", ["1", "2"], True), ("2", ["1", "2"], False), ("10", ["10", "11"], True)]
+    + [("1", ["0", "1"], False), ("1", [], False)],
+)
+def test_the_lowest_of_the_others_says_that_rank_0_is_gone(
+    capsys: pytest.CaptureFixture[str], replica_id: str, members: list[str], says: bool
+) -> None:
+    told.rank_0_missing(replica_id, members)
+    assert ("replica 0 has not come to the end" in capsys.readouterr().err) == says
+
+
+def test_what_is_made_late_is_told_by_line_and_the_consequence_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told.made_late("a.py:3", "makes another AdamW", 7)
+    told.made_late("a.py:4", "makes another StepLR", 7)
+    text = capsys.readouterr().err
+    assert "a.py:3 makes another AdamW after 7 steps" in text and "a.py:4 makes another" in text
+    assert text.count("does not heal") == 1

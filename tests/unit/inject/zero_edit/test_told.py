@@ -10,15 +10,21 @@ from ftrun.inject.zero_edit import told
 
 
 @pytest.fixture(autouse=True)
-def _to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+def _to_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert capsys  # it replaces sys.stderr first
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)
     monkeypatch.setattr(told, "_SAID", set())
 
 
 @pytest.mark.parametrize(
     ("replica_id", "members", "says"),
-    [("1", ["1", "2"], True), ("2", ["1", "2"], False), ("10", ["10", "11"], True)]
-    + [("1", ["0", "1"], False), ("1", [], False)],
+    [
+        ("1", ["1", "2"], True),
+        ("2", ["1", "2"], False),
+        ("10", ["10", "11"], True),
+        ("1", ["0", "1"], False),
+        ("1", [], False),
+    ],
 )
 def test_the_lowest_of_the_others_says_that_rank_0_is_gone(
     capsys: pytest.CaptureFixture[str], replica_id: str, members: list[str], says: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import pytest
@@ -9,11 +10,12 @@ import pytest
 from ftrun.inject.zero_edit import told
 
 
-@pytest.fixture(autouse=True)
-def _to_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert capsys  # it replaces sys.stderr first
-    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    found = io.StringIO()
+    monkeypatch.setattr(sys, "__stderr__", found)
     monkeypatch.setattr(told, "_SAID", set())
+    return found
 
 
 @pytest.mark.parametrize(
@@ -27,17 +29,15 @@ def _to_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     ],
 )
 def test_the_lowest_of_the_others_says_that_rank_0_is_gone(
-    capsys: pytest.CaptureFixture[str], replica_id: str, members: list[str], says: bool
+    said: io.StringIO, replica_id: str, members: list[str], says: bool
 ) -> None:
     told.rank_0_missing(replica_id, members)
-    assert ("replica 0 has not come to the end" in capsys.readouterr().err) == says
+    assert ("replica 0 has not come to the end" in said.getvalue()) == says
 
 
-def test_what_is_made_late_is_told_by_line_and_the_consequence_once(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_is_made_late_is_told_by_line_and_the_consequence_once(said: io.StringIO) -> None:
     told.made_late("a.py:3", "makes another AdamW", 7)
     told.made_late("a.py:4", "makes another StepLR", 7)
-    text = capsys.readouterr().err
+    text = said.getvalue()
     assert "a.py:3 makes another AdamW after 7 steps" in text and "a.py:4 makes another" in text
     assert text.count("does not heal") == 1

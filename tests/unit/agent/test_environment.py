@@ -97,7 +97,8 @@ def test_a_virtual_local_rank_sees_one_device_of_its_own() -> None:
     assert found["ROLE_NAME"] == "trainer"
 
 
-def test_torchruns_spelling_gets_torchruns_variables() -> None:
+def test_torchruns_spelling_gets_torchruns_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(NCCL_HANDLING, raising=False)  # ftrun's NCCL group may have set it here
     machine = Machine("cpu", (), 16, "127.0.0.1", 1)
     plain = replace(SETTINGS, workers_per_replica=4)
     theirs = replace(plain, as_torchrun=True, master_addr="localhost")

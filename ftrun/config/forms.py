@@ -17,14 +17,16 @@ def injection(settings: RunSettings) -> str:
 
     A command, or a script under another interpreter, is out of reach, and so are the functions of
     ``ftrun.launch``, whose values come back replica by replica. A single replica has nothing to
-    heal from, but an unmodified script's state can be in snapshots.
+    heal from, but an unmodified script's state can be in snapshots; on several nodes a script that
+    cannot be carried could not begin again, and runs without them.
     """
     if settings.inject != AUTO:
         return settings.inject
     script = settings.script.as_started()
     is_script = script.kind in (TargetKind.FILE, TargetKind.MODULE, TargetKind.PATH)
-    heals = settings.replicas > 1 or settings.snapshot_path is not None
-    return AUTO if is_script and heals else Form.EXPLICIT.value
+    has_snapshots = settings.snapshot_path is not None and settings.nodes == 1
+    is_open = settings.replicas > 1 or has_snapshots
+    return AUTO if is_script and is_open else Form.EXPLICIT.value
 
 
 def in_form(settings: RunSettings, form: Form) -> RunSettings:

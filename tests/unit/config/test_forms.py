@@ -28,6 +28,7 @@ def settings(**changes: Any) -> RunSettings:
         ({"replicas": 1}, "explicit"),
         ({"replicas": 1, "snapshot": Path("s")}, "auto"),
         ({"replicas": 1, "snapshot": Path("s"), "inject": "explicit"}, "explicit"),
+        ({"replicas": 1, "snapshot": Path("s"), "nodes": 2}, "explicit"),
         ({"workers_per_replica": 2}, "auto"),
         ({"inject": "ddp", "replicas": 1}, "ddp"),
         ({"inject": "off"}, "off"),

@@ -32,6 +32,8 @@ from ftrun.inject.zero_edit.writing import FrameVariables
 KEY = "beside"
 """In the state that heals. What replicas have there may differ, so it is not compared."""
 _OWN = object()
+UNITS, REBOUND = "units", "rebound"
+"""Parts of the state: what heals, and where there is always another tensor, which does not."""
 _LATER: Mark = ("at the next draw",)
 Key = tuple[str, str]
 """Function and path."""
@@ -84,6 +86,7 @@ class Tensors:
 
     def _look(self, frames: Sequence[FrameType], variables: Sequence[Mapping[str, Any]]) -> None:
         now: dict[Key, _Known] = {}
+        met: set[tuple[int, ...]] = set()
         before = {known.identity: known for known in self._known.values()}
         self._search.begin()
         for frame, values in zip(frames, variables, strict=True):
@@ -92,8 +95,9 @@ class Tensors:
             units = self._search.units_of(values)
             function = spot_of(frame).name if units else ""
             for unit in units:
-                key = function, unit.path
-                if key not in now and len(now) < UNITS_MAX:
+                key, identity = (function, unit.path), unit.identity
+                if key not in now and identity not in met and len(now) < UNITS_MAX:
+                    met.add(identity)  # several frames reach the same object
                     now[key] = self._met(key, unit, before)
         self._known = now
 
@@ -116,8 +120,13 @@ class Tensors:
     def changing(self) -> list[str]:
         """What changes and does not heal, in words: attributes that are always another tensor."""
         return sorted(
-            f"{path} ({function.partition(':')[0]})"
-            for function, path in self._others
+            f"{path} ({function.partition(':')[0]})" for function, path in self._rebound()
+        )
+
+    def _rebound(self) -> list[Key]:
+        return sorted(
+            (function, path)
+            for function, path in set(self._others)
             if (function, path) not in self._changed and ("." in path or "[" in path)
         )
 
@@ -140,13 +149,16 @@ class Tensors:
             value = _without(unit.value, own)
             if value is not _OWN:
                 found[" ".join(key)] = {"value": value, "device": _device_of(value)}
-        return found
+        return {UNITS: found, REBOUND: [" ".join(key) for key in self._rebound()]}
 
     def load(self, tree: Mapping[str, Any]) -> None:
         """Set the variables of the script's frames, on the thread that runs it."""
-        self.words, self.lacking = [], []
+        rebound = [cast(Key, tuple(key.split(" ", 1))) for key in tree.get(REBOUND, ())]
+        self._others.update(rebound)  # donors must not differ in what they name
+        self.words = []
+        self.lacking = sorted({f"{path} (rebound)" for _, path in rebound})
         own = {_memory(x) for module in self._modules() for x in _tensors_of(module)}
-        left = {tuple(key.split(" ", 1)): entry for key, entry in tree.items()}
+        left = {tuple(key.split(" ", 1)): entry for key, entry in tree.get(UNITS, {}).items()}
         seen: set[str] = set()
         for frame in script_frames():
             function = spot_of(frame).name

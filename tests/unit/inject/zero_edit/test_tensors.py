@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ftrun.inject.zero_edit.frames import variables_of
-from ftrun.inject.zero_edit.tensors import Tensors
+from ftrun.inject.zero_edit.tensors import REBOUND, UNITS, Tensors
 from ftrun.inject.zero_edit.units import Search
 
 HERE = "test_tensors.py"
@@ -37,7 +37,7 @@ def draw(tensors: Tensors) -> None:
 
 def of(tensors: Tensors) -> dict[str, Any]:
     """What heals, by path."""
-    return {key.split(" ", 1)[1]: entry["value"] for key, entry in tensors.state().items()}
+    return {key.split(" ", 1)[1]: entry["value"] for key, entry in tensors.state()[UNITS].items()}
 
 
 def test_units() -> None:
@@ -155,6 +155,25 @@ def test_what_is_always_another_tensor_is_named() -> None:
         draw(tensors)
     assert of(tensors) == {}
     assert tensors.changing() == [f"average.last ({HERE})"]
+    newcomer = Tensors(lambda: ())
+    newcomer.load(tensors.state())
+    assert newcomer.state()[REBOUND] == tensors.state()[REBOUND] != []
+    assert newcomer.lacking == ["average.last (rebound)"]
+
+
+def test_what_several_frames_reach_is_carried_once() -> None:
+    tensors, average = Tensors(lambda: ()), Average()
+
+    def epoch(mine: Average) -> None:
+        frames = [sys._getframe(), sys._getframe(1)]
+        tensors.look(frames, [variables_of(frame) for frame in frames])
+        mine.shadow["a"] = mine.shadow["a"] + 1
+
+    epoch(average)
+    tensors.begin()
+    epoch(average)
+    epoch(average)
+    assert sorted(of(tensors)) == ["mine.shadow"]
 
 
 def test_what_says_its_rank_stays_the_replicas_own() -> None:
@@ -177,10 +196,8 @@ def given(path: str, value: Any, device: str = "cpu") -> dict[str, Any]:
 def test_a_newcomer_sets_tensors_in_place() -> None:
     tensors, average = Tensors(lambda: ()), Average()
     shadow, first, slow = average.shadow, average.shadow["a"], average.slow[0]
-    tensors.load(
-        given("average.shadow", {"a": torch.ones(2), "c": torch.ones(1)})
-        | given("average.slow", [torch.full((2,), 5.0)])
-    )
+    units = given("average.shadow", {"a": torch.ones(2), "c": torch.ones(1)})
+    tensors.load({UNITS: units | given("average.slow", [torch.full((2,), 5.0)])})
     assert average.shadow is shadow and shadow["a"] is first and average.slow[0] is slow
     assert first.tolist() == [1.0, 1.0] and slow.tolist() == [5.0, 5.0]
     assert shadow["c"].tolist() == [1.0] and tensors.lacking == []
@@ -190,7 +207,7 @@ def test_a_newcomer_sets_tensors_in_place() -> None:
 def test_a_part_of_another_tensor_is_replaced() -> None:
     tensors, data = Tensors(lambda: ()), torch.zeros(4)
     part = data[:2]
-    tensors.load(given("part", torch.ones(2)) | given("new", torch.ones(1)))
+    tensors.load({UNITS: given("part", torch.ones(2)) | given("new", torch.ones(1))})
     assert data.tolist() == [0.0] * 4
     assert part.tolist() == [1.0, 1.0]
 
@@ -198,7 +215,8 @@ def test_a_part_of_another_tensor_is_replaced() -> None:
 @pytest.mark.usefixtures("as_script")
 def test_what_has_no_place_is_named() -> None:
     tensors = Tensors(lambda: ())
-    tensors.load(given("missing.shadow", torch.ones(2)) | {"a.py:f x": {"value": 1, "device": ""}})
+    unknown = {"a.py:f x": {"value": 1, "device": ""}}
+    tensors.load({UNITS: given("missing.shadow", torch.ones(2)) | unknown})
     assert tensors.lacking == ["missing.shadow", "x"]
 
 
@@ -207,7 +225,7 @@ def test_a_newcomer_gives_what_it_has_got() -> None:
     tensors, average = Tensors(lambda: ()), Average()
     draw(tensors)
     tensors.begin()
-    tensors.load(given("average.shadow", {"a": torch.ones(2), "b": torch.ones(3)}))
+    tensors.load({UNITS: given("average.shadow", {"a": torch.ones(2), "b": torch.ones(3)})})
     assert of(tensors)["average.shadow"]["a"].tolist() == [1.0, 1.0]
     assert average.name == "average"
 

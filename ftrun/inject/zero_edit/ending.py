@@ -67,8 +67,8 @@ class Ending:
         if sum(_bytes(state)) + sum(_bytes(tensors)) <= COPY_BYTES_MAX:  # alike on all replicas
             self._copy = _copied({**state, OF_COMMIT: True}), _copied(tensors)
 
-    def committed(self) -> None:
-        """A step is committed: what is kept here is older."""
+    def step_ended(self) -> None:
+        """A step has ended, mostly with a commit: what is kept here is older."""
         self._copy, self._given = None, ({}, {})
 
     # ------------------------------------------------------------ the state that heals

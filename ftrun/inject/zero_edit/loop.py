@@ -345,7 +345,7 @@ class Loop:
             self._outcome = self.manager().should_commit()
             self.in_step = False
             self.steps += 1
-            self._ending.committed()
+            self._ending.step_ended()
             if self._outcome:
                 self._mark(self.manager())
                 if self._trial is not None:

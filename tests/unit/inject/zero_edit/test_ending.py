@@ -54,7 +54,7 @@ def test_peers_heal_to_the_last_commit_although_the_script_has_loaded_another_st
 def test_a_commit_after_the_copy_makes_it_void() -> None:
     ending, part = made()
     ending.loader_ended()
-    ending.committed()
+    ending.step_ended()
     change(part, 2.0)
     ending.finish()
     assert ending.state()["weight"].item() == 2.0 and OF_COMMIT not in ending.state()

@@ -465,6 +465,12 @@ class Manager:
         if quorum is not None:
             self._events.step_begins(quorum.attempt.quorum_id, self._machine.position)
 
+    @property
+    def awaits_newcomers(self) -> bool:
+        """Whether this replica prepares for others that are to join."""
+        pending = self._machine.pending
+        return pending is not None and bool(pending.quorum.newcomers)
+
     def _join_is_agreed(self) -> bool:
         pending = self._machine.pending
         return pending is not None and pending.promise is not None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ftrun import clock
 from ftrun.core.activity import Activity
 from ftrun.core.messages import Progress
 from ftrun.core.worker.machine import StepMachine
@@ -46,6 +47,10 @@ class WorkerProgress:
         merged = self._scalars | {name: float(value) for name, value in scalars.items()}
         if len(merged) <= SCALARS_MAX:
             self._scalars = merged
+
+    def wants_mark(self) -> bool:
+        """Whether the step that was just committed may be shown; ask once per step."""
+        return self._marks.wants(self._machine.state.step, clock.now())
 
     def mark(
         self, settings: Callable[[], str], parameters: str, position: Callable[[], str]

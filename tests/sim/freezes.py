@@ -13,6 +13,8 @@ from ftrun.core.quorum import Quorum
 from tests.sim.violation import require
 
 ODD_HOLDS = 0.05
+SPARING_FROM, SPARING_TO = 31_000_000, 100_000_000
+"""Seeds between these have sparing scripts too. (Seeds that are kept from before have none.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +23,23 @@ class Freezes:
 
     With a period of 1 they may at every step. With 0 each script decides by chance: that is no
     sensible use, and yet nothing may be lost by it.
+
+    A script that ``spares`` permits joins at few steps of its own, and at each one before which it
+    knew of a newcomer that is prepared for (inject/zero_edit/sparing.py).
     """
 
     period: int = 1
     free: int = 0
     begin: int = 0
+    spares: bool = False
 
     @staticmethod
-    def draw(rng: random.Random) -> Freezes:
+    def draw(seed: int, enough: int) -> Freezes:
         """Half of the scripts permit joins at every step."""
+        sparing = random.Random(f"{seed}/spares")
+        if SPARING_FROM <= seed < SPARING_TO and enough == 1 and sparing.random() < 0.4:
+            return Freezes(sparing.choice((4, 16, 1000)), begin=1, spares=True)
+        rng = random.Random(f"{seed}/holds")
         kind = rng.random()
         if kind < 0.5:
             return Freezes()
@@ -38,8 +48,13 @@ class Freezes:
         period = rng.choice((2, 2, 3, 4))
         return Freezes(period, rng.randrange(period), rng.choice((0, 0, 2, 5)))
 
-    def at(self, step: int, rng: random.Random) -> bool:
-        """Whether no replica may join at this step."""
+    def at(self, step: int, rng: random.Random, *, prepares: bool) -> bool:
+        """Whether no replica may join at this step.
+
+        ``prepares``: the worker knew of a newcomer when its script drew the batch of this step.
+        """
+        if self.spares and prepares:
+            return False
         if self.period == 0:
             return rng.random() < ODD_HOLDS
         return self.period > 1 and step >= self.begin and step % self.period != self.free
@@ -70,3 +85,17 @@ def enters(key: WorkerKey, quorum: Quorum, barred: Barred | None, enough: int) -
     others = [x for x in quorum.members if x.replica_id not in quorum.newcomers]
     joining = {x.incarnation for x in quorum.members if x.replica_id in quorum.newcomers}
     require(len(others) < enough or not joining & barred.newcomers, "Q9", text)
+
+
+def spares(key: WorkerKey, quorum: Quorum, before: Quorum | None) -> None:
+    """As ``enters``, of a script that has no place for a newcomer at this step.
+
+    Who heals there was in the quorum ``before``, and has only missed the end of its last step: it
+    stands in its script where the others do.
+    """
+    if key.replica_id in quorum.newcomers or before is None:
+        return
+    here = {x.incarnation for x in quorum.members if x.replica_id in quorum.newcomers}
+    known = {x.incarnation for x in before.members}
+    text = f"{key} trains in {quorum.attempt} from step {quorum.step} on"
+    require(here <= known, "Q9", f"{text}, and has no place for {sorted(here - known)}")

@@ -204,9 +204,12 @@ class Script:
     def _start_quorum(self) -> Generator[Wait, None, None]:
         worker, machine = self._worker, self._worker.machine
         worker.error = ""
+        pending = machine.pending
+        prepares = pending is not None and bool(pending.quorum.newcomers)
         worker.register()
         yield INSTANT_S
-        hold = self._world.freezes.at(machine.state.step, self._world.rng)
+        freezes, rng = self._world.freezes, self._world.rng
+        hold = freezes.at(machine.state.step, rng, prepares=prepares)
         before = machine.state
         worker.feed(e.BoundaryReached(freeze_membership=hold))
         yield Until(
@@ -215,8 +218,7 @@ class Script:
         if machine.phase is StepPhase.LEFT:
             return
         assert machine.state == before or machine.healing, "the state changed at a boundary"
-        if hold:
-            worker.enters_held()
+        worker.enters(is_held=hold)
         if machine.heals_first:
             yield INSTANT_S
             yield from self._heal()

@@ -20,7 +20,7 @@ from ftrun.core.worker.marks import Marks
 from tests.sim import comparing
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S, Actor
 from tests.sim.exchanging import SimulatedExchanges
-from tests.sim.freezes import Barred, enters
+from tests.sim.freezes import Barred, enters, spares
 from tests.sim.healing import Fetch, Fetched, Offer
 from tests.sim.network import Pipe
 from tests.sim.rings import Ballot, Contribution, End, Reduction, Result
@@ -81,6 +81,7 @@ class Worker(Actor):
         self._built_last: Quorum | None = None
         self._built_when = 0  # how many journals a lighthouse had lost by then
         self._barred: Barred | None = None
+        self._entered: Quorum | None = None
         self._fetch: Fetch | None = None
         self._afterwards: deque[tuple[Reduction, int | None]] = deque()
         self._build_state()
@@ -328,8 +329,7 @@ class Worker(Actor):
         joining = [x for x in quorum.members if x.replica_id in quorum.newcomers]
         return frozenset(member.incarnation for member in joining)
 
-    def enters_held(self) -> None:
-        """The script is in a step, and its boundary has permitted no join."""
+    def _enters_held(self) -> None:
         quorum, tag = self.machine.in_force, self.machine.tag
         if quorum is not None and tag is not None and quorum.step == tag.step:
             barred = self._barred
@@ -337,6 +337,14 @@ class Worker(Actor):
                 barred = None
             job = self.world.job
             enters(self.key, quorum, barred, max(job.min_replicas, job.min_size))
+            if self.world.freezes.spares and self._entered != quorum:
+                spares(self.key, quorum, self._entered)
+
+    def enters(self, *, is_held: bool) -> None:
+        """The script is in a step. ``is_held``: its boundary has permitted no join."""
+        if is_held:
+            self._enters_held()
+        self._entered = self.machine.in_force
 
     def _leave(self, attempt: Attempt) -> None:
         end = self._ends.pop(attempt, None)

@@ -195,7 +195,7 @@ class World:
         self.samples = SampleRules(self.plan)
         # A replica that is right must be able to commit alone: no other repeats its step.
         self.shapes = Shapes.draw(seed, may_err=self.job.min_replicas == 1)
-        self.freezes = Freezes.draw(random.Random(f"{seed}/holds"))
+        self.freezes = Freezes.draw(seed, max(self.job.min_replicas, self.job.min_size))
         self.rings = Rings(self)
         self.endpoints: dict[str, Any] = {}
         self.disk = JournalState()

@@ -14,6 +14,10 @@ from ftrun.core.ids import StateId
 from ftrun.core.messages import Mark
 
 EVERY = (1000, 100, 10, 1)
+SELDOM = 10
+INTERVAL_S = 0.1
+"""Between reports of progress; of marks that are noted more often only those at each tenth step
+are shown."""
 TEXT_CHARS_MAX = 400
 PARAMETERS_EVERY = 100
 """The digest of the parameters takes a pass over all of them."""
@@ -40,6 +44,14 @@ class Marks:
 
     def __init__(self) -> None:
         self._newest: dict[int, _Noted] = {}  # by ``EVERY``; replaced, never changed
+        self._due_at = 0.0
+
+    def wants(self, step: int, now: float) -> bool:
+        """Whether the mark of ``step`` may be shown at all."""
+        if step % SELDOM and now < self._due_at:
+            return False
+        self._due_at = now + INTERVAL_S
+        return True
 
     def note(
         self,

@@ -104,6 +104,13 @@ class Ranges:
         ]
         return tuple((spot, number) for spot, number in found if number is not None)
 
+    def one_ends(self) -> bool:
+        """Whether a loop has taken its last number."""
+        return any(
+            not numbers.__length_hint__() and self._goes_on(spot)
+            for spot, numbers in self._loops.items()
+        )
+
     def knows(self, spot: Spot) -> bool:
         """Whether a loop at this place is one of these."""
         return spot in self._loops and self._goes_on(spot)

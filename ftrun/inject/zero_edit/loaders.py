@@ -61,6 +61,9 @@ class OpenIterators:
 
     def learn(self, iterator: LoaderIterator) -> None:
         """Remember that the loop at this place trains, and how far it draws ahead."""
+        if iterator.learned == iterator.cursor.held:
+            return
+        iterator.learned = iterator.cursor.held
         key = (iterator.spot, iterator.number)
         if key in self._held or len(self._held) < LOOPS_MAX:
             self._held[key] = iterator.cursor.held
@@ -103,6 +106,8 @@ class LoaderIterator:
         began: how many draws of all loaders there were before its first one.
         made: where the script made its loader, and how many it had made there before.
         noted: the script at the first draw since the last step (noting.py).
+        length: how many batches it has; None: that is not known.
+        learned: ``cursor.held`` as it was remembered last.
         counted_by: each ``enumerate`` that draws from it.
     """
 
@@ -120,6 +125,8 @@ class LoaderIterator:
         self.began = 0
         self.made = MADE.get(loader, (NOWHERE, 0))
         self.noted: Any = None
+        self.length: int | None = None
+        self.learned: int | None = -1
         self.is_fresh = self.is_training = False
         self.counted_by: weakref.WeakSet[Counted] = weakref.WeakSet()
         self._inner = make()
@@ -134,6 +141,18 @@ class LoaderIterator:
         if self.is_training:
             return self.cursor.is_over
         return not self.is_fresh
+
+    @property
+    def ends_next(self) -> bool:
+        """Whether the next batch is known to be its last one."""
+        return self.cursor.drawn + 1 == self.length
+
+    def measure(self) -> None:
+        """Find out how many batches it has: what an IterableDataset says is not certain."""
+        try:
+            self.length = None if self.must_read else len(self)
+        except Exception:  # noqa: BLE001 - a sampler of the script's may have no length
+            self.length = None
 
     @property
     def must_read(self) -> bool:

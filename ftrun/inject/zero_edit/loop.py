@@ -43,8 +43,6 @@ from ftrun.inject.zero_edit.frames import (
     Spot,
     Values,
     call_site,
-    script_frames,
-    spot_of,
     stack,
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
@@ -58,6 +56,8 @@ from ftrun.inject.zero_edit.reading import come_near
 from ftrun.inject.zero_edit.refusals import Refused, refuse
 from ftrun.inject.zero_edit.rewriting import Rewriting
 from ftrun.inject.zero_edit.settings import digest_of, settings_of, text_of
+from ftrun.inject.zero_edit.sparing import Sparing
+from ftrun.inject.zero_edit.standing import Standing
 from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.inject.zero_edit.tensors import Tensors
 from ftrun.inject.zero_edit.trial import trial_of
@@ -98,6 +98,7 @@ class Loop:
             self.counters,
             self._tensors,
             lambda: self.manager().exchanges.place(),
+            Sparing(self._needs_place),
         )
         self.models = Models(self.mates, self.manager, self.before_forward, self._noting.evaluation)
         if self.mates.are_several:
@@ -129,13 +130,12 @@ class Loop:
         )
         self._ending = Ending(self._carried, self._tensors)
         self._first: Noted | None = None
-        self._place = Place()
+        self._standing = Standing()
         self._peers_at: Place | None = None  # before this replica has joined them
         self._begun_with: tuple[tuple[str, Values], ...] = ()
         self._has_loaded = False
         self._has_stepped = False
         self._outcome = True
-        self._commits = 0  # steps since ``_place``
         self._is_told = False
         self._lacking: list[str] = []
         self._trial = trial_of(here)
@@ -166,7 +166,7 @@ class Loop:
             self._manager.heal_unlike(tensors.KEY)
             self._manager.heal_with_place()
             if self._manager.snapshots is not None:
-                self._manager.snapshots.position = lambda: self._place.encode()
+                self._manager.snapshots.position = lambda: self._standing.shown().encode()
             if self._manager.resuming is not None:
                 self._manager.resuming.form = Form.DDP.value
         return self._manager
@@ -235,12 +235,10 @@ class Loop:
         if not self.models.wrapped:
             return
         self._ending.before_draw()
-        frames = script_frames()
-        here = tuple(spot_of(frame) for frame in frames)
         wanted = self._joins_at()
-        if wanted and digest(here) == wanted:
-            self._join(here, iterator)
-        self._noting.draw(iterator, here, frames)
+        if wanted and digest(stack()) == wanted:
+            self._join(stack(), iterator)
+        self._noting.draw(iterator)
         if isinstance(iterator, ExactIterator) and not self._ending.has_followed:
             self._begin_at_draw(iterator)
 
@@ -289,23 +287,42 @@ class Loop:
 
     def _begin(self, draws: list[LoaderIterator]) -> None:
         """Begin a step at the place of the last draw."""
-        noted = (draws[0].noted if draws else None) or self._noting.note()
+        noted = (draws[0].noted if draws else None) or self._noting.stands(draws)
         if self._first is None:
             self._first = self._begin_counting(noted)
         place = self._noting.place(draws, noted, self._first)
         if place is not None:
-            self._place, self._commits = place, 0
             self._frameworks.capture()
+            self._standing.is_at(place)
+        else:
+            self._standing.goes_on(self._noting.numbers(draws, self._standing.place))
         manager = self.manager()
         if not self._has_stepped:
             self._take_charge(manager)
         loaded = self._start(manager, allow_heal=place is not None)
-        if loaded is not None and loaded != self._place:
+        if loaded is not None and not self._standing.is_like(loaded):
             # It was out of the quorum for some steps.
             is_drawn = not any(x.begins_steps for x in draws)
             self._go_to(loaded, draws[0] if draws else None, is_drawn=is_drawn)
-            self._place = loaded
+            self._standing.is_at(loaded)
         self._show_place(manager)
+
+    def _needs_place(self) -> bool:
+        """Whether the next step must have a place, because it may be asked for one.
+
+        If more than one replica is to train, a step may have to wait for one that joins in it.
+        """
+        manager = self._manager
+        return (
+            manager is None
+            or not self._has_stepped
+            or manager.snapshots is not None
+            or manager.awaits_newcomers
+            or self._here.min_replicas > 1
+            or self.exactly_once.is_on
+            or self._trial is not None
+            or (manager.current_step() + 1) % PARAMETERS_EVERY == 0
+        )
 
     def _begin_counting(self, noted: Noted) -> Noted:
         self.counters.begin(noted.read)
@@ -313,9 +330,9 @@ class Loop:
         return replace(noted, read=noted.read.without_containers())
 
     def _show_place(self, manager: Manager) -> None:
-        place = self._place
-        manager.progress.position = partial(summary, place)
-        manager.exchanges.show_place(place.encode)
+        shown = self._standing.shown
+        manager.progress.position = lambda: summary(shown())
+        manager.exchanges.show_place(lambda: shown().encode())
 
     def _start(self, manager: Manager, *, allow_heal: bool) -> Place | None:
         """Begin a step; the peers' place, if this replica has healed to it.
@@ -350,7 +367,7 @@ class Loop:
                 self._mark(self.manager())
                 if self._trial is not None:
                     self._trial.committed(self.manager(), self._facts)
-            self._commits += 1
+            self._standing.step_ended()
             self.lost += not self._outcome
             self._noting.commit()
         return self._outcome
@@ -361,16 +378,11 @@ class Loop:
     def _mark(self, manager: Manager) -> None:
         """Note what must be equal on all replicas at this step: all have their averaged gradients,
         and no optimizer has stepped yet."""
-        settings = settings_of(self._managed)
         is_due = manager.current_step() % PARAMETERS_EVERY == 0
         found = self._digest() if is_due else ""
-        if not self.mates.is_lead:
-            return
-        manager.progress.mark(
-            partial(text_of, settings),
-            found,
-            partial(_position, self._place, self._commits),
-        )
+        if self.mates.is_lead and manager.progress.wants_mark():
+            settings = partial(text_of, settings_of(self._managed))
+            manager.progress.mark(settings, found, self._standing.position())
 
     def _digest(self) -> str:
         """A digest of the replica's parameters, of which each mate may have a part."""
@@ -404,7 +416,7 @@ class Loop:
         self.rewriting.joined()
         renew_random(self.mates.rank, manager.current_step())
         self._go_to(loaded, iterator, is_drawn=False)
-        self._place = loaded
+        self._standing.is_at(loaded)
         self._frameworks.capture()
         self._show_place(manager)
 
@@ -428,6 +440,8 @@ class Loop:
         taken.lacking += self._tensors.lacking
         self._lacking = taken.lacking
         taken.lacking += [f"the batches of the loader at {x.spot}" for x in without]
+        if place.commits and not place.has_finished:
+            taken.lacking.append(f"what was counted in the last {place.commits} steps")
         self._begun_with = () if is_drawn else place.begun_with
         if place.has_finished:
             self._ending.follow(place.commits)
@@ -525,7 +539,7 @@ class Loop:
             self.in_step = False
         self._ending.finish()
         if not self._ending.has_followed:
-            self._place = replace(self._place, has_finished=True, commits=self._commits)
+            self._standing.finish()
         self._show_place(self._manager)
         self.mates.any(False)  # they come together: one of them may still write a file
         if not self._manager.linger():
@@ -538,8 +552,3 @@ class Loop:
             self._trial.write(self._facts())
         if self.lost:
             told.lost(self.lost, self.steps, come_again=self.exactly_once.is_on)
-
-
-def _position(place: Place, commits: int) -> str:
-    """Where the script stands, ``commits`` steps after ``place``."""
-    return f"{summary(place)}, step {commits} from there"

@@ -9,6 +9,7 @@ Not here: when a step begins, and how a newcomer is set to a place (loop.py).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
@@ -27,7 +28,8 @@ from ftrun.inject.zero_edit.frames import (
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
-from ftrun.inject.zero_edit.place import LoaderPlace, Place, changed_since
+from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place, changed_since
+from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.tensors import Tensors
 
 ENTRIES_MAX = 256
@@ -38,13 +40,17 @@ phase, without a loader."""
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The script at one draw. ``order``: of the draws; ``exchanges``: since the last commit."""
+    """The script at one draw. ``order``: of the draws; ``exchanges``: since the last commit.
+
+    ``is_passed``: only the draw was counted (sparing.py).
+    """
 
     order: int = 0
     stack: tuple[Spot, ...] = ()
     read: Read = field(default_factory=Read)
     ranges: tuple[tuple[Spot, int], ...] = ()
     exchanges: int = 0
+    is_passed: bool = False
 
 
 @dataclass(slots=True)
@@ -66,6 +72,7 @@ class Noting:
         frameworks: what runs the script's loop; its values come after those of all frames.
         counters: the script's counters; ``tensors``: beside its modules.
         exchanges: how many exchanges there were since the last commit.
+        sparing: which steps are noted.
     """
 
     def __init__(
@@ -74,7 +81,9 @@ class Noting:
         counters: Counters,
         tensors: Tensors,
         exchanges: Callable[[], int],
+        sparing: Sparing,
     ) -> None:
+        self._sparing = sparing
         self._tensors = tensors
         self._frameworks = frameworks
         self._counters = counters
@@ -86,21 +95,43 @@ class Noting:
         self._entries: dict[tuple[str, ...], tuple[Spot, ...]] = {}
         self._loops: WeakKeyDictionary[Any, dict[tuple[str, ...], _Loop]] = WeakKeyDictionary()
 
-    def draw(
-        self, iterator: LoaderIterator, here: tuple[Spot, ...], frames: list[FrameType]
-    ) -> None:
+    def draw(self, iterator: LoaderIterator) -> None:
         """A loader is asked for a batch."""
-        if not iterator.entry:
+        is_first = not iterator.entry
+        is_noted = self._sparing.notes(must=is_first or iterator.ends_next)
+        if not (is_noted or is_first) and iterator.drawn_again:
+            if iterator.noted is None:
+                iterator.noted = self._pass()
+            return
+        began = time.thread_time()
+        frames = script_frames()
+        here = tuple([spot_of(frame) for frame in frames])
+        if is_first:
             iterator.entry, iterator.began = here, self._order
+            iterator.measure()
         elif not iterator.drawn_again:
             iterator.drawn_again = here
         if iterator.noted is None:
-            iterator.noted = self._note(here, frames)
+            iterator.noted = self._note(here, frames) if is_noted else self._pass()
+        if is_noted:
+            self._sparing.took(time.thread_time() - began)
+
+    def stands(self, draws: Sequence[LoaderIterator]) -> Noted:
+        """The script where it stands, in a step whose first draw was not noted."""
+        must = not draws and RANGES.one_ends()
+        return self.note() if self._sparing.notes(must=must) else self._pass()
 
     def note(self) -> Noted:
         """The script where it stands."""
+        began = time.thread_time()
         frames = script_frames()
-        return self._note(tuple([spot_of(frame) for frame in frames]), frames)
+        noted = self._note(tuple([spot_of(frame) for frame in frames]), frames)
+        self._sparing.took(time.thread_time() - began)
+        return noted
+
+    def _pass(self) -> Noted:
+        self._order += 1
+        return Noted(self._order, is_passed=True)
 
     def _note(self, here: tuple[Spot, ...], frames: list[FrameType]) -> Noted:
         self.look()
@@ -123,19 +154,21 @@ class Noting:
 
         Those without a draw since the last step come last.
         """
-        self._mark_training()
-        found = [iterator for iterator in OPEN.all() if iterator.is_training]
+        opened = OPEN.all()
+        self._mark_training([iterator for iterator in opened if iterator.is_fresh])
+        found = [x for x in opened if x.is_training and not x.is_done]
         for iterator in found:
             iterator.cursor.begin()
             OPEN.learn(iterator)
             if iterator.is_fresh:
                 self._has_drawn, self._steps_without = True, 0
-        return sorted(found, key=lambda x: (x.noted is None, x.noted.order if x.noted else 0))
+        if len(found) > 1:
+            found.sort(key=lambda x: (x.noted is None, x.noted.order if x.noted else 0))
+        return found
 
-    def _mark_training(self) -> None:
+    def _mark_training(self, fresh: list[LoaderIterator]) -> None:
         """Find out whose batches the forward pass has got: of those that were drawn since the step
         before, and of those that have ended only if there is no doubt."""
-        fresh = [iterator for iterator in OPEN.all() if iterator.is_fresh]
         for iterator in fresh:
             iterator.is_training |= not iterator.cursor.has_ended or OPEN.has_learned(iterator)
         if not any(iterator.is_training for iterator in fresh):
@@ -146,29 +179,36 @@ class Noting:
     def commit(self) -> None:
         """A step has ended."""
         self._steps_without += 1
-        trained = [iterator.loader for iterator in OPEN.all() if iterator.is_training]
-        for iterator in OPEN.all():
-            is_next = not iterator.is_training and any(iterator.loader is x for x in trained)
-            iterator.is_fresh &= is_next  # its first batch was drawn early, for the next step
+        opened = OPEN.all()
+        trained = [iterator.loader for iterator in opened if iterator.is_training]
+        for iterator in opened:
+            if iterator.is_training or not any(iterator.loader is x for x in trained):
+                iterator.is_fresh = False  # else its first batch was drawn early, for the next step
             iterator.noted = None
             iterator.cursor.commit()
         OPEN.commit()
+        self._sparing.step_ended()
 
     def place(self, draws: Sequence[LoaderIterator], noted: Noted, first: Noted) -> Place | None:
         """The place of a step; None: peers cannot be set to it, so they join at a later one.
+
+        That is so at a step that was passed, too.
 
         Args:
             draws: the iterators of training batches, as ``training`` gives them.
             noted: the script at the first draw of them, or where it stands if there is none.
             first: the script at its first step.
         """
+        if noted.is_passed:
+            return None
+        began = time.thread_time()
+        place = self._place(draws, noted, first)
+        self._sparing.took(time.thread_time() - began)
+        return place
+
+    def _place(self, draws: Sequence[LoaderIterator], noted: Noted, first: Noted) -> Place | None:
         entry = self._entry(draws[0]) if draws else noted.stack
-        if draws:
-            firsts = [iterator.cursor.begin() for iterator in draws]
-            is_late = draws[0].noted is None and not draws[0].cursor.is_drawn_early
-            is_unclear = is_late or None in firsts or entry is None
-        else:
-            is_unclear = self._has_drawn and self._steps_without < PHASE_STEPS
+        is_unclear = self._is_unclear(draws) or (bool(draws) and entry is None)
         if is_unclear and self.has_place:
             return None
         self.has_place = True
@@ -190,6 +230,25 @@ class Noting:
             noted.exchanges,
             details=details,
         )
+
+    def numbers(self, draws: Sequence[LoaderIterator], place: Place) -> Numbers | None:
+        """The batches that a step trains on, and the numbers of the ``range`` loops of ``place``.
+
+        None: the step goes on with the batches of the one before, or it is not known.
+        """
+        if self._is_unclear(draws):
+            return None
+        loaders = [
+            (x.spot, x.number, x.epoch, x.cursor.first or 0, x.cursor.held, *x.made) for x in draws
+        ]
+        ranges = RANGES.current({spot.name for spot in place.stack})
+        return lambda: (tuple(LoaderPlace(*x) for x in loaders), ranges)
+
+    def _is_unclear(self, draws: Sequence[LoaderIterator]) -> bool:
+        if not draws:
+            return self._has_drawn and self._steps_without < PHASE_STEPS
+        is_late = draws[0].noted is None and not draws[0].cursor.is_drawn_early
+        return is_late or any(iterator.cursor.begin() is None for iterator in draws)
 
     def _entry(self, iterator: LoaderIterator) -> tuple[Spot, ...] | None:
         """Where a newcomer, which begins with another iterator, draws for the first time.

@@ -45,6 +45,10 @@ class LoaderPlace:
         return LoaderPlace(Spot(*spot), number, epoch, drawn, held, Spot(*at), before)
 
 
+Numbers = Callable[[], tuple[tuple[LoaderPlace, ...], tuple[tuple[Spot, int], ...]]]
+"""Gives those of loaders and of ``range`` loops, as a Place has them, in any thread."""
+
+
 @dataclass(frozen=True, slots=True)
 class Details:
     """What only a newcomer needs.
@@ -73,7 +77,7 @@ class Place:
     there. ``entry``: the frames at which the loader's first batch was drawn, where a newcomer
     joins. ``ranges``: the number that each ``range`` loop around has taken last. ``exchanges``:
     since the last commit. ``has_finished``: the script has come to its end, ``commits`` steps after
-    this place.
+    this place. Else ``commits``: the counters are so many steps older than loaders and ranges.
     """
 
     stack: tuple[Spot, ...] = ()

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from ftrun.inject.zero_edit.frames import Spot, script_frames, spot_of
+from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, Draws, LoaderIterator
 from ftrun.inject.zero_edit.noting import PHASE_STEPS, Noting, matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
+from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.tensors import Tensors
 from tests.unit.inject.zero_edit.counted import counters_of
 
@@ -23,14 +24,9 @@ def noting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
     gc.collect()
     monkeypatch.setattr(OPEN, "_held", {})
     frameworks = Frameworks()
-    made = Noting(frameworks, counters_of(frameworks), Tensors(lambda: ()), lambda: 0)
-
-    def before(iterator: LoaderIterator) -> None:
-        frames = script_frames()
-        made.draw(iterator, tuple(spot_of(frame) for frame in frames), frames)
-        frames.clear()  # this frame is among them, and would live on with its iterator
-
-    monkeypatch.setattr(Draws, "before", staticmethod(before))
+    sparing = Sparing(lambda: True)
+    made = Noting(frameworks, counters_of(frameworks), Tensors(lambda: ()), lambda: 0, sparing)
+    monkeypatch.setattr(Draws, "before", staticmethod(made.draw))
     yield made
     OPEN.commit()
 

@@ -1,0 +1,67 @@
+"""Where a replica stands between two places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftrun.inject.zero_edit.frames import Spot
+from ftrun.inject.zero_edit.place import LoaderPlace, Place
+from ftrun.inject.zero_edit.standing import Standing
+
+LINE = Spot("train.py:main", 7)
+EPOCHS = ((Spot("train.py:main", 5), 1),)
+
+
+def place_at(batch: int) -> Place:
+    return Place((LINE,), (LINE,), (LoaderPlace(LINE, 0, 1, batch),), EPOCHS, ({"n": batch},))
+
+
+def at_a_place() -> Standing:
+    standing = Standing()
+    standing.is_at(place_at(3))
+    standing.step_ended()
+    return standing
+
+
+def test_a_step_without_a_place_has_its_batches_and_older_counters() -> None:
+    standing = at_a_place()
+    standing.goes_on(lambda: (place_at(4).loaders, EPOCHS))
+    shown = standing.shown()
+    assert shown == replace(place_at(3), loaders=place_at(4).loaders, commits=1)
+    assert standing.position()() == (
+        "1 of the loop at train.py:5, epoch 1, batch 4 of the loader at train.py:7, "
+        "step 0 from there"
+    )
+
+
+def test_a_step_with_the_batches_of_the_one_before_is_counted() -> None:
+    standing = at_a_place()
+    standing.goes_on(None)
+    assert standing.shown() == place_at(3)
+    assert standing.position()().endswith("batch 3 of the loader at train.py:7, step 1 from there")
+
+
+def test_one_that_is_noted_and_one_that_passes_stand_alike() -> None:
+    """One of them has missed the end of the last step, and heals here."""
+    passing, noting = at_a_place(), at_a_place()
+    passing.goes_on(lambda: (place_at(4).loaders, EPOCHS))
+    noting.is_at(place_at(4))
+    assert passing.is_like(noting.shown()) and noting.is_like(passing.shown())
+    noting.is_at(place_at(5))
+    assert not passing.is_like(noting.shown()) and not noting.is_like(passing.shown())
+    assert passing.position()() != noting.position()()
+
+
+def test_counters_are_compared_where_both_have_them() -> None:
+    standing = at_a_place()
+    assert standing.is_like(place_at(3))
+    assert not standing.is_like(replace(place_at(3), counters=({"n": 4},)))
+
+
+def test_the_end_is_so_many_steps_after_the_last_place() -> None:
+    standing = at_a_place()
+    standing.goes_on(lambda: (place_at(4).loaders, EPOCHS))
+    standing.step_ended()
+    standing.finish()
+    assert standing.shown() == replace(place_at(3), has_finished=True, commits=2)
+    assert not standing.is_like(replace(place_at(3), has_finished=True, commits=1))

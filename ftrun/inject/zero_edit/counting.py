@@ -73,60 +73,62 @@ class Numbers(itertools.chain[int]):
         return self._pieces[-1].__reduce__()
 
 
-def _references(loops: dict[Any, Numbers], key: Any) -> int:
-    return sys.getrefcount(loops[key])
+def _references(held: list[Numbers]) -> int:
+    return sys.getrefcount(held[0])
 
 
-_OURS_ALONE = _references({0: Numbers.over(range(1))}, 0)
+_OURS_ALONE = _references([Numbers.over(range(1))])
 """References to an iterator that only ``Ranges`` knows."""
 
 
 class Ranges:
-    """The newest iterator of each ``range`` loop of the script, by its place."""
+    """The newest iterator of each ``range`` loop of the script, by its place.
+
+    Each is held in a list of its own, where its references can be counted.
+    """
 
     def __init__(self) -> None:
-        self._loops: dict[Spot, Numbers] = {}
+        self._loops: dict[Spot, list[Numbers]] = {}
 
     def note(self, iterator: Numbers) -> None:
         """A loop begins."""
         frames = script_frames()
         if len(self._loops) >= SITES_MAX:
-            self._loops = {x: self._loops[x] for x in list(self._loops) if self._goes_on(x)}
+            self._loops = {spot: held for spot, held in self._loops.items() if _goes_on(held)}
         if frames and (len(self._loops) < SITES_MAX or spot_of(frames[0]) in self._loops):
-            self._loops[spot_of(frames[0])] = iterator
+            self._loops[spot_of(frames[0])] = [iterator]
 
     def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
         """The number that each loop in one of these functions has taken last."""
-        found = [
-            (spot, self._loops[spot].taken())
-            for spot in self._loops
-            if spot.name in functions and self._goes_on(spot)
-        ]
-        return tuple((spot, number) for spot, number in found if number is not None)
+        found = []
+        for spot, held in self._loops.items():
+            if spot.name in functions and _goes_on(held):
+                number = held[0].taken()
+                if number is not None:
+                    found.append((spot, number))
+        return tuple(found)
 
     def one_ends(self) -> bool:
         """Whether a loop has taken its last number."""
         return any(
-            not numbers.__length_hint__() and self._goes_on(spot)
-            for spot, numbers in self._loops.items()
+            _goes_on(held) and not held[0].__length_hint__() for held in self._loops.values()
         )
 
     def knows(self, spot: Spot) -> bool:
         """Whether a loop at this place is one of these."""
-        return spot in self._loops and self._goes_on(spot)
+        return spot in self._loops and _goes_on(self._loops[spot])
 
     def set(self, spot: Spot, number: int) -> bool:
         """Let a loop go on after ``number``; False: there is no such loop, or it lacks it."""
-        if spot not in self._loops or not self._goes_on(spot):
-            return False
-        return self._loops[spot].go_on_after(number)
+        return self.knows(spot) and self._loops[spot][0].go_on_after(number)
 
-    def _goes_on(self, spot: Spot) -> bool:
-        """Whether somebody but us holds the iterator: a loop that ended, or was left, has not.
 
-        ``any(f(x) for x in range(3))`` leaves its loop at the first true value.
-        """
-        return _references(self._loops, spot) > _OURS_ALONE
+def _goes_on(held: list[Numbers]) -> bool:
+    """Whether somebody but us holds the iterator: a loop that ended, or was left, has not.
+
+    ``any(f(x) for x in range(3))`` leaves its loop at the first true value.
+    """
+    return _references(held) > _OURS_ALONE
 
 
 RANGES = Ranges()

@@ -55,6 +55,10 @@ class OpenIterators:
 
     def all(self) -> list[LoaderIterator]:
         """Those that live and have not ended, or whose last batches are not trained on yet."""
+        if len(self._open) == 1:  # mostly so
+            only = self._open[0]()
+            if only is not None and not only.is_done:
+                return [only]
         found = [(ref, it) for ref in self._open if (it := ref()) is not None and not it.is_done]
         self._open = [ref for ref, _ in found]
         return [it for _, it in found]

@@ -378,9 +378,11 @@ class Loop:
     def _mark(self, manager: Manager) -> None:
         """Note what must be equal on all replicas at this step: all have their averaged gradients,
         and no optimizer has stepped yet."""
+        if not manager.progress.wants_mark():
+            return  # not one at which parameters are compared
         is_due = manager.current_step() % PARAMETERS_EVERY == 0
         found = self._digest() if is_due else ""
-        if self.mates.is_lead and manager.progress.wants_mark():
+        if self.mates.is_lead:
             settings = partial(text_of, settings_of(self._managed))
             manager.progress.mark(settings, found, self._standing.position())
 

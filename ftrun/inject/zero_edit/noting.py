@@ -180,10 +180,11 @@ class Noting:
         """A step has ended."""
         self._steps_without += 1
         opened = OPEN.all()
-        trained = [iterator.loader for iterator in opened if iterator.is_training]
         for iterator in opened:
-            if iterator.is_training or not any(iterator.loader is x for x in trained):
-                iterator.is_fresh = False  # else its first batch was drawn early, for the next step
+            is_next = not iterator.is_training and any(
+                x.is_training and x.loader is iterator.loader for x in opened
+            )
+            iterator.is_fresh &= is_next  # its first batch was drawn early, for the next step
             iterator.noted = None
             iterator.cursor.commit()
         OPEN.commit()

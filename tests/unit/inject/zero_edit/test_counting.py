@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import builtins
 import copy
+from collections.abc import Iterator
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.inject.zero_edit.counting import RANGES, Counted, Enumerate, Range
+from ftrun.inject.zero_edit.counting import (
+    RANGES,
+    Counted,
+    Enumerate,
+    Numbers,
+    Range,
+    Ranges,
+)
 from ftrun.inject.zero_edit.frames import Spot
 
 numbers = st.integers(-20, 20)
@@ -131,3 +139,23 @@ def test_enumerate_follows_jumps() -> None:
 def test_enumerate_over_a_list_is_pythons_own() -> None:
     assert type(Enumerate([5])) is builtins.enumerate
     assert list(Enumerate("ab", 3)) == [(3, "a"), (4, "b")]
+
+
+def test_a_loop_that_was_left_does_not_end_and_one_at_its_last_number_does() -> None:
+    loops = Ranges()
+
+    def begin(count: int) -> Iterator[int]:
+        iterator = Numbers.over(range(count))
+        loops.note(iterator)
+        return iterator
+
+    left = begin(1)
+    next(left)
+    assert loops.one_ends()
+    del left
+    assert not loops.one_ends()
+    inner = begin(2)
+    next(inner)
+    assert not loops.one_ends()
+    next(inner)
+    assert loops.one_ends()

@@ -290,12 +290,12 @@ class Loop:
         noted = (draws[0].noted if draws else None) or self._noting.stands(draws)
         if self._first is None:
             self._first = self._begin_counting(noted)
-        place = self._noting.place(draws, noted, self._first)
+        place = None if noted.is_passed else self._noting.place(draws, noted, self._first)
         if place is not None:
             self._frameworks.capture()
             self._standing.is_at(place)
         else:
-            self._standing.goes_on(self._noting.numbers(draws, self._standing.place))
+            self._standing.goes_on(self._noting.numbers(draws, self._standing.functions))
         manager = self.manager()
         if not self._has_stepped:
             self._take_charge(manager)

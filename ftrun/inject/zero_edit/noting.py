@@ -10,7 +10,7 @@ Not here: when a step begins, and how a newcomer is set to a place (loop.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -90,6 +90,7 @@ class Noting:
         self._exchanges = exchanges
         self.look: Callable[[], None] = lambda: None
         self._order = 0
+        self._sole: LoaderIterator | None = None  # gives all batches of a step that is passed
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
         self._entries: dict[tuple[str, ...], tuple[Spot, ...]] = {}
@@ -102,6 +103,8 @@ class Noting:
         if not (is_noted or is_first) and iterator.drawn_again:
             if iterator.noted is None:
                 iterator.noted = self._pass()
+                is_known = iterator.is_training and iterator.learned == iterator.cursor.held
+                self._sole = iterator if is_known and OPEN.has_only(iterator) else None
             return
         began = time.thread_time()
         frames = script_frames()
@@ -154,6 +157,11 @@ class Noting:
 
         Those without a draw since the last step come last.
         """
+        sole = self._sole
+        if sole is not None and sole.is_fresh and OPEN.has_only(sole):
+            sole.cursor.begin()
+            self._steps_without = 0
+            return [sole]
         opened = OPEN.all()
         self._mark_training([iterator for iterator in opened if iterator.is_fresh])
         found = [x for x in opened if x.is_training and not x.is_done]
@@ -179,6 +187,13 @@ class Noting:
     def commit(self) -> None:
         """A step has ended."""
         self._steps_without += 1
+        self._sparing.step_ended()
+        OPEN.commit()
+        sole, self._sole = self._sole, None
+        if sole is not None and OPEN.has_only(sole):
+            sole.is_fresh, sole.noted = False, None
+            sole.cursor.commit()
+            return
         opened = OPEN.all()
         for iterator in opened:
             is_next = not iterator.is_training and any(
@@ -187,21 +202,15 @@ class Noting:
             iterator.is_fresh &= is_next  # its first batch was drawn early, for the next step
             iterator.noted = None
             iterator.cursor.commit()
-        OPEN.commit()
-        self._sparing.step_ended()
 
     def place(self, draws: Sequence[LoaderIterator], noted: Noted, first: Noted) -> Place | None:
-        """The place of a step; None: peers cannot be set to it, so they join at a later one.
-
-        That is so at a step that was passed, too.
+        """The place of a step that is noted; None: peers cannot be set to it, but to a later one.
 
         Args:
             draws: the iterators of training batches, as ``training`` gives them.
             noted: the script at the first draw of them, or where it stands if there is none.
             first: the script at its first step.
         """
-        if noted.is_passed:
-            return None
         began = time.thread_time()
         place = self._place(draws, noted, first)
         self._sparing.took(time.thread_time() - began)
@@ -232,18 +241,19 @@ class Noting:
             details=details,
         )
 
-    def numbers(self, draws: Sequence[LoaderIterator], place: Place) -> Numbers | None:
-        """The batches that a step trains on, and the numbers of the ``range`` loops of ``place``.
+    def numbers(
+        self, draws: Sequence[LoaderIterator], functions: Collection[str]
+    ) -> Numbers | None:
+        """The batches that a step trains on, and the numbers of ``range`` loops in ``functions``.
 
         None: the step goes on with the batches of the one before, or it is not known.
         """
-        if self._is_unclear(draws):
+        if self._sole is None and self._is_unclear(draws):
             return None
         loaders = [
             (x.spot, x.number, x.epoch, x.cursor.first or 0, x.cursor.held, *x.made) for x in draws
         ]
-        ranges = RANGES.current({spot.name for spot in place.stack})
-        return lambda: (tuple(LoaderPlace(*x) for x in loaders), ranges)
+        return loaders, RANGES.current(functions)
 
     def _is_unclear(self, draws: Sequence[LoaderIterator]) -> bool:
         if not draws:

@@ -45,8 +45,8 @@ class LoaderPlace:
         return LoaderPlace(Spot(*spot), number, epoch, drawn, held, Spot(*at), before)
 
 
-Numbers = Callable[[], tuple[tuple[LoaderPlace, ...], tuple[tuple[Spot, int], ...]]]
-"""Gives those of loaders and of ``range`` loops, as a Place has them, in any thread."""
+Numbers = tuple[list[tuple[Any, ...]], tuple[tuple[Spot, int], ...]]
+"""Those of loaders, each with what a LoaderPlace is made of, and of ``range`` loops."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,31 +9,31 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from ftrun.inject.zero_edit.place import Numbers, Place, summary
+from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place, summary
 
 
 class Standing:
     """Of one replica.
 
     Attributes:
-        place: the last one that was noted.
+        place: the last one that was noted; ``functions``: on the stack there.
         shown: gives, in any thread, what peers get. At a step that was passed its loaders and
             ranges are those of this step, and the rest is ``place``, which is older.
     """
 
     def __init__(self) -> None:
-        self.place = Place()
-        self.shown: Callable[[], Place] = Place
-        self._steps = 0  # that have ended since ``place``
-        self._since = 0  # the same since the step that ``shown`` is of
+        self.is_at(Place())
 
     def is_at(self, place: Place) -> None:
         """It was found here, or was set to here."""
-        self.place, self.shown = place, lambda: place
-        self._steps = self._since = 0
+        self.place = place
+        self.shown: Callable[[], Place] = lambda: place
+        self.functions = frozenset(spot.name for spot in place.stack)
+        self._steps = 0  # that have ended since ``place``
+        self._since = 0  # the same since the step that ``shown`` is of
 
     def goes_on(self, numbers: Numbers | None) -> None:
-        """A step begins that has no place; ``numbers``: see ``Noting.numbers``."""
+        """A step begins that has no place; ``numbers``: of it (``Noting.numbers``)."""
         if numbers is not None:
             self.shown = partial(_later, self.place, numbers, self._steps)
             self._since = 0
@@ -64,8 +64,8 @@ class Standing:
 
 
 def _later(place: Place, numbers: Numbers, commits: int) -> Place:
-    loaders, ranges = numbers()
-    return replace(place, loaders=loaders, ranges=ranges, commits=commits)
+    loaders = tuple(LoaderPlace(*x) for x in numbers[0])
+    return replace(place, loaders=loaders, ranges=numbers[1], commits=commits)
 
 
 def _text(shown: Callable[[], Place], steps: int) -> str:

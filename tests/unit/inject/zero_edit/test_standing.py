@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ftrun.inject.zero_edit.frames import Spot
-from ftrun.inject.zero_edit.place import LoaderPlace, Place
+from ftrun.inject.zero_edit.frames import NOWHERE, Spot
+from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place
 from ftrun.inject.zero_edit.standing import Standing
 
 LINE = Spot("train.py:main", 7)
@@ -14,6 +14,10 @@ EPOCHS = ((Spot("train.py:main", 5), 1),)
 
 def place_at(batch: int) -> Place:
     return Place((LINE,), (LINE,), (LoaderPlace(LINE, 0, 1, batch),), EPOCHS, ({"n": batch},))
+
+
+def numbers_at(batch: int) -> Numbers:
+    return [(LINE, 0, 1, batch, None, NOWHERE, 0)], EPOCHS
 
 
 def at_a_place() -> Standing:
@@ -25,7 +29,7 @@ def at_a_place() -> Standing:
 
 def test_a_step_without_a_place_has_its_batches_and_older_counters() -> None:
     standing = at_a_place()
-    standing.goes_on(lambda: (place_at(4).loaders, EPOCHS))
+    standing.goes_on(numbers_at(4))
     shown = standing.shown()
     assert shown == replace(place_at(3), loaders=place_at(4).loaders, commits=1)
     assert standing.position()() == (
@@ -44,7 +48,7 @@ def test_a_step_with_the_batches_of_the_one_before_is_counted() -> None:
 def test_one_that_is_noted_and_one_that_passes_stand_alike() -> None:
     """One of them has missed the end of the last step, and heals here."""
     passing, noting = at_a_place(), at_a_place()
-    passing.goes_on(lambda: (place_at(4).loaders, EPOCHS))
+    passing.goes_on(numbers_at(4))
     noting.is_at(place_at(4))
     assert passing.is_like(noting.shown()) and noting.is_like(passing.shown())
     noting.is_at(place_at(5))
@@ -60,7 +64,7 @@ def test_counters_are_compared_where_both_have_them() -> None:
 
 def test_the_end_is_so_many_steps_after_the_last_place() -> None:
     standing = at_a_place()
-    standing.goes_on(lambda: (place_at(4).loaders, EPOCHS))
+    standing.goes_on(numbers_at(4))
     standing.step_ended()
     standing.finish()
     assert standing.shown() == replace(place_at(3), has_finished=True, commits=2)

@@ -20,6 +20,7 @@ ftrun itself. Begin with ``loop.py``.
 | single.py | numbers that are not Python's: numpy's, and tensors without a dimension |
 | frames.py, writing.py | the script's frames: where it stands, its counters; setting these |
 | place.py, noting.py | a replica's place in the script, as it heals; what it is made of |
+| standing.py, sparing.py | the last place, and the steps since; which steps have one |
 | counters.py | the script's counters and histories: whose value a newcomer takes |
 | changes.py, histories.py | when each value has changed last; lists and their like |
 | legacy.py, journal.py | what a worker leaves to its successor, and the file of it |

@@ -28,7 +28,7 @@ from ftrun.process_groups.built import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup
 from ftrun.process_groups.quantized_messages import MessageGroup
 from ftrun.process_groups.rendezvous import RankRecord, Rendezvous
 from ftrun.process_groups.sockets import is_listening, shut_down_connections
-from ftrun.process_groups.writers import all_sleep, foreign_threads
+from ftrun.process_groups.writers import BUILDS, Build, all_sleep, foreign_threads
 
 PIECE_BYTES = 4 << 20
 """So many take a path of 1 Gbit/s 34 ms, and the copy of as many less than two."""
@@ -67,9 +67,11 @@ class ProcessGroupGloo(ProcessGroup):
         )
         unsubscribe = place.signal.subscribe(lambda: _abort_build(rendezvous, place.rank))
         try:
-            before = foreign_threads()
-            native = _connect_pairs(rendezvous, place)
-            tids = frozenset(foreign_threads() - before)
+            with BUILDS.build() as build:
+                before = foreign_threads()
+                native = _connect_pairs(rendezvous, place)
+                tids = frozenset(foreign_threads() - before)
+                build.is_built = True
             _try_out(native, place)
         except (RuntimeError, PeerError):
             rendezvous.fail()
@@ -79,7 +81,7 @@ class ProcessGroupGloo(ProcessGroup):
         rendezvous.succeed(place.rank)
         native._set_default_timeout(self.timeout)
         return GlooGroup(
-            place.rank, place.world_size, native, place.signal, rendezvous.records, tids
+            place.rank, place.world_size, native, place.signal, rendezvous.records, tids, build
         )
 
 
@@ -96,15 +98,17 @@ class GlooGroup(MessageGroup):
         signal: AbortSignal,
         records: dict[int, RankRecord],
         tids: frozenset[int],
+        build: Build,
     ) -> None:
         super().__init__(rank, world_size, native, signal)
-        self._tids = tids
+        self._tids, self._build = tids, build
         self._listening = records[rank].address
         self._peers = frozenset(record.address for peer, record in records.items() if peer != rank)
         signal.subscribe(self._shut_down_connections)
 
     def threads_sleep(self) -> bool | None:
-        return all_sleep(self._tids, _THREADS)
+        asleep = all_sleep(self._tids, _THREADS)
+        return asleep if asleep or self._build.has_own_threads else None
 
     def _shut_down_connections(self) -> None:
         shut_down_connections(self._listening, self._peers)

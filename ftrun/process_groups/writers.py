@@ -14,7 +14,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -64,6 +64,50 @@ def _wait_a_moment(work: Work) -> None:
         work.wait(timedelta(seconds=A_MOMENT_S))
     if not work.get_future().done():
         time.sleep(max(0.0, began + A_MOMENT_S - clock.now()))  # the wait may fail at once
+
+
+class Build:
+    """One group of this process while it is built.
+
+    Attributes:
+        is_built: it has succeeded.
+        beside: those that were under way at the same time.
+    """
+
+    def __init__(self) -> None:
+        self.is_built = False
+        self.beside: list[Build] = []
+
+    @property
+    def has_own_threads(self) -> bool:
+        """Whether the threads that appeared meanwhile are its own: replicas may be threads."""
+        return not any(other.is_built for other in self.beside)
+
+
+class Builds:
+    """The builds under way in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: list[Build] = []
+
+    @contextlib.contextmanager
+    def build(self) -> Iterator[Build]:
+        """One more, until it has succeeded or failed."""
+        mine = Build()
+        with self._lock:
+            for other in self._open:
+                other.beside.append(mine)
+                mine.beside.append(other)
+            self._open.append(mine)
+        try:
+            yield mine
+        finally:
+            with self._lock:
+                self._open.remove(mine)
+
+
+BUILDS = Builds()
 
 
 def foreign_threads() -> set[int]:

@@ -15,7 +15,13 @@ from torch.distributed import Work
 
 from ftrun.process_groups import writers
 from ftrun.process_groups.gloo import GlooGroup, ProcessGroupGloo
-from ftrun.process_groups.writers import CHECKS, all_sleep, foreign_threads, wait_for_writers
+from ftrun.process_groups.writers import (
+    CHECKS,
+    Builds,
+    all_sleep,
+    foreign_threads,
+    wait_for_writers,
+)
 from tests.unit.process_groups.ranks import HOST, call_each, open_store, started
 
 
@@ -131,3 +137,18 @@ def test_on_a_busy_machine_nobody_writes_late() -> None:
             assert not any(late), (trial, late)
             judged += late.count(0)
     assert judged > 30, "it was too busy to tell"
+
+
+def test_threads_of_groups_that_were_built_at_the_same_time_are_not_told_apart() -> None:
+    """Replicas that are threads of one process build theirs together."""
+    builds = Builds()
+    with builds.build() as first:
+        with builds.build() as failed:
+            pass
+        assert first.has_own_threads
+        with builds.build() as second:
+            first.is_built = second.is_built = True
+    with builds.build() as later:
+        later.is_built = True
+    assert not (first.has_own_threads or second.has_own_threads or failed.has_own_threads)
+    assert later.has_own_threads

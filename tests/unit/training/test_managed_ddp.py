@@ -418,6 +418,12 @@ def test_a_collective_that_no_abort_wakes_holds_up_nobody(tmp_path: Path) -> Non
     assert began.is_set()
 
 
+def of_busy_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group whose threads work, and are known to be its own: as if each replica had a process."""
+    monkeypatch.setattr("ftrun.process_groups.gloo.all_sleep", lambda *threads: False)
+    monkeypatch.setattr("ftrun.process_groups.writers.Build.has_own_threads", True)
+
+
 class _Late(_Unwoken):
     """A collective of an aborted group that ends a moment after the abort."""
 
@@ -452,7 +458,7 @@ def test_a_repair_writes_when_the_aborted_collectives_have_ended(
     original = Reduction.restore
     monkeypatch.setattr(Reduction, "restore", restore)
     monkeypatch.setattr("ftrun.process_groups.writers.LIMIT_S", DEADLINE_S)
-    monkeypatch.setattr("ftrun.process_groups.gloo.all_sleep", lambda *threads: False)
+    of_busy_threads(monkeypatch)
     began = threading.Event()
     works: list[_Late] = []
     had_ended: list[bool] = []
@@ -465,7 +471,7 @@ def test_gradients_that_may_still_be_written_over_are_not_repaired(
 ) -> None:
     """This worker is replaced, and heals, so that S1 holds."""
     monkeypatch.setattr("ftrun.process_groups.writers.LIMIT_S", 0.05)
-    monkeypatch.setattr("ftrun.process_groups.gloo.all_sleep", lambda *threads: False)
+    of_busy_threads(monkeypatch)
     monkeypatch.setattr(Reduction, "restore", lambda *_: pytest.fail("it was repaired"))
     began = threading.Event()
     with pytest.raises(PeerError, match="may write over gradients"):

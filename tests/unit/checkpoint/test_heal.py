@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -410,12 +411,20 @@ def test_a_dead_donor_is_a_clear_error_at_once(stage: Stage) -> None:
         stage.heal(server.address)
 
 
-def cancel_at(nbytes: int, cancel: threading.Event) -> Pass:
-    """Cancel once ``nbytes`` have come on a stream; nothing arrives from then on."""
+def cancel_at(nbytes: int, cancel: threading.Event, arrivals: Arrivals | None = None) -> Pass:
+    """Cancel once ``nbytes`` have come on a stream; nothing arrives from then on.
+
+    ``arrivals``: not before a chunk has been taken, of which these bytes have one or more.
+    """
 
     def stop(sent: int, data: bytes) -> bytes | None:
         if sent < nbytes and not cancel.is_set():
             return data
+        deadline = clock.now() + TIMEOUT_S
+        while arrivals is not None and clock.now() < deadline:
+            if arrivals.destination and arrivals.destination.stripes.arrived_chunks:
+                break
+            time.sleep(0.001)
         cancel.set()
         return None
 
@@ -453,7 +462,7 @@ def test_the_next_quorum_goes_on_with_what_has_come(
     options: dict[str, Any] = {"mine": mine, "overwrite": overwrite, "arrivals": arrivals}
     first, second = stage.donor(state()), stage.donor(state(), later)
     proxy, rest = (
-        stage.network(first.address, answers=cancel_at(BIG // 4, cancel)),
+        stage.network(first.address, answers=cancel_at(BIG // 4, cancel, arrivals)),
         stage.network(second.address),
     )
     with pytest.raises(PeerError, match="cancelled"):

@@ -117,10 +117,13 @@ class Ending:
             self._restore()
 
     def finish(self) -> None:
-        """The script has come to its end: peers may heal from this replica once more."""
+        """The script has come to its end: peers may heal from this replica once more.
+
+        One that has followed gives them what it got: of what is beside the objects its own tail may
+        have changed something, and the variables are gone in which that could be set again.
+        """
         if self.has_followed and not self._is_of_commit:
             self._restore()
-            self._copy = None
         self._is_offered = True
 
     def _restore(self) -> None:

@@ -51,6 +51,20 @@ def test_peers_heal_to_the_last_commit_although_the_script_has_loaded_another_st
     assert ending.state()["weight"].item() == 1.0 and ending.state()[OF_COMMIT]
 
 
+def test_who_has_followed_gives_on_what_is_beside_the_objects() -> None:
+    """Seen: an average in a variable was lost when all others died after one had followed them."""
+    ending, part = made()
+    ending.load({"weight": torch.ones(1)})
+    ending.load_tensors({"units": {"shadow": torch.ones(2)}})
+    ending.follow(1)
+    ending.step_again()
+    change(part, 9.0)
+    ending.finish()
+    assert ending.tensors()["units"]["shadow"].tolist() == [1.0, 1.0]
+    assert ending.state()["weight"].item() == part.weight.item() == 1.0
+    assert OF_COMMIT not in ending.state()
+
+
 def test_a_commit_after_the_copy_makes_it_void() -> None:
     ending, part = made()
     ending.loader_ended()

@@ -120,8 +120,11 @@ class Noting:
             self._sparing.took(time.thread_time() - began)
 
     def stands(self, draws: Sequence[LoaderIterator]) -> Noted:
-        """The script where it stands, in a step whose first draw was not noted."""
-        must = not draws and RANGES.one_ends()
+        """The script where it stands, in a step without a draw of its own.
+
+        A loop that draws early is noted at each step: where a newcomer joins it follows from all.
+        """
+        must = draws[0].cursor.is_drawn_early if draws else RANGES.one_ends()
         return self.note() if self._sparing.notes(must=must) else self._pass()
 
     def note(self) -> Noted:

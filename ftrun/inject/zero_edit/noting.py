@@ -99,7 +99,8 @@ class Noting:
     def draw(self, iterator: LoaderIterator) -> None:
         """A loader is asked for a batch."""
         is_first = not iterator.entry
-        is_noted = self._sparing.notes(must=is_first or iterator.ends_next)
+        draws_ahead = iterator.cursor.held != 0  # or it is not known yet
+        is_noted = self._sparing.notes(must=is_first or draws_ahead or iterator.ends_next)
         if not (is_noted or is_first) and iterator.drawn_again:
             if iterator.noted is None:
                 iterator.noted = self._pass()
@@ -124,7 +125,7 @@ class Noting:
 
         A loop that draws early is noted at each step: where a newcomer joins it follows from all.
         """
-        must = draws[0].cursor.is_drawn_early if draws else RANGES.one_ends()
+        must = bool(draws) or RANGES.one_ends()
         return self.note() if self._sparing.notes(must=must) else self._pass()
 
     def note(self) -> Noted:

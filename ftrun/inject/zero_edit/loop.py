@@ -21,6 +21,7 @@ is made of (noting.py).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -65,6 +66,10 @@ from ftrun.training import injected
 from ftrun.training.context import WorkerContext
 from ftrun.training.lingering import part
 from ftrun.training.manager import Manager
+
+
+LOOP_PACKAGES = frozenset({"transformers", "accelerate", "lightning", "pytorch_lightning"})
+"""Their loops count at many places in each step, and are noted at each."""
 
 
 class Loop:
@@ -321,6 +326,7 @@ class Loop:
             or self._here.min_replicas > 1
             or self.exactly_once.is_on
             or self._trial is not None
+            or not LOOP_PACKAGES.isdisjoint(sys.modules)
             or (manager.current_step() + 1) % PARAMETERS_EVERY == 0
         )
 

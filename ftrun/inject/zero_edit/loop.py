@@ -67,7 +67,6 @@ from ftrun.training.context import WorkerContext
 from ftrun.training.lingering import part
 from ftrun.training.manager import Manager
 
-
 LOOP_PACKAGES = frozenset({"transformers", "accelerate", "lightning", "pytorch_lightning"})
 """Their loops count at many places in each step, and are noted at each."""
 

@@ -21,7 +21,6 @@ is made of (noting.py).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -66,9 +65,6 @@ from ftrun.training import injected
 from ftrun.training.context import WorkerContext
 from ftrun.training.lingering import part
 from ftrun.training.manager import Manager
-
-LOOP_PACKAGES = frozenset({"transformers", "accelerate", "lightning", "pytorch_lightning"})
-"""Their loops count at many places in each step, and are noted at each."""
 
 
 class Loop:
@@ -314,7 +310,8 @@ class Loop:
     def _needs_place(self) -> bool:
         """Whether the next step must have a place, because it may be asked for one.
 
-        If more than one replica is to train, a step may have to wait for one that joins in it.
+        If more than one replica is to train, a step may have to wait for one that joins in it. The
+        loops of a package count at many places in a step.
         """
         manager = self._manager
         return (
@@ -325,7 +322,7 @@ class Loop:
             or self._here.min_replicas > 1
             or self.exactly_once.is_on
             or self._trial is not None
-            or not LOOP_PACKAGES.isdisjoint(sys.modules)
+            or self._standing.is_in_package
             or (manager.current_step() + 1) % PARAMETERS_EVERY == 0
         )
 

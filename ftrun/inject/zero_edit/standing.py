@@ -16,7 +16,8 @@ class Standing:
     """Of one replica.
 
     Attributes:
-        place: the last one that was noted; ``functions``: on the stack there.
+        place: the last one that was noted; ``functions``: on the stack there; ``is_in_package``:
+            one of them runs the training loop for the script.
         shown: gives, in any thread, what peers get. At a step that was passed its loaders and
             ranges are those of this step, and the rest is ``place``, which is older.
     """
@@ -29,6 +30,7 @@ class Standing:
         self.place = place
         self.shown: Callable[[], Place] = lambda: place
         self.functions = frozenset(spot.name for spot in place.stack)
+        self.is_in_package = any(not spot.line for spot in place.stack)
         self._steps = 0  # that have ended since ``place``
         self._since = 0  # the same since the step that ``shown`` is of
 

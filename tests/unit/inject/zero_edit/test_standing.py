@@ -56,6 +56,13 @@ def test_one_that_is_noted_and_one_that_passes_stand_alike() -> None:
     assert passing.position()() != noting.position()()
 
 
+def test_a_loop_of_a_package_has_no_line() -> None:
+    standing = at_a_place()
+    assert not standing.is_in_package
+    standing.is_at(Place((Spot("trainer.py:train", 0), LINE)))
+    assert standing.is_in_package
+
+
 def test_counters_are_compared_where_both_have_them() -> None:
     standing = at_a_place()
     assert standing.is_like(place_at(3))

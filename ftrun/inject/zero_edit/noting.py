@@ -192,11 +192,11 @@ class Noting:
         """A step has ended."""
         self._steps_without += 1
         self._sparing.step_ended()
-        OPEN.commit()
         sole, self._sole = self._sole, None
         if sole is not None and OPEN.has_only(sole):
             sole.is_fresh, sole.noted = False, None
             sole.cursor.commit()
+            OPEN.commit()
             return
         opened = OPEN.all()
         for iterator in opened:
@@ -206,6 +206,7 @@ class Noting:
             iterator.is_fresh &= is_next  # its first batch was drawn early, for the next step
             iterator.noted = None
             iterator.cursor.commit()
+        OPEN.commit()
 
     def place(self, draws: Sequence[LoaderIterator], noted: Noted, first: Noted) -> Place | None:
         """The place of a step that is noted; None: peers cannot be set to it, but to a later one.

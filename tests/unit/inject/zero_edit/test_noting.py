@@ -128,3 +128,18 @@ def test_a_loader_that_begins_anew_in_a_step_gives_the_values_after_it(noting: N
     assert place is not None
     assert [values["value"] for _, values in place.begun_with if "value" in values] == [value]
     del outer, inner
+
+
+def test_a_batch_of_the_next_epoch_that_was_drawn_in_the_last_step_is_for_the_next(
+    noting: Noting,
+) -> None:
+    """The script has dropped the iterator that ended; it is forgotten after the step only."""
+    loader: Any = DataLoader(list(range(1)), 1)
+    ended = LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
+    assert len(list(ended)) == 1
+    noting.training()
+    del ended
+    following = LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
+    next(following)
+    noting.commit()
+    assert following.is_fresh

@@ -69,10 +69,8 @@ class OpenIterators:
 
     def learn(self, iterator: LoaderIterator) -> None:
         """Remember that the loop at this place trains, and how far it draws ahead."""
-        if iterator.learned == iterator.cursor.held:
-            return
-        iterator.learned = iterator.cursor.held
         key = (iterator.spot, iterator.number)
+        iterator.learned = iterator.cursor.held
         if key in self._held or len(self._held) < LOOPS_MAX:
             self._held[key] = iterator.cursor.held
 

@@ -39,6 +39,7 @@ class Activity(Enum):
     HEALING = "healing"
     JOINING = "joining"
     TOO_FEW = "too few"
+    ENDING = "at its end"
     STOPPED = "stood still"
     LEFT = "left"
     PAUSED = "paused"
@@ -50,6 +51,9 @@ STANDING_STILL = frozenset({Activity.QUORUM, Activity.WAITING, Activity.TOO_FEW,
 
 FOR_PEERS = frozenset({Activity.WAITING, Activity.JOINING})
 """It waits in a reduction. JOINING: in its first one, and it has the state that it heals to."""
+
+REACHES_NO_LATER = frozenset({Activity.TOO_FEW, Activity.ENDING})
+"""It stands at a step that is not committed as things are: others have to join at this one."""
 
 NOT_ITS_OWN = frozenset(
     {

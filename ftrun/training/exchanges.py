@@ -49,6 +49,7 @@ from ftrun.core.worker.exchange_places import (
     place_of,
 )
 from ftrun.core.worker.exchanging import Exchanging
+from ftrun.core.worker.parting import ShownStage, is_of_stage
 from ftrun.errors import PeerError, ProtocolError, UserError
 from ftrun.training.context import WorkerContext
 from ftrun.training.engine import Engine
@@ -59,6 +60,8 @@ QUESTION_TIMEOUT_S = 10.0
 """Above the time that a peer waits for its answer before it says: not yet."""
 RETRY_S = 0.05
 NOTICE_AFTER_S = 20.0
+STAGE_ANSWER_S, STAGE_TIMEOUT_S = 0.2, 2.0
+"""How long a question for a stage is kept, and waits: whoever asks has to look at its quorum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class Exchanges:
         self._kept = Kept(context.replica_id)
         self._numbers = Numbers()
         self._places = ShownPlaces()
+        self.stage = ShownStage()
+        """How far this worker has come at the end of its script."""
         self._links = _Links(context)
         engine.on_exchange = self.answer
 
@@ -302,6 +307,10 @@ class Exchanges:
         self._engine.peers = None
         return frozenset(self.peers(timeout_s).finished)
 
+    def ask(self, move: AskPeer) -> tuple[list[Contribution] | None, bool]:
+        """Ask a peer for its stage: its answer, if it has one, and whether it was reached."""
+        return self._links.ask(move, timeout_s=STAGE_TIMEOUT_S)
+
     @property
     def _known(self) -> Known:
         machine = self._engine.machine
@@ -372,12 +381,16 @@ class Exchanges:
     def answer(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
         """The answer to a peer's question; None: not known yet. From any thread."""
         machine = self._engine.machine
+        if is_of_stage(question.name):
+            timeout_s = min(timeout_s, STAGE_ANSWER_S)
 
         def find() -> Sequence[Contribution] | None:
             if question.name.index == PLACE_INDEX:
                 return place_of(
                     self._places, self._context.key, question, is_set_up=machine.is_set_up
                 )
+            if is_of_stage(question.name):
+                return self.stage.answer(self._context.key, question)
             attempt = machine.in_force.attempt if machine.in_force is not None else None
             return answer_of(
                 self._kept,
@@ -403,14 +416,16 @@ class _Links:
         self._key = heal_key(context.token)
         self._links: dict[str, DonorLink] = {}
 
-    def ask(self, ask: AskPeer, *, refuses: bool = False) -> tuple[list[Contribution] | None, bool]:
+    def ask(
+        self, ask: AskPeer, *, refuses: bool = False, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> tuple[list[Contribution] | None, bool]:
         """One question: the answer, and whether the peer was reached.
 
         Raises:
             PeerError: with ``refuses``, the peer refuses for good.
         """
         try:
-            soon = clock.now() + QUESTION_TIMEOUT_S
+            soon = clock.now() + timeout_s
             return decode(self._link(ask.endpoint).exchange(ask.question, soon)), True
         except DonorRefused as refusal:
             if refuses and not refusal.ask_again:

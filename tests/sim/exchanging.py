@@ -41,14 +41,15 @@ from ftrun.core.worker.exchange_places import (
     place_of,
 )
 from ftrun.core.worker.exchanging import Exchanging
+from ftrun.core.worker.parting import ShownStage, is_of_stage
 from tests.sim.until import INSTANT_S, Until, Wait
 from tests.sim.violation import require
 
 if TYPE_CHECKING:
     from tests.sim.worker import Worker
 
-ANSWER_S = 1.0
-"""How long a peer keeps a question."""
+ANSWER_S, STAGE_ANSWER_S = 1.0, 0.2
+"""How long a peer keeps a question; one for a stage."""
 LOST_S = 1.5
 """After that a question counts as lost: the peer was not reached."""
 RETRY_S = 0.05
@@ -134,6 +135,7 @@ class SimulatedExchanges:
         self.numbers = Numbers()
         self.managed = ManagedNumbers()
         self.places = ShownPlaces()
+        self.stage = ShownStage()
         self.healed_place = ""
         self._attempt: Attempt | None = None
         self.results: dict[ExchangeName, tuple[bytes, ...]] = {}
@@ -143,8 +145,9 @@ class SimulatedExchanges:
 
     def received(self, asked: Asked) -> None:
         """A peer's question has come."""
-        self._questions.append((asked, self._worker.world.now + ANSWER_S))
-        self._worker.world.at(ANSWER_S, self._worker, self.look)
+        keeps_s = STAGE_ANSWER_S if is_of_stage(asked.ask.question.name) else ANSWER_S
+        self._questions.append((asked, self._worker.world.now + keeps_s))
+        self._worker.world.at(keeps_s, self._worker, self.look)
         self.look()
 
     def look(self) -> None:
@@ -162,6 +165,8 @@ class SimulatedExchanges:
         attempt = machine.in_force.attempt if machine.in_force is not None else None
         if name.index == PLACE_INDEX:
             return place_of(self.places, self._worker.key, question, is_set_up=machine.is_set_up)
+        if is_of_stage(name):
+            return self.stage.answer(self._worker.key, question)
         return answer_of(
             self.kept,
             question,

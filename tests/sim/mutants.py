@@ -14,10 +14,11 @@ from typing import Any
 
 from ftrun.core import ids
 from ftrun.core import messages as m
+from ftrun.core.activity import Activity
 from ftrun.core.agent.evidence import Unconfirmed
 from ftrun.core.agent.hang_watch import Silence
 from ftrun.core.data.plan import DataPlan, DataPosition
-from ftrun.core.lighthouse import forming, succession, takeover
+from ftrun.core.lighthouse import forming, membership, succession, takeover
 from ftrun.core.lighthouse.attempts import AttemptCounter
 from ftrun.core.lighthouse.choice import Choice
 from ftrun.core.lighthouse.departed import DepartedMembers
@@ -44,6 +45,7 @@ from ftrun.core.worker.exchange_names import Numbers
 from ftrun.core.worker.exchanging import _BetweenSteps
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.operations import OperationLedger
+from ftrun.core.worker.parting import Parting, Stage
 from ftrun.core.worker.quorums import Quorums
 from ftrun.core.worker.under_way import Fate, StepUnderWay
 from tests.sim.healing import Fetch, Offer
@@ -301,6 +303,16 @@ def _has_no_patience(self: StepTimes, factor: float, least_s: float) -> float | 
     return 0.2 if self.is_known else None
 
 
+_failed = Parting.failed
+
+
+def _takes_the_unreached_for_gone(self: Parting, ask: Any, now: float, *, reached: bool) -> None:
+    _failed(self, ask, now, reached=reached)
+    if not reached:
+        for mate in self._mates.values():
+            mate.stage = Stage.LEAVES
+
+
 _LOSSES = ("kill_worker", "cut")
 _REQUESTS = ("operator_restart", "kill_lighthouse")
 _FILES_LOST = ("kill_worker", "lose_journal")
@@ -419,6 +431,13 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "who has declined gives": Mutant(Kept, "has_declined", _never, "E1", _EXCHANGES),
     "a place is not asked for": Mutant(Fetch, "_place", _asks_for_no_place, "E2", _EXCHANGES),
+    "the end is left at once": Mutant(Parting, "_are_enough", _TRUE, "L4", ("kill_worker",)),
+    "a mate that is not reached has left": Mutant(
+        Parting, "failed", _takes_the_unreached_for_gone, "L1", _HANGS
+    ),
+    "the end is no reason to join": Mutant(
+        membership, "REACHES_NO_LATER", frozenset({Activity.TOO_FEW}), "L1", ("kill_worker",)
+    ),
     "samples of the dead are lost": Mutant(
         DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES
     ),

@@ -18,6 +18,7 @@ from ftrun.core.worker.comparison import Shape
 from ftrun.core.worker.machine import StepPhase
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S
 from tests.sim.invariants import Violation
+from tests.sim.parting import linger
 from tests.sim.rings import Reduction
 from tests.sim.until import INSTANT_S, Until, Wait
 
@@ -142,6 +143,8 @@ class Script:
             if machine.phase is StepPhase.LEFT:
                 self._exit(DRAINED_STATUS)
                 return
+            if self._world.lingers and job.steps is not None and machine.state.step >= job.steps:
+                break  # it has healed to the state of peers that are at their end
             base = worker.content
             self._drawn = worker.draw()
             self._batch += 1
@@ -151,6 +154,12 @@ class Script:
             yield from self._should_commit()
             yield from self._exchange("after the step")
         yield rng.uniform(0.0, 0.01)
+        if self._world.lingers:
+            yield rng.choice((0.0, 0.3, 2.0))  # an evaluation
+            yield from linger(worker)
+            if machine.phase is StepPhase.LEFT:
+                self._exit(DRAINED_STATUS)
+                return
         worker.close(m.LeaveReason.FINISHED)
         yield rng.uniform(0.001, 0.05)
         self._exit(0)
@@ -221,7 +230,7 @@ class Script:
         worker.enters(is_held=hold)
         if machine.heals_first:
             yield INSTANT_S
-            yield from self._heal()
+            yield from self.heal()
 
     def _backward(self, base: int) -> Generator[Wait, None, None]:
         worker, job, rng = self._worker, self._world.job, self._world.rng
@@ -263,7 +272,7 @@ class Script:
         worker.feed(e.OperationsEnded())
         yield Until(lambda: machine.is_decidable or not machine.in_step, BOTH_TIMEOUTS_S, "results")
         if machine.healing:
-            yield from self._heal()
+            yield from self.heal()
         enough = worker.divisor >= world.job.min_size
         flag = enough and not worker.error and not machine.healing
         outcome: bool | None = flag
@@ -332,7 +341,8 @@ class Script:
         self._world.invariants.holds(worker.key, state, worker.content)
         self._world.samples.holds(worker.key, state, worker.position)
 
-    def _heal(self) -> Generator[Wait, None, None]:
+    def heal(self) -> Generator[Wait, None, None]:
+        """Wait for the state to heal from, and apply it, unless an interrupt comes first."""
         worker, machine = self._worker, self._worker.machine
         yield Until(
             lambda: machine.loaded is not None or not machine.may_issue,

@@ -24,6 +24,7 @@ from tests.sim.coverage import Coverage
 from tests.sim.faults import Faults, all_faults
 from tests.sim.freezes import SPARING_FROM
 from tests.sim.mutants import MUTANTS
+from tests.sim.parting import LINGERING_FROM
 from tests.sim.run import covered, first_found, outcome_of, replay, settle_memory
 from tests.sim.shapes import Shapes
 from tests.sim.world import Job, World
@@ -54,6 +55,9 @@ SOON = {
     "answers of an earlier round are kept": 345,
     "a void step is exchanged about": 225,
     "another try has other names": 65,
+    "the end is left at once": LINGERING_FROM,
+    "a mate that is not reached has left": LINGERING_FROM + 35,
+    "the end is no reason to join": LINGERING_FROM + 20,
 }
 """The seeds to begin with, which are near one that finds the bug: at most seconds for each."""
 RARE = {
@@ -103,6 +107,12 @@ def test_schedules_hold_and_every_fault_strikes_in_them() -> None:
 def test_scripts_that_have_a_place_for_newcomers_at_few_steps() -> None:
     """Of these seeds a third of the jobs: who is prepared for joins all the same."""
     outcomes = [outcome_of(seed) for seed in range(SPARING_FROM, SPARING_FROM + 150)]
+    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
+
+
+def test_scripts_that_come_to_their_end_and_wait_for_each_other() -> None:
+    seeds = range(LINGERING_FROM, LINGERING_FROM + 150)
+    outcomes = [outcome_of(seed) for seed in seeds]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 

@@ -121,6 +121,7 @@ class Worker(Actor):
     def start(self) -> None:
         """Run the script; the link ticks."""
         self.world.note(self.name, "starts", self.key)
+        self.world.parting_rules.starts(self.key)
         self.script.start()
         self.world.at(TICK_S, self, self._tick)
 

@@ -44,6 +44,7 @@ from tests.sim.freezes import Freezes
 from tests.sim.invariants import Invariants, Violation
 from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.node import Agent, Host
+from tests.sim.parting import PartingRules, lingers, that_lingers
 from tests.sim.records import Records
 from tests.sim.rings import Rings
 from tests.sim.samples import SampleRules, plan_of
@@ -172,6 +173,10 @@ class World:
         focus = tuple(kind for kind in focus if kind != EXCHANGES)
         if self.exchanges_at_all:
             self.job = self.job.that_exchanges(random.Random(f"{seed}/exchange"))
+        self.lingers = lingers(seed)
+        if self.lingers:
+            self.job = that_lingers(self.job, random.Random(f"{seed}/end"))
+        self.parting_rules = PartingRules()
         self.has_places = self.exchanges_at_all and self.job.heal_first
         self.programme = Programme.draw(seed)
         self.exchange_rules = ExchangeRules()
@@ -354,7 +359,7 @@ class World:
         for host in self.hosts:
             host.mend()
         for worker in self.standing():
-            if not self.would_be_found(worker):
+            if self.lingers or not self.would_be_found(worker):
                 worker.script.go_on()
         for worker in self._lasting_mistakes():
             worker.crash()
@@ -427,6 +432,9 @@ class World:
         for worker in self.standing():
             bound_s += self._standstill_s(worker) + OPERATION_TIMEOUT_S
 
+        if self.lingers:
+            self._wait_for("not at the end", began, bound_s + 60.0, self._is_over)
+            return
         bound_s = self._wait_for("no commit", began, bound_s, lambda: self.commits > before)
         self._wait_for("not all together", began, bound_s + 20.0, self._together)
         self._wait_for("not all requests answered", began, bound_s + 40.0, self._answered)

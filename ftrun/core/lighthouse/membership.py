@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ftrun.core import messages as m
-from ftrun.core.activity import FOR_PEERS, Activity
+from ftrun.core.activity import FOR_PEERS, REACHES_NO_LATER, Activity
 from ftrun.core.ids import Attempt
 from ftrun.core.lighthouse.divergence import Divergence
 from ftrun.core.lighthouse.events import JournalState
@@ -147,7 +147,7 @@ class Membership:
         return True
 
     def _are_others_here(self) -> bool:
-        """Whether other replicas could join a quorum that is too small to commit anything."""
+        """Whether other replicas could join a quorum that commits nothing as it is."""
         state = self.state
         if state.phase is Phase.SWITCH and state.quorum is not None and state.quorum.newcomers:
             return True
@@ -251,7 +251,7 @@ class Membership:
 
     def _note_too_few(self, replica: Replica, word: m.Progress) -> None:
         state, name = self.state, replica.replica_id
-        if word.phase is not Activity.TOO_FEW or name not in state.live:
+        if word.phase not in REACHES_NO_LATER or name not in state.live:
             state.too_few.pop(name, None)
         else:
             state.note_too_few(name, state.now - word.since_s)

@@ -70,6 +70,7 @@ _BY_ACTIVITY = MappingProxyType(
         Activity.HEALING: Use.HEALING,
         Activity.JOINING: Use.HEALING,
         Activity.TOO_FEW: Use.NO_QUORUM,
+        Activity.ENDING: Use.FINISHED,
         Activity.STOPPED: Use.TRAINING,  # it is over when it is reported (account.py)
         Activity.LEFT: Use.FINISHED,
         Activity.PAUSED: Use.OUTSIDE,

@@ -16,6 +16,7 @@ from ftrun.core.activity import Activity
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
+from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.status import WaitStatus
 
@@ -193,11 +194,19 @@ class Waits:
 
     def _too_few(self) -> Wait:
         state = self._state
-        late = {slot.replica_id for slot in state.slots if not slot.is_finished} - state.live
+        wanted = {slot.replica_id for slot in state.slots if not slot.is_finished}
+        ended = {name for name in state.live if _has_ended(state.replicas[name])}
+        if ended:
+            late = wanted - ended
+            words = (
+                f"{replicas(ended)} {'has' if len(ended) == 1 else 'have'} come to the end of the "
+                f"script, and {_wait(ended)} for {replicas(late) if late else 'each other'}"
+            )
+            return Wait(TOO_FEW, _ordered(late), words, min(state.too_few.values()))
+        late = wanted - state.live
         words = (
             f"step {state.step_max} is repeated until more replicas contribute than "
-            f"{replicas(state.live)}: the script has asked for more (min_replica_size), or has "
-            "come to its end and waits for all"
+            f"{replicas(state.live)}: the script has asked for more (min_replica_size)"
         )
         return Wait(TOO_FEW, _ordered(late), words, min(state.too_few.values()))
 
@@ -225,6 +234,10 @@ class Waits:
 
 def _ordered(replica_ids: set[str]) -> tuple[str, ...]:
     return tuple(sorted(replica_ids, key=replica_order))
+
+
+def _has_ended(replica: Replica) -> bool:
+    return replica.progress is not None and replica.progress.phase is Activity.ENDING
 
 
 def _wait(replica_ids: Collection[str]) -> str:

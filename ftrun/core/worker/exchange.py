@@ -52,6 +52,8 @@ KEPT_BYTES_MAX = 256 << 20
 BODY_BYTES_MAX = 16 << 20
 BY_MAX = 64
 """Characters of an incarnation in a question."""
+ASKED_BY_MAX = 8
+"""Incarnations of a slot that are remembered: two are enough to know that one of them is gone."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -171,7 +173,7 @@ class Kept:
         self._waits: tuple[ExchangeName, Awaits] | None = None
         self._given: ExchangeName | None = None  # the last one between two steps
         self._told: set[str] = set()  # the slots that have got it
-        self._asked_by: dict[str, str] = {}
+        self._asked_by: dict[str, set[str]] = {}
 
     def give(self, name: ExchangeName, own: Contribution) -> Contribution:
         """Keep what this worker gives; what a predecessor of this slot has given stays instead."""
@@ -293,13 +295,17 @@ class Kept:
         return name.step < self._given_last or name < self._begun_at
 
     def asked(self, question: ExchangeQuestion) -> None:
-        """A worker asks for what an earlier one of its slot has given: that one is gone."""
-        if question.by:
-            self._asked_by[question.of] = question.by
+        """A worker asks for what an earlier one of its slot has given: that one is gone.
 
-    def asked_by(self, replica_id: str) -> str:
-        """The incarnation of a slot that has asked since ``roster_asked``; "": none has."""
-        return self._asked_by.get(replica_id, "")
+        It may ask late all the same, if the lighthouse has lost it and it does not know that yet.
+        """
+        known = self._asked_by.setdefault(question.of, set())
+        if question.by and len(known) < ASKED_BY_MAX:
+            known.add(question.by)
+
+    def asked_by(self, replica_id: str) -> frozenset[str]:
+        """The incarnations of a slot that have asked since ``roster_asked``."""
+        return frozenset(self._asked_by.get(replica_id, ()))
 
     def roster_asked(self) -> None:
         """This worker asks the lighthouse who is there; the answer knows what was before."""

@@ -204,8 +204,7 @@ class _InSetUp:
         if roster is None or self._is_lost or (roster.has_begun and not self._to_read):
             return True
         return any(
-            self._of.kept.asked_by(x.replica_id) not in ("", x.incarnation)
-            for x in self._peers.values()
+            self._of.kept.asked_by(x.replica_id) - {x.incarnation} for x in self._peers.values()
         )
 
     def _ask(self, replica_id: str, question: ExchangeQuestion) -> AskPeer:

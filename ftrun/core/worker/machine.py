@@ -127,6 +127,7 @@ class StepMachine:
         self.gaps = 0  # how often a quorum may have come and gone that had left this worker out
         self._adopted: Attempt | None = None
         self.begun = 0  # steps, also those that were not committed
+        self.lingers = False  # the script has ended: this worker commits nothing more
         self.trains_between_steps = False  # by itself: DiLoCo's inner steps, for example
         self._quorums = Quorums(key)
         self._step: StepUnderWay | None = None
@@ -1011,18 +1012,24 @@ class StepMachine:
 
     @property
     def is_stuck(self) -> bool:
-        """Too few contributed twice: newcomers count in the second try, so a third cannot help."""
-        return self._too_few > 1
+        """No further step comes at which a replica could join, so that it has to join at this one.
+
+        Too few contributed twice: newcomers count in the second try, so a third cannot help. Or the
+        script has ended.
+        """
+        return self.lingers or self._too_few > 1
 
     def activity(self) -> tuple[Activity, float]:
         """The main thread's activity by the latest event, and when it began."""
         step = self._step
         if self.shown.pause is not None and self.phase is not StepPhase.LEFT:
             return Activity.PAUSED, self.shown.pause.since
-        if self.is_stuck and self.in_force is not None:
+        if self._too_few > 1 and self.in_force is not None:
             return Activity.TOO_FEW, self._too_few_since
         if step is None:
             return self._activity_between()
+        if self.lingers and step.fate is Fate.OPEN and not self.healing:
+            return Activity.ENDING, step.began_at
         if step.fate.awaits_quorum or self.isolated:
             return Activity.QUORUM, step.touched_at
         is_late = self._now - step.touched_at >= LONG_S

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.core.activity import FOR_PEERS, Activity
+from ftrun.core.activity import FOR_PEERS, REACHES_NO_LATER, Activity
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.waits import NOTICE_AFTER_S, Wait
 from tests.transcripts.replay import Replay
@@ -43,7 +43,7 @@ def dumb_whom(activities: dict[str, str]) -> set[str]:
 
 acts = st.tuples(
     st.sampled_from(REPLICAS),
-    st.sampled_from([activity.value for activity in Activity if activity is not Activity.TOO_FEW]),
+    st.sampled_from([activity.value for activity in Activity if activity not in REACHES_NO_LATER]),
     st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.0]),
 )
 
@@ -81,6 +81,19 @@ def test_the_status_shows_a_wait_before_it_is_worth_a_word() -> None:
     }
     replay.line("0a: progress 5 step")
     assert replay.lighthouse.snapshot(replay.now)["waiting"] is None
+
+
+def test_those_that_have_come_to_the_end_wait_for_the_others() -> None:
+    replay = formed()
+    assert replay.lighthouse is not None
+    replay.line("0a: progress 5 at its end")
+    replay.line("2a: progress 5 at its end")
+    picture = replay.lighthouse.snapshot(replay.now + 1.0)["waiting"]
+    words = "replicas 0 and 2 have come to the end of the script, and wait for replica 1"
+    assert (picture["for"], picture["whom"]) == (words, ["1"])
+    replay.line("1a: progress 5 at its end")
+    picture = replay.lighthouse.snapshot(replay.now + 1.0)["waiting"]
+    assert picture["for"].endswith("wait for each other") and picture["whom"] == []
 
 
 def test_nodes_are_no_replicas() -> None:

@@ -1,0 +1,276 @@
+"""The end of a script: who has come to it, who knows that all have, and who may leave. Pure.
+
+Theory of operation. A replica that dies in the last second must heal from somebody, so all leave
+together. Each worker shows a *stage*: it stands at the end (HERE); it knows that all that are
+wanted do (KNOWS); it may leave (LEAVES). It asks its counterparts in the other replicas for
+theirs. One that KNOWS has asked all others, so whoever hears that from it KNOWS too. A worker may
+leave once all that are wanted know, or their part in the job is over: then nobody waits for one
+that has left. The workers of one replica leave together, because each is the only one that its
+counterparts can heal from.
+
+A stage is a fact about one process until that process ends, whichever quorum is in force. So there
+are no rounds. Whoever has died since is no member of the quorum, or another incarnation is: it is
+waited for again, unless it knew. (Of the last ones that leave, one may die unseen.)
+
+Meanwhile the worker stands at a step that nobody commits, and tells the lighthouse under each
+quorum that it reaches no later one: so others join at this step.
+
+Not here: waiting (training/lingering.py); sockets (training/exchanges.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import TypeAlias
+
+from ftrun.core.ids import Attempt, StateId, WorkerKey, replica_order
+from ftrun.core.quorum import Endpoint, Quorum
+from ftrun.core.worker.asking import AskLighthouse, AskPeer
+from ftrun.core.worker.exchange import Contribution, ExchangeName, ExchangeQuestion
+from ftrun.core.worker.machine import Fate, StepMachine
+
+STAGE_INDEX = 999_999_990
+"""The number of a question for the stage HERE; the next ones are those of the higher stages."""
+AGAIN_S, UNREACHED_S = 0.05, 1.0
+"""Between two questions to a peer that has not come to the stage; to one that was not reached."""
+LOOK_EVERY_S = 1.0
+"""Between two questions to the lighthouse, whose part in the job is over."""
+
+
+class Stage(IntEnum):
+    """How far a worker has come at the end of its script."""
+
+    HERE = 0
+    KNOWS = 1
+    LEAVES = 2
+
+
+class Do(Enum):
+    """What a worker does at the end, beside asking.
+
+    ``BEGIN``: begin the step; a newcomer heals first. ``HEAL``: take the peers' state, in the step.
+    ``END_TRY``: end the step under way without a commit. ``TELL``: report progress at once.
+    """
+
+    BEGIN = "begin"
+    HEAL = "heal"
+    END_TRY = "end the try"
+    TELL = "tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Wait until the quorum changes, or until that time."""
+
+    until: float
+
+
+PartingMove: TypeAlias = AskPeer | AskLighthouse | Do | Stay
+"""``AskLighthouse``: whose part in the job is over."""
+
+
+class ShownStage:
+    """The stage that a worker shows its peers, and the state with which its script has ended.
+
+    ``mates``: the ranks of this replica that have heard that this worker may leave.
+    """
+
+    def __init__(self) -> None:
+        self.state: StateId | None = None
+        self.stage: Stage | None = None
+        self.mates: set[str] = set()
+
+    def answer(self, key: WorkerKey, question: ExchangeQuestion) -> list[Contribution] | None:
+        """The answer to a peer; None: this worker has not come to that stage, at that step."""
+        state, stage = self.state, self.stage
+        if state is None or stage is None or question.name.step != state.step:
+            return None
+        if stage < question.name.index - STAGE_INDEX:
+            return None
+        if question.of == key.replica_id and stage is Stage.LEAVES:
+            self.mates.add(question.by)
+        return [Contribution(key.replica_id, "", state.lineage, str(stage.value).encode())]
+
+
+def is_of_stage(name: ExchangeName) -> bool:
+    """Whether a question with this name is one for a stage."""
+    return 0 <= name.index - STAGE_INDEX <= max(Stage)
+
+
+@dataclass(slots=True)
+class _Peer:
+    """One process that is asked. ``stage``: the highest one heard."""
+
+    incarnation: str
+    endpoint: Endpoint
+    stage: Stage | None = None
+    again_at: float = 0.0
+
+    def has_come_to(self, stage: Stage) -> bool:
+        return self.stage is not None and self.stage >= stage
+
+
+class Parting:
+    """The end of one worker's script.
+
+    Args:
+        machine: of this worker.
+        replicas: of the job.
+        shown: the stage that this worker shows.
+    """
+
+    def __init__(self, machine: StepMachine, replicas: int, shown: ShownStage) -> None:
+        self._machine = machine
+        self._key = machine.key
+        self._replicas = replicas
+        self._shown = shown
+        self._over: frozenset[str] = frozenset()
+        self._look_at = 0.0
+        self._others: dict[str, _Peer] = {}  # by the slot
+        self._mates: dict[str, _Peer] = {}  # by the rank
+        self._members: dict[str, str] = {}  # of the quorum in which it stood last
+        self._has_asked = False  # since it began or ended a step last
+        self._told: Attempt | None = None  # the quorum in which the lighthouse was told
+
+    # ------------------------------------------------------------ what is told
+
+    def are_over(self, slots: Collection[str], now: float) -> None:
+        """The lighthouse's answer, or none: the slots whose part in the job is over."""
+        self._over = self._over.union(slots)
+        self._look_at = now + LOOK_EVERY_S
+
+    def answered(self, ask: AskPeer, found: Sequence[Contribution], now: float) -> None:
+        """A peer has told its stage. At another state of the same step, one of both has to heal."""
+        state = self._shown.state
+        if state is None or found[0].what != state.lineage:
+            self.failed(ask, now, reached=True)
+            return
+        for peer in self._asked(ask):
+            peer.stage = Stage(int(found[0].body))
+
+    def failed(self, ask: AskPeer, now: float, *, reached: bool) -> None:
+        """A peer has not come to the stage, or was not reached: it has died, or has left.
+
+        A mate that has heard that this worker may leave, and is gone, has left.
+        """
+        for peer in self._asked(ask):
+            peer.again_at = now + (AGAIN_S if reached else UNREACHED_S)
+        heard = [self._mates.get(rank) for rank in self._shown.mates]
+        for mate in heard:
+            if not reached and mate is not None and mate.endpoint == ask.endpoint:
+                mate.stage = Stage.LEAVES
+
+    # ------------------------------------------------------------ what comes next
+
+    @property
+    def awaited(self) -> list[str]:
+        """The slots whose workers have not come as far as this worker needs."""
+        slots = sorted(map(str, range(self._replicas)), key=replica_order)
+        return [slot for slot in slots if slot not in self._done and slot != self._key.replica_id]
+
+    def next(self, now: float) -> PartingMove | None:
+        """The next move at ``now``, in seconds; None: this worker may leave."""
+        machine, quorum = self._machine, self._machine.in_force
+        stands = machine.fate is Fate.OPEN and quorum is not None and not machine.healing
+        if stands and quorum is not None:
+            self._stand_in(quorum)
+        if now >= self._look_at:
+            return AskLighthouse(anew=True)
+        if self._stage is Stage.HERE and (self._is_told or self._are_enough):
+            self._shown.stage = Stage.KNOWS
+        if self._stage is Stage.KNOWS and self._are_enough:
+            self._shown.stage = Stage.LEAVES
+        if self._stage is Stage.LEAVES and not self._open_mates:
+            return None
+        if stands and quorum is not None and quorum.attempt != self._told:
+            self._told = quorum.attempt
+            return Do.TELL
+        ask = self._ask(now)
+        if ask is not None and (stands or not self._has_asked):
+            self._has_asked = True  # a peer that is gone must not keep it from the next quorum
+            return ask
+        self._has_asked = False
+        if stands:
+            return Stay(min([self._look_at, *(peer.again_at for _, peer in self._to_ask)]))
+        if not machine.in_step:
+            return Do.BEGIN
+        is_newcomer = machine.healing and machine.fate is Fate.OPEN
+        return Do.HEAL if is_newcomer else Do.END_TRY
+
+    # ------------------------------------------------------------ inside
+
+    @property
+    def _stage(self) -> Stage | None:
+        return self._shown.stage
+
+    def _stand_in(self, quorum: Quorum) -> None:
+        """This worker holds its peers' state, in ``quorum``."""
+        self._machine.lingers = True
+        rank = self._key.group_rank
+        for member in quorum.members:
+            if member.replica_id != self._key.replica_id:
+                _note(self._others, member.replica_id, member.incarnation, member.endpoints[rank])
+                continue
+            for other, endpoint in enumerate(member.endpoints):
+                if other != rank:
+                    _note(self._mates, str(other), member.incarnation, endpoint)
+        self._members = {x.replica_id: x.incarnation for x in quorum.members}
+        if self._shown.state != self._machine.state:
+            self._shown.state, self._shown.stage = self._machine.state, Stage.HERE
+            for peer in [*self._others.values(), *self._mates.values()]:
+                peer.stage = None
+
+    @property
+    def _open_mates(self) -> list[_Peer]:
+        return [mate for mate in self._mates.values() if not mate.has_come_to(Stage.LEAVES)]
+
+    @property
+    def _done(self) -> frozenset[str]:
+        """The other slots whose part is over, or whose workers have come as far as is needed."""
+        goal = Stage.HERE if self._stage is None else min(self._stage, Stage.KNOWS)
+        come = [slot for slot in self._others if self._has_come(slot, goal)]
+        return (self._over - {self._key.replica_id}).union(come)
+
+    @property
+    def _are_enough(self) -> bool:
+        return len(self._done) >= self._replicas - 1
+
+    @property
+    def _to_ask(self) -> list[tuple[str, _Peer]]:
+        if self._stage is Stage.LEAVES:
+            return [(self._key.replica_id, mate) for mate in self._open_mates]
+        done = self._done
+        slots = sorted(self._others, key=replica_order)
+        return [(slot, self._others[slot]) for slot in slots if slot not in done]
+
+    def _ask(self, now: float) -> AskPeer | None:
+        for slot, peer in self._to_ask:
+            state = self._shown.state
+            if self._stage is not None and state is not None and now >= peer.again_at:
+                name = ExchangeName(state.step, STAGE_INDEX + self._stage)
+                own = self._key
+                question = ExchangeQuestion(name, of=own.replica_id, by=str(own.group_rank))
+                return AskPeer(slot, peer.endpoint, question)
+        return None
+
+    def _has_come(self, slot: str, stage: Stage) -> bool:
+        peer = self._others[slot]
+        is_member = self._members.get(slot) == peer.incarnation
+        return peer.has_come_to(max(stage, Stage.HERE if is_member else Stage.KNOWS))
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether a peer knows that all are here."""
+        return any(peer.has_come_to(Stage.KNOWS) for peer in self._others.values())
+
+    def _asked(self, ask: AskPeer) -> list[_Peer]:
+        """The peer that was asked; none: another process has taken its slot since."""
+        peers = [*self._others.values(), *self._mates.values()]
+        return [peer for peer in peers if peer.endpoint == ask.endpoint]
+
+
+def _note(peers: dict[str, _Peer], name: str, incarnation: str, endpoint: Endpoint) -> None:
+    if name not in peers or peers[name].incarnation != incarnation:
+        peers[name] = _Peer(incarnation, endpoint)

@@ -1,0 +1,162 @@
+"""The end of simulated scripts that linger, and what must hold there.
+
+Some seeds have such scripts: all leave together, and whoever dies meanwhile comes back and heals.
+Not here: the decisions (core/worker/parting.py); the rest of the script (script.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ftrun.core.ids import StateId, WorkerKey
+from ftrun.core.worker import events as e
+from ftrun.core.worker.asking import AskLighthouse, AskPeer
+from ftrun.core.worker.machine import StepPhase
+from ftrun.core.worker.parting import Do, Parting, Stage, Stay
+from tests.sim.exchanging import PATIENCE_S, Asked
+from tests.sim.until import INSTANT_S, Until, Wait
+from tests.sim.violation import require
+
+if TYPE_CHECKING:
+    from tests.sim.worker import Worker
+    from tests.sim.world import Job
+
+LINGERING_FROM, LINGERING_TO = 100_000_000, 200_000_000
+"""Seeds between these have scripts that end early and linger. (No seed that is kept is.)"""
+BEGIN_S = ROSTER_S = 1.0
+
+
+def lingers(seed: int) -> bool:
+    """Whether the scripts of this seed linger."""
+    return LINGERING_FROM <= seed < LINGERING_TO
+
+
+def that_lingers(job: Job, rng: random.Random) -> Job:
+    """A job that comes to its end while faults still strike. Its newcomers heal first, as those of
+    unmodified scripts do."""
+    return replace(job, heal_first=True, spares=False, steps=rng.randint(1, 5))
+
+
+class PartingRules:
+    """Whoever leaves knows that all had come to the end, and holds the state of all (L4).
+
+    The oracle sees all processes: of each other slot the latest one has come to the end, or an
+    earlier one knew that all had, or the lighthouse has said that its part was over. Those that
+    have lived at one time leave with one state. (If all holders die, the job begins anew, and it
+    may if people start a drained replica again.)
+    """
+
+    def __init__(self) -> None:
+        self.left = 0
+        self._latest: dict[str, str] = {}
+        self._here: set[str] = set()
+        self._knew: set[str] = set()
+        self._over: set[str] = set()
+        self._is_reopened = False
+        self._born: dict[str, int] = {}
+        self._states: list[tuple[WorkerKey, StateId]] = []
+
+    def starts(self, key: WorkerKey) -> None:
+        """A process starts."""
+        if key.replica_id in self._over and key.incarnation != self._latest.get(key.replica_id):
+            self._is_reopened = True
+        self._latest[key.replica_id] = key.incarnation
+        self._born.setdefault(key.incarnation, len(self._states))
+
+    def shows(self, key: WorkerKey, stage: Stage | None) -> None:
+        """A worker shows a stage."""
+        if stage is not None:
+            self._here.add(key.incarnation)
+        if stage is not None and stage >= Stage.KNOWS:
+            self._knew.add(key.replica_id)
+
+    def told(self, slots: frozenset[str]) -> None:
+        """The lighthouse says whose part is over."""
+        self._over |= slots
+
+    def leaves(self, key: WorkerKey, state: StateId, replicas: int) -> None:
+        """A worker leaves."""
+        self.left += 1
+        for slot in map(str, range(replicas)):
+            is_here = self._latest.get(slot) in self._here
+            is_known = is_here or slot in self._knew or slot in self._over
+            require(is_known, "L4", f"{key} leaves, and replica {slot} is not at the end")
+        since = self._states[self._born[key.incarnation] :]
+        for other, its in [] if self._is_reopened else since:
+            require(its == state, "L4", f"{key} leaves with {state}, {other} with {its}")
+        self._states.append((key, state))
+
+
+def linger(worker: Worker) -> Generator[Wait, None, None]:
+    """What training/lingering.py is to a real worker."""
+    world, machine, job = worker.world, worker.machine, worker.world.job
+    parting = Parting(machine, job.replicas, worker.exchanges.stage)
+    deadline = world.now + PATIENCE_S
+    while world.now < deadline:
+        move = parting.next(world.now)
+        world.parting_rules.shows(worker.key, worker.exchanges.stage.stage)
+        worker.exchanges.look()
+        match move:
+            case None:
+                world.parting_rules.leaves(worker.key, machine.state, job.replicas)
+                return
+            case AskLighthouse():
+                yield from _look(worker, parting)
+            case AskPeer():
+                asked = Asked(worker, move)
+                yield asked.reply
+                if asked.found:
+                    parting.answered(move, asked.found, world.now)
+                else:
+                    parting.failed(move, world.now, reached=asked.is_reached)
+            case Do.BEGIN:
+                yield from _begin(worker)
+                if machine.phase is StepPhase.LEFT:
+                    return
+            case Do.HEAL:
+                yield from worker.script.heal()
+            case Do.END_TRY:
+                worker.feed(e.Decided(False, shared=True, reason="replicas are missing"))
+                yield INSTANT_S
+            case Do.TELL:
+                phase, since_s = machine.report_activity()
+                worker.report(0, phase, since_s)
+            case Stay(until):
+                before = machine.fate, machine.in_force
+                yield _until(worker, lambda: (machine.fate, machine.in_force) != before, until)  # noqa: B023
+    require(False, "L1", f"{worker.name} waits at the end for {parting.awaited} for ever")
+
+
+def _until(worker: Worker, condition: object, until_s: float) -> Until:
+    """Until ``condition``, or that time."""
+    world = worker.world
+    world.at(max(0.0, until_s - world.now), worker, worker.script.wake)
+    assert callable(condition)
+    return Until(lambda: condition() or world.now >= until_s, PATIENCE_S, "the other replicas")
+
+
+def _look(worker: Worker, parting: Parting) -> Generator[Wait, None, None]:
+    world = worker.world
+    worker.peers = None
+    worker.feed(e.PeersAsked())
+    yield _until(worker, lambda: worker.peers is not None, world.now + ROSTER_S)
+    over = frozenset(worker.peers.finished) if worker.peers is not None else frozenset()
+    world.parting_rules.told(over)
+    parting.are_over(over, world.now)
+
+
+def _begin(worker: Worker) -> Generator[Wait, None, None]:
+    machine, world = worker.machine, worker.world
+    worker.register()
+    yield INSTANT_S
+    worker.feed(e.BoundaryReached(freeze_membership=False))
+    is_there = lambda: machine.in_step or machine.phase is StepPhase.LEFT  # noqa: E731
+    yield _until(worker, is_there, world.now + BEGIN_S)
+    if machine.in_step and machine.heals_first:
+        yield INSTANT_S
+        yield from worker.script.heal()
+    if machine.in_step and world.exchanges_at_all:
+        worker.exchanges.step_begun()

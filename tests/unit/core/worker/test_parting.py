@@ -1,0 +1,166 @@
+"""The end of a script, move by move. (Whole jobs: tests/sim/parting.py.)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ftrun.core.ids import Attempt, StateId, WorkerKey
+from ftrun.core.quorum import Endpoint, Member, Quorum
+from ftrun.core.worker.asking import AskLighthouse, AskPeer
+from ftrun.core.worker.exchange import Contribution, ExchangeQuestion
+from ftrun.core.worker.machine import Fate
+from ftrun.core.worker.parting import LOOK_EVERY_S, Do, Parting, ShownStage, Stage, Stay
+
+STATE = StateId(7, "abc")
+
+
+def member(slot: str, incarnation: str, workers: int = 1) -> Member:
+    endpoints = [Endpoint("127.0.0.1", f"{slot}{incarnation}:{rank}") for rank in range(workers)]
+    return Member(slot, incarnation, tuple(endpoints), "store:1")
+
+
+def quorum(number: int, *members: Member) -> Quorum:
+    return Quorum(Attempt(number, 1), members, "store:1", 7, STATE, (), ())
+
+
+@dataclass
+class Machine:
+    """What Parting looks at."""
+
+    key: WorkerKey
+    in_force: Quorum | None
+    fate: Fate = Fate.OPEN
+    in_step: bool = True
+    healing: bool = False
+    state: StateId = STATE
+    lingers: bool = False
+
+
+class Case:
+    """A worker of slot 0 at its end; ``said`` answers for its peers: by the endpoint."""
+
+    def __init__(self, *members: Member, replicas: int = 2, rank: int = 0) -> None:
+        self.machine = Machine(WorkerKey("0", "a", rank), quorum(1, *members))
+        self.shown = ShownStage()
+        self.parting = Parting(self.machine, replicas, self.shown)  # type: ignore[arg-type]
+        self.now = 10.0
+
+    def next(self, *over: str) -> object:
+        """The next move; the lighthouse answers at once."""
+        move = self.parting.next(self.now)
+        if move == AskLighthouse(anew=True):
+            self.parting.are_over(over, self.now)
+            move = self.parting.next(self.now)
+        return move
+
+    def asked(self, *over: str) -> AskPeer:
+        move = self.next(*over)
+        assert isinstance(move, AskPeer)
+        return move
+
+    def answers(self, stage: Stage, state: StateId = STATE) -> None:
+        """The peer that is asked answers."""
+        ask = self.asked()
+        shown = ShownStage()
+        shown.state, shown.stage = state, stage
+        found = shown.answer(WorkerKey(ask.replica_id, "b", 0), ask.question)
+        if found is None:
+            self.parting.failed(ask, self.now, reached=True)
+        else:
+            self.parting.answered(ask, found, self.now)
+
+
+def pair() -> Case:
+    case = Case(member("0", "a"), member("1", "b"))
+    assert case.next() is Do.TELL, "the lighthouse learns that others have to join at this step"
+    assert case.machine.lingers
+    return case
+
+
+def test_they_leave_once_both_know_that_both_are_there() -> None:
+    case = pair()
+    case.answers(Stage.HERE)
+    assert case.shown.stage is Stage.HERE
+    case.answers(Stage.HERE)
+    assert case.shown.stage is Stage.KNOWS
+    assert isinstance(case.next(), Stay), "the other one does not know yet"
+    case.now += 0.1
+    case.answers(Stage.KNOWS)
+    assert case.next() is None
+
+
+def test_who_hears_of_one_that_knows_knows_too() -> None:
+    case = Case(member("0", "a"), member("1", "b"), member("2", "c"), replicas=3)
+    assert case.next() is Do.TELL
+    case.answers(Stage.KNOWS)
+    assert case.asked().replica_id == "2"
+    assert case.shown.stage is Stage.KNOWS
+    case.answers(Stage.LEAVES)
+    assert case.next() is None
+
+
+def test_who_stands_at_another_state_is_not_there() -> None:
+    case = pair()
+    case.answers(Stage.KNOWS, StateId(7, "other"))
+    assert case.shown.stage is Stage.HERE
+    assert isinstance(case.next(), Stay)
+
+
+def test_a_successor_is_waited_for_and_one_whose_part_is_over_is_not() -> None:
+    case = pair()
+    case.answers(Stage.HERE)
+    case.machine.in_force, case.machine.fate = None, Fate.INTERRUPTED
+    case.next()
+    assert case.shown.stage is Stage.KNOWS
+    case.machine.in_force, case.machine.fate = (
+        quorum(2, member("0", "a"), member("1", "c")),
+        Fate.OPEN,
+    )
+    assert case.next() is Do.TELL, "once more in this quorum"
+    assert case.asked().endpoint.heal == "1c:0"
+    case.now += LOOK_EVERY_S
+    assert case.next("1") is None
+
+
+def test_the_step_is_begun_under_each_quorum_and_a_newcomer_heals() -> None:
+    case = pair()
+    case.parting.failed(case.asked(), case.now, reached=False)
+    case.machine.fate = Fate.VOID
+    assert case.next() is Do.END_TRY
+    case.machine.in_step = False
+    assert case.next() is Do.BEGIN
+    case.machine.in_step, case.machine.fate, case.machine.healing = True, Fate.OPEN, True
+    assert case.next() is Do.HEAL
+    case.machine.healing = False
+    assert isinstance(case.next(), Stay)
+
+
+def test_a_peer_that_is_gone_does_not_keep_it_from_the_next_quorum() -> None:
+    case = pair()
+    ask = case.asked()
+    case.machine.fate = Fate.VOID
+    case.parting.failed(ask, case.now, reached=False)
+    case.now += 2 * LOOK_EVERY_S
+    assert case.next() is Do.END_TRY
+
+
+def test_the_workers_of_a_replica_leave_together() -> None:
+    case = Case(member("0", "a", 2), replicas=1)
+    assert case.next() is Do.TELL
+    ask = case.asked()
+    assert (ask.endpoint.heal, case.shown.stage) == ("0a:1", Stage.LEAVES)
+    case.parting.failed(ask, case.now, reached=False)
+    case.now += 1.5
+    ask = case.asked()
+    assert ask.endpoint.heal == "0a:1", "it may hang: it has not heard that this one leaves"
+    mates = replace(ask.question, by="1")
+    assert case.shown.answer(case.machine.key, mates) == [
+        Contribution("0", "", "abc", str(int(Stage.LEAVES)).encode())
+    ]
+    case.parting.failed(ask, case.now, reached=False)
+    assert case.next() is None
+
+
+def test_a_question_for_a_stage_survives_its_address() -> None:
+    question = pair().asked().question
+    assert ExchangeQuestion.parse(question.path()) == question

@@ -229,7 +229,7 @@ class Membership:
             self._answered(replica, rank, word.attempt, Phase.SWITCH)
 
     def _at_step(self, replica: Replica, step: int) -> None:
-        if replica.replica_id in self.state.live:
+        if replica.replica_id in self.state.live and not replica.heals:  # else it may come to none
             self.state.step_max = max(self.state.step_max, step)
 
     def _on_progress(self, replica: Replica, rank: int, word: m.Progress) -> None:

@@ -465,6 +465,15 @@ class Manager:
         if quorum is not None:
             self._events.step_begins(quorum.attempt.quorum_id, self._machine.position)
 
+    def catch_up(self) -> bool:
+        """After a step that was lost here: take its result from peers that have committed it.
+
+        Returns:
+            False if that was interrupted: it is to be tried again.
+        """
+        self._engine.raise_fatal()
+        return self._flow.catch_up()
+
     @property
     def awaits_newcomers(self) -> bool:
         """Whether this replica prepares for others that are to join."""

@@ -155,6 +155,24 @@ class StepFlow:
         is_drawn = self._machine.in_step and self._machine.begun == self._drawn
         return is_drawn and not self._engine.in_flight.reductions
 
+    def catch_up(self) -> bool:
+        """Between two steps: take the peers' state, if they have committed a step that was lost
+        here. A step is begun for it, at which nobody joins, and is given up at once.
+
+        Returns:
+            Whether this replica holds their state, or has left the job.
+
+        Raises:
+            TimeoutError: no quorum within the limit.
+        """
+        machine = self._machine
+        if not self.begin(True, None):
+            return True
+        has_state = not machine.healing
+        reason = "it was begun to take the peers' state"
+        self._engine.feed(e.Decided(False, shared=False, reason=reason))
+        return has_state
+
     def heal_after_backward(self) -> None:
         """Heal a replica that lacks its peers' state: outside of a forward or backward pass."""
         machine = self._machine

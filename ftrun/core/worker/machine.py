@@ -271,6 +271,11 @@ class StepMachine:
         return self._step is not None
 
     @property
+    def freezes_membership(self) -> bool:
+        """Whether nobody may join at the step under way."""
+        return self._quorums.freezes_membership
+
+    @property
     def position(self) -> int:
         """The step that is under way, or else the next one."""
         return self._step.tag.step if self._step is not None else self.state.step

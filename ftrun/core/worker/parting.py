@@ -174,6 +174,7 @@ class Parting:
         """The next move at ``now``, in seconds; None: this worker may leave."""
         machine, quorum = self._machine, self._machine.in_force
         stands = machine.fate is Fate.OPEN and quorum is not None and not machine.healing
+        stands = stands and not machine.freezes_membership  # others must be able to join
         if stands and quorum is not None:
             self._stand_in(quorum)
         if now >= self._look_at:

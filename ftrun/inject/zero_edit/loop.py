@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -65,6 +66,9 @@ from ftrun.training import injected
 from ftrun.training.context import WorkerContext
 from ftrun.training.lingering import part
 from ftrun.training.manager import Manager
+
+LINGER = timedelta(minutes=5)
+"""How long those that have come to the end wait for the others: as long as torchrun's agents do."""
 
 
 class Loop:
@@ -245,7 +249,16 @@ class Loop:
     def loader_ended(self, iterator: LoaderIterator) -> None:
         """A loader has no further batch."""
         if iterator.is_training and self._has_stepped and not self.in_step:
+            if not (self._outcome or self.exactly_once.is_on or self._ending.has_followed):
+                self._catch_up()
             self._ending.loader_ended()
+
+    def _catch_up(self) -> None:
+        """What follows the loop, such as an evaluation, sees the peers' state."""
+        manager = self.manager()
+        while self.mates.any(not manager.catch_up()):
+            pass  # interrupted: each try waits for a quorum, which has a deadline
+        self._outcome = True
 
     def _begin_at_draw(self, iterator: ExactIterator) -> None:
         """Whose the samples are is known in their step only."""
@@ -546,7 +559,7 @@ class Loop:
             self._standing.finish()
         self._show_place(self._manager)
         self.mates.any(False)  # they come together: one of them may still write a file
-        if not self._manager.linger():
+        if not self._manager.linger(LINGER):
             told.say(
                 f"replica {self._here.replica_id} ends although others have not come to the end"
             )

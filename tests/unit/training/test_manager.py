@@ -641,6 +641,38 @@ def test_scalars_are_told(alone: Manager, tmp_path: Path) -> None:
         alone.log(**{f"s{i}": 0.0 for i in range(70)})
 
 
+def test_a_step_that_was_lost_here_is_taken_from_a_peer_between_two_steps(tmp_path: Path) -> None:
+    """Its results were there, and the script of one replica failed: the other has committed."""
+    with job(tmp_path, 2) as both:
+        for slot in "01":
+            both.add(slot, use_async_quorum=False)
+        assert both.step() == [True, True]
+        weight, caught_up = both.weights["0"].clone(), list[bool]()
+
+        def lose(slot: str, manager: Manager) -> bool:
+            manager.start_quorum()
+            gradient = torch.ones(3)
+            manager.allreduce(gradient).wait()
+            if slot == "0":
+                manager.report_error(RuntimeError("lost here"))
+            committed = manager.should_commit()
+            if committed:
+                both.weights[slot] += gradient
+            if slot == "0":
+                caught_up.append(manager.catch_up())
+                assert not manager._machine.in_step, "it is between two steps still"
+                assert both.weights["0"].equal(weight + 1)
+            while manager.current_step() < 6:
+                manager.start_quorum()
+                manager.allreduce(torch.zeros(3)).wait()
+                manager.should_commit()
+            manager.leave()
+            return committed
+
+        assert both.run(lose) == [False, True] and caught_up == [True]
+        assert both.weights["0"].equal(weight + 1) and both.weights["1"].equal(weight + 1)
+
+
 def test_a_manager_shows_how_newcomers_heal(tmp_path: Path) -> None:
     with job(tmp_path, 2) as both:
         assert both.add("0").use_async_quorum

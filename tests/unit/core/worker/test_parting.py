@@ -32,6 +32,7 @@ class Machine:
     fate: Fate = Fate.OPEN
     in_step: bool = True
     healing: bool = False
+    freezes_membership: bool = False
     state: StateId = STATE
     lingers: bool = False
 
@@ -133,6 +134,8 @@ def test_the_step_is_begun_under_each_quorum_and_a_newcomer_heals() -> None:
     assert case.next() is Do.HEAL
     case.machine.healing = False
     assert isinstance(case.next(), Stay)
+    case.machine.freezes_membership = True
+    assert case.next() is Do.END_TRY, "nobody could join at this one"
 
 
 def test_a_peer_that_is_gone_does_not_keep_it_from_the_next_quorum() -> None:

@@ -42,7 +42,7 @@ class OpenIterators:
 
     def __init__(self) -> None:
         self._open: list[weakref.ref[LoaderIterator]] = []
-        self._held: dict[tuple[Spot, int], int | None] = {}
+        self._held: dict[tuple[tuple[Spot, ...], int], int | None] = {}
         self._ended: deque[LoaderIterator] = deque(maxlen=ENDED_MAX)
 
     def add(self, iterator: LoaderIterator) -> None:
@@ -50,7 +50,7 @@ class OpenIterators:
         iterator.number = len(
             [x for x in self.all() if x.spot == iterator.spot and not x.cursor.has_ended]
         )
-        iterator.cursor.held = self._held.get((iterator.spot, iterator.number))
+        iterator.cursor.held = self._held.get(iterator.loop)
         self._open.append(weakref.ref(iterator))
 
     def all(self) -> list[LoaderIterator]:
@@ -69,14 +69,14 @@ class OpenIterators:
 
     def learn(self, iterator: LoaderIterator) -> None:
         """Remember that the loop at this place trains, and how far it draws ahead."""
-        key = (iterator.spot, iterator.number)
+        key = iterator.loop
         iterator.learned = iterator.cursor.held
         if key in self._held or len(self._held) < LOOPS_MAX:
             self._held[key] = iterator.cursor.held
 
     def has_learned(self, iterator: LoaderIterator) -> bool:
         """Whether the loop at this place is known to train."""
-        return (iterator.spot, iterator.number) in self._held
+        return iterator.loop in self._held
 
     def end(self, iterator: LoaderIterator) -> None:
         """Keep an iterator that has ended: the script has dropped it, but not its last batches."""
@@ -122,6 +122,7 @@ class LoaderIterator:
     def __init__(self, loader: Any, make: Callable[[], Iterator[Any]]) -> None:
         frames = script_frames()
         self.spot = spot_of(frames[0]) if frames else NOWHERE
+        self._made_by = tuple([spot_of(frame) for frame in frames])
         self.loader = loader
         self.number = 0
         self.cursor = Cursor()
@@ -138,6 +139,12 @@ class LoaderIterator:
         self._inner = make()
         self._make = make
         OPEN.add(self)
+
+    @property
+    def loop(self) -> tuple[tuple[Spot, ...], int]:
+        """What tells the loop that draws from it from others: a package may iterate over all
+        loaders at one place, those of an evaluation too."""
+        return self._made_by, self.number
 
     @property
     def is_done(self) -> bool:

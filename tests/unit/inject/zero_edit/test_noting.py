@@ -72,6 +72,24 @@ def test_batches_for_an_evaluation_are_not_for_training(noting: Noting) -> None:
     assert noting.training() == [batches]
 
 
+def test_a_helper_that_iterates_over_all_loaders_does_not_make_an_evaluation_training(
+    noting: Noting,
+) -> None:
+    """Without a model that says that it evaluates: the script calls the wrapped module itself."""
+
+    def through(count: int) -> Iterator[Any]:
+        batches = iterator_of(count)
+        while (batch := next(batches, None)) is not None:
+            yield batch
+
+    for epoch in range(2):
+        for _ in through(3):
+            place = step(noting)
+            assert place is not None and len(place.loaders) == 1, epoch
+        for _ in through(2):
+            pass
+
+
 def test_of_loaders_that_have_ended_the_last_one_gave_the_batch(noting: Noting) -> None:
     early, late = iterator_of(1), iterator_of(1)
     assert len(list(early)) == len(list(late)) == 1

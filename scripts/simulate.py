@@ -237,7 +237,9 @@ def _find_mutants(options: argparse.Namespace) -> int:
         for name, outcome in zip(MUTANTS, pool.imap(find, MUTANTS), strict=True):
             mutant = MUTANTS[name]
             missed += outcome is None
-            code, after = ("not found", "") if outcome is None else (outcome.code, outcome.seed + 1)
+            code, after = ("not found", "")
+            if outcome is not None:
+                code, after = outcome.code, str(outcome.seed + 1 - mutant.start)
             focus = ", ".join(mutant.focus) or "all kinds"
             rows.append(f"| {name} | {mutant.breaks} | {code} | {after} | {focus} |")
             print(rows[-1], flush=True)

@@ -50,6 +50,7 @@ from ftrun.core.worker.quorums import Quorums
 from ftrun.core.worker.under_way import Fate, StepUnderWay
 from tests.sim.healing import Fetch, Offer
 from tests.sim.lighthouse import LighthouseProcess
+from tests.sim.parting import LINGERING_FROM
 from tests.sim.rings import Ballot
 
 
@@ -57,7 +58,8 @@ from tests.sim.rings import Ballot
 class Mutant:
     """``owner.attribute`` becomes ``broken``; ``breaks``: the codes of INVARIANTS.md at stake.
 
-    ``focus``: the kinds of fault that reveal it soonest; none: the usual swarm.
+    ``focus``: the kinds of fault that reveal it soonest; none: the usual swarm. ``start``: the
+    first seed of the schedules that can reveal it.
     """
 
     owner: Any
@@ -65,6 +67,7 @@ class Mutant:
     broken: Any
     breaks: str
     focus: tuple[str, ...] = ()
+    start: int = 0
 
 
 @contextmanager
@@ -431,12 +434,19 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "who has declined gives": Mutant(Kept, "has_declined", _never, "E1", _EXCHANGES),
     "a place is not asked for": Mutant(Fetch, "_place", _asks_for_no_place, "E2", _EXCHANGES),
-    "the end is left at once": Mutant(Parting, "_are_enough", _TRUE, "L4", ("kill_worker",)),
+    "the end is left at once": Mutant(
+        Parting, "_are_enough", _TRUE, "L4", ("kill_worker",), LINGERING_FROM
+    ),
     "a mate that is not reached has left": Mutant(
-        Parting, "failed", _takes_the_unreached_for_gone, "L1", _HANGS
+        Parting, "failed", _takes_the_unreached_for_gone, "L1", _HANGS, LINGERING_FROM
     ),
     "the end is no reason to join": Mutant(
-        membership, "REACHES_NO_LATER", frozenset({Activity.TOO_FEW}), "L1", ("kill_worker",)
+        membership,
+        "REACHES_NO_LATER",
+        frozenset({Activity.TOO_FEW}),
+        "L1",
+        ("kill_worker",),
+        LINGERING_FROM,
     ),
     "samples of the dead are lost": Mutant(
         DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES

@@ -64,11 +64,11 @@ def covered(seed: int) -> tuple[Outcome, Coverage]:
 
 
 def first_found(mutant: str, schedules: int, start: int = 0) -> Outcome | None:
-    """The first of ``schedules``, from seed ``start`` on, that finds a planted bug."""
+    """The first of ``schedules``, from ``start`` after its first one, that finds a planted bug."""
     from tests.sim.mutants import MUTANTS
 
-    focus = MUTANTS[mutant].focus
-    seeds = range(start, start + schedules)
+    focus, first = MUTANTS[mutant].focus, MUTANTS[mutant].start + start
+    seeds = range(first, first + schedules)
     outcomes = (outcome_of(seed, mutant, focus) for seed in seeds)
     return next((outcome for outcome in outcomes if outcome.failure), None)
 

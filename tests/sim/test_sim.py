@@ -55,9 +55,8 @@ SOON = {
     "answers of an earlier round are kept": 345,
     "a void step is exchanged about": 225,
     "another try has other names": 65,
-    "the end is left at once": LINGERING_FROM,
-    "a mate that is not reached has left": LINGERING_FROM + 35,
-    "the end is no reason to join": LINGERING_FROM + 20,
+    "a mate that is not reached has left": 35,
+    "the end is no reason to join": 20,
 }
 """The seeds to begin with, which are near one that finds the bug: at most seconds for each."""
 RARE = {

@@ -9,7 +9,7 @@ import functools
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from torch.utils.data import IterableDataset
@@ -28,6 +28,13 @@ from ftrun.inject.zero_edit.patches import Patches
 
 LOOPS_MAX = 1024
 ENDED_MAX = 16
+
+
+class InLane(Protocol):
+    """What an iterator asks whose steps are not looked at (lane.py)."""
+
+    def draws(self) -> bool:
+        """Whether the next batch is drawn without a look."""
 
 
 class Draws:
@@ -115,6 +122,7 @@ class LoaderIterator:
         length: how many batches it has; None: that is not known.
         learned: ``cursor.held`` as it was remembered last.
         counted_by: each ``enumerate`` that draws from it.
+        lane: its steps go through this one.
     """
 
     begins_steps = False
@@ -136,6 +144,7 @@ class LoaderIterator:
         self.learned: int | None = -1
         self.is_fresh = self.is_training = False
         self.counted_by: weakref.WeakSet[Counted] = weakref.WeakSet()
+        self.lane: InLane | None = None
         self._inner = make()
         self._make = make
         OPEN.add(self)
@@ -159,6 +168,10 @@ class LoaderIterator:
     def ends_next(self) -> bool:
         """Whether the next batch is known to be its last one."""
         return self.cursor.drawn + 1 == self.length
+
+    def numbers(self, first: int) -> tuple[Any, ...]:
+        """What a LoaderPlace is made of, for a step that began with batch ``first``."""
+        return self.spot, self.number, self.epoch, first, self.cursor.held, *self.made
 
     def measure(self) -> None:
         """Find out how many batches it has: what an IterableDataset says is not certain."""
@@ -196,6 +209,10 @@ class LoaderIterator:
         return getattr(self._inner, name)
 
     def __next__(self) -> Any:
+        lane = self.lane
+        if lane is not None and lane.draws():
+            self.cursor.drawn += 1
+            return next(self._inner)
         for counted in Counted.drawing():
             self.counted_by.add(counted)
         Draws.before(self)

@@ -47,6 +47,7 @@ from ftrun.inject.zero_edit.frames import (
     stack,
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
+from ftrun.inject.zero_edit.lane import Lane
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, follow
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.models import Models
@@ -97,14 +98,15 @@ class Loop:
             lambda: self._carried.life if self._has_stepped else "",
         )
         self._tensors = Tensors(lambda: [*self.models.wrapped, *self.models.loose_roots()])
+        self._sparing = Sparing(self._needs_place)
         self._noting = Noting(
             self._frameworks,
             self.counters,
             self._tensors,
             lambda: self.manager().exchanges.place(),
-            Sparing(self._needs_place),
+            self._sparing,
         )
-        self.models = Models(self.mates, self.manager, self.before_forward, self._noting.evaluation)
+        self.models = Models(self.mates, self.manager, self.before_forward, self._evaluation)
         if self.mates.are_several:
             self.models.on_first = self._look_for_peers
         self.stepping = Stepping(
@@ -135,6 +137,7 @@ class Loop:
         self._ending = Ending(self._carried, self._tensors)
         self._first: Noted | None = None
         self._standing = Standing()
+        self._lane = Lane(lambda: self.manager().awaits_newcomers, self._noting.leave_lane)
         self._peers_at: Place | None = None  # before this replica has joined them
         self._begun_with: tuple[tuple[str, Values], ...] = ()
         self._has_loaded = False
@@ -238,6 +241,7 @@ class Loop:
         """A loader is asked for its next batch."""
         if not self.models.wrapped:
             return
+        self._lane.close()
         self._ending.before_draw()
         wanted = self._joins_at()
         if wanted and digest(stack()) == wanted:
@@ -245,6 +249,10 @@ class Loop:
         self._noting.draw(iterator)
         if isinstance(iterator, ExactIterator) and not self._ending.has_followed:
             self._begin_at_draw(iterator)
+
+    def _evaluation(self) -> None:
+        self._lane.close()
+        self._noting.evaluation()
 
     def loader_ended(self, iterator: LoaderIterator) -> None:
         """A loader has no further batch."""
@@ -275,6 +283,13 @@ class Loop:
         Returns:
             False if the pass does not count, because the peers have finished.
         """
+        if self._lane.iterator is not None:
+            if self.in_step:
+                return True
+            if self._lane.is_drawn:
+                self._begin_in_lane()
+                return True
+            self._lane.close()
         draws = self._noting.training()
         self._set_begun_with()
         if self.in_step or self._ending.has_followed:
@@ -312,13 +327,47 @@ class Loop:
         manager = self.manager()
         if not self._has_stepped:
             self._take_charge(manager)
-        loaded = self._start(manager, allow_heal=place is not None)
+        self._come_back(self._start(manager, allow_heal=place is not None), draws)
+        self._show_place(manager)
+
+    def _come_back(self, loaded: Place | None, draws: list[LoaderIterator]) -> None:
+        """A replica has healed that has trained before: go to its peers' place, if it was out of
+        the quorum for some steps."""
         if loaded is not None and not self._standing.is_like(loaded):
-            # It was out of the quorum for some steps.
             is_drawn = not any(x.begins_steps for x in draws)
             self._go_to(loaded, draws[0] if draws else None, is_drawn=is_drawn)
             self._standing.is_at(loaded)
+
+    def _begin_in_lane(self) -> None:
+        """Begin a step at which nothing is to be looked at, unless this replica heals in it."""
+        manager = self.manager()
+        self._has_loaded = False
+        manager.start_quorum(allow_heal=False)
+        if not (self._has_loaded or manager.is_healing()):
+            self._lane.is_begun = self.in_step = True
+            return
+        self._lane.close()
+        draws = self._noting.training()
+        self._standing.goes_on(self._noting.numbers(draws, self._standing.functions))
+        self._come_back(self._start(manager, allow_heal=False, is_begun=True), draws)
         self._show_place(manager)
+
+    def _open_lane(self, iterator: LoaderIterator | None, manager: Manager) -> None:
+        """After a step: go through the next ones without a look, if they are short."""
+        if self._needs_place() or self._begun_with or self.mates.are_several:
+            iterator = None
+        step, due_in_s = manager.current_step(), self._sparing.due_in_s
+        if not self._lane.look(iterator, self._standing.ranges, step, due_in_s):
+            return
+        self._standing.goes_through(self._lane.numbers)
+        shown = self._standing.shown
+
+        def encode(step: int) -> str | None:
+            is_now = self._lane.is_begun and manager.current_step() == step
+            return shown().encode() if is_now else None
+
+        manager.progress.position = lambda: summary(shown())
+        manager.exchanges.show_place_now(encode)
 
     def _needs_place(self) -> bool:
         """Whether the next step must have a place, because it may be asked for one.
@@ -349,15 +398,16 @@ class Loop:
         manager.progress.position = lambda: summary(shown())
         manager.exchanges.show_place(lambda: shown().encode())
 
-    def _start(self, manager: Manager, *, allow_heal: bool) -> Place | None:
+    def _start(self, manager: Manager, *, allow_heal: bool, is_begun: bool = False) -> Place | None:
         """Begin a step; the peers' place, if this replica has healed to it.
 
         A heal that is interrupted leaves nothing: the step is void, and the next one heals.
         """
         while True:
-            self._has_loaded = False
-            manager.start_quorum(allow_heal=allow_heal)
-            place = None
+            if not is_begun:
+                self._has_loaded = False
+                manager.start_quorum(allow_heal=allow_heal)
+            is_begun, place = False, None
             if self._has_loaded and manager.current_step():
                 place = self._loaded_place()
             lacks = manager.is_healing() or (place is None and self._has_loaded)
@@ -378,13 +428,20 @@ class Loop:
             self.in_step = False
             self.steps += 1
             self._ending.step_ended()
+            if self._outcome and self._lane.is_begun:
+                self._lane.committed()
+                self._standing.step_ended()
+                return True
+            self._lane.close()
             if self._outcome:
                 self._mark(self.manager())
                 if self._trial is not None:
                     self._trial.committed(self.manager(), self._facts)
             self._standing.step_ended()
             self.lost += not self._outcome
-            self._noting.commit()
+            last = self._noting.commit()
+            if self._outcome:
+                self._open_lane(last, self.manager())
         return self._outcome
 
     def _replays_left(self) -> int | None:
@@ -541,6 +598,7 @@ class Loop:
 
     def ends(self) -> None:
         """The script has ended well: wait for replicas that must heal once more."""
+        self._lane.close()
         if self._manager is not None and not self.models.wrapped:
             part(self._manager.exchanges, self._here.quorum_timeout_s)
             return

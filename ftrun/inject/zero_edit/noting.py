@@ -104,8 +104,7 @@ class Noting:
         if not (is_noted or is_first) and iterator.drawn_again:
             if iterator.noted is None:
                 iterator.noted = self._pass()
-                is_known = iterator.is_training and iterator.learned == iterator.cursor.held
-                self._sole = iterator if is_known and OPEN.has_only(iterator) else None
+                self._look_if_sole(iterator)
             return
         began = time.thread_time()
         frames = script_frames()
@@ -119,6 +118,11 @@ class Noting:
             iterator.noted = self._note(here, frames) if is_noted else self._pass()
         if is_noted:
             self._sparing.took(time.thread_time() - began)
+            self._look_if_sole(iterator)
+
+    def _look_if_sole(self, iterator: LoaderIterator) -> None:
+        is_known = iterator.is_training and iterator.learned == iterator.cursor.held
+        self._sole = iterator if is_known and OPEN.has_only(iterator) else None
 
     def stands(self, draws: Sequence[LoaderIterator]) -> Noted:
         """The script where it stands, in a step without a draw of its own.
@@ -188,16 +192,17 @@ class Noting:
             for iterator in sorted(ended, key=lambda x: x.noted.order)[-1:]:
                 iterator.is_training = True
 
-    def commit(self) -> None:
-        """A step has ended."""
+    def commit(self) -> LoaderIterator | None:
+        """A step has ended; the iterator that gave its only batch, if there is no other one."""
         self._steps_without += 1
         self._sparing.step_ended()
         sole, self._sole = self._sole, None
         if sole is not None and OPEN.has_only(sole):
+            is_steady = sole.cursor.is_steady
             sole.is_fresh, sole.noted = False, None
             sole.cursor.commit()
             OPEN.commit()
-            return
+            return sole if is_steady else None
         opened = OPEN.all()
         for iterator in opened:
             is_next = not iterator.is_training and any(
@@ -207,6 +212,7 @@ class Noting:
             iterator.noted = None
             iterator.cursor.commit()
         OPEN.commit()
+        return None
 
     def place(self, draws: Sequence[LoaderIterator], noted: Noted, first: Noted) -> Place | None:
         """The place of a step that is noted; None: peers cannot be set to it, but to a later one.
@@ -255,10 +261,16 @@ class Noting:
         """
         if self._sole is None and self._is_unclear(draws):
             return None
-        loaders = [
-            (x.spot, x.number, x.epoch, x.cursor.first or 0, x.cursor.held, *x.made) for x in draws
-        ]
+        loaders = [x.numbers(x.cursor.first or 0) for x in draws]
         return loaders, RANGES.current(functions)
+
+    def leave_lane(self, iterator: LoaderIterator, is_drawn: bool) -> None:
+        """The steps of ``iterator`` are looked at again. ``is_drawn``: its batch of this one, which
+        is passed, was drawn in the lane."""
+        self._steps_without = 0
+        if is_drawn:
+            self._sparing.passes()
+            iterator.noted = self._pass()
 
     def _is_unclear(self, draws: Sequence[LoaderIterator]) -> bool:
         if not draws:

@@ -48,6 +48,15 @@ class Sparing:
         """To note this step has taken so much of the processor, in a part of several perhaps."""
         self._took_s += seconds
 
+    @property
+    def due_in_s(self) -> float:
+        """When a step is noted again."""
+        return max(0.0, self._noted_at + self._took_s / SHARE - clock.now())
+
+    def passes(self) -> None:
+        """This step is passed: its first draw was not looked at."""
+        self._is_noted = False
+
     def step_ended(self) -> None:
         """The next draw is that of another step."""
         self._is_noted = None

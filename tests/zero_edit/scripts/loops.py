@@ -309,7 +309,40 @@ def pairs(rank):
     return {"model": model.module}, {"again": again, "epoch": epoch, "seen": seen, "steps": steps}
 
 
+def fast(rank):
+    """Steps of a few milliseconds, and evaluations by another loader between them."""
+    x, y = data(rank)
+    shared = torch.randn(40, 6, generator=torch.Generator().manual_seed(4))
+    marked = TensorDataset(torch.arange(500), x.repeat(6, 1)[:500], y.repeat(6, 1)[:500])
+    sampler = DistributedSampler(marked, num_replicas=1, rank=0, seed=3)
+    loader, checks = DataLoader(marked, 1, sampler=sampler), DataLoader(TensorDataset(shared), 20)
+    model = DDP(small())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    average = {k: v.clone() for k, v in model.module.state_dict().items()}
+    steps, seen, found = 0, 0, 0
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for numbers, bx, by in loader:
+            moment.at(f"fast {steps}")
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(bx), by).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for key, value in model.module.state_dict().items():
+                    average[key].lerp_(value, 0.05)
+            seen += steps * int(numbers[0])
+            steps += 1
+            if steps % 200 == 0:
+                with torch.no_grad():
+                    found += sum(len(model.module(z)) for (z,) in checks)
+    slow = small()
+    slow.load_state_dict(average)
+    facts = {"epoch": epoch, "found": found, "seen": seen, "steps": steps}
+    return {"model": model.module, "average": slow}, facts
+
+
 SHAPES = {
+    "fast": fast,
     "again": again,
     "pairs": pairs,
     "stream": stream,

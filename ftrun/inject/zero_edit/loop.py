@@ -28,30 +28,29 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.errors import UserError
 from ftrun.inject.zero_edit import charge, tensors, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
-from ftrun.inject.zero_edit.counters import Counters, Taken
-from ftrun.inject.zero_edit.counting import RANGES
+from ftrun.inject.zero_edit.counters import Counters
 from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactIterator, ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.frames import (
     Spot,
-    Values,
     call_site,
     stack,
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.lane import Lane
-from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, follow
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.models import Models
-from ftrun.inject.zero_edit.noting import Noted, Noting, matched
+from ftrun.inject.zero_edit.moving import Moving
+from ftrun.inject.zero_edit.noting import Noted, Noting
+from ftrun.inject.zero_edit.peers import Peers
 from ftrun.inject.zero_edit.place import Place, digest, summary
 from ftrun.inject.zero_edit.randomness import renew_random
 from ftrun.inject.zero_edit.reading import come_near
@@ -90,6 +89,7 @@ class Loop:
         self.steps = self.lost = 0
         self.on_world: Callable[[], None] = lambda: None
         self.mates = Mates(here)
+        self._peers = Peers(here, self.mates, self.manager)
         self._frameworks = Frameworks()
         self.counters = Counters(
             here,
@@ -108,7 +108,7 @@ class Loop:
         )
         self.models = Models(self.mates, self.manager, self.before_forward, self._evaluation)
         if self.mates.are_several:
-            self.models.on_first = self._look_for_peers
+            self.models.on_first = self._peers.look
         self.stepping = Stepping(
             self.models.has_parameter_of,
             self.commit,
@@ -138,21 +138,27 @@ class Loop:
         self._first: Noted | None = None
         self._standing = Standing()
         self._lane = Lane(lambda: self.manager().awaits_newcomers, self._noting.leave_lane)
-        self._peers_at: Place | None = None  # before this replica has joined them
-        self._begun_with: tuple[tuple[str, Values], ...] = ()
         self._has_loaded = False
         self._has_stepped = False
         self._outcome = True
         self._is_told = False
-        self._lacking: list[str] = []
         self._trial = trial_of(here)
+        self._moving = Moving(
+            here,
+            lambda: self.mates.is_lead,
+            self.counters,
+            self._tensors,
+            self._ending,
+            self._set_exchanges,
+            self._trial,
+        )
         if self._trial is not None:
             self._noting.look = self._trial.look
         self.drafts = Drafts(self.mates.rank)
         self.rewriting = Rewriting(
             self.drafts,
             is_successor=here.restarts > 0 or bool(here.snapshot_dir),
-            has_world=self._knows_peers,
+            has_world=lambda: self._peers.can_be_found,
             joins=lambda: bool(self._joins_at()),
             has_begun=lambda: self._has_stepped,
         )
@@ -194,46 +200,7 @@ class Loop:
 
     def _joins_at(self) -> str:
         """The stack at which the peers draw, if they train and this replica has not joined."""
-        if self._has_stepped:
-            return ""
-        if self._peers_at is None:
-            self._look_for_peers()
-        entry = (self._peers_at or Place()).entry
-        return digest(entry) if entry else ""
-
-    def _knows_peers(self) -> bool:
-        """Whether this worker can find out by itself if peers train."""
-        is_ready = dist.is_available() and dist.is_initialized()
-        return is_ready and (self._peers_at is not None or not self.mates.are_several)
-
-    def _look_for_peers(self) -> None:
-        """Find out where the peers train; mates go by what their lead has found."""
-        limit_s, exchanges = self._here.quorum_timeout_s, self.manager().exchanges
-        text = exchanges.peek_place(limit_s) if self.mates.is_lead else None
-        if self.mates.are_several:
-            text = self.mates.from_lead(exchanges, (text or "").encode(), limit_s).decode() or None
-        self._peers_at = self._snapshot_place() if text is None else Place.decode(text)
-
-    def _peers_now(self) -> Place:
-        self._look_for_peers()
-        return self._peers_at or Place()
-
-    def _snapshot_place(self) -> Place:
-        """Where the snapshot stands that the job goes on from, if no peer trains."""
-        resuming = self.manager().resuming
-        found = None if resuming is None else resuming.find_place()
-        if found is None or not found[0]:
-            return Place()
-        text, replicas = found
-        return Place.decode(text).among(replicas, self._here.replicas)
-
-    def _loaded_place(self) -> Place | None:
-        """The place of the state that was loaded: the snapshot's, or the peers'."""
-        manager = self.manager()
-        if manager.resuming is not None and manager.resuming.position:
-            return self._snapshot_place()
-        text = manager.healed_place
-        return Place.decode(text) if text else None
+        return "" if self._has_stepped else self._peers.entry
 
     # ------------------------------------------------------------ draws
 
@@ -291,7 +258,7 @@ class Loop:
                 return True
             self._lane.close()
         draws = self._noting.training()
-        self._set_begun_with()
+        self._moving.step_begins()
         if self.in_step or self._ending.has_followed:
             return not self._ending.has_followed
         self.exactly_once.expect()
@@ -305,7 +272,7 @@ class Loop:
         return True
 
     def _stands_elsewhere(self) -> None:
-        peers = (self._peers_at or Place()).words()
+        peers = self._peers.place.words()
         raise UserError(
             f"this replica was started again, and has come to a training step at {stack()[0]} "
             f"without passing the place where its peers are ({peers}): it cannot follow them. "
@@ -335,7 +302,7 @@ class Loop:
         the quorum for some steps."""
         if loaded is not None and not self._standing.is_like(loaded):
             is_drawn = not any(x.begins_steps for x in draws)
-            self._go_to(loaded, draws[0] if draws else None, is_drawn=is_drawn)
+            self._moving.go_to(loaded, draws[0] if draws else None, is_drawn=is_drawn)
             self._standing.is_at(loaded)
 
     def _begin_in_lane(self) -> None:
@@ -354,7 +321,7 @@ class Loop:
 
     def _open_lane(self, iterator: LoaderIterator | None, manager: Manager) -> None:
         """After a step: go through the next ones without a look, if they are short."""
-        if self._needs_place() or self._begun_with or self.mates.are_several:
+        if self._needs_place() or self._moving.is_on_its_way or self.mates.are_several:
             iterator = None
         step, due_in_s = manager.current_step(), self._sparing.due_in_s
         if not self._lane.look(iterator, self._standing.ranges, step, due_in_s):
@@ -409,7 +376,7 @@ class Loop:
                 manager.start_quorum(allow_heal=allow_heal)
             is_begun, place = False, None
             if self._has_loaded and manager.current_step():
-                place = self._loaded_place()
+                place = self._peers.loaded()
             lacks = manager.is_healing() or (place is None and self._has_loaded)
             # At step 0 all begin at the same place. Mates go on together, or not at all.
             if not self.mates.any(lacks and manager.current_step() > 0):
@@ -480,65 +447,23 @@ class Loop:
         self._first = replace(noted, read=noted.read.without_containers())
         self._tensors.begin()
         self._take_charge(manager)
-        if self._peers_at is not None:
+        if self._peers.are_looked_for:
             who = f"replica {self._here.replica_id}"
-            come_near(iterator, self._peers_now, who=who, tells=self.mates.is_lead)
+            come_near(iterator, self._peers.now, who=who, tells=self.mates.is_lead)
         loaded = self._start(manager, allow_heal=True)
         if loaded is None:
             self.rewriting.begun()
             return  # the peers have gone: nobody to heal from, so it begins at the beginning
         self.rewriting.joined()
         renew_random(self.mates.rank, manager.current_step())
-        self._go_to(loaded, iterator, is_drawn=False)
+        self._moving.go_to(loaded, iterator, is_drawn=False)
         self._standing.is_at(loaded)
         self._frameworks.capture()
         self._show_place(manager)
 
-    def _go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
-        """Set loops, counters and loaders.
-
-        Args:
-            first: the iterator of this step's first draw.
-            is_drawn: this step's batches are drawn already.
-        """
-        problems = [
-            f"its loop at {spot} does not come to {number}"
-            for spot, number in place.ranges
-            if not RANGES.set(spot, number)
-        ]
-        problems += self.counters.unlike_loops(place)
-        found, without = matched(place.loaders, first)
-        places = [(x, iterator, iterator.facts()) for x, iterator in found]
-        taken = self.counters.take(place)
-        taken.changed += self._tensors.words
-        taken.lacking += self._tensors.lacking
-        self._lacking = taken.lacking
-        taken.lacking += [f"the batches of the loader at {x.spot}" for x in without]
-        if place.commits and not place.has_finished:
-            taken.lacking.append(f"what was counted in the last {place.commits} steps")
-        self._begun_with = () if is_drawn else place.begun_with
-        if place.has_finished:
-            self._ending.follow(place.commits)
-        moved = []
-        for loader, iterator, facts in places:
-            set_to = iterator.move_to if is_drawn else iterator.go_to
-            by = set_to(loader.epoch, loader.drawn, anew=iterator.facts() != facts)
-            iterator.cursor.held = loader.held
-            if iterator.spot != loader.spot:  # its peers have come to a later one of this loop
-                iterator.spot, iterator.number = loader.spot, loader.number
-            moved.append((iterator, by))
-        follow(moved)
+    def _set_exchanges(self, index: int, behind: int) -> None:
         self._noting.has_place = True
-        self.manager().exchanges.set_place(place.exchanges, behind=self._ending.replays)
-        self._tell_joined(place, taken)
-        if problems:
-            raise UserError(f"this replica cannot follow its peers: {'; '.join(problems)}")
-
-    def _set_begun_with(self) -> None:
-        """The newcomer's first step begins: the script has set counters on its way here."""
-        if self._begun_with:
-            values, self._begun_with = dict(self._begun_with), ()
-            self.counters.set_begun_with(values)
+        self.manager().exchanges.set_place(index, behind=behind)
 
     # ------------------------------------------------------------ the beginning and the end
 
@@ -563,16 +488,6 @@ class Loop:
         if not self.mates.rank and self._has_stepped and not self._ending.has_followed:
             told.made_late(call_site(), what, self.steps)
 
-    def _tell_joined(self, place: Place, taken: Taken) -> None:
-        if self.mates.is_lead or taken.of_its_own:
-            who = f"replica {self._here.replica_id}"
-            if not self.mates.is_lead:
-                who += f" (its worker {self._here.group_rank})"
-            is_new = not taken.has_left and not self._here.restarts
-            told.say(f"{who} joined at {place.words()}{taken.words(is_new=is_new)}")
-        if self._trial is not None and self.mates.is_lead:
-            self._trial.joined, self._trial.set_to = place.words(), taken.changed
-
     def _facts(self) -> dict[str, Any]:
         """For the report of a trial."""
         carried, loose = charge.parts(self.models, self.stepping)
@@ -588,7 +503,7 @@ class Loop:
             "loose": loose,
             "tensors": tensors,
             "changing": self._tensors.changing(),
-            "lacking": self._lacking,
+            "lacking": self._moving.lacking,
         }
 
     def raised(self, error: BaseException) -> None:

@@ -1,0 +1,125 @@
+"""A replica is set to its peers' place: loops, counters, tensors beside the modules, and loaders.
+
+Not here: when that is done (loop.py), and how the state itself heals (training/healing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ftrun.errors import UserError
+from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.counters import Counters, Taken
+from ftrun.inject.zero_edit.counting import RANGES
+from ftrun.inject.zero_edit.ending import Ending
+from ftrun.inject.zero_edit.frames import Values
+from ftrun.inject.zero_edit.loaders import LoaderIterator, follow
+from ftrun.inject.zero_edit.noting import matched
+from ftrun.inject.zero_edit.place import LoaderPlace, Place
+from ftrun.inject.zero_edit.tensors import Tensors
+from ftrun.inject.zero_edit.trial import Trial
+from ftrun.training.context import WorkerContext
+
+
+class Moving:
+    """Of one replica. For the main thread.
+
+    Args:
+        here: this worker. ``is_lead``: whether it speaks for its replica.
+        counters, tensors: of the script; ``ending``: its end.
+        set_exchanges: set the count of exchanges, and the steps that it goes through again.
+        trial: of ``ftrun check``; None: this is none.
+
+    Attributes:
+        lacking: what the last place could not set, in words.
+        is_on_its_way: counters are still to be set when the first step begins.
+    """
+
+    def __init__(
+        self,
+        here: WorkerContext,
+        is_lead: Callable[[], bool],
+        counters: Counters,
+        tensors: Tensors,
+        ending: Ending,
+        set_exchanges: Callable[[int, int], None],
+        trial: Trial | None,
+    ) -> None:
+        self.lacking: list[str] = []
+        self._here, self._is_lead = here, is_lead
+        self._counters, self._tensors, self._ending = counters, tensors, ending
+        self._set_exchanges, self._trial = set_exchanges, trial
+        self._begun_with: tuple[tuple[str, Values], ...] = ()
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether counters are still to be set, when the first step begins."""
+        return bool(self._begun_with)
+
+    def go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
+        """Set all to ``place``, and tell it.
+
+        Args:
+            first: the iterator of this step's first draw.
+            is_drawn: this step's batches are drawn already.
+
+        Raises:
+            UserError: some loop cannot be set.
+        """
+        problems = [
+            f"its loop at {spot} does not come to {number}"
+            for spot, number in place.ranges
+            if not RANGES.set(spot, number)
+        ]
+        problems += self._counters.unlike_loops(place)
+        found, without = matched(place.loaders, first)
+        facts = [iterator.facts() for _, iterator in found]
+        taken = self._counters.take(place)
+        taken.changed += self._tensors.words
+        taken.lacking += self._tensors.lacking
+        taken.lacking += [f"the batches of the loader at {x.spot}" for x in without]
+        if place.commits and not place.has_finished:
+            taken.lacking.append(f"what was counted in the last {place.commits} steps")
+        self.lacking = taken.lacking
+        self._begun_with = () if is_drawn else place.begun_with
+        if place.has_finished:
+            self._ending.follow(place.commits)
+        _move(found, facts, is_drawn=is_drawn)
+        self._set_exchanges(place.exchanges, self._ending.replays)
+        self._tell(place, taken)
+        if problems:
+            raise UserError(f"this replica cannot follow its peers: {'; '.join(problems)}")
+
+    def step_begins(self) -> None:
+        """The newcomer's first step begins: the script has set counters on its way here."""
+        if self._begun_with:
+            values, self._begun_with = dict(self._begun_with), ()
+            self._counters.set_begun_with(values)
+
+    def _tell(self, place: Place, taken: Taken) -> None:
+        if self._is_lead() or taken.of_its_own:
+            who = f"replica {self._here.replica_id}"
+            if not self._is_lead():
+                who += f" (its worker {self._here.group_rank})"
+            is_new = not taken.has_left and not self._here.restarts
+            told.say(f"{who} joined at {place.words()}{taken.words(is_new=is_new)}")
+        if self._trial is not None and self._is_lead():
+            self._trial.joined, self._trial.set_to = place.words(), taken.changed
+
+
+def _move(
+    found: Sequence[tuple[LoaderPlace, LoaderIterator]],
+    facts: Sequence[list[Values]],
+    *,
+    is_drawn: bool,
+) -> None:
+    """Set iterators to their places. ``facts``: of each, before the counters were set."""
+    moved = []
+    for (loader, iterator), before in zip(found, facts, strict=True):
+        set_to = iterator.move_to if is_drawn else iterator.go_to
+        by = set_to(loader.epoch, loader.drawn, anew=iterator.facts() != before)
+        iterator.cursor.held = loader.held
+        if iterator.spot != loader.spot:  # its peers have come to a later one of this loop
+            iterator.spot, iterator.number = loader.spot, loader.number
+        moved.append((iterator, by))
+    follow(moved)

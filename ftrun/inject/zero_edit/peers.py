@@ -1,0 +1,82 @@
+"""Where the peers of a replica stand: before it has joined them, and when it has healed from them.
+
+Not here: how a replica is set to their place (loop.py), what a place is (place.py), how it is asked
+for (training/exchanges.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.distributed as dist
+
+from ftrun.inject.zero_edit.mates import Mates
+from ftrun.inject.zero_edit.place import Place, digest
+from ftrun.training.context import WorkerContext
+from ftrun.training.manager import Manager
+
+
+class Peers:
+    """Of one replica. For the main thread.
+
+    Args:
+        here: this worker; ``mates``: the workers of its replica.
+        manager: gives the Manager, and makes it if there is none.
+    """
+
+    def __init__(self, here: WorkerContext, mates: Mates, manager: Callable[[], Manager]) -> None:
+        self._here, self._mates, self._manager = here, mates, manager
+        self._at: Place | None = None
+
+    @property
+    def are_looked_for(self) -> bool:
+        """Whether it is known where they stand, or that none trains."""
+        return self._at is not None
+
+    @property
+    def can_be_found(self) -> bool:
+        """Whether this worker can find out by itself if they train."""
+        is_ready = dist.is_available() and dist.is_initialized()
+        return is_ready and (self.are_looked_for or not self._mates.are_several)
+
+    @property
+    def place(self) -> Place:
+        """Where they stood when they were looked for; an empty one: none trains."""
+        return self._at or Place()
+
+    @property
+    def entry(self) -> str:
+        """A digest of the stack at which they draw; "": none trains."""
+        if self._at is None:
+            self.look()
+        return digest(self.place.entry) if self.place.entry else ""
+
+    def look(self) -> None:
+        """Find out where they stand; mates go by what their lead has found."""
+        limit_s, exchanges = self._here.quorum_timeout_s, self._manager().exchanges
+        text = exchanges.peek_place(limit_s) if self._mates.is_lead else None
+        if self._mates.are_several:
+            text = self._mates.from_lead(exchanges, (text or "").encode(), limit_s).decode() or None
+        self._at = self._of_snapshot() if text is None else Place.decode(text)
+
+    def now(self) -> Place:
+        """Where they stand now."""
+        self.look()
+        return self.place
+
+    def loaded(self) -> Place | None:
+        """The place of the state that was loaded: the snapshot's, or that of the donors."""
+        manager = self._manager()
+        if manager.resuming is not None and manager.resuming.position:
+            return self._of_snapshot()
+        text = manager.healed_place
+        return Place.decode(text) if text else None
+
+    def _of_snapshot(self) -> Place:
+        """Where the snapshot stands that the job goes on from, if no peer trains."""
+        resuming = self._manager().resuming
+        found = None if resuming is None else resuming.find_place()
+        if found is None or not found[0]:
+            return Place()
+        text, replicas = found
+        return Place.decode(text).among(replicas, self._here.replicas)

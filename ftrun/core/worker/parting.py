@@ -144,11 +144,12 @@ class Parting:
     def answered(self, ask: AskPeer, found: Sequence[Contribution], now: float) -> None:
         """A peer has told its stage. At another state of the same step, one of both has to heal."""
         state = self._shown.state
-        if state is None or found[0].what != state.lineage:
+        told = {str(stage.value).encode(): stage for stage in Stage}.get(found[0].body)
+        if state is None or told is None or found[0].what != state.lineage:
             self.failed(ask, now, reached=True)
             return
         for peer in self._asked(ask):
-            peer.stage = Stage(int(found[0].body))
+            peer.stage = told
 
     def failed(self, ask: AskPeer, now: float, *, reached: bool) -> None:
         """A peer has not come to the stage, or was not reached: it has died, or has left.

@@ -231,8 +231,14 @@ class Loop:
     def _catch_up(self) -> None:
         """What follows the loop, such as an evaluation, sees the peers' state."""
         manager = self.manager()
-        while self.mates.any(not manager.catch_up()):
-            pass  # interrupted: each try waits for a quorum, which has a deadline
+        try:
+            while self.mates.any(not manager.catch_up()):
+                pass  # interrupted: each try waits for a quorum, which has a deadline
+        except TimeoutError as error:
+            told.say(
+                f"replica {self._here.replica_id} has lost its last step, and goes on with the "
+                f"state before it: {error}"
+            )
         self._outcome = True
 
     def _begin_at_draw(self, iterator: ExactIterator) -> None:

@@ -57,6 +57,17 @@ def assert_no_step_is_lost(job: Job, replica: str) -> None:
         assert any(step == at for found in job.records().values() for at, _, _ in found), step
 
 
+def committed_alone(job: Job) -> int:
+    """How often replica 2 has committed a step whose result reached nobody else before it died.
+
+    The survivors repair that step without it, and the count of the mode's steps begins again.
+    """
+    records = job.records()
+    of_others = {x for name, found in records.items() if name[0] != "2" for x in found}
+    own = [found[-1] for name, found in records.items() if name[0] == "2" and found]
+    return sum(last not in of_others for last in own)
+
+
 def repaired(mode: str) -> dict[str, list[str]]:
     told = "infinite" if mode == "skipped" else "survivors"
     return {replica: [f"{told} committed"] for replica in "01"}
@@ -71,7 +82,8 @@ def test_a_death_in_the_middle_of_a_step_is_repaired(tmp_path: Path) -> None:
     deaths = re.findall(r"replica 2 \(pid \d+\) died: SIGKILL", job.text())
     # A survivor that healed over the step of a death has not repaired it: the next step is tried.
     healed = re.findall(r"Replica [01] healed from", job.text())
-    assert len(FEW) <= len(deaths) <= len(FEW) + len(healed), job.text()
+    more = len(healed) + committed_alone(job)
+    assert len(FEW) <= len(deaths) <= len(FEW) + more, (job.records(), job.text())
 
 
 @pytest.mark.slow

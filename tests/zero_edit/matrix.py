@@ -30,7 +30,8 @@ class Case:
     """One script, its arguments, and who is killed when (``RANK@MOMENT``).
 
     ``needs``: the package that the script imports beside torch. ``late``: the rank of a replica
-    that takes its time to begin again. ``workers``: of each replica.
+    that takes its time to begin again. ``workers``: of each replica. ``step_s``: how long a step
+    takes at least.
     """
 
     script: str
@@ -40,9 +41,11 @@ class Case:
     replicas: int = REPLICAS
     late: str = ""
     workers: int = 1
+    step_s: str = STEP_S
 
     def __str__(self) -> str:
         several = f" ({self.workers} workers per replica)" if self.workers > 1 else ""
+        several += "" if self.step_s == STEP_S else " (short steps)"
         late = f", {self.late} back late" if self.late else ""
         kills = f": {self.kills}{late}" if self.kills else ""
         return f"{self.script} {self.args}".strip() + several + kills
@@ -113,7 +116,7 @@ def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome
             "FTRUN_TEST_DIR": str(directory),
             "FTRUN_TEST_KILLS": case.kills,
             "FTRUN_TEST_LATE": case.late,
-            "FTRUN_TEST_STEP_S": STEP_S,
+            "FTRUN_TEST_STEP_S": case.step_s,
         },
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -160,9 +163,19 @@ def _in_pairs(script: str, args: str, *moments: str) -> list[Case]:
     ]
 
 
+def _at_the_end(script: str, args: str, moment: str, *, workers: int = 1) -> list[Case]:
+    """Steps are so short that few are noted, and a replica is back when the others have finished:
+    it goes through several steps again."""
+    return [
+        Case(script, args, f"{rank}@{moment}", late=rank, workers=workers, step_s="0")
+        for rank in ("0", str(workers))
+    ]
+
+
 FULL = ("train 0 1", "train 1 7", "evaluation 1", "save 1", "set-up", "the end")
 QUICK = (
     Case("full.py", "--ema --accum 2", "1@evaluation 1"),
+    Case("full.py", "--ema --accum 2", "1@evaluation 1", late="1", step_s="0"),
     Case("kept.py", "", "1@train 2 2,0@train 3 5"),
     Case("beside.py", "", "1@train 1 3,0@the end"),
     Case("compiled.py", "step", "1@train 1 3"),
@@ -209,14 +222,36 @@ CASES: tuple[Case, ...] = (
     *_in_pairs("sharded.py", "", "train 0 1", "train 1 7", "evaluation 1", "set-up", "the end"),
     *_in_pairs("sharded.py", "--hsdp --accum 2", "train 1 3", "evaluation 1"),
     *_in_pairs("sharded.py", "--compile", "train 1 3"),
+    *_at_the_end("full.py", "", "train 1 7"),
+    *_at_the_end("full.py", "--ema --accum 2", "evaluation 1"),
+    *_at_the_end("full.py", "--amp", "train 1 3"),
+    *_at_the_end("full.py", "--stop --epochs 6", "train 2 3"),
+    *_at_the_end("full.py", "", "train 1 3", workers=2),
+    *_at_the_end("kept.py", "", "train 2 4"),
+    *_at_the_end("beside.py", "", "train 1 3"),
+    *_at_the_end("compiled.py", "step", "train 1 3"),
+    *_at_the_end("loops.py", "while", "train 20"),
+    *_at_the_end("loops.py", "range", "train 20"),
+    *_at_the_end("loops.py", "fast", "fast 451"),
+    *_at_the_end("loops.py", "two", "train 20"),
+    *_at_the_end("loops.py", "resume", "train 2 2"),
+    *_at_the_end("loops.py", "ahead", "train 20"),
+    *_at_the_end("loops.py", "prefetch", "train 20"),
+    *_at_the_end("loops.py", "early", "train 20"),
+    *_at_the_end("loops.py", "again", "train 20"),
+    *_at_the_end("loops.py", "pairs", "train 8"),
+    *_at_the_end("loops.py", "stream", "train 20"),
+    *_at_the_end("sharded.py", "", "train 1 7", workers=2),
 )
 
 
 def _framework(needs: str, script: str, args: str, early: int, late: int) -> list[Case]:
-    """Each slot, both in turn, both at once, and one that has come to the end."""
+    """Each slot, both in turn, both at once, one that has come to the end, and one that is back
+    late."""
     kills = (f"1@train {early}", f"0@train {early}", f"0@train {early},1@train {late}")
     more = (f"0@train {late},1@train {late}", "0@the end", "1@the end")
-    return [Case(script, args, kill, needs, 2) for kill in (*kills, *more)]
+    back_late = Case(script, args, f"1@train {early}", needs, 2, late="1", step_s="0")
+    return [*(Case(script, args, kill, needs, 2) for kill in (*kills, *more)), back_late]
 
 
 FRAMEWORKS: tuple[Case, ...] = (

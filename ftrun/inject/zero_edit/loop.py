@@ -265,8 +265,11 @@ class Loop:
             self._lane.close()
         draws = self._noting.training()
         self._moving.step_begins()
-        if self.in_step or self._ending.has_followed:
-            return not self._ending.has_followed
+        if self._ending.has_followed:
+            self.in_step = True  # of a step that it goes through again
+            return False
+        if self.in_step:
+            return True
         self.exactly_once.expect()
         wanted = self._joins_at()
         if wanted and digest(stack()) == wanted:
@@ -394,7 +397,9 @@ class Loop:
     def commit(self) -> bool:
         """The first optimizer steps: whether it may. Further ones of the same step follow it."""
         if self._ending.has_followed:
-            self._replay()
+            if self.in_step:
+                self.in_step = False
+                self._replay()
             return False
         if self.in_step:
             self._outcome = self.manager().should_commit()

@@ -57,7 +57,7 @@ from ftrun.training.engine import Engine
 log = logging.getLogger(__name__)
 
 QUESTION_TIMEOUT_S = 10.0
-"""Above the time that a peer waits for its answer before it says: not yet."""
+"""Longer than a peer waits for its own answer before it replies "not yet"."""
 RETRY_S = 0.05
 NOTICE_AFTER_S = 20.0
 STAGE_ANSWER_S, STAGE_TIMEOUT_S = 0.2, 2.0
@@ -245,10 +245,10 @@ class Exchanges:
     ) -> str:
         """The place of the donors of ``quorum`` at ``step``. For the thread that fetches a state.
 
-        It is one donor's answer, because values that nobody reduces differ between replicas.
+        All of it is one donor's, because values that nobody reduces differ between replicas.
 
         Raises:
-            PeerError: none has told it within ``timeout_s``, or before ``is_over``.
+            PeerError: no donor has answered within ``timeout_s``, or before ``is_over``.
         """
         asking = AskingDonors(self._context.key, step)
         links, deadline = _Links(self._context), clock.now() + timeout_s
@@ -271,7 +271,7 @@ class Exchanges:
         raise PeerError(f"its donors do not tell where they stand at step {step}")
 
     def peek_place(self, timeout_s: float) -> str | None:
-        """Where the replicas that train stand now; None: none trains, or nobody answers."""
+        """Where the replicas that train stand now; None: no replica trains, or none answers."""
         asking, deadline = PeekingAtPlace(self._context.key), clock.now() + timeout_s
         while clock.now() < deadline:
             with self._engine.changed:
@@ -304,10 +304,10 @@ class Exchanges:
         return engine.peers
 
     def slots_that_are_over(self, timeout_s: float) -> frozenset[str]:
-        """The slots whose part in the job is over by now; the lighthouse is asked anew.
+        """Ask the lighthouse again for the slots whose part in the job is over.
 
         Raises:
-            TimeoutError: it does not answer.
+            TimeoutError: it has not answered within ``timeout_s``.
         """
         self._engine.peers = None
         return frozenset(self.peers(timeout_s).finished)
@@ -479,7 +479,7 @@ class _Waiting:
         return max(0.0, self.deadline - clock.now())
 
     def check(self, whom: Sequence[str]) -> None:
-        """Say for whom this waits, now and then.
+        """Log for which replicas this waits, every ``NOTICE_AFTER_S`` seconds.
 
         Raises:
             TimeoutError: the deadline has come, or it gives up.

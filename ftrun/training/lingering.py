@@ -36,7 +36,7 @@ ANSWER_S = 2.0
 NOTICE_AFTER_S = 20.0
 FINISH_INDEX, PART_INDEX = 999_999_997, 999_999_998
 _Broken = RuntimeError
-"""What Gloo raises if a worker of this replica is gone."""
+"""Gloo's error if a worker of this replica is gone."""
 
 
 def linger(
@@ -120,7 +120,7 @@ class _Lingering:
         return False
 
     def _look(self) -> None:
-        """Ask whose part is over; without an answer all stays as it was."""
+        """Ask for the slots whose part is over; without an answer all stays as it was."""
         over: frozenset[str] = frozenset()
         with contextlib.suppress(TimeoutError):
             over = self._exchanges.slots_that_are_over(ANSWER_S)

@@ -2,36 +2,38 @@
 
 Theory of operation. An exchange has a name: the step that comes next (``SET_UP`` before the first
 one) and its number since the last commit. Every replica keeps what it gives and what it has got,
-for the last steps, and all of the set-up, so that whoever comes later reads the same.
+for the last steps, and all of the set-up, so that a replica that comes later reads the same.
 
 A replica asks each member for all contributions that this member keeps under the name; a member
 answers once its own is among them. When all members have answered, the exchange is complete, with
 the union of their contributions. If the quorum changes meanwhile, a new *round* begins: all members
 of the new quorum are asked again, and answer only once they are in that quorum too. From then on
-nobody takes an answer of an earlier round any more. So a dead replica's contribution that one
-survivor has is in the union of all, and the result is the same everywhere (E1), also for one that
-was complete before.
+no member accepts an answer of an earlier round. So if one survivor has a dead replica's
+contribution, it is in the union of all. The result is the same everywhere (E1), also for a replica
+whose exchange was complete before.
 
 A replica that begins with a step, or has healed to it, is *late* for the exchanges of that step and
-of earlier ones: its peers may have completed them. So it peeks first. If a member has something
-under the name and waits for this replica no longer, or has what its predecessor gave, it only
-reads; else it gives like all others. It answers "nothing" under names that its place in the script
-lies behind. While it heals it does not know its place, and does so to whoever has not begun the
-step, because that one begins only after the exchange. If it comes to such a name after all, it
-gives only if nobody has anything. Whoever gives does so before it asks, and whoever is late answers
-"nothing" before it peeks, or not until it has decided. So it never gives what somebody has not
-waited for (E1).
+of earlier ones: its peers may have completed them. So it peeks first: each member shows its
+contributions, but as long as it waits for this replica, only that of this replica's predecessor. If
+they show anything, the late replica only reads; else it gives like all others.
 
-A replica that was left out of a quorum and comes back with its state is late too. What it had given
-to the exchange under way it takes back, and peeks.
+A replica answers "nothing" under names that lie before its place in the script. While it heals it
+does not know its place. Then it answers "nothing" to each peer that has not begun the step, because
+such a peer begins the step only after the exchange. If it comes to such a name after all, it gives
+only if no member has anything. A replica gives its value before it asks. A late one answers
+"nothing" before it peeks, or not until it has decided. So it never gives a value for which some
+member has not waited (E1).
 
-Before the first step there is no quorum; the lighthouse's Roster says who takes part. A replica
-that is started again asks all of them for the contribution *of* its slot, and takes that of its
-predecessor if there is one. A peer that has none forgets its Roster, if that names the predecessor,
-with the answers under way: so it never learns that value later.
+A replica that was left out of a quorum and comes back with its state is late too. It takes back its
+value for the exchange under way, and peeks.
+
+Before the first step there is no quorum; the lighthouse's Roster names the replicas that take part.
+A replica that is started again asks all of them for the contribution *of* its slot, and takes its
+predecessor's if there is one. A peer that is asked forgets a Roster that names the predecessor,
+with the answers under way: so a peer without that contribution never gets it later.
 
 A contribution carries its call site, operation and shape. If they differ under one name, the
-replicas are out of step, and the exchange says who stands where (E2).
+replicas are out of step, and the exchange reports the place of each (E2).
 
 Not here: sockets, waiting, tensors (training/exchanges.py); a worker's quorums (machine.py).
 """
@@ -69,10 +71,10 @@ class ExchangeName:
 
     @staticmethod
     def parse(text: str) -> ExchangeName:
-        """The name that ``path`` has written.
+        """The name in a text that ``path`` has made.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the text is no name of an exchange.
         """
         step, _, index = text.partition(".")
         if not (index.isdecimal() and len(index) < 10):
@@ -116,10 +118,10 @@ class ExchangeQuestion:
 
     @staticmethod
     def parse(path: str) -> ExchangeQuestion:
-        """The question that ``path`` has written.
+        """The question in an address that ``path`` has made.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the address is no question.
         """
         parts = path.split("/")[2:]
         attempt, name, how, of, by, *_ = [*parts, "", "", "", "", ""]
@@ -263,7 +265,7 @@ class Kept:
             self._told.add(slot)
 
     def owes(self, slots: Collection[str]) -> frozenset[str]:
-        """Those of ``slots`` that have not got what this worker has given last."""
+        """The slots among ``slots`` that have not got this worker's last value."""
         others = frozenset(slots) - {self._own_id}
         return others - self._told if self._given is not None else frozenset()
 
@@ -308,7 +310,7 @@ class Kept:
         return frozenset(self._asked_by.get(replica_id, ()))
 
     def roster_asked(self) -> None:
-        """This worker asks the lighthouse who is there; the answer knows what was before."""
+        """Forget the incarnations that have asked: a new Roster will name the newest ones."""
         self._asked_by.clear()
 
     @property
@@ -320,8 +322,8 @@ class Kept:
 class Round:
     """One exchange under way, of one worker.
 
-    Feed it the quorum whenever that changes, and the answers. ``members`` None: no quorum is in
-    force, so the exchange waits for the next one.
+    Feed it the quorum whenever that changes, and the answers. Without a quorum (``attempt`` None)
+    the exchange waits for the next one.
 
     Attributes:
         open: the members that have not answered in this round.
@@ -335,7 +337,7 @@ class Round:
 
     @property
     def attempt(self) -> Attempt | None:
-        """The quorum of this round; None: there is none."""
+        """The attempt of this round's quorum; None: no quorum is in force."""
         return self._attempt
 
     @property

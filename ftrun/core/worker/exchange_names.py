@@ -6,8 +6,8 @@ count to its peers', who show it with their place (exchange_places.py). A manage
 counted since its step was *begun* (``ManagedNumbers``).
 
 A step may be tried twice by one replica and once by another, which has repaired it. So the second
-try counts from where the first one did, and gets the values that are kept. What a script exchanges
-after a try that was not committed, its peers never come to: it gets its own values (``is_void``).
+try counts from where the first one did, and gets the values that are kept. Peers never come to the
+exchanges that a script makes after an uncommitted try: it gets its own values (``is_void``).
 
 Not here: what is exchanged under a name (exchange.py).
 """
@@ -85,7 +85,7 @@ class ManagedNumbers:
     """The names of the exchanges of managed groups.
 
     Attributes:
-        step: the last one that was begun; ``SET_UP``: there is none.
+        step: the last one that was begun; ``SET_UP`` before the first.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
 """Where a replica stands in its script: shown to peers that heal, and asked of donors. Pure.
 
-A place is a text of the shell's. A replica shows it with the step at which it stood there, and a
-newcomer asks a donor for that of the step whose state it has healed to. One donor's answer is
-enough, because all of them stand at the same place there.
+A place is a text that the shell makes. A replica shows it with the step at which it stood there. A
+newcomer asks a donor for the place at the step whose state it has healed to. One donor's answer is
+enough, because all donors stand at the same place at that step.
 
-Not here: what a place says (inject/zero_edit/place.py, between_steps.py); sockets and waiting
+Not here: the content of a place (inject/zero_edit/place.py); sockets and waiting
 (training/exchanges.py).
 """
 
@@ -64,8 +64,8 @@ def place_of(
 ) -> list[Contribution] | None:
     """A worker's answer to a peer that asks for its place; None: not yet.
 
-    Whoever has come to its first boundary and has not healed has no place, and says so to those
-    that want to know where it stands now.
+    A worker that has come to its first boundary, but has not healed, has no place. It answers an
+    empty list to a peer that asks where it stands now.
     """
     step = question.name.step
     place = places.at(step)
@@ -75,16 +75,16 @@ def place_of(
 
 
 class AskingDonors:
-    """Asks the donors of the quorum in force for their place at a step, until one has told it.
+    """Asks the donors of the quorum in force for their place at a step, until one answers.
 
-    It ends when no quorum is in force any more, because the next one names other donors.
+    The asking ends when no quorum is in force any more, because the next one names other donors.
 
     Args:
         key: of this worker.
-        step: at which they are to stand there.
+        step: the step at which the donors stand at the place.
 
     Attributes:
-        found: the place; None: there is no answer.
+        found: the place; None: no donor has answered with one.
     """
 
     def __init__(self, key: WorkerKey, step: int) -> None:
@@ -120,7 +120,7 @@ class AskingDonors:
 
 
 class PeekingAtPlace:
-    """Asks those that train, before this worker's first step, where they stand now.
+    """Asks the replicas that train, before this worker's first step, where they stand now.
 
     Attributes:
         found: the place; None: nobody trains, or those that do have healed to no step yet.

@@ -1,19 +1,20 @@
-"""The end of a script: who has come to it, who knows that all have, and who may leave. Pure.
+"""The end of a script: which workers are there, know that all are, and may leave. Pure.
 
-Theory of operation. A replica that dies in the last second must heal from somebody, so all leave
-together. Each worker shows a *stage*: it stands at the end (HERE); it knows that all that are
-wanted do (KNOWS); it may leave (LEAVES). It asks its counterparts in the other replicas for
-theirs. One that KNOWS has asked all others, so whoever hears that from it KNOWS too. A worker may
-leave once all that are wanted know, or their part in the job is over: then nobody waits for one
-that has left. The workers of one replica leave together, because each is the only one that its
-counterparts can heal from.
+Theory of operation. A replica that dies in the last second must heal from a peer, so all leave
+together. Each worker shows a *stage*: it stands at the end (HERE); it knows that all wanted
+replicas do (KNOWS); it may leave (LEAVES). It asks its counterparts in the other replicas for
+their stages. A worker that KNOWS has asked all others, so a peer that reads this in its answer
+KNOWS too. A worker may leave once all wanted replicas know, or their part in the job is over: then
+no worker waits for one that has left. The workers of one replica leave together, because each is
+the only one that its counterparts can heal from.
 
 A stage is a fact about one process until that process ends, whichever quorum is in force. So there
-are no rounds. Whoever has died since is no member of the quorum, or another incarnation is: it is
-waited for again, unless it knew. (Of the last ones that leave, one may die unseen.)
+are no rounds. A process that has died since is no longer in the quorum, or another incarnation of
+its slot is. Its slot is waited for again, unless the dead process had come to KNOWS. (Of the last
+workers that leave, one may die unseen.)
 
-Meanwhile the worker stands at a step that nobody commits, and tells the lighthouse under each
-quorum that it reaches no later one: so others join at this step.
+Meanwhile the worker stands at a step that nobody commits. Under each quorum it reports to the
+lighthouse that it reaches no later step: so others join at this one.
 
 Not here: waiting (training/lingering.py); sockets (training/exchanges.py).
 """
@@ -34,9 +35,9 @@ from ftrun.core.worker.machine import Fate, StepMachine
 STAGE_INDEX = 999_999_990
 """The number of a question for the stage HERE; the next ones are those of the higher stages."""
 AGAIN_S, UNREACHED_S = 0.05, 1.0
-"""Between two questions to a peer that has not come to the stage; to one that was not reached."""
+"""Between two questions to a peer that has not come to the stage, and to an unreached one."""
 LOOK_EVERY_S = 1.0
-"""Between two questions to the lighthouse, whose part in the job is over."""
+"""Between two questions to the lighthouse for the slots whose part in the job is over."""
 
 
 class Stage(IntEnum):
@@ -48,7 +49,7 @@ class Stage(IntEnum):
 
 
 class Do(Enum):
-    """What a worker does at the end, beside asking.
+    """The moves of a worker at the end, apart from questions.
 
     ``BEGIN``: begin the step; a newcomer heals first. ``HEAL``: take the peers' state, in the step.
     ``END_TRY``: end the step under way without a commit. ``TELL``: report progress at once.
@@ -68,13 +69,13 @@ class Stay:
 
 
 PartingMove: TypeAlias = AskPeer | AskLighthouse | Do | Stay
-"""``AskLighthouse``: whose part in the job is over."""
+"""``AskLighthouse``: ask for the slots whose part in the job is over."""
 
 
 class ShownStage:
     """The stage that a worker shows its peers, and the state with which its script has ended.
 
-    ``mates``: the ranks of this replica that have heard that this worker may leave.
+    ``mates``: the group ranks of this replica to which this worker has answered LEAVES.
     """
 
     def __init__(self) -> None:
@@ -101,7 +102,7 @@ def is_of_stage(name: ExchangeName) -> bool:
 
 @dataclass(slots=True)
 class _Peer:
-    """One process that is asked. ``stage``: the highest one heard."""
+    """One process that is asked. ``stage``: that of its last answer; None: there is no answer."""
 
     incarnation: str
     endpoint: Endpoint
@@ -132,17 +133,21 @@ class Parting:
         self._mates: dict[str, _Peer] = {}  # by the rank
         self._members: dict[str, str] = {}  # of the quorum in which it stood last
         self._has_asked = False  # since it began or ended a step last
-        self._told: Attempt | None = None  # the quorum in which the lighthouse was told
+        self._told: Attempt | None = None  # the attempt of the last ``Do.TELL``
 
-    # ------------------------------------------------------------ what is told
+    # ------------------------------------------------------------ answers
 
     def are_over(self, slots: Collection[str], now: float) -> None:
-        """The lighthouse's answer, or none: the slots whose part in the job is over."""
+        """The lighthouse has answered with the slots whose part in the job is over, or not at
+        all: then ``slots`` is empty."""
         self._over = self._over.union(slots)
         self._look_at = now + LOOK_EVERY_S
 
     def answered(self, ask: AskPeer, found: Sequence[Contribution], now: float) -> None:
-        """A peer has told its stage. At another state of the same step, one of both has to heal."""
+        """A peer has answered with its stage.
+
+        If it holds another state of the same step, its stage does not count: one of both must heal.
+        """
         state = self._shown.state
         told = {str(stage.value).encode(): stage for stage in Stage}.get(found[0].body)
         if state is None or told is None or found[0].what != state.lineage:
@@ -154,7 +159,7 @@ class Parting:
     def failed(self, ask: AskPeer, now: float, *, reached: bool) -> None:
         """A peer has not come to the stage, or was not reached: it has died, or has left.
 
-        A mate that has heard that this worker may leave, and is gone, has left.
+        A mate that was not reached, and had been answered LEAVES by this worker, has left.
         """
         for peer in self._asked(ask):
             peer.again_at = now + (AGAIN_S if reached else UNREACHED_S)

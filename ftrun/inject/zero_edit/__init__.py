@@ -14,6 +14,7 @@ ftrun itself. Begin with ``loop.py``.
 | sharding.py | FSDP2's ``fully_shard``, within replicas of several workers |
 | stepping.py | optimizers, schedulers, GradScaler |
 | loaders.py, cursor.py | DataLoader iterators; which of their batches a step trains on |
+| reading.py | the way of a newcomer through an IterableDataset |
 | exactly_once.py | the loader of training batches, under ``--data exactly-once`` |
 | around.py | loops that cannot be set, and stand elsewhere than at the peers |
 | counting.py | ``range`` and ``enumerate`` of the script's modules, which can be set |
@@ -21,23 +22,25 @@ ftrun itself. Begin with ``loop.py``.
 | frames.py, writing.py | the script's frames: where it stands, its counters; setting these |
 | place.py, noting.py | a replica's place in the script, as it heals; what it is made of |
 | standing.py, sparing.py | the last place, and the steps since; which steps have one |
-| counters.py | the script's counters and histories: whose value a newcomer takes |
+| lane.py | short steps in which nothing is looked at |
+| peers.py, moving.py | where a replica's peers stand; its move to their place |
+| counters.py | the script's counters and histories: which replica's value a newcomer takes |
 | changes.py, histories.py | when each value has changed last; lists and their like |
-| legacy.py, journal.py | what a worker leaves to its successor, and the file of it |
-| frameworks.py | what Hugging Face's Trainer and Lightning keep beside their loops |
+| legacy.py, journal.py | the values that a worker leaves to its successor, and their file |
+| frameworks.py | state of Hugging Face's Trainer and Lightning outside their loops |
 | carried.py | the objects of the script whose state heals |
-| tensors.py, units.py | tensors and arrays that it keeps beside its modules |
-| ending.py | what a replica heals to if it dies at the end of the script |
-| trial.py | ``ftrun check``: what a worker does in a trial |
-| settings.py | what is compared of the optimizers, so that nothing diverges silently |
+| tensors.py, units.py | the script's tensors and arrays outside its modules |
+| ending.py | the state for a replica that has died at the end of the script |
+| trial.py | ``ftrun check``: a worker's part in a trial |
+| settings.py | the optimizers' settings that replicas compare, so that nothing diverges silently |
 | files.py, rewriting.py | the script's files: none is left half written, or emptied at a restart |
 | checkpoints.py | ``torch.distributed.checkpoint``: one replica writes for all |
-| told.py, charge.py | what is said; what ftrun has taken charge of |
+| told.py, charge.py | notices to the user; the one about what ftrun has taken charge of |
 | attaching.py | under ``auto``: which form the script turns out to have |
-| variables.py | the environment of both forms, and who has read it |
-| refusals.py | what cannot be carried |
+| variables.py | the environment of both forms, and the script's first read of it |
+| refusals.py | refusals of scripts that cannot be carried |
 | randomness.py | the random numbers of a newcomer |
-| patches.py | what was patched, to be undone |
+| patches.py | the patches, and their removal |
 | loop.py | boundaries, joins and the end |
 
 Not here: the Manager (training/), the protocol (core/).
@@ -62,7 +65,8 @@ def install(
     Args:
         here: this worker.
         environment: its variables.
-        explicit: those that hold if the script turns out to be explicit; None: it is taken.
+        explicit: those of the explicit form, if the script may turn out to have it; None: ftrun
+            carries the script.
     """
     from ftrun.checkpoint import meshes
     from ftrun.inject.zero_edit import counting, files, loaders, refusals, sharding, world

@@ -71,7 +71,7 @@ def _is_fixed(loop: ast.For, frame: FrameType, name: str) -> bool:
     over = loop.iter
     if isinstance(over, ast.Call):
         if isinstance(over.func, ast.Name) and over.func.id == "zip":
-            return True  # a range in it may be set, and what is beside it not
+            return True  # a range in it may be set, but not its other parts
         lines = range(loop.lineno, (over.end_lineno or loop.lineno) + 1)
         return not any(RANGES.knows(Spot(name, line)) for line in lines)
     return isinstance(_value(over, frame), KNOWN_SEQUENCES) or isinstance(

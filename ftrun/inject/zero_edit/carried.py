@@ -33,13 +33,14 @@ class Carried:
     """The script's state functions for the Manager.
 
     Args:
-        models, stepping: what the script has made; ``frameworks``: what runs its loop.
+        models, stepping: the objects that the script has made.
+        frameworks: the trainer that runs its loop, if a framework does.
         loaded: called when the peers' state has been loaded.
-        name: of this replica.
+        name: this replica's incarnation.
 
     Attributes:
-        life: of the job: the name of the replica from which all took their first state.
-        has_ended: the script has ended, and what it made may be gone.
+        life: names the life of the job: the incarnation from which all took their first state.
+        has_ended: the script has ended, and the objects that it made may be gone.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Carried:
         return {**parts, LIFE: self.life}
 
     def is_over(self) -> None:
-        """The script has ended, and what it made may be gone: the state has nowhere to go."""
+        """The script has ended, and its objects may be gone: no state is loaded into them."""
         self.has_ended = True
 
     def load(self, tree: dict[str, Any]) -> None:
@@ -133,7 +134,7 @@ def _is_carriable(value: Any, depth: int = 0) -> bool:
 
 
 def _carriable(state: dict[str, Any]) -> dict[str, Any]:
-    """What of a state can travel; functions and the like are the same on all replicas."""
+    """The entries of a state that can travel; functions and the like are alike on all replicas."""
     return {key: value for key, value in state.items() if _is_carriable(value)}
 
 

@@ -1,4 +1,4 @@
-"""When each plain value of the script has changed last: by that, who has the newest one is known.
+"""The step at which each plain value of the script changed last, so that the newest one is found.
 
 A value that has never changed belongs to its replica (the rank, arguments, paths). One that only
 one replica changes, because it alone keeps it, has a later step there than its peers have for it,
@@ -20,10 +20,12 @@ _ABSENT = object()
 
 
 class Changes:
-    """Of one replica. A function on the stack twice counts once, where it is innermost.
+    """The changes of one replica's values.
+
+    A function that is on the stack twice counts once, where it is innermost.
 
     Attributes:
-        steps: at which each value that has ever changed did so last.
+        steps: the step at which each value changed last; without those that never have.
     """
 
     def __init__(self) -> None:
@@ -32,7 +34,7 @@ class Changes:
         self._names = 0
 
     def begin(self, found: Iterable[tuple[str, Values]]) -> None:
-        """What is there now has not changed."""
+        """Take the values as they are now, without counting that as a change."""
         for function, values in _innermost(found):
             self._before.setdefault(function, {}).update(values)
 

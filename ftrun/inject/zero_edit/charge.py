@@ -1,6 +1,6 @@
-"""What ftrun has taken charge of in a script, and what not, with the lines that made it: in words.
+"""Describes the objects of a script that ftrun has taken charge of, and those that it has not.
 
-Not here: how it is carried (carried.py), what else is said (told.py).
+Not here: how state is carried (carried.py), other notices to the user (told.py).
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from ftrun.inject.zero_edit.stepping import Stepping
 
 
 def line(models: Models, stepping: Stepping, loop: str) -> str:
-    """What ftrun has taken charge of, in one line. ``loop``: where the batches come from."""
+    """Describe in one line what ftrun has taken charge of. ``loop``: where batches come from."""
     carried, loose = parts(models, stepping)
     text = f"took charge of {'; '.join(carried)}; batches of {loop}"
     return text + (f". Not carried: {'; '.join(loose)}" if loose else "")
 
 
 def parts(models: Models, stepping: Stepping) -> tuple[list[str], list[str]]:
-    """What is carried, and what is not, each with the lines of the script that made it."""
+    """Describe the objects that are carried, and those that are not.
+
+    Each comes with the line of the script that made it, but for modules that nothing wraps.
+    """
     optimizers = stepping.optimizers.all()
     sites = dict(zip(map(id, models.wrapped), models.sites, strict=True))
     sharded = [x for x in models.wrapped if models.is_sharded(x)]

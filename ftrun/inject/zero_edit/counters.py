@@ -1,8 +1,9 @@
-"""The script's counters and histories: what of them is in a place, and what a newcomer takes.
+"""The script's counters and histories: those in a place, and those that a newcomer takes.
 
-A newcomer takes each value from whoever has changed it last: its donor, or the worker that was in
-its slot before (legacy.py), if that had seen no later step of the same job. Values of a function
-that has been called anew since are not its predecessor's any more: the loops around it tell.
+A newcomer takes each value from the worker that changed it last: its donor, or its predecessor in
+the slot (legacy.py). A predecessor's value counts only if it belongs to the same life of the job,
+and changed no later than the healed step. It no longer counts if its function has been called again
+since, which shows in the ``range`` loops around that function.
 
 Not here: reading and setting them (frames.py, writing.py), the place (noting.py), the loop.
 """
@@ -38,7 +39,7 @@ from ftrun.training.context import WorkerContext
 
 TOLD_MAX = 12
 FRAMEWORK = ""
-"""Stands for the function of what a framework keeps."""
+"""Stands for a function's name, for the values that a framework keeps."""
 FILE = "left-{replica_id}.{group_rank}"
 
 
@@ -58,19 +59,20 @@ class Read:
         return Read(self.functions, self.values)
 
     def plain(self) -> Iterable[tuple[str, Values]]:
-        """By function."""
+        """The plain values by function."""
         return zip(self.functions, self.values, strict=True)
 
     def seen(self) -> Iterable[tuple[str, dict[str, Seen]]]:
-        """By function."""
+        """The containers by function."""
         return zip(self.functions, self.containers, strict=False)
 
 
 @dataclass(slots=True)
 class Taken:
-    """What a newcomer has set: to its peers' values, and to those of its predecessor, in words.
+    """The variables that a newcomer has set, in words.
 
-    ``lacking``: what its peers have, and could not give. ``has_left``: there is a predecessor's.
+    ``changed``: to its peers' values. ``of_its_own``: to its predecessor's. ``lacking``: values
+    that its peers have and could not give. ``has_left``: this slot has left values on this node.
     """
 
     changed: list[str] = field(default_factory=list)
@@ -79,7 +81,7 @@ class Taken:
     has_left: bool = True
 
     def words(self, *, is_new: bool) -> str:
-        """For people. ``is_new``: it has not run on this node before."""
+        """A description for people. ``is_new``: the slot has not run on this node before."""
         text = f"; set: {_some(self.changed)}" if self.changed else ""
         text += f"; of its own: {_some(self.of_its_own)}" if self.of_its_own else ""
         text += f"; not carried: {_some(self.lacking)}" if self.lacking else ""
@@ -89,11 +91,11 @@ class Taken:
 
 
 class Counters:
-    """Of one replica. For the main thread, but for a place's details.
+    """The counters of one replica. For the main thread; a place's details are for any thread.
 
     Args:
         here: this worker.
-        frameworks: what runs the script's loop.
+        frameworks: the trainer that runs the script's loop, if a framework does.
         step: how many steps are committed; ``life``: of the job, "" before the first step.
     """
 
@@ -280,7 +282,7 @@ def _by_function(place: Place) -> dict[str, Values]:
 def _is_called_anew(function: str, place: Place, ranges: Mapping[Spot, int]) -> bool:
     """Whether a ``range`` loop of a function around this one has gone on since.
 
-    What a function's own variables held then is gone.
+    Then the variables of that call are gone. So they are if the function is off the peers' stack.
     """
     names = [spot.name for spot in place.stack]
     if function not in names:
@@ -292,6 +294,6 @@ def _is_called_anew(function: str, place: Place, ranges: Mapping[Spot, int]) -> 
 
 
 def _details(steps: changes.Steps, until: int, cuts: tuple[Cut, ...]) -> Details:
-    """In any thread."""
+    """The details of a place. In any thread."""
     lists, lacking = histories.within_limits(cuts)
     return Details(changes.copied(steps, until), lists, lacking)

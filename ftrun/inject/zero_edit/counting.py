@@ -8,7 +8,7 @@ hold iterators that nobody else can reach. So the script's modules get a ``range
 - ``enumerate`` over a loader follows the jumps of that loader.
 - ``itertools.count`` of whole numbers is a range without an end, and tqdm's ``trange`` has ours.
 
-Not here: which loops are set (loop.py).
+Not here: which loops are set (moving.py).
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Counted:
 
     @staticmethod
     def drawing() -> Iterable[Counted]:
-        """Those that are asked for their next number now."""
+        """The ``enumerate`` iterators that are drawing their next item now."""
         return Counted._drawing
 
 

@@ -1,15 +1,16 @@
-"""The end of a script, for a replica that dies there: what its successor heals to, and runs again.
+"""A death at the end of a script: the state to which the successor heals, and its way to the end.
 
 The successor joins at the place of the last step, and runs the script from there to its end,
-without a further step. What comes after the last step may depend on the state of that moment: an
+without a further step. The code after the last step may depend on the state of that moment: an
 evaluation, an average that is updated once an epoch, a file. But its peers have come to the end,
-and have loaded their best weights perhaps. So each keeps a copy of its state when a loader of
-training batches has ended, until the next commit: the state of the last commit, if that loader was
-the last one. Without a copy, because it would be large or the loop has no loader, the successor
-heals to the state of the end, and gets it once more at its own end.
+and may have loaded other weights there, such as their best ones. So each replica copies its state
+when a loader of training batches ends, and keeps the copy until the next commit: it is the state of
+the last commit, if that loader was the last one. Without a copy, because it would be large or the
+loop has no loader, the successor heals to the state of the end, and gets it once more at its own
+end.
 
-Not here: when a replica follows peers that have finished (loop.py), how these wait for it
-(training/lingering.py).
+Not here: when a replica follows peers that have finished (loop.py, moving.py), how these wait for
+it (training/lingering.py).
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ State = dict[str, Any]
 
 
 class Ending:
-    """Of one replica. Its state functions are those of the Manager.
+    """The state that one replica gives and takes, also at the end of its script.
+
+    Its state functions are those of the Manager.
 
     Args:
-        carried: the script's objects; ``tensors``: what is beside them.
+        carried: the script's objects; ``tensors``: its tensors and arrays outside them.
 
     Attributes:
         has_followed: this replica has joined peers that have finished.
-        replays: the steps that it has to go through again.
+        replays: how many steps it still has to go through again.
     """
 
     def __init__(self, carried: Carried, tensors: Tensors) -> None:
@@ -54,7 +57,7 @@ class Ending:
 
     @property
     def stands_still(self) -> bool:
-        """Whether nothing may step: what this replica holds has stepped already."""
+        """Whether nothing may step, because this replica holds the state after these steps."""
         return self.has_followed and not self._goes_on
 
     # ------------------------------------------------------------ while it trains
@@ -68,17 +71,17 @@ class Ending:
             self._copy = _copied({**state, OF_COMMIT: True}), _copied(tensors)
 
     def step_ended(self) -> None:
-        """A step has ended, mostly with a commit: what is kept here is older."""
+        """A step has ended, mostly with a commit: drop the copy, which is older."""
         self._copy, self._given = None, ({}, {})
 
     # ------------------------------------------------------------ the state that heals
 
     def state(self) -> State:
-        """Of the script's objects."""
+        """The state of the script's objects."""
         return self._copy[0] if self._is_offered and self._copy else self._carried.state()
 
     def tensors(self) -> State:
-        """Of what is beside them."""
+        """The state of the tensors and arrays outside them."""
         return self._copy[1] if self._is_offered and self._copy else self._tensors.state()
 
     def load(self, state: State) -> None:
@@ -91,7 +94,7 @@ class Ending:
         self._carried.load(state)
 
     def load_tensors(self, state: State) -> None:
-        """Take the peers' state of what is beside them."""
+        """Take the peers' state of the tensors and arrays outside them."""
         self._given = self._given[0], state
         if not self._carried.has_ended:
             self._tensors.load(state)
@@ -111,7 +114,7 @@ class Ending:
         self._is_replayed = self.replays == 0
 
     def before_draw(self) -> None:
-        """What the script has changed in the replay, for example an average, is as its peers'."""
+        """After the replay, restore what the script has changed in it, for example an average."""
         if self._is_replayed:
             self._is_replayed, self._goes_on = False, self._is_of_commit
             self._restore()
@@ -119,8 +122,9 @@ class Ending:
     def finish(self) -> None:
         """The script has come to its end: peers may heal from this replica once more.
 
-        One that has followed gives them what it got: of what is beside the objects its own tail may
-        have changed something, and the variables are gone in which that could be set again.
+        A replica that has followed gives them the state that it got. The code after its last step
+        may have changed tensors outside the objects, and they cannot be set back: the variables
+        that held them are gone.
         """
         if self.has_followed and not self._is_of_commit:
             self._restore()

@@ -6,7 +6,7 @@ replaced by an ElasticSampler. All other loaders are as written. A step begins w
 drawn. With a global batch it is one batch of all samples that a replica has in the step: more of
 them when replicas are missing.
 
-Not here: whose the samples are (core/data/plan.py), loaders as written (loaders.py).
+Not here: which replica gets which samples (core/data/plan.py), loaders as written (loaders.py).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ExactlyOnce:
         return ExactIterator(loader, self)
 
     def words(self) -> str:
-        """Whose batches are trained, for people; "": those of the script."""
+        """The loader whose samples ftrun chooses, for people; "" before there is one."""
         if self.loader is None:
             return ""
         many = f", {self._together} in each step of all replicas" if self._together else ""

@@ -24,10 +24,10 @@ DRAFTS_MAX = 64
 
 
 class Drafts:
-    """Names for drafts, beside the files that they will be. From any thread.
+    """Names for drafts, in the directories of the files that they will be. From any thread.
 
-    What a worker has left that was killed, its successor writes over: a name has the worker's rank.
-    (Processes that it has forked, such as a loader's, have names of their own.)
+    A name has the worker's rank, so that a successor writes over the drafts of a killed worker.
+    (Processes that the worker has forked, such as a loader's, have names of their own.)
     """
 
     def __init__(self, rank: int) -> None:

@@ -148,7 +148,7 @@ def _is_of_loop_package(kind: Any) -> bool:
 
 
 class _Kind(Enum):
-    """What may be found in a variable of one type."""
+    """The kinds of variables by the type of their values, as a search for counters needs them."""
 
     PLAIN = "plain"
     NUMBER = "number"

@@ -1,4 +1,4 @@
-"""What Hugging Face's Trainer and Lightning keep beside their loops: callbacks, a module's values.
+"""State of Hugging Face's Trainer and Lightning outside their loops: callbacks, a module's values.
 
 The counters of their loops are found on the stack (frames.py). Callbacks are in lists that no frame
 names: a replica without their state stops early, or saves a best model, when its peers do not. A
@@ -77,7 +77,7 @@ class _Exported(Part):
 
 
 class _History(Part):
-    """What transformers' Trainer has logged: the next checkpoint of rank 0 has all of it."""
+    """The log of transformers' Trainer, all of which is in the next checkpoint of rank 0."""
 
     def _read(self) -> Any:
         entries = self._owner.state.log_history
@@ -115,7 +115,7 @@ class Frameworks:
             part.capture()
 
     def parts(self) -> list[Part]:
-        """What has a state of its own."""
+        """The parts of the trainer whose state heals."""
         return self._parts
 
     def values(self) -> Values:
@@ -162,7 +162,7 @@ class Frameworks:
 
 
 def _copied(value: Any) -> Any:
-    """Without copies of tensors: callbacks replace them."""
+    """A copy of dicts, but not of their tensors, because callbacks replace these."""
     return {k: _copied(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 

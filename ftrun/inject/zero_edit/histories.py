@@ -3,9 +3,9 @@
 A list of more than ``COPIED`` values is not copied as a whole at a draw. Its new values are added
 to a copy of ours if the first and the last known one, and some others in turn, are where they were;
 the place has that copy and its length. When a peer asks for the place, the whole list is compared
-with it: one in which something else was changed is named as not carried, and copied anew at the
-next draw. Shorter lists, and dicts, deques and sets of up to ``TABLE_MAX`` values, are copied each
-time.
+with it. A list in which something else was changed is named as not carried, and copied as a whole
+at the next draw. Shorter lists, and dicts, deques and sets of up to ``TABLE_MAX`` values, are
+copied each time.
 
 Values are plain, or tuples, lists, dicts and sets of plain ones. Not here: where they are found
 (frames.py), how they are set (writing.py).
@@ -72,10 +72,11 @@ def see(container: Any) -> Seen:
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of the container at one path.
+    """The container at one path, as it was at the last draw.
 
-    ``values``: of its last draw, never changed but by adding to it. ``changed_at``: the step.
-    ``probe``: where those begin that are compared next. ``is_doubtful``: some were found to differ.
+    ``values``: a copy of its values, to which values are only added; None: it does not heal.
+    ``changed_at``: the step of its last change. ``probe``: the index from which values are compared
+    next. ``is_doubtful``: some values were found to differ.
     """
 
     kind: type
@@ -130,14 +131,14 @@ class Cut:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """Path, kind and length, for people."""
         kind = type(self.seen.container).__name__
         return f"{self.path} ({kind} of {self.seen.length})"
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """What a container has got since the last draw: ``values`` from ``start`` up to ``length``."""
+    """A container's new values since the last draw: ``values`` from ``start`` up to ``length``."""
 
     function: str
     path: str
@@ -154,7 +155,7 @@ class Histories:
         self._known: dict[tuple[str, str], _Known] = {}
 
     def begin(self, seen: Iterable[tuple[str, Mapping[str, Seen]]]) -> None:
-        """What is there now has not changed."""
+        """Take the containers as they are now, without counting that as a change."""
         for function, containers in seen:
             for path, now in containers.items():
                 known = self._known.get((function, path))
@@ -162,7 +163,7 @@ class Histories:
                 self._take(function, path, now, at, keeps=True)
 
     def adopt(self, changed_at: Mapping[tuple[str, str], int]) -> None:
-        """Some have been set to values that were changed at these steps."""
+        """Some containers have been set to values that were changed at these steps."""
         for key, step in changed_at.items():
             known = self._known.get(key)
             if known is not None:
@@ -186,7 +187,7 @@ class Histories:
         return tuple(cuts), grown
 
     def all(self) -> list[tuple[str, str, int, type, list[Any]]]:
-        """Function, path, step, kind and values of those that have changed and heal."""
+        """Function, path, step, kind and values of the containers that have changed and heal."""
         return [
             (function, path, known.changed_at, known.kind, known.values)
             for (function, path), known in self._known.items()
@@ -323,7 +324,7 @@ def _packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """What was packed."""
+    """The value that was packed as ``value``."""
     if type(value) is not dict or "kind" not in value:
         return single.unpacked(value)
     values = [x if type(x) is not dict else unpacked(x) for x in value["values"]]
@@ -340,7 +341,10 @@ def unpacked(value: Any) -> Any:
 
 
 def within_limits(cuts: Iterable[Cut]) -> tuple[list[list[Any]], list[str]]:
-    """Those that heal, packed, the smallest first; and the words of those that do not."""
+    """The containers that heal, packed, the smallest first; and the words of the others.
+
+    A container that has never changed is in neither, nor is one without plain values.
+    """
     found, lacking, values, size = [], [], 0, 0
     for cut in sorted(cuts, key=lambda x: x.seen.length):
         if not cut.has_changed:
@@ -360,7 +364,7 @@ def within_limits(cuts: Iterable[Cut]) -> tuple[list[list[Any]], list[str]]:
 
 
 def are_equal(one: Any, other: Any) -> bool:
-    """Whether two values are equal; what cannot say so is not, for example an array."""
+    """Whether two values are equal. They are not if comparing them fails, as with arrays."""
     try:
         return bool(one == other)
     except Exception:  # noqa: BLE001 - whatever a class of the script's raises
@@ -382,7 +386,7 @@ def put_into(container: Any, new: Any) -> None:
 
 
 def words(container: Any) -> str:
-    """For people."""
+    """The number of values, for people."""
     return f"{len(container)} value{'' if len(container) == 1 else 's'}"
 
 

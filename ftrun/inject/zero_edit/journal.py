@@ -3,9 +3,9 @@
 The file is mapped into memory, so that an entry costs a copy of its bytes and no system call. It
 has two halves. Entries follow each other in one of them; when it is full, a new beginning goes to
 the other half, whose number is written last. An entry counts if its checksum is right, which also
-depends on the number of its half: what an older beginning has left there is no entry.
+depends on the number of its half: bytes that an older beginning has left there are no entries.
 
-Not here: what the entries say (legacy.py).
+Not here: the content of the entries (legacy.py).
 """
 
 from __future__ import annotations

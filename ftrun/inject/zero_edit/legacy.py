@@ -1,11 +1,11 @@
-"""What a worker leaves to its successor: the plain values that it has changed, and when.
+"""The values that a worker leaves to its successor, with the steps at which they changed.
 
-A value that one rank alone keeps (``if rank == 0: best = …``) is on no other replica. So each
-worker writes what has changed since its last step into a file of its slot on this node, where it
-outlives a SIGKILL. Its successor takes what no peer has changed later. A slot that moves to another
-node finds nothing there.
+A value that one rank alone keeps (``if rank == 0: best = …``) is on no other replica. So at each
+noted step (sparing.py) a worker writes the values that have changed into a file of its slot on this
+node, where they outlive a SIGKILL. Its successor takes those that no peer has changed later. A slot
+that moves to another node finds nothing there.
 
-Not here: the file (journal.py), who takes what (counters.py).
+Not here: the file (journal.py), which values a newcomer takes (counters.py).
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(slots=True)
 class Left:
-    """What a predecessor has left.
+    """The values that a predecessor has left.
 
-    ``life``: of the job, which begins anew if all replicas are lost. ``values``: by function and
-    path, with the step; ``lists``: the same of containers. ``ranges``: where its loops stood.
+    ``life``: of the job; another one begins if all replicas are lost. ``values``: by function and
+    path, with the step of the last change; ``lists``: the same of containers. ``ranges``: the last
+    numbers of its ``range`` loops.
     """
 
     life: str
@@ -47,7 +48,7 @@ class Left:
 
 
 class Legacy:
-    """For the worker that writes; errors of the file end it.
+    """Writes one worker's values. It stops if the file fails, or is too small for all values.
 
     Args:
         path: of this slot and rank.
@@ -95,7 +96,7 @@ class Legacy:
     ) -> bool:
         """Leave what has changed at ``step``; False: there is no room, so that a beginning is due.
 
-        It runs in every step.
+        It runs in every step that is noted.
         """
         if self._is_off or self._journal is None:
             return True
@@ -128,7 +129,7 @@ class Legacy:
 
 
 def left_at(path: Path) -> Left | None:
-    """What the last worker has left at ``path``; None: nothing that can be read."""
+    """The values that the last worker has left at ``path``; None: nothing can be read there."""
     try:
         entries = [json.loads(entry) for entry in read(path)]
         return _joined(entries) if entries else None

@@ -2,8 +2,8 @@
 
 All workers of all replicas are one world for the script. A mate's part in the world's collectives
 goes through the group's lead (rank 0 of the group): it alone exchanges with the other replicas, and
-all mates go on with what it has got. So mates never differ in who took part, also when a replica
-dies in the middle.
+all mates go on with its result. So mates never differ in which replicas took part, also when one of
+these dies in the middle.
 
 Not here: the world (world.py), gradients (models.py, sharding.py).
 """
@@ -63,7 +63,7 @@ class Mates:
 
     @property
     def is_lead(self) -> bool:
-        """Whether this worker speaks for its group."""
+        """Whether this worker exchanges values with other replicas on behalf of its group."""
         return self._here.group_rank == 0
 
     @property
@@ -143,10 +143,13 @@ class Mates:
         return [body for _, _, body in found]
 
     def from_lead(self, exchanges: Exchanges, body: bytes, timeout_s: float) -> bytes:
-        """What the lead has got from other replicas; ``body`` counts there only.
+        """Broadcast the lead's ``body`` to all mates; that of the others is ignored.
 
-        Before the first step the lighthouse waits for all workers, also for those that the lead
-        speaks for.
+        Before the first step the others ask the lighthouse for peers too, because it waits for all
+        workers of a replica.
+
+        Returns:
+            The lead's ``body``.
         """
         if not self.is_lead and exchanges.is_in_set_up:
             exchanges.peers(timeout_s)

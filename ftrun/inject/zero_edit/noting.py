@@ -4,7 +4,7 @@ The place of a step is where the script stood at the first draw since the step b
 that is set to it there draws all batches of the step, however many these are. It joins where its
 own loop draws for the first time, because a loop that draws ahead holds wrong batches afterwards.
 
-Not here: when a step begins, and how a newcomer is set to a place (loop.py).
+Not here: when a step begins (loop.py), how a newcomer is set to a place (moving.py).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from ftrun.inject.zero_edit.tensors import Tensors
 
 ENTRIES_MAX = 256
 PHASE_STEPS = 64
-"""A script that has drawn its batches from a loader, and not for so many steps, trains in another
-phase, without a loader."""
+"""A script that has drawn batches, but none for this many steps, trains in another phase, without a
+loader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class Noted:
 
 @dataclass(slots=True)
 class _Loop:
-    """Over one loader: the frames at its first draw; whether it makes later iterators elsewhere."""
+    """A loop over one loader. ``entry``: the frames at its first draw. ``renews``: it makes later
+    iterators at other lines."""
 
     entry: tuple[Spot, ...]
     renews: bool = False
@@ -69,8 +70,9 @@ class Noting:
         has_place: this replica has shown its peers a place, or has joined them at one.
 
     Args:
-        frameworks: what runs the script's loop; its values come after those of all frames.
-        counters: the script's counters; ``tensors``: beside its modules.
+        frameworks: the trainer that runs the script's loop, if a framework does; its values come
+            after those of all frames.
+        counters: the script's counters; ``tensors``: its tensors outside its modules.
         exchanges: how many exchanges there were since the last commit.
         sparing: which steps are noted.
     """
@@ -208,18 +210,18 @@ class Noting:
             is_next = not iterator.is_training and any(
                 x.is_training and x.loader is iterator.loader for x in opened
             )
-            iterator.is_fresh &= is_next  # its first batch was drawn early, for the next step
+            iterator.is_fresh &= is_next  # its first batch belongs to the next step
             iterator.noted = None
             iterator.cursor.commit()
         OPEN.commit()
         return None
 
     def place(self, draws: Sequence[LoaderIterator], noted: Noted, first: Noted) -> Place | None:
-        """The place of a step that is noted; None: peers cannot be set to it, but to a later one.
+        """The place of a step that is noted; None: peers can only be set to one of a later step.
 
         Args:
             draws: the iterators of training batches, as ``training`` gives them.
-            noted: the script at the first draw of them, or where it stands if there is none.
+            noted: the script at the first draw from these; without such a draw, where it stands.
             first: the script at its first step.
         """
         began = time.thread_time()
@@ -279,14 +281,15 @@ class Noting:
         return is_late or any(iterator.cursor.begin() is None for iterator in draws)
 
     def _entry(self, iterator: LoaderIterator) -> tuple[Spot, ...] | None:
-        """Where a newcomer, which begins with another iterator, draws for the first time.
+        """The frames at which a newcomer, whose iterator is another one, draws for the first time.
 
-        A loop that draws early has its later iterators in the middle of a step, at other lines. So
-        has one that makes an iterator when ``next`` has found the end of the one before, but it
-        draws again where it drew from the first one, unlike another loop over the same loader.
+        A loop that draws early begins its later iterators in the middle of a step, at other lines
+        than the first one. So does a loop that makes an iterator when ``next`` has found the end of
+        the one before. That loop is known by its second draw: it is at the lines of the first
+        iterator's first draw. In another loop over the same loader it is not.
 
         Returns:
-            None if it cannot be known yet.
+            None if they cannot be known yet.
         """
         if not iterator.entry:
             return ()

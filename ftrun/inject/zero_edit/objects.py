@@ -29,18 +29,18 @@ GIVEN_MAX, GIVEN_BYTES_MAX = 64, 1 << 20
 
 
 class LastGiven:
-    """What roots have given last, by the place in the script: what survivors go by without them."""
+    """The last value of each broadcast by its place in the script: it stands in for the root."""
 
     def __init__(self) -> None:
         self._given: dict[str, bytes] = {}
 
     def keep(self, site: str, body: bytes) -> None:
-        """Keep what the root has given."""
+        """Keep the value that the root has given, unless there are too many or it is too large."""
         if len(body) <= GIVEN_BYTES_MAX and (site in self._given or len(self._given) < GIVEN_MAX):
             self._given[site] = body
 
     def at(self, site: str) -> bytes:
-        """What was given there; b"": nothing was."""
+        """The last value at ``site``; b"" if none is kept."""
         return self._given.get(site, b"")
 
 

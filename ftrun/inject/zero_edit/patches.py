@@ -1,6 +1,6 @@
-"""What was put into torch's classes and modules, and back again.
+"""Puts patches into torch's classes and modules, and takes them out again.
 
-Not here: what is put there, and why (models.py, stepping.py, loaders.py, counting.py, world.py).
+Not here: the patches themselves (models.py, stepping.py, loaders.py, counting.py, world.py).
 """
 
 from __future__ import annotations

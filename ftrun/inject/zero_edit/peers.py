@@ -1,7 +1,7 @@
 """Where the peers of a replica stand: before it has joined them, and when it has healed from them.
 
-Not here: how a replica is set to their place (loop.py), what a place is (place.py), how it is asked
-for (training/exchanges.py).
+Not here: how a replica is set to their place (moving.py), what a place is (place.py), how it is
+asked for (training/exchanges.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ftrun.training.manager import Manager
 
 
 class Peers:
-    """Of one replica. For the main thread.
+    """The peers of one replica. For the main thread.
 
     Args:
         here: this worker; ``mates``: the workers of its replica.
-        manager: gives the Manager, and makes it if there is none.
+        manager: returns the Manager, which its first call makes.
     """
 
     def __init__(self, here: WorkerContext, mates: Mates, manager: Callable[[], Manager]) -> None:
@@ -30,7 +30,7 @@ class Peers:
 
     @property
     def are_looked_for(self) -> bool:
-        """Whether it is known where they stand, or that none trains."""
+        """Whether their place was looked for; it is empty if none of them trains."""
         return self._at is not None
 
     @property

@@ -1,6 +1,6 @@
 """A replica's place in the script: what a newcomer needs to stand where its peers stand.
 
-Pure records and their JSON. Not here: reading a place from the script and setting it (loop.py).
+Pure records and their JSON. Not here: a place read from the script (noting.py), or set (moving.py).
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ class LoaderPlace:
 
     @staticmethod
     def decode(known: Sequence[Any]) -> LoaderPlace:
-        """What ``encode`` has made, also of ftrun before it noted where loaders are made."""
+        """Read what ``encode`` has made. An older ftrun's may lack where the loader was made."""
         spot, number, epoch, drawn, held, *made = known
         at, before = made if made else (_spot(NOWHERE), 0)
         return LoaderPlace(Spot(*spot), number, epoch, drawn, held, Spot(*at), before)
 
 
 Numbers = tuple[list[tuple[Any, ...]], tuple[tuple[Spot, int], ...]]
-"""Those of loaders, each with what a LoaderPlace is made of, and of ``range`` loops."""
+"""For each loader the fields of a LoaderPlace; for each ``range`` loop its last number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What only a newcomer needs.
+    """The part of a place that only a newcomer needs.
 
     ``changed``: the step at which each value has changed last, by function and path. ``lists``:
     containers, as function, path, that step, and the packed values (histories.py). ``lacking``:
-    those that have changed and do not heal, in words.
+    containers that have changed and do not heal, in words.
     """
 
     changed: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -72,12 +72,13 @@ class Place:
 
     ``stack``: the script's frames at the first draw since the last step, innermost first.
     ``counters``: for each of them the plain values that have ever changed since the first step,
-    and then those of a framework. ``details``: what a peer asks for beside. ``begun_with``: the
-    counters, by function, where the step has begun, if the newcomer comes by other lines on its way
-    there. ``entry``: the frames at which the loader's first batch was drawn, where a newcomer
-    joins. ``ranges``: the number that each ``range`` loop around has taken last. ``exchanges``:
-    since the last commit. ``has_finished``: the script has come to its end, ``commits`` steps after
-    this place. Else ``commits``: the counters are so many steps older than loaders and ranges.
+    and then those of a framework. ``details``: the part that only a newcomer needs.
+    ``begun_with``: the counters, by function, at the point where the step has begun; empty unless a
+    newcomer comes to that point by other lines. ``entry``: the frames at which the loader's first
+    batch was drawn, where a newcomer joins. ``ranges``: the number that each ``range`` loop around
+    has taken last. ``exchanges``: their number since the last commit. ``has_finished``: the script
+    has come to its end, ``commits`` steps after this place. Else ``commits`` is the number of steps
+    by which the counters are older than loaders and ranges.
     """
 
     stack: tuple[Spot, ...] = ()
@@ -161,14 +162,14 @@ def digest(stack: Sequence[Spot]) -> str:
 
 
 def summary(place: Place) -> str:
-    """What ``Progress.position`` carries, for people."""
+    """The text of ``Progress.position``, for people: 512 characters at most."""
     return place.words()[:512]
 
 
 def changed_since(first: Sequence[Values], now: Sequence[Values]) -> tuple[Values, ...]:
     """The values that differ from those at the first step, frame by frame.
 
-    What never changes (the rank, arguments, paths) belongs to each replica and stays out.
+    A value that never changes (the rank, arguments, paths) belongs to its replica and stays out.
     """
     found = []
     for index, values in enumerate(now):

@@ -24,13 +24,13 @@ ROUNDS_MAX = 16
 def come_near(
     iterator: LoaderIterator | None, find: Callable[[], Place], *, who: str, tells: bool
 ) -> None:
-    """Read as many batches as the peers have, before they wait for this replica.
+    """Read up to the peers' place, but for ``NEAR`` batches, before they wait for this replica.
 
     Args:
-        iterator: is about to give its first batch.
-        find: where the peers are now.
-        who: this replica, for people.
-        tells: one of a replica's workers tells.
+        iterator: the one that is about to give its first batch; None: there is nothing to read.
+        find: gives the present place of the peers.
+        who: the name of this replica, for people.
+        tells: print a notice; one worker of a replica does.
     """
     if iterator is None or not iterator.must_read:
         return

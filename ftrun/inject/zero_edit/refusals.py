@@ -1,9 +1,9 @@
-"""What an unmodified script does that cannot be carried: refused, by file and line.
+"""Refuses what an unmodified script does and ftrun cannot carry, and names the file and line.
 
 Under ``--inject auto`` the run then begins again as torchrun would run the script (core/forms.py):
 the agent kills this process. Under ``--inject ddp`` the refusal is the script's error.
 
-Not here: what is refused (each module says it where it would have to carry it).
+Not here: the reasons (each module refuses where it would have to carry something).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Files that the script writes from their beginning: ``open(path, "w")`` of a file that exists.
 
 1. A replica that was started again while its peers train runs the script from its beginning, which
-   would empty what its predecessor has written. So what it writes is held. When it has joined, that
-   is dropped, and what follows is appended.
-2. Before the script has made its process group nobody knows whether its peers train. The file is
-   emptied, as under torchrun, and the loss is told when the replica has joined.
+   would empty its predecessor's file. So its writes are held back. When it has joined, they are
+   dropped, and later ones are appended to the file.
+2. Before the script has made its process group, ftrun cannot know whether its peers train. The file
+   is emptied, as under torchrun, and a notice reports the loss when the replica has joined.
 3. While the loop runs a draft is written, and takes the file's name when it is closed. A replica
    that dies meanwhile leaves the older file whole.
 
@@ -153,7 +153,7 @@ def _existing(file: Any) -> Path | None:
 
 
 def _is_by_script() -> bool:
-    """Whether the innermost frame beside ours and the standard library's is the script's."""
+    """Whether the innermost frame is the script's, but for ours and the standard library's."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -175,9 +175,9 @@ def _some(names: list[str]) -> str:
 
 @dataclass(slots=True)
 class _Held:
-    """A file of which nobody knows yet whether its writer goes on, or begins.
+    """A file that its writer either goes on with or begins again: it is not known yet which.
 
-    The script writes into another one, without a name. The descriptor stays the same.
+    The script writes into another file, which has no name. The descriptor stays the same.
     """
 
     path: Path
@@ -193,11 +193,11 @@ class _Held:
         return os.dup(self._draft.fileno())
 
     def go_on(self) -> None:
-        """What was written goes; what follows is appended."""
+        """Drop the writes so far, and append later ones to the file."""
         self._turn_to(os.O_APPEND)
 
     def begin(self) -> None:
-        """What was written is the file from its beginning; what follows goes behind it."""
+        """Let the writes so far be the whole file, and append later ones to it."""
         opened = self.file()
         if opened is not None and not opened.closed:
             opened.flush()

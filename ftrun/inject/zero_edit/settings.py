@@ -1,6 +1,6 @@
-"""What is compared of an unmodified script's optimizers: their settings, and their parameters.
+"""Settings and parameters of an unmodified script's optimizers, which replicas compare.
 
-Not here: when it is noted (loop.py), how it is compared (core/lighthouse/divergence.py).
+Not here: when they are noted (loop.py), how they are compared (core/lighthouse/divergence.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Settings = list[tuple[str, list[tuple[str, Any]]]]
 
 
 def settings_of(optimizers: Sequence[Optimizer]) -> Settings:
-    """All parameter groups as they are now. It runs in every step, so it chooses nothing."""
+    """All parameter groups as they are now. It may run in every step, so it selects nothing."""
     return [
         (type(optimizer).__name__, list(group.items()))
         for optimizer in optimizers
@@ -38,7 +38,7 @@ def _is_setting(value: Any) -> bool:
 
 
 def text_of(settings: Settings) -> str:
-    """The numbers in them, for people and for comparison: ``SGD lr 0.1, SGD momentum 0.9``."""
+    """The numbers in them, to read and to compare: ``SGD lr 0.1, SGD momentum 0.9``."""
     return ", ".join(
         f"{name} {key} {'/'.join(map(repr, value)) if type(value) is tuple else repr(value)}"
         for name, group in settings

@@ -54,7 +54,7 @@ def _patch(module: Any, models: Models) -> None:
 def _check(mesh: Any, kwargs: dict[str, Any]) -> None:
     """Refuse what is more than data parallelism over all workers."""
     if not dist.is_initialized():
-        return  # torch says so itself
+        return  # torch makes the group, or raises its own error
     size = dist.get_world_size()
     if mesh is not None and (mesh.size() != size or mesh.ndim > DATA_DIMENSIONS_MAX):
         refuse(

@@ -46,7 +46,7 @@ def packed(value: Any) -> dict[str, Any]:
 
 
 def unpacked(value: Any) -> Any:
-    """What was packed; anything else as it is."""
+    """The tensor that was packed as ``value``; anything else as it is."""
     if type(value) is not dict or list(value) != [TENSOR]:
         return value
     torch = sys.modules["torch"]

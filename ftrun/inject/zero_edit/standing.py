@@ -1,6 +1,6 @@
 """Where this replica stands in its script: its last place, and the steps since.
 
-Not here: how a place is found (noting.py), and set (loop.py).
+Not here: how a place is found (noting.py), and set (moving.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place, summary
 
 
 class Standing:
-    """Of one replica.
+    """The standing of one replica.
 
     Attributes:
         place: the last one that was noted; ``functions``: on the stack there; ``is_in_package``:
@@ -27,7 +27,7 @@ class Standing:
         self.is_at(Place())
 
     def is_at(self, place: Place) -> None:
-        """It was found here, or was set to here."""
+        """The replica was found at ``place``, or was set to it."""
         self.place = place
         self.ranges = place.ranges
         self.shown: Callable[[], Place] = lambda: place
@@ -68,7 +68,7 @@ class Standing:
         self._since += 1
 
     def position(self) -> Callable[[], str]:
-        """Where the step under way stands, for comparison with other replicas: in any thread."""
+        """A function for any thread: it describes the step under way, to compare replicas."""
         return partial(_text, self.shown, self._since)
 
     def finish(self) -> None:

@@ -1,9 +1,9 @@
-"""Tensors and arrays of the script beside its modules: which of them have changed, and heal.
+"""Tensors and arrays of the script outside its modules: those that have changed heal.
 
-What never changes (data, weights of classes) belongs to each replica, which has made it itself. A
-unit (units.py) that has changed since the first step is in the state that peers get, with the rest
-of it. A newcomer sets it in place where it can, because the script may hold it under other names;
-a tensor that is a part of another one is replaced, so that the other one stays as it is.
+One that never changes (data, weights of classes) belongs to its replica, which has made it itself.
+A unit (units.py) that has changed since the first step is in the state that peers get, with the
+rest of it. A newcomer sets it in place where it can, because the script may hold it under other
+names; a tensor that is a part of another one is replaced, so that the other one stays as it is.
 
 Not here: plain values (counters.py), modules and optimizers (carried.py).
 """
@@ -30,10 +30,10 @@ from ftrun.inject.zero_edit.units import UNITS_MAX, Mark, Search, Unit, leaves
 from ftrun.inject.zero_edit.writing import FrameVariables
 
 KEY = "beside"
-"""In the state that heals. What replicas have there may differ, so it is not compared."""
+"""In the state that heals. Replicas may have different units there: they are not compared."""
 _OWN = object()
 UNITS, REBOUND = "units", "rebound"
-"""Parts of the state: what heals, and where there is always another tensor, which does not."""
+"""Parts of the state: the units that heal; the names of always new tensors, which do not."""
 _LATER: Mark = ("at the next draw",)
 Key = tuple[str, str]
 """Function and path."""
@@ -54,10 +54,10 @@ class _Known:
 
 
 class Tensors:
-    """Of one replica.
+    """The tensors and arrays of one replica.
 
     Args:
-        modules: whose parameters and buffers heal by themselves.
+        modules: gives the modules whose parameters and buffers heal by themselves.
     """
 
     def __init__(self, modules: Callable[[], Iterable[torch.nn.Module]]) -> None:
@@ -118,7 +118,7 @@ class Tensors:
         self._has_begun = True
 
     def changing(self) -> list[str]:
-        """What changes and does not heal, in words: attributes that are always another tensor."""
+        """The attributes and items that are always another tensor, in words: they do not heal."""
         return sorted(
             f"{path} ({function.partition(':')[0]})" for function, path in self._rebound()
         )
@@ -131,14 +131,14 @@ class Tensors:
         )
 
     def carried(self) -> set[Key]:
-        """What has changed so far, and heals."""
+        """The units that have changed so far, and heal, by function and path."""
         self.state()
         return set(self._changed)
 
     # ------------------------------------------------------------ state
 
     def state(self) -> dict[str, Any]:
-        """What has changed, by function and path."""
+        """The units that have changed, and the names of tensors that do not heal."""
         own = {_memory(x) for module in self._modules() for x in _tensors_of(module)}
         found: dict[str, Any] = {}
         for key, known in list(self._known.items()):

@@ -1,4 +1,4 @@
-"""What a worker under ``--inject ddp`` says: each line once, on its standard error.
+"""Notices of a worker that runs an unmodified script, on its standard error.
 
 Not here: the notices of the lighthouse and the agent.
 """
@@ -13,7 +13,7 @@ _SAID: set[str] = set()
 
 
 def once(text: str) -> None:
-    """Say ``text``, unless it was said before."""
+    """Print ``text``, unless it was printed before, or ``LINES_MAX`` others were."""
     if text in _SAID or len(_SAID) >= LINES_MAX:
         return
     _SAID.add(text)
@@ -21,7 +21,7 @@ def once(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Say ``text``."""
+    """Print ``text``."""
     print(f"ftrun: {text}", file=sys.__stderr__, flush=True)
 
 
@@ -36,7 +36,10 @@ def made_late(site: str, what: str, steps: int) -> None:
 
 
 def rank_0_missing(replica_id: str, members: Sequence[str]) -> None:
-    """Rank 0 may have duties of its own: the lowest of the others says that it is gone."""
+    """Warn if replica 0 is gone, because rank 0 may have duties of its own.
+
+    The lowest of ``members`` prints it.
+    """
     if members and "0" not in members and replica_id == min(members, key=int):
         say(
             "replica 0 has not come to the end of the script: what rank 0 alone does there is not "
@@ -45,6 +48,6 @@ def rank_0_missing(replica_id: str, members: Sequence[str]) -> None:
 
 
 def lost(steps: int, of: int, *, come_again: bool) -> None:
-    """Steps that were not committed. ``come_again``: their samples do."""
+    """Report steps that were not committed. ``come_again``: their samples are trained again."""
     fate = "their samples were trained again" if come_again else "their batches are lost"
     say(f"{steps} of {of} steps were not committed: {fate}")

@@ -1,7 +1,7 @@
 """``ftrun check`` in a worker: dies once, stops after some steps, and leaves a report of itself.
 
 The plan and the reports are files in a directory that an environment variable names. Not here: the
-run, and what is said about the reports (check/).
+run, and how the reports are judged (check/).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Trial:
 
 
 def trial_of(here: WorkerContext) -> Trial | None:
-    """The trial that this worker is a part of; None: there is none."""
+    """The trial that this worker is a part of; None: this run is no trial."""
     named = os.environ.get(VARIABLE)
     if not named:
         return None
@@ -145,7 +145,7 @@ def _write(path: Path, facts: dict[str, Any]) -> None:
 
 
 def _mark(value: Any) -> Any:
-    """What changes when the script changes a container that does not heal; None: it heals."""
+    """A value that changes with a container that does not heal; None: the container heals."""
     inner = list(value.values() if isinstance(value, dict) else value)[:TENSORS_MAX]
     if any(isinstance(x, torch.Tensor) for x in inner):
         tensors = [x for x in inner if isinstance(x, torch.Tensor) and not x.is_inference()]

@@ -1,4 +1,4 @@
-"""Tensors and arrays that a script keeps beside its modules, as units that heal as one. Pure.
+"""Tensors and arrays that a script keeps outside its modules, as units that heal as one. Pure.
 
 | unit | for example | kept if at the next draw there is |
 |---|---|---|
@@ -6,7 +6,9 @@
 | a dict of them | ``shadow[name]`` of an average | the same dict, also with other tensors |
 | a list or tuple of them | ``shadow_params`` | the same list, with the same tensors |
 
-A batch is none of these: the next one is another object. Not here: which have changed (tensors.py).
+A batch is not among these: the next one is another object.
+
+Not here: which units have changed (tensors.py).
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ OBJECTS_DEEP, DICTS_DEEP = 3, 3
 LEAVES_MAX = 10_000
 UNITS_MAX = 1_024
 READ_ANEW = 64
-"""At every draw of so many all containers are read."""
+"""All containers are read at one draw in this many."""
 ITEMS_MAX = 256
 """A dict or list with more entries that are no tensors is not searched."""
 ARRAY_BYTES_MAX = 16 << 20
@@ -49,7 +51,7 @@ class Unit:
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """What stays the same as long as the script keeps it."""
+        """The ids of its objects, which stay the same as long as the script keeps it."""
         if type(self.value) in _LISTS:
             return (id(self.value), *map(id, self.value))
         return (id(self.value),)
@@ -60,7 +62,7 @@ class Unit:
         return type(self.value) in DICTS
 
     def mark(self) -> Mark:
-        """What it is now."""
+        """The mark of the unit as it is now."""
         return tuple(_mark(leaf) for leaf in leaves(self.value))
 
 
@@ -168,7 +170,7 @@ def _is_holder(kind: Any) -> bool:
 
 
 def is_of_tensors(value: Any) -> bool:
-    """Whether a dict or a list has tensors or arrays, and beside them plain values at most."""
+    """Whether a dict or a list has tensors or arrays, and apart from these only plain values."""
     first = next(iter(value.values() if type(value) in DICTS else value), None)
     if type(first) in _PLAIN and (type(value) in _LISTS or len(value) > ITEMS_MAX):
         return False  # a history, which grows at every draw

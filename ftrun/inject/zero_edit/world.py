@@ -1,13 +1,13 @@
 """One world of all replicas for the script's own collectives, under any backend's name.
 
-Its size and ranks never change: rank is the slot, and among several workers of a replica they count
-on within the slot. A collective outside of DDP is a named exchange (core/worker/exchange.py), so
-that it never touches the gradients' group. A replica that is away adds nothing: a sum or a mean is
-of those that are there, and a list has the lowest rank's tensor in its place. Collectives that
-cannot be kept are refused in words.
+Its size and ranks never change: the rank is the slot, and with several workers per replica each
+slot has that many ranks in a row. A collective outside of DDP is a named exchange
+(core/worker/exchange.py), so that it never touches the gradients' group. A replica that is away
+adds nothing: a sum or a mean is over the replicas that are there, and a list has the lowest rank's
+tensor in its place. Collectives that cannot be kept are refused.
 
 A group of ranks of one replica is a process group of torch's own, because these live and die
-together. A group that crosses replicas may be made, for a mesh, but not used.
+together. A group that crosses replicas may be made, as a mesh needs it, but not used.
 
 Not here: gradients (models.py, sharding.py), objects (objects.py), the exchange
 (training/exchanges.py).

@@ -70,7 +70,7 @@ class FrameVariables:
 
 
 def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
-    """What has the keys, or the attributes, of a value; None: nothing that heals."""
+    """The dict of a value's keys, or of its attributes; None: it has none that heal."""
     if is_key:
         return value if type(value) in DICTS else None
     is_holder = holds_values(cast(Hashable, type(value))) and hasattr(value, "__dict__")

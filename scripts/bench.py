@@ -123,7 +123,7 @@ def snapshot(millions: float = 50.0, snapshots: int = 3, rounds: int = 2) -> Non
 
 
 @app.command()
-def zero_edit(starts: int = 6) -> None:
+def zero_edit(starts: int = 4) -> None:
     """A step of an unmodified script beside that of the explicit form."""
     _show(zero_edit_bench.measure(starts))
 

@@ -5,22 +5,19 @@ thread asks each member's state server in turn and waits there, because it needs
 A death or a switch begins another round by itself; nobody waits for a timeout then.
 
 Not here: whom to ask, what counts, when it is over (core/worker/exchanging.py), where replicas
-stand (core/worker/exchange_places.py); tensors (inject/zero_edit/world.py).
+stand (core/worker/exchange_places.py); the connections (questions.py); tensors
+(inject/zero_edit/world.py).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ftrun import clock
-from ftrun.checkpoint.donor import DonorLink, DonorRefused
-from ftrun.checkpoint.proof import heal_key
-from ftrun.core.ids import NO_ATTEMPT, Tag
 from ftrun.core.messages import Roster
-from ftrun.core.quorum import Endpoint, Quorum
+from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.asking import (
     AskLighthouse,
@@ -50,14 +47,13 @@ from ftrun.core.worker.exchange_places import (
 )
 from ftrun.core.worker.exchanging import Exchanging
 from ftrun.core.worker.parting import ShownStage, is_of_stage
-from ftrun.errors import PeerError, ProtocolError, UserError
+from ftrun.errors import PeerError, UserError
 from ftrun.training.context import WorkerContext
 from ftrun.training.engine import Engine
+from ftrun.training.questions import Links, encode
 
 log = logging.getLogger(__name__)
 
-QUESTION_TIMEOUT_S = 10.0
-"""Longer than a peer waits for its own answer before it replies "not yet"."""
 RETRY_S = 0.05
 NOTICE_AFTER_S = 20.0
 STAGE_ANSWER_S, STAGE_TIMEOUT_S = 0.2, 2.0
@@ -87,7 +83,7 @@ class Exchanges:
         self._places = ShownPlaces()
         self.stage = ShownStage()
         """How far this worker has come at the end of its script."""
-        self._links = _Links(context)
+        self._links = Links(context)
         engine.on_exchange = self.answer
 
     # ------------------------------------------------------------ the script's side
@@ -251,7 +247,7 @@ class Exchanges:
             PeerError: no donor has answered within ``timeout_s``, or before ``is_over``.
         """
         asking = AskingDonors(self._context.key, step)
-        links, deadline = _Links(self._context), clock.now() + timeout_s
+        links, deadline = Links(self._context), clock.now() + timeout_s
         try:
             while not is_over() and clock.now() < deadline:
                 move = asking.next(Known(None, quorum, clock.now()))
@@ -413,57 +409,6 @@ class Exchanges:
         return None if found is None else encode(found)
 
 
-class _Links:
-    """Connections to peers' state servers. For one thread."""
-
-    def __init__(self, context: WorkerContext) -> None:
-        self._context = context
-        self._key = heal_key(context.token)
-        self._links: dict[str, DonorLink] = {}
-
-    def ask(
-        self, ask: AskPeer, *, refuses: bool = False, timeout_s: float = QUESTION_TIMEOUT_S
-    ) -> tuple[list[Contribution] | None, bool]:
-        """One question: the answer, and whether the peer was reached.
-
-        Raises:
-            PeerError: with ``refuses``, the peer refuses for good.
-        """
-        try:
-            soon = clock.now() + timeout_s
-            return decode(self._link(ask.endpoint).exchange(ask.question, soon)), True
-        except DonorRefused as refusal:
-            if refuses and not refusal.ask_again:
-                raise PeerError(f"replica {ask.replica_id} refuses: {refusal}") from refusal
-            return None, True
-        except (PeerError, OSError) as error:
-            log.debug("replica %s does not answer: %s", ask.replica_id, error)
-            self._drop(ask.endpoint)
-            return None, False
-
-    def close(self) -> None:
-        """Close them all."""
-        for link in self._links.values():
-            link.end()
-            link.close()
-        self._links.clear()
-
-    def _link(self, endpoint: Endpoint) -> DonorLink:
-        link = self._links.get(endpoint.heal)
-        if link is None:
-            shown = endpoint.heal_certificate if self._context.heal_tls else None
-            receiver = self._context.key.incarnation
-            tag = Tag(NO_ATTEMPT, 0)  # a link's tag is for states only
-            link = DonorLink(endpoint.heal, tag, self._key, receiver, 0.0, shown)
-            self._links[endpoint.heal] = link
-        return link
-
-    def _drop(self, endpoint: Endpoint) -> None:
-        link = self._links.pop(endpoint.heal, None)
-        if link is not None:
-            link.close()
-
-
 @dataclass(slots=True)
 class _Waiting:
     """One call of the script, and how long it may wait."""
@@ -502,29 +447,3 @@ class _Waiting:
 def tell_alone(site: str) -> None:
     """Warn that no peer comes to this place: the step is void, or this worker was left out."""
     log.warning("%s: no other replica comes here: its own value is the result", site)
-
-
-def encode(found: Sequence[Contribution]) -> bytes:
-    """An answer: a line of JSON about the contributions, then their bodies."""
-    head = [[c.replica_id, c.site, c.what, len(c.body)] for c in found]
-    return json.dumps(head).encode() + b"\n" + b"".join(c.body for c in found)
-
-
-def decode(data: bytes) -> list[Contribution]:
-    """The contributions in an answer.
-
-    Raises:
-        ProtocolError: ``data`` is no answer.
-    """
-    line, _, rest = data.partition(b"\n")
-    found, at = [], 0
-    try:
-        for replica_id, site, what, size in json.loads(line):
-            is_known = all(isinstance(text, str) for text in (replica_id, site, what))
-            if not (is_known and type(size) is int and 0 <= size <= len(rest) - at):
-                raise ValueError("of the wrong type")
-            found.append(Contribution(replica_id, site, what, rest[at : at + size]))
-            at += size
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ProtocolError(f"a peer sent an exchange that cannot be read: {error}") from error
-    return found

@@ -117,7 +117,7 @@ class Lane:
         self._leave(iterator, is_drawn)
 
     def numbers(self) -> Numbers | None:
-        """Those of the step under way; None: there is none."""
+        """The numbers of the step under way; None while no step is."""
         iterator = self.iterator
         if iterator is None or not self.is_begun:
             return None

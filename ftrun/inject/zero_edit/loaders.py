@@ -31,14 +31,14 @@ ENDED_MAX = 16
 
 
 class InLane(Protocol):
-    """What an iterator asks whose steps are not looked at (lane.py)."""
+    """The lane of an iterator whose steps are not looked at (lane.py)."""
 
     def draws(self) -> bool:
         """Whether the next batch is drawn without a look."""
 
 
 class Draws:
-    """What a loader's iterator reports: the loop listens (loop.py)."""
+    """The events of a loader's iterator, for the loop (loop.py)."""
 
     before: Callable[[LoaderIterator], None] = staticmethod(lambda iterator: None)
     ended: Callable[[LoaderIterator], None] = staticmethod(lambda iterator: None)
@@ -61,7 +61,7 @@ class OpenIterators:
         self._open.append(weakref.ref(iterator))
 
     def all(self) -> list[LoaderIterator]:
-        """Those that live and have not ended, or whose last batches are not trained on yet."""
+        """The iterators that have not ended, or whose last batches are not trained on yet."""
         if len(self._open) == 1:  # mostly so
             only = self._open[0]()
             if only is not None and not only.is_done:
@@ -151,8 +151,8 @@ class LoaderIterator:
 
     @property
     def loop(self) -> tuple[tuple[Spot, ...], int]:
-        """What tells the loop that draws from it from others: a package may iterate over all
-        loaders at one place, those of an evaluation too."""
+        """A name of the loop that draws from it: all lines of the stack, because a package may
+        iterate over all loaders, also those of an evaluation, at one line."""
         return self._made_by, self.number
 
     @property
@@ -170,11 +170,11 @@ class LoaderIterator:
         return self.cursor.drawn + 1 == self.length
 
     def numbers(self, first: int) -> tuple[Any, ...]:
-        """What a LoaderPlace is made of, for a step that began with batch ``first``."""
+        """The fields of a LoaderPlace, at a step that began with batch ``first``."""
         return self.spot, self.number, self.epoch, first, self.cursor.held, *self.made
 
     def measure(self) -> None:
-        """Find out how many batches it has: what an IterableDataset says is not certain."""
+        """Find out how many batches it has; the length of an IterableDataset is not certain."""
         try:
             self.length = None if self.must_read else len(self)
         except Exception:  # noqa: BLE001 - a sampler of the script's may have no length
@@ -239,7 +239,7 @@ class LoaderIterator:
     def go_to(self, epoch: int | None, batch: int, *, anew: bool = False) -> int:
         """Let the next draw give number ``batch`` (from 0) of ``epoch``; nothing else is loaded.
 
-        A sampler whose epoch differs draws its order anew; ``anew``: so does this one.
+        A sampler whose epoch differs draws its order again; ``anew``: it does so in any case.
 
         Returns:
             By how much its number has grown.

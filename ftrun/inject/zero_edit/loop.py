@@ -72,11 +72,11 @@ LINGER = timedelta(minutes=5)
 
 
 class Loop:
-    """Connects the script's loop with the Manager. For the main thread only.
+    """Connects the script's loop with the Manager. Used by the main thread only.
 
     Attributes:
         in_step: a step is under way.
-        makes_manager: the Manager of this process is being made, for the script.
+        makes_manager: the Manager of this process is being made on the script's behalf.
         mates: the workers of this replica.
         on_raise: called if the script fails before its first step.
         on_world: called before the script makes its process group.
@@ -229,7 +229,7 @@ class Loop:
             self._ending.loader_ended()
 
     def _catch_up(self) -> None:
-        """What follows the loop, such as an evaluation, sees the peers' state."""
+        """Let the code after the loop, such as an evaluation, see the peers' state."""
         manager = self.manager()
         try:
             while self.mates.any(not manager.catch_up()):
@@ -242,7 +242,7 @@ class Loop:
         self._outcome = True
 
     def _begin_at_draw(self, iterator: ExactIterator) -> None:
-        """Whose the samples are is known in their step only."""
+        """Begin a step at its draw: a step decides which samples are this replica's."""
         if not self.in_step and not iterator.is_over:
             self._begin([iterator])
         elif self.in_step and iterator.is_fresh:

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from ftrun.errors import Bug, UserError
-from ftrun.training.exchanges import decode, encode
+from ftrun.training.questions import decode, encode
 
 if TYPE_CHECKING:
     from ftrun.training.context import WorkerContext

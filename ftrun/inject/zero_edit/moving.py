@@ -1,4 +1,4 @@
-"""A replica is set to its peers' place: loops, counters, tensors beside the modules, and loaders.
+"""A replica is set to its peers' place: loops, counters, tensors outside the modules, and loaders.
 
 Not here: when that is done (loop.py), and how the state itself heals (training/healing.py).
 """
@@ -22,10 +22,10 @@ from ftrun.training.context import WorkerContext
 
 
 class Moving:
-    """Of one replica. For the main thread.
+    """Sets one replica to a place. For the main thread.
 
     Args:
-        here: this worker. ``is_lead``: whether it speaks for its replica.
+        here: this worker. ``is_lead``: whether it is the lead of its replica.
         counters, tensors: of the script; ``ending``: its end.
         set_exchanges: set the count of exchanges, and the steps that it goes through again.
         trial: of ``ftrun check``; None: this is none.

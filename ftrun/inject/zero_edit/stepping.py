@@ -40,7 +40,7 @@ class Created:
         return self._sites.get(id(made), "the script")
 
     def all(self) -> list[Any]:
-        """Those that live."""
+        """The objects that live."""
         return [made for ref in self._found if (made := ref()) is not None]
 
     def keep(self) -> None:
@@ -53,7 +53,7 @@ class Created:
         return self._kept is not None
 
     def late(self) -> list[Any]:
-        """Those that live and were made after the first step."""
+        """The objects that live and were made after the first step."""
         kept = {id(made) for made in self._kept or ()}
         return [] if self._kept is None else [x for x in self.all() if id(x) not in kept]
 
@@ -73,7 +73,7 @@ class _Stepped:
 
 
 class Stepping:
-    """What steps in this process.
+    """The optimizers, schedulers and scalers of this process.
 
     Args:
         is_managed: whether an optimizer steps parameters of a DistributedDataParallel.

@@ -80,7 +80,7 @@ class Tensors:
         except Exception as error:  # noqa: BLE001 - an object of the script's may do anything
             self._is_off, self._known = True, {}
             told.say(
-                "tensors and arrays beside the modules are not carried, because looking for them "
+                "tensors and arrays outside the modules are not carried, because looking for them "
                 f"failed: {type(error).__name__}: {error}"
             )
 

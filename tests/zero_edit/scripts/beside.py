@@ -1,4 +1,4 @@
-"""Tensors and arrays beside the modules: averages by hand, a copy of the best state, a table."""
+"""Tensors and arrays outside the modules: averages by hand, a copy of the best state, a table."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Tensors and arrays that a script keeps beside its modules."""
+"""Tensors and arrays that a script keeps outside its modules."""
 
 from __future__ import annotations
 

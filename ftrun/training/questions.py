@@ -1,0 +1,102 @@
+"""Questions to peers' state servers about exchanges, and the bytes of their answers.
+
+Not here: whom to ask, and for what (exchanges.py); the connection itself (checkpoint/donor.py).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+
+from ftrun import clock
+from ftrun.checkpoint.donor import DonorLink, DonorRefused
+from ftrun.checkpoint.proof import heal_key
+from ftrun.core.ids import NO_ATTEMPT, Tag
+from ftrun.core.quorum import Endpoint
+from ftrun.core.worker.asking import AskPeer
+from ftrun.core.worker.exchange import Contribution
+from ftrun.errors import PeerError, ProtocolError
+from ftrun.training.context import WorkerContext
+
+log = logging.getLogger(__name__)
+
+QUESTION_TIMEOUT_S = 10.0
+"""Longer than a peer waits for its answer, before it answers that it has none yet."""
+
+
+class Links:
+    """Connections to peers' state servers. For one thread."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._key = heal_key(context.token)
+        self._links: dict[str, DonorLink] = {}
+
+    def ask(
+        self, ask: AskPeer, *, refuses: bool = False, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> tuple[list[Contribution] | None, bool]:
+        """One question: the answer, and whether the peer was reached.
+
+        Raises:
+            PeerError: with ``refuses``, the peer refuses for good.
+        """
+        try:
+            soon = clock.now() + timeout_s
+            return decode(self._link(ask.endpoint).exchange(ask.question, soon)), True
+        except DonorRefused as refusal:
+            if refuses and not refusal.ask_again:
+                raise PeerError(f"replica {ask.replica_id} refuses: {refusal}") from refusal
+            return None, True
+        except (PeerError, OSError) as error:
+            log.debug("replica %s does not answer: %s", ask.replica_id, error)
+            self._drop(ask.endpoint)
+            return None, False
+
+    def close(self) -> None:
+        """Close them all."""
+        for link in self._links.values():
+            link.end()
+            link.close()
+        self._links.clear()
+
+    def _link(self, endpoint: Endpoint) -> DonorLink:
+        link = self._links.get(endpoint.heal)
+        if link is None:
+            shown = endpoint.heal_certificate if self._context.heal_tls else None
+            receiver = self._context.key.incarnation
+            tag = Tag(NO_ATTEMPT, 0)  # a link's tag is for states only
+            link = DonorLink(endpoint.heal, tag, self._key, receiver, 0.0, shown)
+            self._links[endpoint.heal] = link
+        return link
+
+    def _drop(self, endpoint: Endpoint) -> None:
+        link = self._links.pop(endpoint.heal, None)
+        if link is not None:
+            link.close()
+
+
+def encode(found: Sequence[Contribution]) -> bytes:
+    """An answer: a line of JSON about the contributions, then their bodies."""
+    head = [[c.replica_id, c.site, c.what, len(c.body)] for c in found]
+    return json.dumps(head).encode() + b"\n" + b"".join(c.body for c in found)
+
+
+def decode(data: bytes) -> list[Contribution]:
+    """The contributions in an answer.
+
+    Raises:
+        ProtocolError: ``data`` is no answer.
+    """
+    line, _, rest = data.partition(b"\n")
+    found, at = [], 0
+    try:
+        for replica_id, site, what, size in json.loads(line):
+            is_known = all(isinstance(text, str) for text in (replica_id, site, what))
+            if not (is_known and type(size) is int and 0 <= size <= len(rest) - at):
+                raise ValueError("of the wrong type")
+            found.append(Contribution(replica_id, site, what, rest[at : at + size]))
+            at += size
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"a peer sent an exchange that cannot be read: {error}") from error
+    return found

@@ -77,7 +77,7 @@ def main():
     torch.set_default_dtype(torch.float64)
     net = nn.Sequential(nn.Linear(2, 48), nn.Tanh(), nn.Linear(48, 48), nn.Tanh(), nn.Linear(48, 2))
     model = DistributedDataParallel(net)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     sampler = DistributedSampler(data)
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler)
     step = 0
@@ -243,12 +243,15 @@ def _draw(found: dict[Way, Ran]) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 2, figsize=(11.0, 4.2), sharey=True)
-    sides = (found.items(), [(w, r) for w, r in found.items() if w.options == GLOBAL])
-    for axis, shown, title in zip(axes, sides, ("all", "a batch that stays"), strict=True):
-        for way, ran in shown:
-            style = {"linestyle": "-" if way.kills else ":", "color": _color(way)}
+    for axis, stays in zip(axes, (False, True), strict=True):
+        title = "a batch that stays" if stays else "a batch for each replica"
+        for way, ran in found.items():
+            if (way.options == GLOBAL) != stays:
+                continue
+            width, alpha = (1.2, 1.0) if way.kills else (5.0, 0.3)  # the undisturbed run is behind
             label = way.name.replace("`", "") + (f", {ran.deaths} deaths" if way.kills else "")
-            axis.plot(*zip(*_smooth(ran.losses), strict=True), label=label, lw=1.2, **style)
+            points = zip(*_smooth(ran.losses), strict=True)
+            axis.plot(*points, label=label, lw=width, alpha=alpha, color=_color(way))
         axis.set(title=f"loss, {title}", xlabel="samples trained")
         axis.legend(fontsize="small")
         axis.grid(alpha=0.3)

@@ -2,7 +2,7 @@
 
 A newcomer takes each value from the worker that changed it last: its donor, or its predecessor in
 the slot (legacy.py). A predecessor's value counts only if it belongs to the same life of the job,
-and changed no later than the healed step. It no longer counts if its function has been called again
+as it was at the step of the place. It no longer counts if its function has been called again
 since, which shows in the ``range`` loops around that function.
 
 Not here: reading and setting them (frames.py, writing.py), the place (noting.py), the loop.
@@ -165,7 +165,9 @@ class Counters:
     def take(self, place: Place) -> Taken:
         """Set the script's variables to the place of the peers, at the state that has healed."""
         theirs = place.details()
-        left = None if self._left_for else left_at(self._path)
+        # Who follows peers that have finished goes through the steps after the place once more.
+        until = self._step() - (place.commits if place.has_finished else 0)
+        left = None if self._left_for else left_at(self._path, until)
         taken = Taken(lacking=list(theirs.lacking))
         taken.has_left = bool(self._left_for) or left is not None
         left = left if left is not None and left.life == self._life() else None
@@ -219,22 +221,22 @@ class Counters:
     def _own_values(self, function: str, place: Place, left: Left | None) -> Values:
         if left is None or _is_called_anew(function, place, left.ranges):
             return {}
-        steps, now = place.details().changed.get(function, {}), self._step()
+        steps = place.details().changed.get(function, {})
         return {
             path: value
             for path, (value, step) in left.values.get(function, {}).items()
-            if steps.get(path, NEVER) < step <= now and not is_own(path)
+            if steps.get(path, NEVER) < step and not is_own(path)
         }
 
     def _own_lists(self, function: str, place: Place, left: Left | None) -> dict[str, Packed]:
         if left is None or _is_called_anew(function, place, left.ranges):
             return {}
-        theirs, now = place.details(), self._step()
+        theirs = place.details()
         steps = {path: step for name, path, step, _ in theirs.lists if name == function}
         return {
             path: packed
             for (name, path), (packed, step) in left.lists.items()
-            if name == function and steps.get(path, NEVER) < step <= now and not is_own(path)
+            if name == function and steps.get(path, NEVER) < step and not is_own(path)
         }
 
     def _adopt(self, frames: list[FrameType], theirs: Details, left: Left | None) -> None:

@@ -128,22 +128,31 @@ class Legacy:
         return now
 
 
-def left_at(path: Path) -> Left | None:
-    """The values that the last worker has left at ``path``; None: nothing can be read there."""
+def left_at(path: Path, until: int) -> Left | None:
+    """The values that the last worker has left at ``path``, as they were at the step ``until``.
+
+    Returns:
+        None if nothing can be read there.
+    """
     try:
         entries = [json.loads(entry) for entry in read(path)]
-        return _joined(entries) if entries else None
+        return _joined(entries, until) if entries else None
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
-def _joined(entries: Sequence[dict[str, Any]]) -> Left:
+def _joined(entries: Sequence[dict[str, Any]], until: int) -> Left:
     first = entries[0]
-    known = {f: {p: (v, s) for p, (v, s) in x.items()} for f, x in first["known"].items()}
-    lists = {(f, p): (packed, step) for f, p, step, packed in first["lists"]}
+    known = {
+        function: {path: (value, step) for path, (value, step) in values.items() if step <= until}
+        for function, values in first["known"].items()
+    }
+    lists = {(f, p): (packed, step) for f, p, step, packed in first["lists"] if step <= until}
     left = Left(first["life"], known, lists, _ranges(first["ranges"]))
     for entry in entries[1:]:
         step = entry["step"]
+        if step > until:
+            break  # they are in the order of the steps
         for function, values in entry["set"].items():
             of_function = known.setdefault(function, {})
             of_function.update((path, (value, step)) for path, value in values.items())

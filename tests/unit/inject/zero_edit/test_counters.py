@@ -92,6 +92,21 @@ def test_what_one_rank_alone_keeps_comes_from_its_predecessor(
     assert once_more.names["best"] == 0.5 and once_more.names["log"] == [(1, 0.5)]
 
 
+def test_who_goes_through_last_steps_again_has_the_counters_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: its predecessor had noted a later step than the peer, so it counted steps twice."""
+    first, peer = Replica(tmp_path, "0"), Replica(tmp_path, "1")
+    first.note(0), peer.note(0)
+    place = replace(peer.note(7), has_finished=True, commits=2)
+    first.note(6, best=0.5)
+    first.note(8, best=0.25)
+    again = Replica(tmp_path, "0")
+    taken = again.joins(place, 9, monkeypatch)
+    assert again.names["steps"] == 7 and taken.changed == ["steps 0→7"]
+    assert again.names["best"] == 0.5
+
+
 def test_a_peer_that_has_an_older_value_from_there_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,22 +17,36 @@ LOOP = ((Spot(F, 4), 2),)
 
 
 def lists_at(path: Path) -> dict[str, object]:
-    left = left_at(path)
+    left = left_at(path, 10_000)
     assert left is not None
     return {name: unpacked(packed) for (_, name), (packed, _) in left.lists.items()}
 
 
 def test_values_and_their_steps(tmp_path: Path) -> None:
     path = tmp_path / "left"
-    assert left_at(path) is None
+    assert left_at(path, 10_000) is None
     worker = Legacy(path)
     worker.begin("life", {F: {"best": (float("inf"), 0)}}, [], LOOP)
     assert worker.add(3, {F: {"best": 0.5, "name": "ä"}}, [], LOOP)
     assert worker.add(4, {"train.py:epoch": {"i": 1}}, [], ((Spot(F, 4), 3),))
-    left = left_at(path)
+    left = left_at(path, 10_000)
     assert left is not None and left.life == "life"
     assert left.values == {F: {"best": (0.5, 3), "name": ("ä", 3)}, "train.py:epoch": {"i": (1, 4)}}
     assert left.ranges == {Spot(F, 4): 3}
+
+
+def test_values_as_they_were_at_an_earlier_step(tmp_path: Path) -> None:
+    """Seen: a successor went through the last two steps again, with the counters after them."""
+    worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
+    worker.begin("life", {F: {"old": (1, 2), "new": (5, 7)}}, [(F, "log", 3, list, [1])], LOOP)
+    values: list[object] = [1, 2, 3]
+    worker.add(5, {F: {"steps": 5}}, [Grown(F, "log", list, 1, 2, values)], LOOP)
+    worker.add(7, {F: {"steps": 7, "new": 5}}, [Grown(F, "log", list, 2, 3, values)], ())
+    left = left_at(path, 6)
+    assert left is not None
+    assert left.values == {F: {"old": (1, 2), "steps": (5, 5)}}
+    assert {name: unpacked(x) for (_, name), (x, _) in left.lists.items()} == {"log": [1, 2]}
+    assert left.ranges == dict(LOOP)
 
 
 def test_lists_that_grow(tmp_path: Path) -> None:
@@ -75,7 +89,7 @@ def test_a_full_file_asks_for_a_beginning(tmp_path: Path) -> None:
     step = 0
     while worker.add(step, {F: {"n": step, "text": "x" * 1000}}, [], ()):
         step += 1
-    left = left_at(path)
+    left = left_at(path, 10_000)
     assert left is not None and left.values[F]["n"] == (step - 1, step - 1)
     large = [0.123456789] * 40_000
     lists = [(F, "small", 5, list, [1]), (F, "large", 5, list, large)]
@@ -95,5 +109,5 @@ def test_a_strange_file_is_nothing(tmp_path: Path) -> None:
     path = tmp_path / "left"
     for entry in (b"[]", b"{}", b"x", b'{"life": 1, "known": 2, "lists": [], "ranges": []}'):
         legacy.Journal(path).begin(entry)
-        assert left_at(path) is None
+        assert left_at(path, 10_000) is None
     assert histories.unpacked(3) == 3

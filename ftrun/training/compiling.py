@@ -21,6 +21,8 @@ try:
     _set_strategy: Any = _frames.set_code_exec_strategy
 except AttributeError:
     _set_strategy = None
+_compiles: Any = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", None)
+"""Gives this thread's compiler; None: nothing that runs in it now is compiled."""
 
 
 def only_inside(function: F) -> F:
@@ -38,12 +40,16 @@ def only_inside(function: F) -> F:
 
 
 def never(function: F) -> F:
-    """A function that runs as it is, with all that it calls."""
+    """A function that runs as it is, with all that it calls.
+
+    torch's own wrapper takes several microseconds, so it is used where something is compiled only:
+    it is torch's name that tells so, and without that it is used at each call.
+    """
     plain: list[Callable[..., Any]] = []
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if "torch._dynamo" not in sys.modules:
+        if (_compiles is not None and _compiles() is None) or "torch._dynamo" not in sys.modules:
             return function(*args, **kwargs)
         if not plain:
             plain.append(torch.compiler.disable(function))  # type: ignore[no-untyped-call]

@@ -24,7 +24,7 @@ from benchmarks.results import Result, Row
 FORMS = ("ftrun", "explicit")
 REPLICAS = 2
 TIMEOUT_S = 60.0
-BLOCK_STEPS, BLOCKS, WARM_UP = 100, 40, 300
+BLOCK_STEPS, BLOCKS, WARM_UP = 500, 16, 1000
 
 EXPLICIT = """
 manager = ftrun.manager(

@@ -28,6 +28,7 @@ COPY_BYTES_MAX = 2 << 30
 OF_COMMIT = "of_commit"
 """In the state that heals: it is that of the last commit, not of the script's end."""
 State = dict[str, Any]
+_NOTHING: tuple[State, State] = {}, {}
 
 
 class Ending:
@@ -48,7 +49,7 @@ class Ending:
         self.has_followed = False
         self.replays = 0
         self._copy: tuple[State, State] | None = None
-        self._given: tuple[State, State] = {}, {}
+        self._given: tuple[State, State] = _NOTHING
         self._is_replayed = self._goes_on = self._is_offered = False
 
     @property
@@ -72,7 +73,7 @@ class Ending:
 
     def step_ended(self) -> None:
         """A step has ended, mostly with a commit: drop the copy, which is older."""
-        self._copy, self._given = None, ({}, {})
+        self._copy, self._given = None, _NOTHING
 
     # ------------------------------------------------------------ the state that heals
 
@@ -106,7 +107,7 @@ class Ending:
         the place at which it stands now."""
         self.has_followed, self.replays = True, max(1, commits)
         self._copy = _copied(self._given[0]), _copied(self._given[1])
-        self._given = {}, {}
+        self._given = _NOTHING
 
     def step_again(self) -> None:
         """A step ends that this replica has gone through again: its result has healed already."""

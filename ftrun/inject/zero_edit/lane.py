@@ -60,14 +60,18 @@ class Lane:
         self._last = (0, 0.0)  # the last step that was looked at, and when it ended
 
     def look(
-        self, iterator: LoaderIterator | None, ranges: Ranges, step: int, due_in_s: float
+        self,
+        iterator: LoaderIterator | None,
+        ranges: Ranges,
+        step: int,
+        due_step: Callable[[int, float], int],
     ) -> bool:
         """A step that was looked at has been committed as number ``step``; True: a lane is open.
 
         Args:
             iterator: gave the step its only batch, and the loop holds none; None: it is not so.
             ranges: the numbers of ``range`` loops in that step.
-            due_in_s: when a step is to be noted again.
+            due_step: the next step that is to be noted (``Sparing.due_step``).
         """
         now = clock.now()
         steps, spent_s = step - self._last[0], now - self._last[1]
@@ -86,7 +90,8 @@ class Lane:
             return False
         drawn = iterator.cursor.drawn
         until_mark, until_end = EVERY - 1 - step % EVERY, iterator.length - 1 - drawn
-        self._left = min(until_mark, until_end, int(due_in_s * steps / max(spent_s, 1e-6)))
+        until_due = due_step(step, max(spent_s / max(steps, 1), 1e-6)) - step
+        self._left = min(until_mark, until_end, until_due)
         if self._left <= 0:
             return False
         self.iterator, iterator.lane = iterator, self

@@ -98,7 +98,10 @@ class Loop:
             lambda: self._carried.life if self._has_stepped else "",
         )
         self._tensors = Tensors(lambda: [*self.models.wrapped, *self.models.loose_roots()])
-        self._sparing = Sparing(self._needs_place)
+        self._sparing = Sparing(
+            self._needs_place,
+            lambda: 0 if self._manager is None else self._manager.current_step(),
+        )
         self._noting = Noting(
             self._frameworks,
             self.counters,
@@ -137,7 +140,7 @@ class Loop:
         self._ending = Ending(self._carried, self._tensors)
         self._first: Noted | None = None
         self._standing = Standing()
-        self._lane = Lane(lambda: self.manager().awaits_newcomers, self._noting.leave_lane)
+        self._lane = Lane(self._awaits_newcomers, self._noting.leave_lane)
         self._has_loaded = False
         self._has_stepped = False
         self._outcome = True
@@ -332,8 +335,8 @@ class Loop:
         """After a step: go through the next ones without a look, if they are short."""
         if self._needs_place() or self._moving.is_on_its_way or self.mates.are_several:
             iterator = None
-        step, due_in_s = manager.current_step(), self._sparing.due_in_s
-        if not self._lane.look(iterator, self._standing.ranges, step, due_in_s):
+        step, due_step = manager.current_step(), self._sparing.due_step
+        if not self._lane.look(iterator, self._standing.ranges, step, due_step):
             return
         self._standing.goes_through(self._lane.numbers)
         shown = self._standing.shown
@@ -344,6 +347,9 @@ class Loop:
 
         manager.progress.position = lambda: summary(shown())
         manager.exchanges.show_place_now(encode)
+
+    def _awaits_newcomers(self) -> bool:
+        return self._manager is not None and self._manager.awaits_newcomers
 
     def _needs_place(self) -> bool:
         """Whether the next step must have a place, because it may be asked for one.

@@ -70,7 +70,7 @@ class Models:
         self.wrapped: list[nn.Module] = []
         self.sites: list[str] = []
         self._parameters: set[int] | None = None
-        self._steppers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._stepper: Callable[[], Optimizer | None] = lambda: None  # the one that was found last
         self._made: list[weakref.ref[nn.Module]] = []
         self._roots: list[nn.Module] | None = None
 
@@ -91,14 +91,14 @@ class Models:
 
     def has_parameter_of(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer steps something that is trained on all replicas."""
-        if optimizer in self._steppers:
+        if self._stepper() is optimizer:
             return True
         if self._parameters is None:
             self._parameters = {id(p) for module in self.wrapped for p in module.parameters()}
         known, groups = self._parameters, optimizer.param_groups
         found = any(id(p) in known for group in groups for p in group["params"])
         if found:
-            self._steppers.add(optimizer)
+            self._stepper = weakref.ref(optimizer)
         return found
 
     # ------------------------------------------------------------ FSDP2

@@ -5,6 +5,10 @@ has counted. While all replicas train, nobody joins: then most steps are *passed
 Nobody joins at a passed step (``allow_heal=False``), and from the moment at which the members
 prepare for a newcomer none is passed.
 
+All replicas wait for the one that notes. So they note at the same steps, although each goes by its
+own clock: at multiples of a power of two, the largest one that is not above the number of steps
+since the last noted one.
+
 Not here: what is noted (noting.py), when members prepare (core/lighthouse/switching.py).
 """
 
@@ -15,18 +19,21 @@ from collections.abc import Callable
 from ftrun import clock
 
 SHARE = 0.005
+LATE = 4
+"""A plan for a step is dropped if so many times the planned time has passed: steps take longer."""
 
 
 class Sparing:
     """Decides once per step. For the main thread.
 
     Args:
-        needs: whether this step must be noted.
+        needs: whether this step must be noted. ``step``: how many steps are committed.
     """
 
-    def __init__(self, needs: Callable[[], bool]) -> None:
-        self._needs = needs
+    def __init__(self, needs: Callable[[], bool], step: Callable[[], int]) -> None:
+        self._needs, self._step = needs, step
         self._noted_at = float("-inf")
+        self._noted_step = self._due_step = 0
         self._took_s = 0.0
         self._is_noted: bool | None = None
 
@@ -37,21 +44,34 @@ class Sparing:
         """
         if self._is_noted or not (must or self._is_noted is None):
             return bool(self._is_noted)
-        now = clock.now()
-        passed_s = now - self._noted_at
-        self._is_noted = must or passed_s * SHARE >= self._took_s or self._needs()
+        now, step = clock.now(), self._step()
+        self._is_noted = must or self._is_due(now, step) or self._needs()
         if self._is_noted:
             self._noted_at, self._took_s = now, 0.0
+            self._noted_step, self._due_step = step, 0
         return self._is_noted
+
+    def _is_due(self, now: float, step: int) -> bool:
+        worth_s = (now - self._noted_at) * SHARE
+        if self._due_step and worth_s < LATE * self._took_s:
+            return step >= self._due_step
+        return worth_s >= self._took_s and step % self._stride(step) == 0
 
     def took(self, seconds: float) -> None:
         """To note this step has taken so much of the processor, in a part of several perhaps."""
         self._took_s += seconds
 
-    @property
-    def due_in_s(self) -> float:
-        """When a step is noted again."""
-        return max(0.0, self._noted_at + self._took_s / SHARE - clock.now())
+    def _stride(self, step: int) -> int:
+        since = max(1, step - self._noted_step)
+        return 1 << (since.bit_length() - 1)
+
+    def due_step(self, step: int, step_s: float) -> int:
+        """The next step that is to be noted, from ``step`` on; steps take ``step_s`` seconds."""
+        left_s = max(0.0, self._noted_at + self._took_s / SHARE - clock.now())
+        due = step + int(left_s / step_s)
+        stride = self._stride(due)
+        self._due_step = -(-due // stride) * stride
+        return self._due_step
 
     def passes(self) -> None:
         """This step is passed: its first draw was not looked at."""

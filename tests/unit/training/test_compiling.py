@@ -39,8 +39,9 @@ def compiled(function: Any) -> tuple[Any, Backend]:
     return torch.compile(function, backend=backend), backend  # type: ignore[no-untyped-call]
 
 
-def test_torch_has_the_private_name_that_it_relies_on() -> None:
+def test_torch_has_the_private_names_that_it_relies_on() -> None:
     assert compiling._set_strategy is not None
+    assert compiling._compiles is not None and compiling._compiles() is None
 
 
 @pytest.mark.parametrize("has_name", [True, False])
@@ -64,7 +65,13 @@ def test_only_what_is_inside_is_compiled(
     assert backend.graphs == 1
 
 
-def test_what_never_is_compiled_runs_each_time_as_written() -> None:
+@pytest.mark.parametrize("has_name", [True, False])
+def test_what_never_is_compiled_runs_each_time_as_written(
+    monkeypatch: pytest.MonkeyPatch, *, has_name: bool
+) -> None:
+    if not has_name:
+        monkeypatch.setattr(compiling, "_compiles", None)
+
     class Asks:
         def __init__(self) -> None:
             self.ran: list[bool] = []

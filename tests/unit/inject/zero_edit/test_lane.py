@@ -26,14 +26,14 @@ class Replica:
 
     def __init__(self) -> None:
         frameworks = Frameworks()
-        sparing = Sparing(lambda: False)
+        sparing = Sparing(lambda: False, lambda: 0)
         self.noting = Noting(
             frameworks, counters_of(frameworks), Tensors(lambda: ()), lambda: 0, sparing
         )
         self.is_barred = False
         self.lane = Lane(lambda: self.is_barred, self.noting.leave_lane)
         self.ranges = EPOCH
-        self.due_in_s = 1e9
+        self.due_in = 10**9
         self.step = 0
         self.looked_at: list[int] = []
         self.firsts: list[int | None] = []
@@ -58,7 +58,7 @@ class Replica:
         self.looked_at.append(self.step)
         self.step += 1
         sole = self.noting.commit()
-        self.lane.look(sole, self.ranges, self.step, self.due_in_s)
+        self.lane.look(sole, self.ranges, self.step, lambda step, step_s: step + self.due_in)
 
     def begin(self) -> None:
         """A forward pass in training."""
@@ -120,7 +120,7 @@ def test_a_newcomer_that_is_prepared_for_ends_it(replica: Replica) -> None:
 
 
 def test_a_step_that_is_to_be_noted_ends_it(replica: Replica) -> None:
-    replica.due_in_s = 0.0
+    replica.due_in = 0
     for _ in range(3 * STEADY_STEPS):
         replica.train()
     assert replica.lane.iterator is None

@@ -24,7 +24,7 @@ def noting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
     gc.collect()
     monkeypatch.setattr(OPEN, "_held", {})
     frameworks = Frameworks()
-    sparing = Sparing(lambda: True)
+    sparing = Sparing(lambda: True, lambda: 0)
     made = Noting(frameworks, counters_of(frameworks), Tensors(lambda: ()), lambda: 0, sparing)
     monkeypatch.setattr(Draws, "before", staticmethod(made.draw))
     yield made

@@ -14,7 +14,8 @@ class Script:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self.needs = False
-        self.sparing = Sparing(lambda: self.needs)
+        self.at = 0
+        self.sparing = Sparing(lambda: self.needs, lambda: self.at)
         monkeypatch.setattr(clock, "now", lambda: self.now)
 
     def step(self, step_s: float, cost_s: float, *, must: bool = False) -> bool:
@@ -24,6 +25,7 @@ class Script:
             self.sparing.took(cost_s / 2)
             self.sparing.took(cost_s / 2)
         self.now += step_s
+        self.at += 1
         self.sparing.step_ended()
         return is_noted
 
@@ -35,7 +37,29 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
 def test_short_steps_are_noted_so_seldom_that_it_takes_its_share(script: Script) -> None:
     noted = sum(script.step(0.005, 0.0002) for _ in range(4_000))
-    assert noted * 0.0002 == pytest.approx(SHARE * 20, rel=0.2)
+    assert SHARE * 20 / 2 <= noted * 0.0002 <= SHARE * 20 * 1.05
+
+
+def test_replicas_note_the_same_steps_although_each_has_a_clock_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noted = []
+    for step_s, cost_s in ((0.005, 0.0006), (0.0052, 0.00061), (0.0048, 0.00058)):
+        script = Script(monkeypatch)
+        noted.append({at for at in range(4_000) if script.step(step_s, cost_s)})
+    assert noted[0] == noted[1] == noted[2] and len(noted[0]) > 100
+
+
+def test_a_plan_for_a_later_step_holds_unless_steps_become_long(script: Script) -> None:
+    script.step(0.005, 0.0006)  # due after 0.12 s
+    assert script.sparing.due_step(script.at, 0.005) == 32  # 24 or more, a multiple of 16
+    assert not any(script.step(0.006, 0.0006) for _ in range(1, 32))
+    assert script.step(0.006, 0.0006)
+    script.sparing.due_step(script.at, 0.005)
+    passed = 0
+    while not script.step(0.2, 0.0006):
+        passed += 1
+    assert passed < 5
 
 
 def test_long_steps_are_all_noted(script: Script) -> None:

@@ -1,4 +1,4 @@
-"""Which steps of the script are noted: all, or so few that noting takes 0.5 % of the time.
+"""Which steps of the script are noted: all, or so few that noting takes 0.5 % of the time at most.
 
 A step is noted if a replica may join at it, and so that a worker leaves to its successor what it
 has counted. While all replicas train, nobody joins: then most steps are *passed* if they are short.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, cast
+from weakref import ref
 
 import torch
 
@@ -26,15 +27,25 @@ from ftrun.inject.zero_edit.frames import (
     spot_of,
     variables_of,
 )
-from ftrun.inject.zero_edit.units import UNITS_MAX, Mark, Search, Unit, leaves
+from ftrun.inject.zero_edit.units import (
+    UNITS_MAX,
+    Mark,
+    Search,
+    Unit,
+    has_left,
+    leaves,
+    restored,
+    thinned,
+)
 from ftrun.inject.zero_edit.writing import FrameVariables
 
+DOUBTS_MAX = 2
 KEY = "beside"
 """In the state that heals. Replicas may have different units there: they are not compared."""
 _OWN = object()
 UNITS, REBOUND = "units", "rebound"
 """Parts of the state: the units that heal; the names of always new tensors, which do not."""
-_LATER: Mark = ("at the next draw",)
+_LATER: Mark = ((ref(Unit), 0),)  # at the next draw
 Key = tuple[str, str]
 """Function and path."""
 
@@ -45,12 +56,33 @@ class _Known:
 
     ``unit``: None if it was not there at the draw before: it may be a batch, whose memory the
     script wants back. ``mark``: before the first step, or of the second draw at which it was there;
-    None: it is younger than the first step, and so has changed.
+    None: it is younger than the first step, and so has changed. ``thin``: without ``unit``, its
+    value with weak references. ``doubts``: at so many draws in turn a dict had its id and none of
+    its tensors: it is the same one with new tensors, or a batch has got the id of another.
     """
 
     identity: tuple[int, ...]
     unit: Unit | None
     mark: Mark | None
+    thin: Any = None
+    doubts: int = 0
+
+    @property
+    def value(self) -> Any:
+        """The value of the unit; None if it may be a batch, or is gone."""
+        if self.unit is not None:
+            return self.unit.value
+        return restored(self.thin) if self.mark is None else None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a tensor of it lives, so that what has its ids now is the same."""
+        return self.unit is not None or has_left(self.thin)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether it is not as before the first step."""
+        return self.unit is None or self.mark is None or not self.unit.is_as(self.mark)
 
 
 class Tensors:
@@ -104,14 +136,17 @@ class Tensors:
     def _met(self, key: Key, unit: Unit, before: Mapping[tuple[int, ...], _Known]) -> _Known:
         identity = unit.identity
         last = before.get(identity)
-        if last is not None:
+        if last is not None and unit.is_dict and not last.is_there and last.doubts < DOUBTS_MAX:
+            mark = None if self._has_begun else unit.mark()
+            return _Known(identity, None, mark, thinned(unit.value), last.doubts + 1)
+        if last is not None and (unit.is_dict or last.is_there):
             is_marked = self._has_begun and last.mark is not _LATER
             return _Known(identity, unit, last.mark if is_marked else unit.mark())
         if not self._has_begun:
-            return _Known(identity, None, unit.mark())
+            return _Known(identity, None, unit.mark(), thinned(unit.value))
         if key in self._known:
             self._others.add(key)
-        return _Known(identity, None, None if unit.is_dict else _LATER)
+        return _Known(identity, None, None if unit.is_dict else _LATER, thinned(unit.value))
 
     def begin(self) -> None:
         """The first step begins: nothing has changed."""
@@ -142,11 +177,11 @@ class Tensors:
         own = {_memory(x) for module in self._modules() for x in _tensors_of(module)}
         found: dict[str, Any] = {}
         for key, known in list(self._known.items()):
-            unit = known.unit
-            if unit is None or (key not in self._changed and known.mark == unit.mark()):
+            value = known.value
+            if value is None or (key not in self._changed and not known.has_changed):
                 continue
             self._changed.add(key)
-            value = _without(unit.value, own)
+            value = _without(value, own)
             if value is not _OWN:
                 found[" ".join(key)] = {"value": value, "device": _device_of(value)}
         return {UNITS: found, REBOUND: [" ".join(key) for key in self._rebound()]}

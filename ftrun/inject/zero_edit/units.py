@@ -3,10 +3,13 @@
 | unit | for example | kept if at the next draw there is |
 |---|---|---|
 | a tensor or an array | a confusion matrix | the same object |
-| a dict of them | ``shadow[name]`` of an average | the same dict, also with other tensors |
+| a dict of them | ``shadow[name]`` of an average | the same dict, also with other tensors (1) |
 | a list or tuple of them | ``shadow_params`` | the same list, with the same tensors |
 
 A batch is not among these: the next one is another object.
+
+(1) A new dict counts at once, as long as the script holds its tensors: at the first draw after an
+evaluation it may be the best state, which a newcomer that joins there needs.
 
 Not here: which units have changed (tensors.py).
 """
@@ -14,6 +17,7 @@ Not here: which units have changed (tensors.py).
 from __future__ import annotations
 
 import sys
+import weakref
 import zlib
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -38,8 +42,8 @@ ARRAY_BYTES_MAX = 16 << 20
 _PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 _LISTS = (list, tuple)
 
-Mark = tuple[Any, ...]
-"""Two marks of a unit are equal if nothing in it was changed between them."""
+Mark = tuple[tuple["weakref.ref[Any]", int], ...]
+"""The tensors and arrays of a unit at some time, and their versions."""
 
 
 @dataclass(slots=True)
@@ -63,7 +67,20 @@ class Unit:
 
     def mark(self) -> Mark:
         """The mark of the unit as it is now."""
-        return tuple(_mark(leaf) for leaf in leaves(self.value))
+        return tuple((weakref.ref(leaf), _version(leaf)) for leaf in leaves(self.value))
+
+    def is_as(self, mark: Mark) -> bool:
+        """Whether nothing in it has changed since it had this mark.
+
+        A new tensor may have the id of one that is gone: a mark refers to the tensors themselves.
+        """
+        now = list(leaves(self.value))
+        if len(now) != len(mark):
+            return False
+        return all(
+            ref() is leaf and version == _version(leaf)
+            for leaf, (ref, version) in zip(now, mark, strict=True)
+        )
 
 
 @lru_cache(maxsize=4096)
@@ -93,6 +110,49 @@ def leaves(value: Any) -> Iterator[Any]:
             yield from leaves(item)
     elif type(value) not in _PLAIN:
         yield value
+
+
+def thinned(value: Any) -> Any:
+    """A unit's value with weak references in place of its tensors and arrays."""
+    if type(value) in DICTS:
+        return {key: thinned(item) for key, item in list(value.items())}
+    if type(value) in _LISTS:
+        return type(value)(thinned(item) for item in value)
+    return value if type(value) in _PLAIN else weakref.ref(value)
+
+
+def restored(thin: Any) -> Any:
+    """The value that was ``thinned``; None if the script has dropped a tensor of it."""
+    try:
+        return _restored(thin)
+    except _Gone:
+        return None
+
+
+def has_left(thin: Any) -> bool:
+    """Whether the script still holds a tensor of the value that was ``thinned``."""
+    if type(thin) is dict:
+        return any(has_left(item) for item in thin.values())
+    if type(thin) in _LISTS:
+        return any(has_left(item) for item in thin)
+    return type(thin) is weakref.ref and thin() is not None
+
+
+class _Gone(Exception):
+    """A tensor lives no more."""
+
+
+def _restored(thin: Any) -> Any:
+    if type(thin) is dict:
+        return {key: _restored(item) for key, item in thin.items()}
+    if type(thin) in _LISTS:
+        return type(thin)(_restored(item) for item in thin)
+    if type(thin) is not weakref.ref:
+        return thin
+    value = thin()
+    if value is None:
+        raise _Gone
+    return value
 
 
 class _Searched(dict[type, bool]):
@@ -196,7 +256,7 @@ def _count(value: Any, deep: int) -> int:
     return total if total <= LEAVES_MAX else -1
 
 
-def _mark(leaf: Any) -> Mark:
+def _version(leaf: Any) -> int:
     if isinstance(leaf, torch.Tensor):
-        return id(leaf), 0 if leaf.is_inference() else leaf._version
-    return id(leaf), zlib.crc32(leaf if leaf.flags.c_contiguous else leaf.tobytes())
+        return 0 if leaf.is_inference() else leaf._version
+    return zlib.crc32(leaf if leaf.flags.c_contiguous else leaf.tobytes())

@@ -57,6 +57,20 @@ SPLIT = f"""{WORLD}{MODEL}{DDP_OF}
 from torch.distributed.optim import ZeroRedundancyOptimizer
 ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
 {END}"""
+THREADED = f"""{WORLD}{MODEL}{DDP_OF}
+import queue, threading
+from torch.utils.data import DataLoader
+batches = queue.Queue(2)
+def fill():
+    for batch in DataLoader(torch.randn(40, 4), 4):
+        batches.put(batch)
+    batches.put(None)
+threading.Thread(target=fill, daemon=True).start()
+while (batch := batches.get()) is not None:
+    optimizer.zero_grad()
+    model(batch).pow(2).mean().backward()
+    optimizer.step()
+{END}"""
 NO_TRAINING = f"""{WORLD}
 value = torch.ones(1) * (dist.get_rank() + 1)
 dist.all_reduce(value)
@@ -106,9 +120,10 @@ raise ValueError("mine")
         (NEITHER, r"script\.py:\d+: this script has a process group and steps an optimizer, but"),
         (HOOKED, r"script\.py:\d+: a communication hook"),
         (SHARDED, r"script\.py:\d+: .*torch\.distributed"),
+        (THREADED, r"script\.py:\d+: a thread of the script's draws the batches of this loader"),
         pytest.param(SPLIT, r"script\.py:\d+: ZeroRedundancyOptimizer", marks=pytest.mark.slow),
     ],
-    ids=["neither", "hooked", "sharded", "split"],
+    ids=["neither", "hooked", "sharded", "threaded", "split"],
 )
 def test_a_script_that_cannot_be_carried_is_one_world(
     tmp_path: Path, script: str, reason: str

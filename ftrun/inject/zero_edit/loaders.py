@@ -6,6 +6,7 @@ Not here: which iterator gives training batches, and where it is to be set (loop
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -123,6 +124,7 @@ class LoaderIterator:
         learned: ``cursor.held`` as it was remembered last.
         counted_by: each ``enumerate`` that draws from it.
         lane: its steps go through this one.
+        is_elsewhere: a thread other than the main one has drawn from it.
     """
 
     begins_steps = False
@@ -142,7 +144,7 @@ class LoaderIterator:
         self.noted: Any = None
         self.length: int | None = None
         self.learned: int | None = -1
-        self.is_fresh = self.is_training = False
+        self.is_fresh = self.is_training = self.is_elsewhere = False
         self.counted_by: weakref.WeakSet[Counted] = weakref.WeakSet()
         self.lane: InLane | None = None
         self._inner = make()
@@ -212,6 +214,9 @@ class LoaderIterator:
         lane = self.lane
         if lane is not None and lane.draws():
             self.cursor.drawn += 1
+            return next(self._inner)
+        if threading.current_thread() is not threading.main_thread():
+            self.is_elsewhere = self.is_fresh = True
             return next(self._inner)
         for counted in Counted.drawing():
             self.counted_by.add(counted)

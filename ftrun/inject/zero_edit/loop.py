@@ -267,6 +267,7 @@ class Loop:
                 return True
             self._lane.close()
         draws = self._noting.training()
+        self._refuse_threads(draws)
         self._moving.step_begins()
         if self._ending.has_followed:
             self.in_step = True  # of a step that it goes through again
@@ -282,6 +283,15 @@ class Loop:
             self._stands_elsewhere()
         self._begin(draws)
         return True
+
+    def _refuse_threads(self, draws: list[LoaderIterator]) -> None:
+        for iterator in draws:
+            if iterator.is_elsewhere:
+                refuse(
+                    f"{iterator.spot}: a thread of the script's draws the batches of this loader, "
+                    "and ftrun follows a loop by its own draws. Draw them in the loop; the "
+                    "loader's num_workers has them ready in time"
+                )
 
     def _stands_elsewhere(self) -> None:
         peers = self._peers.place.words()

@@ -19,6 +19,9 @@ from ftrun.core.messages import LeaveNow, LeaveReason, Loss, ReplicaLost, StartF
 SIGKILL = int(signal.SIGKILL)
 PRESS_SHARE = 0.5
 """A group that has not left when this share of the grace has passed leaves where it stands."""
+PRESS_AGAIN_SHARE = 0.125
+"""A Manager that is still there is asked again: two requests that came just before a long call of
+the script's may have been seen as one."""
 
 
 class Stopping:
@@ -52,7 +55,9 @@ class Stopping:
 
     def press(self, slot: SlotState) -> None:
         """The group has not left in half of its grace: it leaves where it stands."""
-        slot.press_at = None
+        is_heard = slot.has_left or not slot.has_manager
+        again_at = self._out.now + PRESS_AGAIN_SHARE * self._settings.grace_s
+        slot.press_at = None if is_heard else again_at
         number = slot.asked_with or SIGTERM
         self._out.add(AskToStop(slot.replica_id, slot.incarnation, number))
         self.leave_now(slot)

@@ -136,7 +136,11 @@ def test_what_is_not_known_is_left_out() -> None:
     assert "no account of this job" in page and "Nothing has failed." in page
 
 
-def test_a_directory_without_events_is_named(tmp_path: Path) -> None:
+def test_a_directory_without_events_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # other jobs of this user's
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "j").mkdir()
     with pytest.raises(UserError, match=r"has no events of job j"):
         report("j", tmp_path, tmp_path / "r.html")

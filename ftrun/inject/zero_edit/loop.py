@@ -299,8 +299,17 @@ class Loop:
             f"this replica was started again, and has come to a training step at {stack()[0]} "
             f"without passing the place where its peers are ({peers}): it cannot follow them. "
             "Does the script resume from a file of its own, or train in phases? Use ftrun.Manager "
-            "there (README, Scripts)"
+            "there (README, A script)"
         )
+
+    def _check_phase(self, place: Place, here: tuple[Spot, ...]) -> None:
+        """The peers may have come to another loop since they were asked where they draw."""
+        if place.entry and digest(place.entry) != digest(here):
+            raise UserError(
+                f"this replica has come to {here[0]} to join its peers, but they have gone on to "
+                f"another loop meanwhile ({place.words()}, begun at {place.entry[0]}). It begins "
+                "again"
+            )
 
     def _begin(self, draws: list[LoaderIterator]) -> None:
         """Begin a step at the place of the last draw."""
@@ -481,6 +490,7 @@ class Loop:
         if loaded is None:
             self.rewriting.begun()
             return  # the peers have gone: nobody to heal from, so it begins at the beginning
+        self._check_phase(loaded, here)
         self.rewriting.joined()
         renew_random(self.mates.rank, manager.current_step())
         self._moving.go_to(loaded, iterator, is_drawn=False)

@@ -41,3 +41,12 @@ def test_what_is_made_late_is_told_by_line_and_the_consequence_once(said: io.Str
     text = said.getvalue()
     assert "a.py:3 makes another AdamW after 7 steps" in text and "a.py:4 makes another" in text
     assert text.count("does not heal") == 1
+
+
+def test_a_script_that_silences_print_silences_no_notice(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """torchvision's references let only rank 0 print."""
+    monkeypatch.setattr("builtins.print", lambda *args, **kwargs: None)
+    told.say("replica 1 joined")
+    assert capfd.readouterr().err == "ftrun: replica 1 joined\n"

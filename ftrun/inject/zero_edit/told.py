@@ -21,7 +21,7 @@ def once(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Print ``text``, without ``print``: some scripts replace that by one which rank 0 alone has."""
+    """Print ``text``, but not by ``print``: some scripts replace that by one of rank 0 alone."""
     if sys.__stderr__ is not None:
         sys.__stderr__.write(f"ftrun: {text}\n")
         sys.__stderr__.flush()

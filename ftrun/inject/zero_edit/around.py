@@ -47,6 +47,8 @@ def _of_targets(loop: ast.For, theirs: Values, here: Values) -> Iterator[tuple[s
     names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
     for path, value in theirs.items():
         root = path.partition("[")[0].partition(".")[0]
+        if "]." in path:
+            continue  # of an object in a collection
         if root in names and here.get(path) != value:
             yield path, value
 

@@ -23,6 +23,7 @@ from ftrun.inject.zero_edit.frames import (
     DICTS,
     Spot,
     Values,
+    is_loop_package,
     is_own,
     read_values,
     script_frames,
@@ -30,11 +31,12 @@ from ftrun.inject.zero_edit.frames import (
     variables_of,
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
+from ftrun.inject.zero_edit.held import Held
 from ftrun.inject.zero_edit.histories import Cut, Histories, Packed, Seen, see
 from ftrun.inject.zero_edit.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.place import Details, Place
 from ftrun.inject.zero_edit.single import is_single, is_tensor
-from ftrun.inject.zero_edit.writing import write_values
+from ftrun.inject.zero_edit.writing import lacks, write_values
 from ftrun.training.context import WorkerContext
 
 TOLD_MAX = 12
@@ -108,7 +110,7 @@ class Counters:
     ) -> None:
         self._frameworks = frameworks
         self._step, self._life = step, life
-        self._changes, self._histories = Changes(), Histories()
+        self._changes, self._histories, self._held = Changes(), Histories(), Held()
         name = FILE.format(replica_id=here.replica_id, group_rank=here.group_rank)
         self._path = Path(here.socket_path).parent / name
         self._legacy = Legacy(self._path)
@@ -124,15 +126,20 @@ class Counters:
         """The script as it stands ``here``, with its frames' variables. It runs at every draw."""
         values, containers = [], []
         known = variables or [variables_of(frame) for frame in frames]
-        for frame, own in zip(frames, known, strict=True):
+        step = self._step()
+        for spot, frame, own in zip(here, frames, known, strict=True):
             found: dict[str, Any] = {}
-            values.append(read_values(frame, found, own))
+            plain = read_values(frame, found, own)
+            if not is_loop_package(frame.f_code.co_filename):
+                self._held.read(spot.name, own, step, plain, found)
+            values.append(plain)
             containers.append({p: see(x) for p, x in found.items() if not _has_tensors(x)})
         values.append(self._frameworks.values())
         return Read((*[spot.name for spot in here], FRAMEWORK), tuple(values), tuple(containers))
 
     def begin(self, read: Read) -> None:
         """The script before its first step: nothing has changed."""
+        self._held.begin()
         self._changes.begin(read.plain())
         self._histories.begin(read.seen())
 
@@ -207,6 +214,7 @@ class Counters:
         }
         taken.changed += write_values(frame, self._without(function, own, values, theirs), lists)
         taken.of_its_own += write_values(frame, own, own_lists)
+        taken.lacking += lacks(frame, [*values, *lists])
         self._own[function] = {*own, *own_lists}
 
     def _without(self, function: str, own: Values, values: Values, theirs: Details) -> Values:

@@ -326,13 +326,14 @@ def read_values(
             if single.is_single(value):
                 found[name] = single.packed(value)
         else:
-            _read_inside(name, value, found, kept)
+            read_inside(name, value, found, kept)
         if len(found) >= NAMES_MAX or len(kept) >= NAMES_MAX:
             break
     return found
 
 
-def _read_inside(name: str, value: Any, found: Values, kept: dict[str, Any]) -> None:
+def read_inside(name: str, value: Any, found: Values, kept: dict[str, Any]) -> None:
+    """Add the plain values and the containers of a dict, or of an object of the script's."""
     if type(value) in DICTS and is_table(value):
         kept[name] = value
     for path, _, _, item in inside(name, value):

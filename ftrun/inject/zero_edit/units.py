@@ -29,6 +29,7 @@ import torch
 
 from ftrun.inject.zero_edit import single
 from ftrun.inject.zero_edit.frames import DICTS, TEXT_CHARS_MAX, TYPES_MAX, holds_values, is_own
+from ftrun.inject.zero_edit.held import OBJECTS_MAX, is_name
 
 OBJECTS_DEEP, DICTS_DEEP = 3, 3
 LEAVES_MAX = 10_000
@@ -203,10 +204,16 @@ class Search:
             elif dicts and len(value) <= ITEMS_MAX:
                 for key, item in list(value.items()):
                     if type(key) is str and _SEARCHED[type(item)]:
-                        self._add(to, f"{path}[{key}]", item, 0, dicts - 1)
+                        self._add(
+                            to, f"{path}[{key}]", item, min(objects, 1) * is_name(key), dicts - 1
+                        )
         elif kind in _LISTS:
             if value and self._is_whole(value):
                 to.append(Unit(path, value))
+            elif dicts and objects and len(value) <= OBJECTS_MAX:
+                for index, item in enumerate(value):
+                    if _is_holder(cast(Hashable, type(item))):
+                        self._add(to, f"{path}[{index}]", item, 1, dicts - 1)
         elif objects and _is_holder(cast(Hashable, kind)) and hasattr(value, "__dict__"):
             for key, item in list(vars(value).items()):
                 if item is not value and _SEARCHED[type(item)]:

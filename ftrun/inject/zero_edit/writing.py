@@ -1,7 +1,8 @@
 """Plain values and containers of the script's frames, set to what peers or a predecessor had.
 
-A path is ``name``, with ``.attribute`` for objects of the script's and then ``[key]`` for dicts.
-A container that is there is set in place, because the script may hold it under other names.
+A path is ``name``, with ``.attribute`` for objects of the script's and ``[key]`` for collections.
+A container that is there is set in place, because the script may hold it under other names. An
+object that a dict or a list lacks is made as the script would make it, or from its class's name.
 
 Not here: reading them (frames.py), what they are set to (counters.py).
 """
@@ -11,7 +12,9 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
-from collections.abc import Hashable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, cast
 
@@ -26,9 +29,30 @@ from ftrun.inject.zero_edit.frames import (
     is_value,
     short,
 )
+from ftrun.inject.zero_edit.held import CLASS
 
-_PATH = re.compile(r"(\w+)((?:\.\w+)*)(?:\[(.*)\])?", re.DOTALL)
+_PATH = re.compile(r"(\w+)((?:(?:\[[^\[\]]*\])*\.\w+)*)(?:\[(.*)\])?", re.DOTALL)
+_STEP = re.compile(r"\[([^\[\]]*)\]|\.(\w+)")
 _ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One step of a path: into a collection, by a key, or to an attribute."""
+
+    name: str
+    is_key: bool
+
+
+def _steps_of(path: str) -> tuple[str, list[_Step]] | None:
+    """A path's variable, and the steps from there."""
+    parts = _PATH.fullmatch(path)
+    if parts is None or is_own(path):
+        return None
+    name, way, keys = parts.groups()
+    steps = [_Step(x[2] or x[1], x[2] is None) for x in _STEP.finditer(way)]
+    steps += [_Step(x, True) for x in (() if keys is None else keys.split("]["))]
+    return name, steps
 
 
 class FrameVariables:
@@ -41,21 +65,42 @@ class FrameVariables:
 
     def find(self, path: str) -> tuple[dict[Any, Any], str] | None:
         """The variables or the dict that has, or may get, the value at ``path``, and its key."""
-        parts = _PATH.fullmatch(path)
-        if parts is None or is_own(path):
+        found = _steps_of(path)
+        if found is None:
             return None
-        name, attributes, keys = parts.groups()
-        steps = [*attributes.split(".")[1:], *(() if keys is None else keys.split("]["))]
-        holder: Any = self.known
-        key = name
-        for index, step in enumerate(steps):
-            value = holder.get(key, _ABSENT)
-            is_key = index >= len(steps) - (0 if keys is None else keys.count("][") + 1)
-            inner = _inside(value, is_key)
-            if inner is None:
-                return None
-            holder, key = inner, step
-        return holder, key
+        name, steps = found
+        if not steps:
+            return self.known, name
+        holder = self._walk(name, steps[:-1])
+        inner = _inside(holder, steps[-1].is_key)
+        return None if inner is None else (inner, steps[-1].name)
+
+    def _walk(self, name: str, steps: Sequence[_Step]) -> Any:
+        value = self.known.get(name, _ABSENT)
+        for step in steps:
+            value = _item(value, step.name) if step.is_key else _attribute(value, step.name)
+        return value
+
+    def make(self, path: str, class_name: str) -> bool:
+        """Make the object at ``path``, without attributes; False: it is there, or cannot be made.
+
+        ``path``: ends with a key.
+        """
+        found = _steps_of(path)
+        if found is None or not found[1]:
+            return False
+        name, steps = found
+        holder, key = self._walk(name, steps[:-1]), steps[-1].name
+        kind = _class_named(class_name)
+        if kind is None or _item(holder, key) is not _ABSENT:
+            return False
+        if type(holder) in DICTS and not any(type(x) is int for x in holder):
+            holder[key] = object.__new__(kind)
+        elif type(holder) is list and key == str(len(holder)):
+            holder.append(object.__new__(kind))
+        else:
+            return False
+        return True
 
     def put(self, holder: dict[Any, Any], key: str, value: Any) -> None:
         """Set a value."""
@@ -69,12 +114,43 @@ class FrameVariables:
             ctypes.pythonapi.PyFrame_LocalsToFast(frame, clear)
 
 
+def _item(value: Any, key: str) -> Any:
+    """The item of a collection. A defaultdict makes an object of the script's that it lacks."""
+    if type(value) in (list, tuple):
+        return value[int(key)] if key.isdecimal() and int(key) < len(value) else _ABSENT
+    if type(value) not in DICTS:
+        return _ABSENT
+    if key not in value and key.removeprefix("-").isdecimal():
+        return value.get(int(key), _ABSENT)
+    if key not in value and type(value) is defaultdict and _makes_objects(value.default_factory):
+        return value[key]
+    return value.get(key, _ABSENT)
+
+
+def _makes_objects(factory: Any) -> bool:
+    return isinstance(factory, type) and holds_values(cast(Hashable, factory))
+
+
+def _attribute(value: Any, name: str) -> Any:
+    inner = _inside(value, False)
+    return _ABSENT if inner is None else inner.get(name, _ABSENT)
+
+
 def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
     """The dict of a value's keys, or of its attributes; None: it has none that heal."""
     if is_key:
         return value if type(value) in DICTS else None
     is_holder = holds_values(cast(Hashable, type(value))) and hasattr(value, "__dict__")
     return vars(value) if is_holder else None
+
+
+def _class_named(name: str) -> type | None:
+    """The script's class of a name (``held.class_name``); None: there is none."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and holds_values(cast(Hashable, found)) else None
 
 
 def write_values(
@@ -87,8 +163,21 @@ def write_values(
     return changed
 
 
+def lacks(frame: FrameType, paths: Iterable[str]) -> list[str]:
+    """The objects in collections whose values cannot be set, because this replica lacks them."""
+    here = FrameVariables(frame)
+    return sorted(
+        {path.rpartition("].")[0] + "]" for path in paths if "]." in path and not here.find(path)}
+    )
+
+
 def _write_plain(here: FrameVariables, values: Values) -> Iterator[str]:
     for path, new in values.items():
+        made, _, attribute = path.rpartition(".")
+        if attribute == CLASS:
+            if here.make(made, new):
+                yield f"{made} made"
+            continue
         found = here.find(path)
         if found is None:
             continue

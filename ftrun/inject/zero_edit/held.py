@@ -1,6 +1,6 @@
 """Counters in objects that a list, a tuple or a dict of the script's holds.
 
-``callbacks=[EarlyStopping()]``, ``meters["loss"].count``, ``envs[3].episode``: the objects are known
+``callbacks=[EarlyStopping()]``, ``meters["loss"].count``, ``envs[3].episode``: objects are known
 by the way that leads to them, as ``self.callbacks[0].best``. A collection in a variable may be a
 batch, which is another one at the next draw, so it counts from the second draw on at which it is
 there; one that was there before the first step, or in an object's attribute, counts at once.

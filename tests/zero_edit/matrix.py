@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 REPLICAS = 3
-TIMEOUT_S = 240.0
+TIMEOUT_S = 30
 STEP_S = "0.03"
 ALL = ("0", "1", "2")
 
@@ -178,6 +178,8 @@ QUICK = (
     Case("full.py", "--ema --accum 2", "1@evaluation 1", late="1", step_s="0"),
     Case("kept.py", "", "1@train 2 2,0@train 3 5"),
     Case("held.py", "", "1@train 2 1,0@train 3 4"),
+    Case("phases.py", "two", "1@train main 1 2,0@train main 2 4"),
+    Case("phases.py", "stages", "0@train middle 1 3"),
     Case("beside.py", "", "1@train 1 3,0@the end"),
     Case("compiled.py", "step", "1@train 1 3"),
     Case("loops.py", "while", "1@train 12"),
@@ -203,6 +205,13 @@ CASES: tuple[Case, ...] = (
     *_in_pairs("kept.py", "", "train 2 4", "the end"),
     *_at("held.py", "", "train 1 1", "train 2 4", "train 3 0", "the end"),
     *_in_pairs("held.py", "", "train 2 1", "the end"),
+    *_at("phases.py", "two", "train warm 1 5", "train main 0 0", "train main 1 2", "the end"),
+    *_at("phases.py", "twice", "train first 1 3", "train second 0 4", "train second 2 9"),
+    *_at("phases.py", "alternate", "train one 1 2", "train other 1 3", "the end"),
+    *_at("phases.py", "stages", "train low 0 5", "train middle 1 3", "train high 1 9"),
+    *_at("phases.py", "counted", "train warm 8", "train main 1 3"),
+    *_in_pairs("phases.py", "two", "train main 1 2"),
+    *_in_pairs("phases.py", "sharded", "train second 1 2"),
     *_at("beside.py", "", "train 1 3", "evaluation 1", "train 3 9", "the end"),
     *_in_pairs("beside.py", "", "train 1 3", "the end"),
     *_at("compiled.py", "model", "train 1 3", "the end"),
@@ -232,6 +241,9 @@ CASES: tuple[Case, ...] = (
     *_at_the_end("full.py", "", "train 1 3", workers=2),
     *_at_the_end("kept.py", "", "train 2 4"),
     *_at_the_end("held.py", "", "train 2 4"),
+    *_at_the_end("phases.py", "two", "train main 1 2"),
+    *_at_the_end("phases.py", "alternate", "train one 2 2"),
+    *_at_the_end("phases.py", "stages", "train middle 1 3"),
     *_at_the_end("beside.py", "", "train 1 3"),
     *_at_the_end("compiled.py", "step", "train 1 3"),
     *_at_the_end("loops.py", "while", "train 20"),

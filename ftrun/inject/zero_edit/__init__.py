@@ -17,6 +17,8 @@ ftrun itself. Begin with ``loop.py``.
 | reading.py | the way of a newcomer through an IterableDataset |
 | exactly_once.py | the loader of training batches, under ``--data exactly-once`` |
 | around.py | loops that cannot be set, and stand elsewhere than at the peers |
+| passing.py | the way of a newcomer past loops that its peers have left |
+| given.py | the last value of each broadcast |
 | counting.py | ``range`` and ``enumerate`` of the script's modules, which can be set |
 | single.py | numbers that are not Python's: numpy's, and tensors without a dimension |
 | frames.py, writing.py | the script's frames: where it stands, its counters; setting these |
@@ -24,6 +26,7 @@ ftrun itself. Begin with ``loop.py``.
 | standing.py, sparing.py | the last place, and the steps since; which steps have one |
 | lane.py | short steps in which nothing is looked at |
 | peers.py, moving.py | where a replica's peers stand; its move to their place |
+| held.py | counters in objects that lists, tuples and dicts hold |
 | counters.py | the script's counters and histories: which replica's value a newcomer takes |
 | changes.py, histories.py | when each value has changed last; lists and their like |
 | legacy.py, journal.py | the values that a worker leaves to its successor, and their file |
@@ -85,10 +88,10 @@ def install(
     loaders.Draws.before, loaders.Draws.ended = loop.before_draw, loop.loader_ended
     loaders.install(patches, loop.exactly_once.claim)
     counting.install(patches)
-    world.install(here, loop.mates, loop.exchange, patches, lambda: loop.on_world())
+    world.install(here, loop.mates, loop.exchange, patches, lambda: loop.on_world(), loop.given)
     files.install(patches, loop.drafts)
     loop.rewriting.install(patches)
-    Checkpoints(loop.mates, loop.exchange).install(patches)
+    Checkpoints(loop.mates, loop.exchange, loop.drafts).install(patches)
     if explicit is not None:
 
         def undo() -> None:

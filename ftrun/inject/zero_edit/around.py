@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
@@ -19,21 +20,37 @@ from types import FrameType
 from ftrun.inject.zero_edit.counting import KNOWN_SEQUENCES, RANGES
 from ftrun.inject.zero_edit.frames import Spot, Values, is_loop_package, spot_of, variables_of
 
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop of ``function`` from line ``first`` to ``last``, and a description of it."""
+
+    function: str
+    first: int
+    last: int
+    words: str
+
+
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def unlike(
     frames: Sequence[FrameType], at_peers: Mapping[str, Values], here: Mapping[str, Values]
-) -> list[str]:
-    """The loops around these frames that stand elsewhere than at the peers, in words.
+) -> list[Loop]:
+    """The loops around these frames that stand elsewhere than at the peers, innermost first.
 
     Args:
         at_peers, here: the plain values of each function on the stack.
     """
     return [
-        f"its loop at {spot_of(frame).name.partition(':')[0]}:{loop.lineno} is over "
-        f"{ast.unparse(loop.iter)[:40]}, which cannot be set to its peers' place ({path} is "
-        f"{here_values.get(path)!r} here and {value!r} there). Loop over range() there"
+        Loop(
+            spot_of(frame).name,
+            loop.lineno,
+            loop.end_lineno or loop.lineno,
+            f"its loop at {spot_of(frame).name.partition(':')[0]}:{loop.lineno} is over "
+            f"{ast.unparse(loop.iter)[:40]}, which cannot be set to its peers' place ({path} is "
+            f"{here_values.get(path)!r} here and {value!r} there). Loop over range() there",
+        )
         for frame in frames
         if (theirs := at_peers.get(spot_of(frame).name)) is not None
         for here_values in [here.get(spot_of(frame).name, {})]

@@ -35,7 +35,7 @@ class Carried:
     Args:
         models, stepping: the objects that the script has made.
         frameworks: the trainer that runs its loop, if a framework does.
-        loaded: called when the peers' state has been loaded.
+        loads: called before the peers' state is loaded; ``loaded``: afterwards.
         name: this replica's incarnation.
 
     Attributes:
@@ -48,6 +48,7 @@ class Carried:
         models: Models,
         stepping: Stepping,
         frameworks: Frameworks,
+        loads: Callable[[], None],
         loaded: Callable[[], None],
         name: str = "",
     ) -> None:
@@ -55,7 +56,7 @@ class Carried:
         self._models = models
         self._stepping = stepping
         self._frameworks = frameworks
-        self._loaded = loaded
+        self._loads, self._loaded = loads, loaded
         self.has_ended = False
 
     def _parts(self) -> dict[str, list[Any]]:
@@ -86,6 +87,7 @@ class Carried:
         Raises:
             Refused: this replica has made other objects than its peers.
         """
+        self._loads()
         if not self.has_ended:
             self.apply(tree)
         self._loaded()

@@ -13,12 +13,14 @@ import concurrent.futures
 import functools
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.patches import Patches, replace_everywhere
@@ -36,10 +38,11 @@ class Checkpoints:
     Args:
         mates: the workers of this replica.
         exchange: gives bytes at a call site, and gets those of all, by rank.
+        drafts: of this worker: whether its files count now.
     """
 
-    def __init__(self, mates: Mates, exchange: Exchange) -> None:
-        self._mates = mates
+    def __init__(self, mates: Mates, exchange: Exchange, drafts: Drafts) -> None:
+        self._mates, self._drafts = mates, drafts
         self._exchange = exchange
 
     def install(self, patches: Patches) -> None:
@@ -92,6 +95,9 @@ class Checkpoints:
         site, timeout_s = call_site(), DEFAULT_TIMEOUT.total_seconds()
         there = self._exchange(site, "checkpoint.save", b"", timeout_s)
         made = None
+        if self._drafts.drops():
+            self._drafts.tell_dropped(Path(f"the checkpoint of {site}"))
+            return None
         if min(there) // self._mates.size == self._mates.rank // self._mates.size:
             made = _quietly(plain, *args, **{**kwargs, **self._within()})
         self._exchange(site, "checkpoint.saved", b"", timeout_s)

@@ -31,6 +31,7 @@ from ftrun.inject.zero_edit.frames import (
     variables_of,
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
+from ftrun.inject.zero_edit.given import LastGiven
 from ftrun.inject.zero_edit.held import Held
 from ftrun.inject.zero_edit.histories import Cut, Histories, Packed, Seen, see
 from ftrun.inject.zero_edit.legacy import Left, Legacy, left_at
@@ -99,6 +100,7 @@ class Counters:
         here: this worker.
         frameworks: the trainer that runs the script's loop, if a framework does.
         step: how many steps are committed; ``life``: of the job, "" before the first step.
+        last: what was given by broadcasts, which newcomers get with the details of a place.
     """
 
     def __init__(
@@ -107,9 +109,10 @@ class Counters:
         frameworks: Frameworks,
         step: Callable[[], int],
         life: Callable[[], str],
+        last: LastGiven,
     ) -> None:
         self._frameworks = frameworks
-        self._step, self._life = step, life
+        self._step, self._life, self._last = step, life, last
         self._changes, self._histories, self._held = Changes(), Histories(), Held()
         name = FILE.format(replica_id=here.replica_id, group_rank=here.group_rank)
         self._path = Path(here.socket_path).parent / name
@@ -155,7 +158,7 @@ class Counters:
         if life and (is_new or not self._legacy.add(step, changed, grown, ranges)):
             self._leave(life, ranges)
         counters = self._changes.changed(read.plain())
-        return counters, partial(_details, self._changes.steps, step, cuts)
+        return counters, partial(_details, self._changes.steps, step, cuts, self._last)
 
     def _leave(self, life: str, ranges: tuple[tuple[Spot, int], ...]) -> None:
         self._left_for = life
@@ -163,8 +166,8 @@ class Counters:
 
     # ------------------------------------------------------------ joining
 
-    def unlike_loops(self, place: Place) -> list[str]:
-        """The loops around this newcomer that cannot be set to a place, in words."""
+    def unlike_loops(self, place: Place) -> list[around.Loop]:
+        """The loops around this newcomer that cannot be set to a place."""
         frames = script_frames()
         here = {spot_of(frame).name: read_values(frame) for frame in reversed(frames)}
         return around.unlike(frames, _by_function(place), here)
@@ -303,7 +306,7 @@ def _is_called_anew(function: str, place: Place, ranges: Mapping[Spot, int]) -> 
     return now != then
 
 
-def _details(steps: changes.Steps, until: int, cuts: tuple[Cut, ...]) -> Details:
+def _details(steps: changes.Steps, until: int, cuts: tuple[Cut, ...], last: LastGiven) -> Details:
     """The details of a place. In any thread."""
     lists, lacking = histories.within_limits(cuts)
-    return Details(changes.copied(steps, until), lists, lacking)
+    return Details(changes.copied(steps, until), lists, lacking, last.encoded())

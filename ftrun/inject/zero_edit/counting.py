@@ -17,7 +17,7 @@ import builtins
 import importlib.machinery
 import itertools
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, ClassVar, cast
 
 from torch.compiler import is_compiling
@@ -63,6 +63,10 @@ class Numbers(itertools.chain[int]):
         self._pieces[-1].__setstate__(len(self._numbers))
         self._pieces.append(iter(self._numbers[self._numbers.index(number) + 1 :]))
         return True
+
+    def end(self) -> None:
+        """Take no further number."""
+        self._pieces[-1].__setstate__(len(self._numbers))
 
     def __length_hint__(self) -> int:
         """How many numbers are left."""
@@ -117,6 +121,12 @@ class Ranges:
     def knows(self, spot: Spot) -> bool:
         """Whether a loop at this place is one of these."""
         return spot in self._loops and _goes_on(self._loops[spot])
+
+    def end(self, is_left: Callable[[Spot], bool]) -> None:
+        """Let the loops at some places take no further number."""
+        for spot, held in self._loops.items():
+            if is_left(spot) and _goes_on(held):
+                held[0].end()
 
     def set(self, spot: Spot, number: int) -> bool:
         """Let a loop go on after ``number``; False: there is no such loop, or it lacks it."""

@@ -11,12 +11,13 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.patches import Patches, replace_everywhere
 
 SAFETENSORS = ("safetensors.torch", "safetensors.numpy")
@@ -28,10 +29,14 @@ class Drafts:
 
     A name has the worker's rank, so that a successor writes over the drafts of a killed worker.
     (Processes that the worker has forked, such as a loader's, have names of their own.)
+
+    Args:
+        rank: of the worker.
+        drops: whether what it writes now does not count (passing.py).
     """
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
+    def __init__(self, rank: int, drops: Callable[[], bool] = lambda: False) -> None:
+        self.rank, self.drops = rank, drops
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._in_use: set[Path] = set()
@@ -42,12 +47,20 @@ class Drafts:
         draft = self.take(path)
         try:
             yield draft
-            os.replace(draft, path)
+            if self.drops():
+                self.tell_dropped(path)
+                draft.unlink(missing_ok=True)
+            else:
+                os.replace(draft, path)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
         finally:
             self.give_back(draft)
+
+    def tell_dropped(self, path: Path) -> None:
+        """A file is not written."""
+        told.once(f"rank {self.rank} does not write {path.name} on its way to its peers' place")
 
     def take(self, path: Path) -> Path:
         """An unused name.

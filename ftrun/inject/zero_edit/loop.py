@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -44,12 +44,14 @@ from ftrun.inject.zero_edit.frames import (
     stack,
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
+from ftrun.inject.zero_edit.given import LastGiven
 from ftrun.inject.zero_edit.lane import Lane
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.moving import Moving
 from ftrun.inject.zero_edit.noting import Noted, Noting
+from ftrun.inject.zero_edit.passing import Passing
 from ftrun.inject.zero_edit.peers import Peers
 from ftrun.inject.zero_edit.place import Place, digest, summary
 from ftrun.inject.zero_edit.randomness import renew_random
@@ -91,11 +93,13 @@ class Loop:
         self.mates = Mates(here)
         self._peers = Peers(here, self.mates, self.manager)
         self._frameworks = Frameworks()
+        self.given = LastGiven()
         self.counters = Counters(
             here,
             self._frameworks,
             lambda: self.manager().current_step(),
             lambda: self._carried.life if self._has_stepped else "",
+            self.given,
         )
         self._tensors = Tensors(lambda: [*self.models.wrapped, *self.models.loose_roots()])
         self._sparing = Sparing(
@@ -116,7 +120,7 @@ class Loop:
             self.models.has_parameter_of,
             self.commit,
             lambda: self.in_step,
-            lambda: self._ending.stands_still,
+            lambda: self._ending.stands_still or self.passing.is_on,
             lambda: (self.steps, self.steps - self.lost) if self.exactly_once.is_on else None,
         )
         self.stepping.on_late = self.models.on_late = self._made_late
@@ -134,6 +138,7 @@ class Loop:
             self.models,
             self.stepping,
             self._frameworks,
+            self._check_phase,
             self._note_loaded,
             here.key.incarnation,
         )
@@ -143,6 +148,7 @@ class Loop:
         self._lane = Lane(self._awaits_newcomers, self._noting.leave_lane)
         self._has_loaded = False
         self._has_stepped = False
+        self._joins_from: tuple[Spot, ...] = ()  # while it joins
         self._outcome = True
         self._is_told = False
         self._trial = trial_of(here)
@@ -157,7 +163,9 @@ class Loop:
         )
         if self._trial is not None:
             self._noting.look = self._trial.look
-        self.drafts = Drafts(self.mates.rank)
+        self.passing = Passing(here, self.mates, self.given, lambda: self.models.wrapped)
+        self.passing.on_begin = self._passes
+        self.drafts = Drafts(self.mates.rank, lambda: self.passing.is_on)
         self.rewriting = Rewriting(
             self.drafts,
             is_successor=here.restarts > 0 or bool(here.snapshot_dir),
@@ -189,6 +197,8 @@ class Loop:
 
     def exchange(self, site: str, what: str, body: bytes, timeout_s: float) -> dict[int, bytes]:
         """One collective of the script: the values of all that take part, by rank."""
+        if self.passing.is_on:
+            return self.passing.exchange(site, what, body)
         exchanges = self.manager().exchanges
         if exchanges.is_full:
             refuse(
@@ -213,9 +223,12 @@ class Loop:
             return
         self._lane.close()
         self._ending.before_draw()
-        wanted = self._joins_at()
-        if wanted and digest(stack()) == wanted:
-            self._join(stack(), iterator)
+        if self._joins_at():
+            self.passing.before_draw(iterator)
+            if not iterator.cursor.has_ended and self._comes_to_peers(stack()):
+                self._join(stack(), iterator)
+            elif isinstance(iterator, ExactIterator):
+                self._stands_elsewhere()
         self._noting.draw(iterator)
         if isinstance(iterator, ExactIterator) and not self._ending.has_followed:
             self._begin_at_draw(iterator)
@@ -275,14 +288,36 @@ class Loop:
         if self.in_step:
             return True
         self.exactly_once.expect()
-        wanted = self._joins_at()
-        if wanted and digest(stack()) == wanted:
+        if self._joins_at():
+            if not self._comes_to_peers(stack()):
+                self._pass_over(draws)
+                return False
             self._join(stack(), None)
             return not self._ending.has_followed
-        if wanted:
-            self._stands_elsewhere()
         self._begin(draws)
         return True
+
+    def _comes_to_peers(self, here: tuple[Spot, ...]) -> bool:
+        """Whether this newcomer has come to the place at which its peers have begun their loop."""
+        if digest(here) != self._joins_at():
+            return False
+        place = self._peers.now()  # they may have gone on meanwhile
+        is_left = bool(place.entry) and digest(place.entry) != digest(here)
+        return not (is_left or self.counters.unlike_loops(place))
+
+    def _pass_over(self, draws: list[LoaderIterator]) -> None:
+        """Pass over a loop in which the peers are not."""
+        if not self.passing.knows(draws) and not self._peers.now().entry:
+            _peers_are_gone()
+        here = (draws[0].entry if draws else ()) or stack()
+        place = self._peers.place
+        self.passing.pass_over(place, here, draws, self.counters.unlike_loops(place))
+        self.in_step = True
+
+    def _passes(self) -> None:
+        """The first loop that is passed over has come to its first step, as at the peers once."""
+        self._take_charge(self.manager())
+        self.rewriting.passes()
 
     def _refuse_threads(self, draws: list[LoaderIterator]) -> None:
         for iterator in draws:
@@ -293,22 +328,22 @@ class Loop:
                     "loader's num_workers has them ready in time"
                 )
 
-    def _stands_elsewhere(self) -> None:
-        peers = self._peers.place.words()
+    def _stands_elsewhere(self) -> NoReturn:
+        peers, here = self._peers.place.words(), stack()
         raise UserError(
-            f"this replica was started again, and has come to a training step at {stack()[0]} "
-            f"without passing the place where its peers are ({peers}): it cannot follow them. "
-            "Does the script resume from a file of its own, or train in phases? Use ftrun.Manager "
-            "there (README, A script)"
+            f"this replica was started again, and has come to {here[0] if here else 'its end'} "
+            f"without a loop in which its peers are ({peers}): it cannot follow them. Does the "
+            "script resume from a file of its own? Use ftrun.Manager there (README, A script)"
         )
 
-    def _check_phase(self, place: Place, here: tuple[Spot, ...]) -> None:
+    def _check_phase(self) -> None:
         """The peers may have come to another loop since they were asked where they draw."""
-        if place.entry and digest(place.entry) != digest(here):
+        here, place = self._joins_from, self._peers.loaded() if self._joins_from else None
+        if place is not None and place.entry and digest(place.entry) != digest(here):
             raise UserError(
                 f"this replica has come to {here[0]} to join its peers, but they have gone on to "
                 f"another loop meanwhile ({place.words()}, begun at {place.entry[0]}). It begins "
-                "again"
+                "again, and passes over this one"
             )
 
     def _begin(self, draws: list[LoaderIterator]) -> None:
@@ -426,6 +461,11 @@ class Loop:
                 self.in_step = False
                 self._replay()
             return False
+        if self.passing.is_on:
+            if self.in_step:
+                self.in_step = False
+                self._noting.commit()
+            return False
         if self.in_step:
             self._outcome = self.manager().should_commit()
             self.in_step = False
@@ -482,15 +522,21 @@ class Loop:
         noted = self._noting.note()
         self._first = replace(noted, read=noted.read.without_containers())
         self._tensors.begin()
-        self._take_charge(manager)
+        self.in_step, has_passed = False, self.passing.is_on
+        if not has_passed:
+            self._take_charge(manager)
         if self._peers.are_looked_for:
             who = f"replica {self._here.replica_id}"
             come_near(iterator, self._peers.now, who=who, tells=self.mates.is_lead)
+        self._joins_from = here
         loaded = self._start(manager, allow_heal=True)
+        self._joins_from = ()
+        if loaded is None and has_passed:
+            _peers_are_gone()
+        self.passing.joined()
         if loaded is None:
             self.rewriting.begun()
             return  # the peers have gone: nobody to heal from, so it begins at the beginning
-        self._check_phase(loaded, here)
         self.rewriting.joined()
         renew_random(self.mates.rank, manager.current_step())
         self._moving.go_to(loaded, iterator, is_drawn=False)
@@ -556,6 +602,8 @@ class Loop:
             return
         if self._manager is None or not (self._has_stepped or self._joins_at()):
             return
+        if self.passing.is_on:
+            self._stands_elsewhere()
         if not self._has_stepped:  # it has come to the end by a file that its predecessor wrote
             self._carried.is_over()
             self._start(self._manager, allow_heal=True)
@@ -579,3 +627,10 @@ class Loop:
             self._trial.write(self._facts())
         if self.lost:
             told.lost(self.lost, self.steps, come_again=self.exactly_once.is_on)
+
+
+def _peers_are_gone() -> NoReturn:
+    raise UserError(
+        "this replica was started again, and has passed over a part of the script to come to its "
+        "peers, of which none trains any more. It begins again"
+    )

@@ -130,6 +130,16 @@ class Mates:
             for mate, part in enumerate(_split(given.body, self.size))
         }
 
+    def gather(self, site: str, what: str, body: bytes) -> dict[int, bytes]:
+        """The values of this replica's workers alone, by rank in the script's world.
+
+        Raises:
+            UserError: a mate is at another place of the script.
+        """
+        if not self.are_several:
+            return {self.rank: body}
+        return dict(zip(self.ranks, self._gather(site, what, body), strict=True))
+
     def _gather(self, site: str, what: str, body: bytes) -> list[bytes]:
         head = json.dumps([site, what, len(body)]).encode()
         found = [part.partition(b"\n") for part in self._all(head + b"\n" + body)]

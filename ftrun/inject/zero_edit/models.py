@@ -63,7 +63,7 @@ class Models:
         self.mates = mates
         self._mesh: Any = None
         self._sharded: dict[int, Any] = {}  # by id: the hook before its forward pass
-        self._is_averaged = False
+        self._is_averaged = self._is_alone = False
         self.manager = manager
         self.before_forward = before_forward
         self.before_evaluation = before_evaluation
@@ -146,8 +146,11 @@ class Models:
     def _before_sharded(self, module: Any, _: Any) -> None:
         if not module.training:
             self.before_evaluation()
-        elif torch.is_grad_enabled() and not self.before_forward():
-            module.set_requires_all_reduce(False)  # the pass reduces within the replica only
+        elif torch.is_grad_enabled():
+            is_alone = not self.before_forward()
+            if is_alone or self._is_alone:
+                self._is_alone = is_alone
+                module.set_requires_all_reduce(not is_alone)  # else within the replica only
 
     def loose_roots(self) -> list[nn.Module]:
         """Modules with a state that no DistributedDataParallel wraps and no other one contains.

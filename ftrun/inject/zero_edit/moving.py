@@ -71,7 +71,7 @@ class Moving:
             for spot, number in place.ranges
             if not RANGES.set(spot, number)
         ]
-        problems += self._counters.unlike_loops(place)
+        problems += [loop.words for loop in self._counters.unlike_loops(place)]
         found, without = matched(place.loaders, first)
         facts = [iterator.facts() for _, iterator in found]
         taken = self._counters.take(place)

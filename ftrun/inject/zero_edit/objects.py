@@ -21,27 +21,11 @@ from torch.distributed import distributed_c10d
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.given import LastGiven
 from ftrun.inject.zero_edit.patches import Patches
 
 Give = Callable[[str, bytes], dict[int, bytes]]
 """An exchange of bytes of any length, by rank."""
-GIVEN_MAX, GIVEN_BYTES_MAX = 64, 1 << 20
-
-
-class LastGiven:
-    """The last value of each broadcast by its place in the script: it stands in for the root."""
-
-    def __init__(self) -> None:
-        self._given: dict[str, bytes] = {}
-
-    def keep(self, site: str, body: bytes) -> None:
-        """Keep the value that the root has given, unless there are too many or it is too large."""
-        if len(body) <= GIVEN_BYTES_MAX and (site in self._given or len(self._given) < GIVEN_MAX):
-            self._given[site] = body
-
-    def at(self, site: str) -> bytes:
-        """The last value at ``site``; b"" if none is kept."""
-        return self._given.get(site, b"")
 
 
 class Objects:
@@ -49,11 +33,12 @@ class Objects:
 
     Args:
         of_world: the exchange of a group, if the group is of all replicas; else None.
+        last: what was given by broadcasts.
     """
 
-    def __init__(self, of_world: Callable[[Any], Give | None]) -> None:
+    def __init__(self, of_world: Callable[[Any], Give | None], last: LastGiven) -> None:
         self._of_world = of_world
-        self._last = LastGiven()
+        self._last = last
 
     def install(self, patches: Patches) -> None:
         """Patch the functions where scripts find them."""
@@ -86,8 +71,9 @@ class Objects:
             given = next((found[rank] for rank in sorted(found) if found[rank]), b"")
             what = "what it gave there last" if given else "left as each replica has it"
             told.once(f"{site}: rank {root} is away, so its broadcast_object_list is {what}")
-        if given and not is_root:
+        if given:
             self._last.keep(site, given)
+        if given and not is_root:
             object_list[:] = _to_object(given)
 
     def _all_gather_object(

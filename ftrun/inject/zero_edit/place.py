@@ -55,12 +55,13 @@ class Details:
 
     ``changed``: the step at which each value has changed last, by function and path. ``lists``:
     containers, as function, path, that step, and the packed values (histories.py). ``lacking``:
-    containers that have changed and do not heal, in words.
+    containers that have changed and do not heal, in words. ``given``: by broadcasts (given.py).
     """
 
     changed: dict[str, dict[str, int]] = field(default_factory=dict)
     lists: list[list[Any]] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
+    given: dict[str, str] = field(default_factory=dict)
 
 
 NO_DETAILS = Details()
@@ -106,7 +107,7 @@ class Place:
                 "exchanges": self.exchanges,
                 "has_finished": self.has_finished,
                 "commits": self.commits,
-                "details": [details.changed, details.lists, details.lacking],
+                "details": [details.changed, details.lists, details.lacking, details.given],
             }
         )
 

@@ -8,9 +8,12 @@
 3. While the loop runs a draft is written, and takes the file's name when it is closed. A replica
    that dies meanwhile leaves the older file whole.
 
+4. While a newcomer passes over loops that its peers have left (passing.py), nothing that it writes
+   counts, also to files that it appends to, or makes anew.
+
 A file counts if the script's own line opens it, by ``open``, pathlib or ``logging``; not one that
-a package opens. Modes that append, or read too, are left alone. A job that goes on from a snapshot
-is like a replica that was started again.
+a package opens. Modes that read too are left alone, and but for rule 4 those that append. A job
+that goes on from a snapshot is like a replica that was started again.
 
 Not here: ``torch.save`` and safetensors (files.py).
 """
@@ -29,7 +32,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -40,6 +43,7 @@ from ftrun.inject.zero_edit.frames import INSTALLED, is_script
 from ftrun.inject.zero_edit.patches import Patches
 
 MODES = frozenset({"w", "wt", "tw", "wb", "bw"})
+APPENDING = frozenset({"a", "at", "ta", "ab", "ba"})
 HELD_MAX = 64
 TOLD_MAX = 8
 _STANDARD = tuple(
@@ -47,7 +51,7 @@ _STANDARD = tuple(
     for name in ("stdlib", "platstdlib")
     if (path := sysconfig.get_path(name))
 )
-_PLAIN = builtins.open
+_PLAIN: Any = builtins.open
 
 
 class Rewriting:
@@ -78,6 +82,7 @@ class Rewriting:
         self._joins = joins
         self._has_begun = has_begun
         self._held: list[_Held] = []
+        self._appending: list[_Held] = []
         self._emptied: list[str] = []
 
     def install(self, patches: Patches) -> None:
@@ -85,6 +90,13 @@ class Rewriting:
         functools.update_wrapper(self, _PLAIN)
         patches.put(builtins, "open", self)
         patches.put(io, "open", self)
+
+    def passes(self) -> None:
+        """This replica passes over a loop: what it writes until it has joined is dropped."""
+        for held in self._appending:
+            if held.redirect():
+                self._held.append(held)
+        self._appending.clear()
 
     def joined(self) -> None:
         """This replica stands where its peers stand: from here on its files are written."""
@@ -107,6 +119,7 @@ class Rewriting:
         for held in self._held:
             held.begin()
         self._held.clear()
+        self._appending.clear()
         self._emptied.clear()
 
     def __call__(
@@ -120,17 +133,42 @@ class Rewriting:
         closefd: bool = True,
         opener: Any = None,
     ) -> IO[Any]:
-        if mode in MODES and opener is None and (path := _existing(file)) and _is_by_script():
+        more: tuple[Any, ...] = (buffering, encoding, errors, newline)
+        is_written = mode in MODES or (mode in APPENDING and not self._has_begun())
+        if is_written and opener is None and (path := self._path(file, mode)) and _is_by_script():
             if self._has_begun():
-                return _draft(path, self._drafts, mode, buffering, encoding, errors, newline)
+                return _draft(path, self._drafts, mode, *more)
             is_main = threading.current_thread() is threading.main_thread()
-            if self._is_successor and is_main and self._is_to_hold(path):
-                held = _Held(path)
-                opened = _PLAIN(file, mode, buffering, encoding, errors, newline, True, held.open)
-                held.file = weakref.ref(opened)
-                self._held.append(held)
-                return opened
-        return _PLAIN(file, mode, buffering, encoding, errors, newline, closefd, opener)
+            if self._is_successor and is_main:
+                if self._drafts.drops() or (mode in MODES and self._is_to_hold(path)):
+                    return self._hold(path, file, mode, more)
+                self._appending = [held for held in self._appending if held.is_open]
+                if mode in APPENDING and len(self._appending) < HELD_MAX:
+                    return self._note_appending(path, _PLAIN(file, mode, *more, closefd))
+        found: IO[Any] = _PLAIN(file, mode, *more, closefd, opener)
+        return found
+
+    def _note_appending(self, path: Path, opened: IO[Any]) -> IO[Any]:
+        self._appending.append(_Held(path, weakref.ref(opened)))
+        return opened
+
+    def _path(self, file: Any, mode: str) -> Path | None:
+        """The file, if it is an ordinary one; it may be new where its contents may not count."""
+        may_be_new = mode in APPENDING or self._drafts.drops()
+        return _existing(file) or (_new(file) if may_be_new else None)
+
+    def _hold(self, path: Path, file: Any, mode: str, more: tuple[Any, ...]) -> IO[Any]:
+        if self._drafts.drops():
+            for held in self._held:
+                if not held.is_open:
+                    held.close()
+            self._held = [held for held in self._held if held.is_open]
+            self._drafts.tell_dropped(path)
+        held = _Held(path)
+        opened: IO[Any] = _PLAIN(file, mode, *more, True, held.open)
+        held.file = weakref.ref(opened)
+        self._held.append(held)
+        return opened
 
     def _is_to_hold(self, path: Path) -> bool:
         if not self._has_world():
@@ -150,6 +188,17 @@ def _existing(file: Any) -> Path | None:
     except (OSError, ValueError, TypeError):
         return None
     return path if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 else None
+
+
+def _new(file: Any) -> Path | None:
+    """The path of a file that is not there yet."""
+    if not isinstance(file, (str, os.PathLike)):
+        return None
+    try:
+        path = Path(os.path.realpath(os.fspath(file)))
+        return None if path.exists() else path
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _is_by_script() -> bool:
@@ -182,11 +231,36 @@ class _Held:
 
     path: Path
     file: Callable[[], Any] = lambda: None
-    _draft: IO[bytes] = field(default_factory=tempfile.TemporaryFile)
+    _made: IO[bytes] | None = None
 
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def _draft(self) -> IO[bytes]:
+        if self._made is None:
+            self._made = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the script writes
+        return self._made
+
+    def close(self) -> None:
+        """Drop the draft."""
+        if self._made is not None:
+            self._made.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the script may still write."""
+        opened = self.file()
+        return opened is not None and not opened.closed
+
+    def redirect(self) -> bool:
+        """Let the script's open file write to the draft from now on; False: it is closed."""
+        if self.is_open:
+            opened = self.file()
+            opened.flush()
+            os.dup2(self._draft.fileno(), opened.fileno(), inheritable=False)
+        return self.is_open
 
     def open(self, _path: Any, _flags: int) -> int:
         """A descriptor for the script's file object."""
@@ -215,7 +289,7 @@ class _Held:
                 os.dup2(target, opened.fileno(), inheritable=False)
             finally:
                 os.close(target)
-        self._draft.close()
+        self.close()
 
 
 # ---------------------------------------------------------------- while the loop runs

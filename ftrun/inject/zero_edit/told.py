@@ -29,11 +29,12 @@ def say(text: str) -> None:
 
 def made_late(site: str, what: str, steps: int) -> None:
     """The script has made something after its first ``steps`` steps that newcomers lack."""
-    once(f"{site} {what} after {steps} steps; a newcomer has none")
+    once(f"{site} {what} after {steps} steps")
     once(
-        "What is made after the first step does not heal: if a replica dies from now on, the run "
-        "begins again as torchrun would run it (on several nodes the others go on without that "
-        "replica). Make it before the first step"
+        "What is made after the first step heals if a newcomer makes it too on its way to its "
+        "peers, as between two loops. Else, if a replica dies from now on, the run begins again as "
+        "torchrun would run it (on several nodes the others go on without that replica). Make it "
+        "before the first step, or between loops"
     )
 
 

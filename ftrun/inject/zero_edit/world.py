@@ -28,8 +28,9 @@ from torch.distributed import ReduceOp, distributed_c10d
 from ftrun.core.worker.exchange import BODY_BYTES_MAX
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.given import LastGiven
 from ftrun.inject.zero_edit.mates import Mates
-from ftrun.inject.zero_edit.objects import Give, LastGiven, Objects
+from ftrun.inject.zero_edit.objects import Give, Objects
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.training.context import WorkerContext
@@ -79,6 +80,7 @@ class World(dist.ProcessGroup):
         timeout: of one collective.
         exchange: gives bytes at a call site, and gets those of all, by rank.
         longest: the largest of a number of each worker of this replica.
+        last: what was given by broadcasts.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class World(dist.ProcessGroup):
         timeout: timedelta,
         exchange: Exchange,
         longest: Callable[[int], int],
+        last: LastGiven,
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stub lacks this overload.
         self._own_rank, self._own_size = rank, size
@@ -96,7 +99,7 @@ class World(dist.ProcessGroup):
         self._timeout_s = timeout.total_seconds()
         self._exchange = exchange
         self._longest = longest
-        self._last = LastGiven()
+        self._last = last
         self._name = BACKEND
 
     def getBackendName(self) -> str:
@@ -274,10 +277,12 @@ def install(
     exchange: Exchange,
     patches: Patches,
     begins: Callable[[], None],
+    last: LastGiven,
 ) -> None:
     """Let ``init_process_group`` make one world of all workers.
 
     ``begins``: called before; afterwards the script may be explicit, and nothing is patched.
+    ``last``: what is given by broadcasts.
     """
     rank, size = mates.rank, here.replicas * mates.size
     bytes_max = BODY_BYTES_MAX // mates.size
@@ -286,13 +291,14 @@ def install(
         ranks = list(given.global_ranks_in_group) or list(range(size))
         timeout = given.timeout or DEFAULT_TIMEOUT
         if len(ranks) == size:
-            return World(rank, size, bytes_max, timeout, exchange, mates.longest)
+            return World(rank, size, bytes_max, timeout, exchange, mates.longest, last)
         if not mates.are_several:
             what = f"new_group of {len(ranks)} of {size} ranks"
             refuse(REFUSED.format(site=call_site(), what=what))
         if mates.owns(ranks):
             return mates.make_group(given.group_id, ranks, timeout)
-        return Crossing(ranks.index(rank), len(ranks), bytes_max, timeout, exchange, mates.longest)
+        at, longest = ranks.index(rank), mates.longest
+        return Crossing(at, len(ranks), bytes_max, timeout, exchange, longest, last)
 
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
     plain = dist.init_process_group
@@ -320,7 +326,7 @@ def install(
             made: Any = dist.new_group(list(mates.ranks), timeout=timeout or DEFAULT_TIMEOUT)
             mates.meet(made, timeout or DEFAULT_TIMEOUT)
 
-    Objects(_exchange_of).install(patches)
+    Objects(_exchange_of, last).install(patches)
     patches.put(dist, "init_process_group", init_process_group)
     patches.put(distributed_c10d, "init_process_group", init_process_group)
     os.environ.setdefault("MASTER_ADDR", here.host)

@@ -64,7 +64,7 @@ def _seen(tmp_path: Path, function: str, epoch: int) -> list[str]:
             frame = frame.f_back
         here = {spot_of(x).name: read_values(x) for x in frames}
         theirs = {f"script.py:{function}": {"epoch": epoch}} if epoch else {}
-        found.append(unlike(frames, theirs, here))
+        found.append([loop.words for loop in unlike(frames, theirs, here)])
 
     names[function](look)
     return found[0]

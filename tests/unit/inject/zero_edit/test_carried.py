@@ -28,7 +28,7 @@ class Made:
         self.models = [nn.Linear(2, 2) for _ in range(models)]
         models_: Any = SimpleNamespace(wrapped=self.models, loose_roots=list)
         frameworks: Any = SimpleNamespace(parts=list)
-        self.carried = Carried(models_, stepping, frameworks, lambda: None)
+        self.carried = Carried(models_, stepping, frameworks, lambda: None, lambda: None)
 
 
 def sgd(*groups: int) -> torch.optim.SGD:

@@ -159,3 +159,15 @@ def test_a_loop_that_was_left_does_not_end_and_one_at_its_last_number_does() -> 
     assert not loops.one_ends()
     next(inner)
     assert loops.one_ends()
+
+
+def test_a_loop_is_ended_where_it_stands() -> None:
+    found = []
+    for number in Range(5):
+        found.append(number)
+        RANGES.end(lambda spot: "counting" in spot.name)
+    assert found == [0]
+    for number in Range(5):
+        found.append(number)
+        RANGES.end(lambda spot: False)
+    assert found == [0, *range(5)]

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ftrun.inject.zero_edit.objects import GIVEN_BYTES_MAX, LastGiven, Objects
+from ftrun.inject.zero_edit.given import GIVEN_BYTES_MAX, LastGiven
+from ftrun.inject.zero_edit.objects import Objects
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.world import World
 
@@ -31,14 +32,16 @@ class Replicas:
             given = {rank: body, **found}
             return {other: given[other] for other in sorted(given) if other not in self.away}
 
-        return World(rank, 3, 1 << 20, timedelta(seconds=5), exchange, lambda size: size)
+        return World(
+            rank, 3, 1 << 20, timedelta(seconds=5), exchange, lambda size: size, LastGiven()
+        )
 
 
 @contextmanager
 def patched(world: World, monkeypatch: pytest.MonkeyPatch, rank: int) -> Iterator[None]:
     monkeypatch.setattr(dist, "get_rank", lambda: rank)
     patches = Patches()
-    Objects(lambda group: world.give).install(patches)
+    Objects(lambda group: world.give, LastGiven()).install(patches)
     try:
         yield
     finally:

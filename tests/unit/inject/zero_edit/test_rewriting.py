@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from ftrun.inject.zero_edit import files, rewriting
 from ftrun.inject.zero_edit.files import Drafts
@@ -24,6 +25,7 @@ class Place:
     has_world = True
     joins = True
     has_begun = False
+    passes = False
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def place() -> Place:
 @pytest.fixture
 def ours(place: Place) -> Iterator[Rewriting]:
     made = Rewriting(
-        Drafts(2),
+        Drafts(2, lambda: place.passes),
         is_successor=True,
         has_world=lambda: place.has_world,
         joins=lambda: place.joins,
@@ -69,6 +71,49 @@ def test_a_successor_goes_on_where_it_has_joined(
     assert config.read_bytes() == b'{"seed": 1}'
     assert new.read_text() == "of this start"
     assert "rank 2 goes on writing metrics.csv, config.json" in capfd.readouterr().err
+
+
+def test_on_the_way_past_a_loop_nothing_is_written(
+    tmp_path: Path, place: Place, ours: Rewriting, capfd: pytest.CaptureFixture[str]
+) -> None:
+    journal, old, new = tmp_path / "journal", tmp_path / "old", tmp_path / "new"
+    journal.write_text("before\n")
+    old.write_text("old")
+    lines = open(journal, "a")
+    lines.write("of this start\n")
+    with open(tmp_path / "closed", "a") as closed:
+        closed.write("whole")
+    place.passes = True
+    ours.passes()
+    for _ in range(rewriting.HELD_MAX + 1):
+        new.write_text("on the way")
+        with open(old, "a") as file:
+            file.write("on the way")
+    later = open(new, "w")
+    lines.write("on the way\n")
+    place.passes = False
+    ours.joined()
+    lines.write("after\n")
+    later.write("after")
+    for file in (lines, later):
+        file.close()
+    assert journal.read_text() == "before\nof this start\nafter\n"
+    assert (old.read_text(), new.read_text()) == ("old", "after")
+    assert (tmp_path / "closed").read_text() == "whole"
+    assert "rank 2 does not write new on its way to its peers' place" in capfd.readouterr().err
+
+
+def test_on_the_way_past_a_loop_a_checkpoint_is_dropped(tmp_path: Path) -> None:
+    patches, is_passing = Patches(), [True]
+    files.install(patches, Drafts(0, lambda: is_passing[0]))
+    try:
+        torch.save({"a": 1}, tmp_path / "x.pt")
+        assert list(tmp_path.iterdir()) == []
+        is_passing[0] = False
+        torch.save({"a": 1}, tmp_path / "x.pt")
+    finally:
+        patches.undo()
+    assert torch.load(tmp_path / "x.pt") == {"a": 1}
 
 
 def test_a_successor_that_begins_anew_writes_what_it_has_written(

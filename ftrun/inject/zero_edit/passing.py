@@ -1,0 +1,165 @@
+"""A newcomer's way past the training loops that its peers have left.
+
+A script may train in several loops: a warm-up and then the rest, two loaders in each epoch, a list
+of stages. A newcomer that comes to a loop in which its peers do not stand passes over it: it takes
+one batch there, so that what follows the loop finds its variables, and then loader and ``range``
+loops end. What it does on the way counts nowhere. Its forward passes are its own, no optimizer
+steps, files are not written, and a collective has its own value, or for a broadcast what the root
+gave there last. When it comes to the loop of its peers it joins, and takes their state.
+
+The loops that it ends are those between the loader and the outermost frame whose line differs from
+its peers'. Loops around both stay as they are: they are set when it joins.
+
+Not here: when a newcomer joins (loop.py), a replica that has come after the end (ending.py).
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ftrun.errors import UserError
+from ftrun.inject.zero_edit import around, told
+from ftrun.inject.zero_edit.counting import RANGES
+from ftrun.inject.zero_edit.frames import Spot
+from ftrun.inject.zero_edit.given import LastGiven
+from ftrun.inject.zero_edit.loaders import LoaderIterator
+from ftrun.inject.zero_edit.mates import Mates
+from ftrun.inject.zero_edit.place import Place
+from ftrun.training.context import WorkerContext
+
+GHOSTS_MAX = 1_000
+"""Forward passes of a newcomer on its way: a ``while`` loop over a loader may never end."""
+_FROM = re.compile(r"broadcast.* from (\d+)")
+
+
+class Passing:
+    """One newcomer's way. For the main thread.
+
+    Args:
+        here: this worker; ``mates``: the workers of its replica.
+        last: what was given by broadcasts.
+        modules: the models that are trained.
+
+    Attributes:
+        is_on: it has passed over a loop, and has not joined yet.
+        on_begin: called when it begins.
+    """
+
+    def __init__(
+        self,
+        here: WorkerContext,
+        mates: Mates,
+        last: LastGiven,
+        modules: Callable[[], Sequence[torch.nn.Module]],
+    ) -> None:
+        self.is_on = False
+        self.on_begin: Callable[[], None] = lambda: None
+        self._who = f"replica {here.replica_id}"
+        self._mates, self._last, self._modules = mates, last, modules
+        self._over: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._ghosts = 0
+
+    def knows(self, draws: Sequence[LoaderIterator]) -> bool:
+        """Whether the loop that draws from these is passed over already."""
+        return any(iterator in self._over for iterator in draws)
+
+    def pass_over(
+        self,
+        place: Place,
+        here: Sequence[Spot],
+        draws: Sequence[LoaderIterator],
+        unlike: Sequence[around.Loop],
+    ) -> None:
+        """A forward pass in training, in a loop that the peers have left, or have not come to.
+
+        Args:
+            place: where they stand.
+            here: the stack at the first draw of this loop; without a loader, of the pass.
+            draws: the iterators of its batches.
+            unlike: the loops around that nobody can set, and that stand elsewhere.
+
+        Raises:
+            UserError: it has done so ``GHOSTS_MAX`` times.
+        """
+        if not self.is_on:
+            self.is_on = True
+            self._last.take(place.details().given)
+            self.on_begin()
+        if not self.knows(draws) and self._mates.is_lead:
+            told.once(
+                f"{self._who} passes over the loop at {here[0]}, because its peers are not in it "
+                f"({place.words()}): it takes one batch there, and nothing of it counts"
+            )
+        self._ghosts += 1
+        if self._ghosts > GHOSTS_MAX:
+            raise UserError(
+                f"this replica was started again, and passes over loops of the script to come to "
+                f"its peers ({place.words()}), but the one around {here[0]} does not end after "
+                f"{GHOSTS_MAX} steps: it cannot follow them. Use ftrun.Manager there (README, A "
+                "script)"
+            )
+        self._over.update(iterator for iterator in draws if iterator.is_fresh)
+        RANGES.end(_left(here, place, unlike))
+
+    def before_draw(self, iterator: LoaderIterator) -> None:
+        """A loader is asked for a batch: one of a loop that is passed over has no more."""
+        if iterator in self._over:
+            iterator.cursor.has_ended = True
+            iterator.is_training = iterator.is_fresh = False
+
+    def exchange(self, site: str, what: str, body: bytes) -> dict[int, bytes]:
+        """A collective of the script on the way, which no peer comes to.
+
+        Raises:
+            UserError: the value of a broadcast is not known here.
+        """
+        whole = self._mates.gather(site, what, body)
+        found = _FROM.match(what)
+        root = None if found is None else int(found[1])
+        if root is None or root in whole:
+            return whole
+        key = site if what.startswith("broadcast_object_list") else f"{site} {what}"
+        if not self._last.at(key):
+            raise UserError(
+                f"this replica was started again, and passes over loops of the script to come to "
+                f"its peers, but what rank {root} gave by {what} at {site} is not known any more: "
+                "it cannot follow them. Use ftrun.Manager there (README, A script)"
+            )
+        return {root: body}
+
+    def joined(self) -> None:
+        """The newcomer stands where its peers stand: no gradient of the way is left."""
+        if self.is_on:
+            self.is_on = False
+            self._over.clear()
+            for module in self._modules():
+                for parameter in module.parameters():
+                    parameter.grad = None
+
+
+def _left(
+    here: Sequence[Spot], place: Place, unlike: Sequence[around.Loop]
+) -> Callable[[Spot], bool]:
+    """Whether a ``range`` loop at a place is to end. ``here`` and ``unlike``: innermost first."""
+    theirs = place.entry
+    common = 0
+    while common < min(len(here), len(theirs)) and here[-1 - common] == theirs[-1 - common]:
+        common += 1
+    differing = here[: len(here) - common]
+    if unlike and not differing:
+        outer = unlike[-1]
+        names = [spot.name for spot in here]
+        inner = set(names[: names.index(outer.function)]) - {outer.function}
+        return lambda spot: (
+            spot.name in inner
+            or (spot.name == outer.function and outer.first < spot.line <= outer.last)
+        )
+    inner = {spot.name for spot in differing[:-1]}
+    forks = differing[-1].name if differing else ""
+    at_fork = theirs[len(theirs) - common - 1].name if len(theirs) > common else ""
+    around_both = {spot for spot, _ in place.ranges} if at_fork == forks else set()
+    return lambda spot: spot.name in inner or (spot.name == forks and spot not in around_both)

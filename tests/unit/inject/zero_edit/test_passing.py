@@ -1,0 +1,148 @@
+"""A newcomer on its way past loops that its peers have left."""
+
+from __future__ import annotations
+
+import io
+import sys
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ftrun.errors import UserError
+from ftrun.inject.zero_edit import passing
+from ftrun.inject.zero_edit.around import Loop
+from ftrun.inject.zero_edit.frames import Spot
+from ftrun.inject.zero_edit.given import SENT_BYTES_MAX, SENT_EACH_MAX, LastGiven
+from ftrun.inject.zero_edit.passing import Passing
+from ftrun.inject.zero_edit.place import Details, Place
+
+MAIN, TRAIN, DRAW = "a.py:main", "a.py:train", "a.py:draw"
+
+
+class Mates:
+    """One worker, of rank 2."""
+
+    is_lead = True
+
+    def gather(self, site: str, what: str, body: bytes) -> dict[int, bytes]:
+        return {2: body}
+
+
+def newcomer(last: LastGiven | None = None, modules: Any = ()) -> Passing:
+    here: Any = SimpleNamespace(replica_id="2")
+    mates: Any = Mates()
+    return Passing(here, mates, last or LastGiven(), lambda: modules)
+
+
+def place(*entry: tuple[str, int], ranges: tuple[tuple[str, int], ...] = ()) -> Place:
+    return Place(
+        stack=tuple(Spot(*x) for x in entry),
+        entry=tuple(Spot(*x) for x in entry),
+        ranges=tuple((Spot(*spot), 3) for spot in ranges),
+    )
+
+
+def left(
+    here: list[tuple[str, int]], peers: Place, loops: list[tuple[str, int]], *unlike: Loop
+) -> list[tuple[str, int]]:
+    """Those of ``loops`` that are to end."""
+    is_left = passing._left([Spot(*x) for x in here], peers, unlike)
+    return [loop for loop in loops if is_left(Spot(*loop))]
+
+
+def test_a_function_that_is_called_twice() -> None:
+    """``train`` is left at the first call, although its peers stand in the same loop of it."""
+    peers = place((TRAIN, 12), (MAIN, 34), ranges=((TRAIN, 11),))
+    loops = [(TRAIN, 11), (MAIN, 29), (DRAW, 5)]
+    assert left([(TRAIN, 12), (MAIN, 30)], peers, loops) == [(TRAIN, 11), (MAIN, 29)]
+
+
+def test_a_loop_around_both_goes_on() -> None:
+    peers = place((MAIN, 34), ranges=((MAIN, 20), (MAIN, 33)))
+    loops = [(MAIN, 20), (MAIN, 28)]
+    assert left([(DRAW, 3), (MAIN, 30)], peers, [*loops, (DRAW, 2)]) == [(MAIN, 28), (DRAW, 2)]
+
+
+def test_another_function_from_the_same_line() -> None:
+    """``train`` or ``draw`` is called at one line of ``main``, whose loop goes on."""
+    peers = place((TRAIN, 12), (MAIN, 30), ranges=((TRAIN, 11), (MAIN, 29)))
+    loops = [(DRAW, 2), (MAIN, 29)]
+    assert left([(DRAW, 3), (MAIN, 30)], peers, loops) == [(DRAW, 2)]
+
+
+def test_a_loop_that_cannot_be_set_goes_on_and_what_is_in_it_ends() -> None:
+    peers = place((TRAIN, 12), (MAIN, 30), ranges=((TRAIN, 11), (MAIN, 20), (MAIN, 29)))
+    stages = Loop(MAIN, 25, 31, "its loop over stages")
+    loops = [(TRAIN, 11), (MAIN, 20), (MAIN, 29), (MAIN, 40)]
+    ended = left([(TRAIN, 12), (MAIN, 30)], peers, loops, stages)
+    assert ended == [(TRAIN, 11), (MAIN, 29)]
+
+
+def test_collectives_on_the_way_have_what_the_root_gave_last() -> None:
+    peer, own = LastGiven(), LastGiven()
+    peer.keep("a.py:7", b"chosen")
+    peer.keep("a.py:8 broadcast of float32 3 from 0", b"tensor")
+    details = Details(given=peer.encoded())
+    ours = newcomer(own)
+    ours.pass_over(Place(details=lambda: details), [Spot(MAIN, 3)], [], [])
+    assert (own.at("a.py:7"), ours.is_on) == (b"chosen", True)
+    assert ours.exchange("a.py:5", "all_reduce sum of float32", b"x") == {2: b"x"}
+    assert ours.exchange("a.py:7", "broadcast_object_list of 1 from 0", b"y") == {0: b"y"}
+    assert ours.exchange("a.py:8", "broadcast of float32 3 from 0", b"y") == {0: b"y"}
+    assert ours.exchange("a.py:9", "broadcast of float32 3 from 2", b"z") == {2: b"z"}
+    with pytest.raises(UserError, match=r"what rank 0 gave by broadcast .* at a.py:9 is not known"):
+        ours.exchange("a.py:9", "broadcast of float32 3 from 0", b"z")
+
+
+def test_what_is_sent_of_broadcasts_has_a_limit() -> None:
+    last = LastGiven()
+    last.keep("large", bytes(SENT_EACH_MAX + 1))
+    for number in range(8):
+        last.keep(str(number), bytes(SENT_EACH_MAX))
+    assert list(last.encoded()) == [str(x) for x in range(SENT_BYTES_MAX // SENT_EACH_MAX)]
+
+
+def test_a_loop_without_an_end_is_the_scripts_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passing, "GHOSTS_MAX", 2)
+    begun: list[int] = []
+    ours = newcomer()
+    ours.on_begin = lambda: begun.append(1)
+    for _ in range(2):
+        ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 3)], [], [])
+    with pytest.raises(UserError, match=r"the one around a.py:3 does not end"):
+        ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 3)], [], [])
+    assert begun == [1]
+
+
+class Iterator:
+    """A loader's."""
+
+    def __init__(self) -> None:
+        self.cursor = SimpleNamespace(has_ended=False)
+        self.is_training = self.is_fresh = True
+
+
+def test_a_loader_has_one_batch_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "__stderr__", said)
+    model, iterator, other = torch.nn.Linear(2, 1), Iterator(), Iterator()
+    given: Any = iterator
+    ours = newcomer(modules=[model])
+    model(torch.ones(2)).sum().backward()
+    ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 77)], [given], [])
+    ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 77)], [given], [])
+    assert ours.knows([given])
+    ours.before_draw(other)  # type: ignore[arg-type]
+    assert not other.cursor.has_ended
+    ours.before_draw(given)
+    assert (iterator.cursor.has_ended, iterator.is_training) == (True, False)
+    ours.joined()
+    assert not ours.is_on
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert said.getvalue().count("replica 2 passes over the loop at a.py:77") == 1
+    reference = weakref.ref(iterator)
+    del iterator, given
+    assert reference() is None

@@ -1,0 +1,191 @@
+"""Scripts that train in several loops, which a newcomer passes over to come to its peers.
+
+two: a warm-up with an optimizer of its own, an evaluation, a file, and then the rest.
+twice: the same function called twice. alternate: two loaders in each epoch.
+stages: a list of stages around one loop. counted: the first loop has no loader.
+sharded: with FSDP2.
+"""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+import moment
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+DIRECTORY = Path(os.environ.get("FTRUN_TEST_DIR", "."))
+
+
+class Job:
+    """What all forms share."""
+
+    def __init__(self, sharded=False):
+        dist.init_process_group("gloo")
+        self.rank = dist.get_rank()
+        torch.manual_seed(1)
+        x = torch.randn(240, 8)
+        data = TensorDataset(x, x @ torch.randn(8, 1))
+        self.sampler = DistributedSampler(data)
+        self.loader = DataLoader(data, 8, sampler=self.sampler)
+        self.other_sampler = DistributedSampler(data)
+        self.other = DataLoader(data, 10, sampler=self.other_sampler)
+        self.whole = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+        self.model = fully_shard(self.whole) if sharded else DDP(self.whole)
+        self.optimizer = self.new_optimizer(0.05)
+        self.steps, self.seen, self.log = 0, 0, []
+
+    def new_optimizer(self, rate):
+        return torch.optim.SGD(self.model.parameters(), lr=rate, momentum=0.9)
+
+    def step(self, x, y, optimizer=None):
+        optimizer = optimizer or self.optimizer
+        loss = nn.functional.mse_loss(self.model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        self.steps += 1
+        self.seen += len(x)
+        return loss.item()
+
+    @torch.no_grad()
+    def evaluate(self):
+        self.model.eval()
+        total = torch.zeros(1)
+        for x, y in DataLoader(self.loader.dataset, 60):
+            total += nn.functional.mse_loss(self.model(x), y)
+        dist.all_reduce(total)
+        self.model.train()
+        return total.item()
+
+    def end(self, alike=None, **facts):
+        moment.at("the end")
+        counted = {"steps": self.steps, "seen": self.seen, "log": self.log}
+        moment.end({"model": self.whole}, alike, **counted, **facts)
+        dist.destroy_process_group()
+
+
+def saved_of(job):
+    return {} if isinstance(job.model, FSDPModule) else job.model.module.state_dict()
+
+
+def two():
+    job = Job()
+    path = DIRECTORY / f"journal-{job.rank}"
+    journal = open(path, "a")  # noqa: SIM115 - as long as the job
+    scheduler = torch.optim.lr_scheduler.StepLR(job.optimizer, 1, 0.5)
+    for epoch in range(2):
+        job.sampler.set_epoch(epoch)
+        for i, (x, y) in enumerate(job.loader):
+            moment.at(f"train warm {epoch} {i}")
+            job.step(x, y)
+        scheduler.step()
+        job.log.append(f"warm {epoch}")
+        print("warm", epoch, job.steps, file=journal, flush=True)
+    job.evaluate()
+    if job.rank == 0:
+        torch.save({"steps": job.steps, **saved_of(job)}, DIRECTORY / "warm.pt")
+        (DIRECTORY / "warm.json").write_text(json.dumps({"steps": job.steps}))
+    chosen = [f"stage of {job.steps}" if job.rank == 0 else None]
+    dist.broadcast_object_list(chosen)
+    saved = torch.load(DIRECTORY / "warm.pt")
+    optimizer = job.new_optimizer(0.01)
+    for epoch in range(3):
+        job.other_sampler.set_epoch(epoch)
+        for i, (x, y) in enumerate(job.other):
+            moment.at(f"train main {epoch} {i}")
+            job.step(x, y, optimizer)
+        job.log.append(f"main {epoch}")
+        print("main", epoch, job.steps, file=journal, flush=True)
+    journal.close()
+    warm, main = len(job.loader), len(job.other)
+    right = {f"warm {x} {warm * (x + 1)}" for x in range(2)}
+    right |= {f"main {x} {2 * warm + main * (x + 1)}" for x in range(3)}
+    assert json.loads((DIRECTORY / "warm.json").read_text()) == {"steps": 2 * warm}
+    lines = path.read_text().splitlines()
+    assert set(lines) <= right, lines
+    assert saved.pop("steps") == 2 * warm
+    sums = [round(float(x.sum()), 5) for x in saved.values()]
+    job.end({"saved": str(sums)}, chosen=chosen)
+
+
+def sharded():
+    job = Job(sharded=True)
+    run_epochs(job, job.loader, job.sampler, 2, "first", 0.05)
+    job.evaluate()
+    second = run_epochs(job, job.other, job.other_sampler, 3, "second", 0.01)
+    job.end(second=second)
+
+
+def run_epochs(job, loader, sampler, epochs, name, rate):
+    optimizer = job.new_optimizer(rate)
+    total = 0
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for i, (x, y) in enumerate(loader):
+            moment.at(f"train {name} {epoch} {i}")
+            job.step(x, y, optimizer)
+            total += 1
+    return total
+
+
+def twice():
+    job = Job()
+    first = run_epochs(job, job.loader, job.sampler, 2, "first", 0.05)
+    second = run_epochs(job, job.loader, job.sampler, 3, "second", 0.01)
+    job.end(first=first if job.steps == 50 else None, second=second)
+
+
+def alternate():
+    job = Job()
+    for epoch in range(4):
+        job.sampler.set_epoch(epoch)
+        for i, (x, y) in enumerate(job.loader):
+            moment.at(f"train one {epoch} {i}")
+            job.step(x, y)
+        job.other_sampler.set_epoch(epoch)
+        for i, (x, y) in enumerate(job.other):
+            moment.at(f"train other {epoch} {i}")
+            job.step(x, y)
+        job.log.append(epoch)
+    job.end()
+
+
+def stages():
+    job = Job()
+    for name, epochs in [("low", 1), ("middle", 2), ("high", 2)]:
+        optimizer = job.new_optimizer(0.01 * epochs)
+        for epoch in range(epochs):
+            job.sampler.set_epoch(epoch)
+            for i, (x, y) in enumerate(job.loader):
+                moment.at(f"train {name} {epoch} {i}")
+                job.step(x, y, optimizer)
+        job.log.append(name)
+    job.end()
+
+
+def counted():
+    job = Job()
+    for step in range(15):
+        moment.at(f"train warm {step}")
+        x = torch.randn(8, 8)
+        job.step(x, x[:, :1])
+    for epoch in range(3):
+        job.sampler.set_epoch(epoch)
+        for i, (x, y) in enumerate(job.loader):
+            moment.at(f"train main {epoch} {i}")
+            job.step(x, y)
+    job.end()
+
+
+FORMS = ["two", "twice", "alternate", "stages", "counted", "sharded"]
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("form", choices=FORMS)
+    globals()[parser.parse_args().form]()

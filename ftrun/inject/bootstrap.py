@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ftrun.config.script import TargetKind
 from ftrun.core.forms import AUTO, WATCHED, Form
 from ftrun.errors import UserError
-from ftrun.inject import rendezvous, stacks, stopping, torchft_names
+from ftrun.inject import notices, rendezvous, stacks, stopping, torchft_names
 from ftrun.inject.alone import Alone
 from ftrun.inject.command import become, for_this_rank
 from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
@@ -109,6 +109,7 @@ def run(task: WorkerTask) -> NoReturn:
         torchft_names.install(task.torchft, task.context)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     stopping.install()
+    notices.install()
     stacks.install(Path(task.context.socket_path).parent, task.context.key)
     sys.orig_argv = _as_started_alone(task)
     rendezvous.serve_elsewhere(int(os.environ.get("MASTER_PORT", "0")))

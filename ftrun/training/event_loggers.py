@@ -1,8 +1,9 @@
 """The loggers ``torchft_quorums``, ``torchft_commits`` and ``torchft_errors``: facts as ``extra``.
 
 A handler that a script attaches to them gets a record whose attributes say what happened: at each
-new quorum, each decision about a step, each step with an error. They cost nothing where nobody
-listens at level INFO.
+new quorum, each decision about a step, each step with an error. Nothing is logged to a logger of
+these that has neither a handler nor a level of its own: a script that logs everything of level INFO
+would else have a line of each step.
 
 Not here: the log lines for people, ``ftrun status``.
 """
@@ -33,17 +34,27 @@ class EventLoggers:
 
     def step_begins(self, quorum_id: int, step: int) -> None:
         """A step begins; a record if its quorum is another one than the last step's."""
-        if quorum_id != self._quorum_id:
-            self._quorum_id = quorum_id
+        if quorum_id == self._quorum_id:
+            return
+        self._quorum_id = quorum_id
+        if _is_heard(QUORUMS):
             facts = {**self._facts, "quorum_id": quorum_id, "step": step}
             QUORUMS.info("quorum %d from step %d on", quorum_id, step, extra=facts)
 
     def decided(self, step: int, committed: bool, error: Exception | None) -> None:
         """The step was committed or not; ``error``: why not."""
-        if not COMMITS.isEnabledFor(logging.INFO) and error is None:
+        is_told = _is_heard(COMMITS)
+        if not is_told and error is None:
             return
         facts = {**self._facts, "quorum_id": self._quorum_id, "step": step}
-        words = "committed" if committed else "not committed"
-        COMMITS.info("step %d: %s", step, words, extra={**facts, "commit_result": committed})
-        if error is not None:
+        if is_told:
+            words = "committed" if committed else "not committed"
+            COMMITS.info("step %d: %s", step, words, extra={**facts, "commit_result": committed})
+        if error is not None and _is_heard(ERRORS):
             ERRORS.info("step %d: %s", step, error, extra={**facts, "error": str(error)})
+
+
+def _is_heard(logger: logging.Logger) -> bool:
+    """Whether the script has asked for the records of this logger."""
+    is_asked_for = bool(logger.handlers) or logger.level != logging.NOTSET
+    return is_asked_for and logger.isEnabledFor(logging.INFO)

@@ -23,6 +23,7 @@ from ftrun.process_groups import ProcessGroupGloo
 from ftrun.process_groups.child_group import ProcessGroupBabyGloo
 from ftrun.process_groups.wrappers import FakeProcessGroupWrapper
 from ftrun.torchft import manager as names
+from ftrun.training.event_loggers import EventLoggers
 from ftrun.training.group_transport import PGTransport
 from ftrun.training.launcher_arguments import seconds_of
 from ftrun.training.manager import Manager
@@ -312,3 +313,24 @@ def test_a_script_may_test_its_loop_with_a_mock_of_the_manager() -> None:
     optimizer.step()
     assert (manager.start_quorum.call_count, manager.should_commit.call_count) == (1, 1)
     assert len(optimizer.state) == 2
+
+
+def test_a_script_that_logs_all_of_level_info_gets_no_line_of_each_step() -> None:
+    found: list[logging.LogRecord] = []
+
+    class All(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record)
+
+    handler, before = All(), logging.root.level
+    logging.root.addHandler(handler)
+    logging.root.setLevel(logging.INFO)
+    try:
+        loggers = EventLoggers("job", "0", 0)
+        loggers.step_begins(1, 0)
+        loggers.decided(0, True, None)
+        loggers.decided(1, False, RuntimeError("x"))
+    finally:
+        logging.root.removeHandler(handler)
+        logging.root.setLevel(before)
+    assert found == []

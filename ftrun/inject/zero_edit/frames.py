@@ -155,6 +155,7 @@ class _Kind(Enum):
     TENSOR = "tensor"
     INSIDE = "inside"
     CONTAINER = "container"
+    TUPLE = "tuple"
     NOTHING = "nothing"
 
 
@@ -168,6 +169,8 @@ class _Kinds(dict[type, _Kind]):
             found = _Kind.NUMBER
         elif is_tensor(cast(Hashable, kind)):
             found = _Kind.TENSOR
+        elif kind is tuple:
+            found = _Kind.TUPLE
         elif kind in CONTAINERS and kind not in DICTS:
             found = _Kind.CONTAINER
         else:
@@ -180,7 +183,8 @@ class _Kinds(dict[type, _Kind]):
 
 _KINDS = _Kinds()
 _PLAIN, _NUMBER, _CONTAINER = _Kind.PLAIN, _Kind.NUMBER, _Kind.CONTAINER
-_TENSOR, _NOTHING = _Kind.TENSOR, _Kind.NOTHING
+_TENSOR, _TUPLE, _NOTHING = _Kind.TENSOR, _Kind.TUPLE, _Kind.NOTHING
+_VALUES = (_PLAIN, _NUMBER, _TENSOR, _TUPLE)
 
 
 @lru_cache(maxsize=65_536)
@@ -220,15 +224,26 @@ def plain_values(values: dict[str, Any]) -> Values:
 
 
 def is_value(value: Any) -> bool:
-    """Whether a variable's value may be a counter: also a tensor that is a single number."""
-    return is_plain(value) or (_KINDS[type(value)] is _TENSOR and single.is_single(value))
+    """Whether a variable's value may be a counter: also a tensor that is a single number, and a
+    short tuple of such values."""
+    kind = _KINDS[type(value)]
+    if kind is _TUPLE:
+        return 0 < len(value) <= single.TUPLE_MAX and all(_is_part(x) for x in value)
+    return is_plain(value) or (kind is _TENSOR and single.is_single(value))
+
+
+def _is_part(value: Any) -> bool:
+    return type(value) is not tuple and is_value(value)
 
 
 def as_plain(value: Any) -> Any:
     """A counter's value, as JSON has it."""
     if type(value) in PLAIN:
         return value
-    return single.packed(value) if _KINDS[type(value)] is _TENSOR else value.item()
+    kind = _KINDS[type(value)]
+    if kind is _TUPLE:
+        return single.packed_tuple([as_plain(x) for x in value])
+    return single.packed(value) if kind is _TENSOR else value.item()
 
 
 def inside(name: str, value: Any) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
@@ -262,7 +277,7 @@ def _attributes(
 ) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
     for key, item in list(vars(holder).items()):
         kind = _KINDS[type(item)]
-        if kind is _PLAIN or kind is _NUMBER or kind is _TENSOR:
+        if kind in _VALUES:
             if is_value(item):
                 yield f"{name}.{key}", vars(holder), key, as_plain(item)
         elif type(item) in CONTAINERS:
@@ -325,6 +340,9 @@ def read_values(
         elif kind is _TENSOR:
             if single.is_single(value):
                 found[name] = single.packed(value)
+        elif kind is _TUPLE:
+            if is_value(value):
+                found[name] = as_plain(value)
         else:
             read_inside(name, value, found, kept)
         if len(found) >= NAMES_MAX or len(kept) >= NAMES_MAX:
@@ -339,13 +357,17 @@ def read_inside(name: str, value: Any, found: Values, kept: dict[str, Any]) -> N
     for path, _, _, item in inside(name, value):
         if is_own(path):
             continue
-        if type(item) not in CONTAINERS:
+        if not _is_container(item):
             found[path] = item
         elif type(item) not in DICTS or is_table(item):
             kept[path] = item
         else:
             for inner, _, _, value_in in _items(path, item):
-                (kept if type(value_in) in CONTAINERS else found)[inner] = value_in
+                (kept if _is_container(value_in) else found)[inner] = value_in
+
+
+def _is_container(item: Any) -> bool:
+    return type(item) in CONTAINERS and not single.is_packed(item)
 
 
 def short(value: Any) -> str:

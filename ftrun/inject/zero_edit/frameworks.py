@@ -10,13 +10,12 @@ Not here: the loops themselves (LOOP_PACKAGES in frames.py), the rest of the sta
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from types import FrameType
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ftrun.inject.zero_edit.frames import Values, is_plain, plain_values, short, variables_of
+from ftrun.inject.zero_edit.frames import Values, is_plain, plain_values, short
 
 CALLBACKS_MAX = 64
 NUMBERS_MAX = 1024
@@ -98,15 +97,20 @@ class Frameworks:
     def __init__(self) -> None:
         self._holders: dict[str, Any] = {}
         self._parts: list[Part] = []
+        self._owner: Any = None
         self._trainer: Any = None
 
-    def look(self, frames: Sequence[FrameType]) -> None:
-        """Find the trainer on the stack."""
-        if self._trainer is not None or not _are_loaded():
+    def look(self, variables: Sequence[Mapping[str, Any]]) -> None:
+        """Find the trainer on the stack: a script may have one after another.
+
+        Args:
+            variables: of the script's frames, innermost first.
+        """
+        if self._trainer is None and not _are_loaded():
             return
-        for frame in frames:
-            own = variables_of(frame).get("self")
-            if own is not None and self._take(own):
+        for known in variables:
+            own = known.get("self")
+            if own is not None and (own is self._owner or self._take(own)):
                 return
 
     def capture(self) -> None:
@@ -145,15 +149,19 @@ class Frameworks:
         """Whether ``own`` is a trainer, or a loop of one."""
         modules = [kind.__module__ for kind in type(own).__mro__]
         if _TRANSFORMERS in modules and hasattr(own, "callback_handler"):
-            self._trainer = own
+            self._owner = self._trainer = own
+            self._holders = {}
             callbacks = own.callback_handler.callbacks
             self._parts = [_Exported(x) for x in _first(callbacks) if hasattr(x, "state")]
             self._parts.append(_History(own))
         elif any(x.startswith(_LIGHTNING) for x in modules) and hasattr(own, "trainer"):
+            self._owner = own
+            if own.trainer is self._trainer:
+                return True
             self._trainer = own.trainer
             callbacks = self._trainer.callbacks
             self._parts = [_Stateful(x) for x in _first(callbacks)]
-            self._holders["module"] = self._trainer.lightning_module
+            self._holders = {"module": self._trainer.lightning_module}
         else:
             return False
         for index, callback in enumerate(_first(callbacks)):

@@ -149,8 +149,8 @@ class Noting:
     def _note(self, here: tuple[Spot, ...], frames: list[FrameType]) -> Noted:
         self.look()
         self._order += 1
-        self._frameworks.look(frames)
         variables = [variables_of(frame) for frame in frames]
+        self._frameworks.look(variables)
         self._tensors.look(frames, variables)
         read = self._counters.read(here, frames, variables)
         ranges = RANGES.current({spot.name for spot in here})

@@ -62,6 +62,7 @@ class Passing:
         self._mates, self._last, self._modules = mates, last, modules
         self._over: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         self._ghosts = 0
+        self._told: set[Spot] = set()
 
     def knows(self, draws: Sequence[LoaderIterator]) -> bool:
         """Whether the loop that draws from these is passed over already."""
@@ -89,16 +90,18 @@ class Passing:
             self.is_on = True
             self._last.take(place.details().given)
             self.on_begin()
-        if not self.knows(draws) and self._mates.is_lead:
-            told.once(
-                f"{self._who} passes over the loop at {here[0]}, because its peers are not in it "
+        at = next((spot for spot in here if spot.line), here[0])  # not in a framework
+        if at not in self._told and self._mates.is_lead:
+            self._told.add(at)
+            told.say(
+                f"{self._who} passes over the loop at {at}, because its peers are not in it "
                 f"({place.words()}): it takes one batch there, and nothing of it counts"
             )
         self._ghosts += 1
         if self._ghosts > GHOSTS_MAX:
             raise UserError(
                 f"this replica was started again, and passes over loops of the script to come to "
-                f"its peers ({place.words()}), but the one around {here[0]} does not end after "
+                f"its peers ({place.words()}), but the one around {at} does not end after "
                 f"{GHOSTS_MAX} steps: it cannot follow them. Use ftrun.Manager there (README, A "
                 "script)"
             )

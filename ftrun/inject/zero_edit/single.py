@@ -1,9 +1,10 @@
-"""Single numbers that are not Python's: numpy's, and tensors without a dimension on the CPU.
+"""Single values that JSON lacks: numpy's numbers, tensors without a dimension, short tuples.
 
 A best score or a running loss is often one of these. One of numpy's travels as Python's own number;
 a tensor as its type and its number, and a newcomer's variable gets a new tensor, because the one
 that it holds may be a part of another one. A tensor on another device is left out: to read it would
-make the training thread wait for that device in each step.
+make the training thread wait for that device in each step. A tuple is one value, because nobody
+can change a part of it: ``best = (score, epoch)``.
 
 Not here: where they are found (frames.py), lists of them (histories.py).
 """
@@ -14,7 +15,8 @@ import sys
 from functools import lru_cache
 from typing import Any
 
-TENSOR = "ftrun.tensor"
+TENSOR, TUPLE = "ftrun.tensor", "ftrun.tuple"
+TUPLE_MAX = 16
 
 
 @lru_cache(maxsize=4096)
@@ -45,10 +47,22 @@ def packed(value: Any) -> dict[str, Any]:
     return {TENSOR: [str(value.dtype).removeprefix("torch."), value.item()]}
 
 
+def packed_tuple(values: list[Any]) -> dict[str, Any]:
+    """A tuple of such values, as JSON has it."""
+    return {TUPLE: values}
+
+
+def is_packed(value: Any) -> bool:
+    """Whether this is a tensor or a tuple as JSON has it."""
+    return type(value) is dict and list(value) in ([TENSOR], [TUPLE])
+
+
 def unpacked(value: Any) -> Any:
-    """The tensor that was packed as ``value``; anything else as it is."""
-    if type(value) is not dict or list(value) != [TENSOR]:
+    """The tensor or the tuple that was packed as ``value``; anything else as it is."""
+    if not is_packed(value):
         return value
+    if TUPLE in value:
+        return tuple(unpacked(item) for item in value[TUPLE])
     torch = sys.modules["torch"]
     kind, number = value[TENSOR]
     return torch.tensor(number, dtype=getattr(torch, kind))

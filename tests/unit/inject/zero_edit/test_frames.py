@@ -13,6 +13,7 @@ import torch
 
 from ftrun.inject.zero_edit import frames
 from ftrun.inject.zero_edit.frames import (
+    as_plain,
     call_site,
     is_own,
     is_script,
@@ -203,3 +204,34 @@ def test_a_dict_that_the_script_has_got_is_not_emptied() -> None:
 
 class Result:
     """Something large."""
+
+
+def test_a_tuple_of_plain_values_is_one_value() -> None:
+    best, pair, nested, long = (0.5, 3), (1, [2]), ((1,), 2), tuple(range(17))
+    empty, tensors = (), (torch.ones(2), 1)
+    scores = {"last": torch.tensor(0.5)}  # it is packed, too
+    single, holder, table = (torch.tensor(1.5), 2), Counters(), {"best": (1, "x")}
+    holder.inner = (1, None)
+    frame = sys._getframe()
+    found = read_values(frame)
+    assert {name for name in found if "ftrun.tuple" in str(found[name])} == {
+        "best",
+        "single",
+        "holder.inner",
+        "table[best]",
+    }
+    assert found["scores[last]"] == {"ftrun.tensor": ["float32", 0.5]}
+    assert scores
+    other = {"best": (0.25, 4), "single": (torch.tensor(2.5), 7)}
+
+    def newcomer(best: Any, single: Any, late: Any) -> tuple[Any, ...]:
+        words = write_values(
+            sys._getframe(), {"best": as_plain(other["best"]), "single": as_plain(other["single"])}
+        )
+        return words, best, single, late
+
+    words, now, now_single, _ = newcomer(None, single, 1)
+    assert now == (0.25, 4)
+    assert now_single == (torch.tensor(2.5), 7)
+    assert "best None→(0.25, 4)" in words
+    assert (best, pair, nested, long, empty, tensors, table) is not None

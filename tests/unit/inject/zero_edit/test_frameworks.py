@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from ftrun.inject.zero_edit.frames import variables_of
 from ftrun.inject.zero_edit.frameworks import Frameworks, _packed, _unpacked
 
 
@@ -71,7 +72,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def found(frame: FrameType) -> Frameworks:
     made = Frameworks()
-    made.look([sys._getframe(), frame])
+    made.look([variables_of(sys._getframe()), variables_of(frame)])
     return made
 
 
@@ -133,3 +134,12 @@ def test_small_tensors_travel_as_numbers(kind: torch.dtype, shape: tuple[int, ..
     back = _unpacked(_packed({"x": {"y": tensor}, "z": 1}))
     assert back["z"] == 1 and back["x"]["y"].dtype == kind
     assert back["x"]["y"].shape == tensor.shape and bool((back["x"]["y"] == tensor).all())
+
+
+def test_a_second_trainer_takes_the_place_of_the_first() -> None:
+    old, new = Trainer(Counts()), Trainer(Patience(), Counts())
+    made = found(old.train())
+    assert len(made.parts()) == 1
+    made.look([variables_of(new.train())])
+    assert [part._owner for part in made.parts()][:1] == [new.callback_handler.callbacks[0]]
+    assert any(path.startswith("Counts[1]") for path in made.values())

@@ -1,5 +1,7 @@
 """The ``for`` loops around a newcomer that nobody can set: over a list, ``zip`` and the like.
 
+So are comprehensions: ``[train(rate) for rate in rates]``.
+
 Python gives no access to the iterator of such a loop. As long as its variables have the values that
 they have at its peers, as in ``for phase in ["train", "val"]`` while all train, it stands right.
 Else the replica would go through some of it twice, and train on when its peers have finished.
@@ -11,11 +13,13 @@ that are set (counting.py), loops over loaders (loaders.py).
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from ftrun.inject.zero_edit.counting import KNOWN_SEQUENCES, RANGES
 from ftrun.inject.zero_edit.frames import Spot, Values, is_loop_package, spot_of, variables_of
@@ -31,6 +35,32 @@ class Loop:
     words: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Iteration:
+    """A loop or a part of a comprehension, from line ``first`` to ``last``.
+
+    ``begins``: a frame in it stands from this line on. ``code``: the first line of its code.
+    ``function``: the name of that, if it is the comprehension's own; else "". ``collects``: makes
+    a list, a set or a dict, which nobody can reach before it is whole.
+    """
+
+    target: ast.expr
+    over: ast.expr
+    first: int
+    last: int
+    begins: int
+    code: int
+    function: str = ""
+    collects: bool = False
+
+
+_COMPREHENSIONS: dict[Any, str] = {
+    ast.ListComp: "<listcomp>",
+    ast.SetComp: "<setcomp>",
+    ast.DictComp: "<dictcomp>",
+    ast.GeneratorExp: "<genexpr>",
+}
+"""Each has a frame of its own before Python 3.12, a generator also later."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -45,10 +75,10 @@ def unlike(
     return [
         Loop(
             spot_of(frame).name,
-            loop.lineno,
-            loop.end_lineno or loop.lineno,
-            f"its loop at {spot_of(frame).name.partition(':')[0]}:{loop.lineno} is over "
-            f"{ast.unparse(loop.iter)[:40]}, which cannot be set to its peers' place ({path} is "
+            loop.first,
+            loop.last,
+            f"its loop at {spot_of(frame).name.partition(':')[0]}:{loop.first} is over "
+            f"{ast.unparse(loop.over)[:40]}, which cannot be set to its peers' place ({path} is "
             f"{here_values.get(path)!r} here and {value!r} there). Loop over range() there",
         )
         for frame in frames
@@ -59,7 +89,7 @@ def unlike(
     ]
 
 
-def _of_targets(loop: ast.For, theirs: Values, here: Values) -> Iterator[tuple[str, object]]:
+def _of_targets(loop: _Iteration, theirs: Values, here: Values) -> Iterator[tuple[str, object]]:
     """The values of the loop's variables that differ."""
     names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
     for path, value in theirs.items():
@@ -70,32 +100,50 @@ def _of_targets(loop: ast.For, theirs: Values, here: Values) -> Iterator[tuple[s
             yield path, value
 
 
-def _untracked(frame: FrameType) -> list[ast.For]:
+def collecting(frames: Sequence[FrameType]) -> list[str]:
+    """The comprehensions around these frames, in words: what they have collected does not heal."""
+    return sorted(
+        {
+            f"what the comprehension at {spot_of(frame).name.partition(':')[0]}:{loop.first} has "
+            "collected"
+            for frame in frames
+            for loop in _around(frame)
+            if loop.collects
+        }
+    )
+
+
+def _untracked(frame: FrameType) -> list[_Iteration]:
     """The loops around the line at which a frame stands, but for those that can be set."""
-    file, name = frame.f_code.co_filename, spot_of(frame).name
-    if is_loop_package(file):
+    return [loop for loop in _around(frame) if _is_fixed(loop, frame)]
+
+
+def _around(frame: FrameType) -> list[_Iteration]:
+    code = frame.f_code
+    if is_loop_package(code.co_filename):
         return []
+    name = code.co_name if code.co_name in _COMPREHENSIONS.values() else ""
     return [
         loop
-        for loop in _loops(file)
-        if loop.lineno < frame.f_lineno <= (loop.end_lineno or loop.lineno)
-        and _first_line(loop, file) == frame.f_code.co_firstlineno
-        and _is_fixed(loop, frame, name)
+        for loop in _iterations(code.co_filename)
+        if loop.begins <= frame.f_lineno <= loop.last
+        and (loop.code, loop.function) == (code.co_firstlineno, name)
     ]
 
 
-def _is_fixed(loop: ast.For, frame: FrameType, name: str) -> bool:
+def _is_fixed(loop: _Iteration, frame: FrameType) -> bool:
     """Whether a loop is over something that nobody can set. An iterator in a variable may be one
     that can be set."""
-    over = loop.iter
+    over, by = loop.over, frame.f_back if loop.function else frame
+    if by is None:
+        return False
     if isinstance(over, ast.Call):
         if isinstance(over.func, ast.Name) and over.func.id == "zip":
             return True  # a range in it may be set, but not its other parts
-        lines = range(loop.lineno, (over.end_lineno or loop.lineno) + 1)
-        return not any(RANGES.knows(Spot(name, line)) for line in lines)
-    return isinstance(_value(over, frame), KNOWN_SEQUENCES) or isinstance(
-        over, ast.List | ast.Tuple
-    )
+        lines = range(loop.first, (over.end_lineno or loop.first) + 1)
+        names = {spot_of(frame).name, spot_of(by).name}
+        return not any(RANGES.knows(Spot(name, line)) for line in lines for name in names)
+    return isinstance(_value(over, by), KNOWN_SEQUENCES) or isinstance(over, ast.List | ast.Tuple)
 
 
 def _value(node: ast.expr, frame: FrameType) -> object:
@@ -116,13 +164,29 @@ def _tree(file: str) -> ast.Module | None:
 
 
 @lru_cache(maxsize=256)
-def _loops(file: str) -> tuple[ast.For, ...]:
-    tree = _tree(file)
-    return tuple(x for x in ast.walk(tree) if isinstance(x, ast.For)) if tree is not None else ()
+def _iterations(file: str) -> tuple[_Iteration, ...]:
+    tree, found = _tree(file), []
+    nodes: Iterable[ast.AST] = ast.walk(tree) if tree is not None else ()
+    for node in nodes:
+        if isinstance(node, ast.For):
+            first, last = node.lineno, node.end_lineno or node.lineno
+            code = _first_line(node, file)
+            found.append(_Iteration(node.target, node.iter, first, last, first + 1, code))
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            has_frame = isinstance(node, ast.GeneratorExp) or sys.version_info < (3, 12)
+            first, last = node.lineno, node.end_lineno or node.lineno
+            code = first if has_frame else _first_line(node, file)
+            function = _COMPREHENSIONS[type(node)] if has_frame else ""
+            collects = not isinstance(node, ast.GeneratorExp)
+            found += [
+                _Iteration(part.target, part.iter, first, last, first, code, function, collects)
+                for part in node.generators
+            ]
+    return tuple(found)
 
 
 @lru_cache(maxsize=4096)
-def _first_line(loop: ast.For, file: str) -> int:
+def _first_line(loop: ast.stmt | ast.expr, file: str) -> int:
     """The first line of the code object that has the loop: a function's, or the module's."""
     tree = _tree(file)
     around = [

@@ -13,11 +13,12 @@ import re
 import sys
 import sysconfig
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import lru_cache
 from inspect import CO_OPTIMIZED
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, cast
@@ -75,10 +76,15 @@ def is_script(file: str) -> bool:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Spot:
-    """A frame's place: ``file:function``, and the line (0 in a loop's package)."""
+    """A frame's place: ``file:function``, and the line (0 in a loop's package).
+
+    ``column``: of the call from there, of frames that are not the innermost one: a function may be
+    called twice in one line.
+    """
 
     name: str
     line: int
+    column: int = 0
 
     def __str__(self) -> str:
         return f"{self.name.partition(':')[0]}:{self.line}" if self.line else self.name
@@ -100,6 +106,24 @@ def spot_of(frame: FrameType) -> Spot:
     return Spot(name, 0 if is_package else frame.f_lineno)
 
 
+@lru_cache(maxsize=65_536)
+def _column(code: CodeType, instruction: int) -> int:
+    if not hasattr(code, "co_positions"):  # before Python 3.11
+        return 0
+    _, _, column, _ = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
+    return column or 0
+
+
+def spots_of(frames: Sequence[FrameType]) -> tuple[Spot, ...]:
+    """The places of the frames on a stack, innermost first."""
+    found = []
+    for index, frame in enumerate(frames):
+        name, is_package = _name(frame.f_code)
+        column = _column(frame.f_code, frame.f_lasti) if index and not is_package else 0
+        found.append(Spot(name, 0 if is_package else frame.f_lineno, column))
+    return tuple(found)
+
+
 def script_frames() -> list[FrameType]:
     """The script's frames on this thread's stack, innermost first."""
     frame: FrameType | None = sys._getframe(1)
@@ -113,7 +137,7 @@ def script_frames() -> list[FrameType]:
 
 def stack() -> tuple[Spot, ...]:
     """Where the script stands, innermost first."""
-    return tuple(spot_of(frame) for frame in script_frames())
+    return spots_of(script_frames())
 
 
 def call_site() -> str:

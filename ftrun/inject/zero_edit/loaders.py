@@ -24,6 +24,7 @@ from ftrun.inject.zero_edit.frames import (
     plain_values,
     script_frames,
     spot_of,
+    spots_of,
 )
 from ftrun.inject.zero_edit.patches import Patches
 
@@ -132,7 +133,7 @@ class LoaderIterator:
     def __init__(self, loader: Any, make: Callable[[], Iterator[Any]]) -> None:
         frames = script_frames()
         self.spot = spot_of(frames[0]) if frames else NOWHERE
-        self._made_by = tuple([spot_of(frame) for frame in frames])
+        self._made_by = spots_of(frames)
         self.loader = loader
         self.number = 0
         self.cursor = Cursor()

@@ -507,9 +507,14 @@ class Loop:
         return self.mates.digest(found) if self.mates.are_several else found
 
     def _replay(self) -> None:
-        if self._ending.replays:
-            self.manager().exchanges.step_again()
-            self._ending.step_again()
+        if not self._ending.replays:
+            raise UserError(
+                f"this replica was started again, and has come to the end of its peers, which have "
+                f"finished; but its script trains on at {call_site()}. It has joined them at the "
+                "same lines in another call, or goes on by values that ftrun does not carry"
+            )
+        self.manager().exchanges.step_again()
+        self._ending.step_again()
 
     # ------------------------------------------------------------ joining
 

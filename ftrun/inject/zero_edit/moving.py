@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ftrun.errors import UserError
-from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit import around, told
 from ftrun.inject.zero_edit.counters import Counters, Taken
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.ending import Ending
-from ftrun.inject.zero_edit.frames import Values
+from ftrun.inject.zero_edit.frames import Values, script_frames
 from ftrun.inject.zero_edit.loaders import LoaderIterator, follow
 from ftrun.inject.zero_edit.noting import matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
@@ -77,6 +77,7 @@ class Moving:
         taken = self._counters.take(place)
         taken.changed += self._tensors.words
         taken.lacking += self._tensors.lacking
+        taken.lacking += around.collecting(script_frames())
         taken.lacking += [f"the batches of the loader at {x.spot}" for x in without]
         if place.commits and not place.has_finished:
             taken.lacking.append(f"what was counted in the last {place.commits} steps")

@@ -23,7 +23,7 @@ from ftrun.inject.zero_edit.frames import (
     Spot,
     Values,
     script_frames,
-    spot_of,
+    spots_of,
     variables_of,
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
@@ -110,7 +110,7 @@ class Noting:
             return
         began = time.thread_time()
         frames = script_frames()
-        here = tuple([spot_of(frame) for frame in frames])
+        here = spots_of(frames)
         if is_first:
             iterator.entry, iterator.began = here, self._order
             iterator.measure()
@@ -138,7 +138,7 @@ class Noting:
         """The script where it stands."""
         began = time.thread_time()
         frames = script_frames()
-        noted = self._note(tuple([spot_of(frame) for frame in frames]), frames)
+        noted = self._note(spots_of(frames), frames)
         self._sparing.took(time.thread_time() - began)
         return noted
 

@@ -153,12 +153,12 @@ class Place:
 
 
 def _spot(spot: Spot) -> list[str | int]:
-    return [spot.name, spot.line]
+    return [spot.name, spot.line, *([spot.column] if spot.column else [])]
 
 
 def digest(stack: Sequence[Spot]) -> str:
     """A short name of a stack, for comparison."""
-    text = "|".join(f"{spot.name}:{spot.line}" for spot in stack)
+    text = "|".join(f"{spot.name}:{spot.line}:{spot.column}" for spot in stack)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

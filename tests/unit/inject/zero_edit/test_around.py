@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.inject.zero_edit.around import unlike
+from ftrun.inject.zero_edit.around import collecting, unlike
 from ftrun.inject.zero_edit.counting import RANGES, Count, Range
 from ftrun.inject.zero_edit.frames import read_values, spot_of
 
@@ -37,6 +37,18 @@ def called(look):
     for epoch in reversed([1, 0]):
         look()
 
+def listed_inside(look):
+    return [look() for epoch in [0, 1]]
+
+def generated(look, epochs=(0, 1)):
+    return list(
+        look()
+        for epoch in epochs
+    )
+
+def ranged_inside(look):
+    return [look() for epoch in range(2)]
+
 def after(look):
     for epoch in [0, 1]:
         pass
@@ -63,14 +75,14 @@ def _seen(tmp_path: Path, function: str, epoch: int) -> list[str]:
             frames.append(frame)
             frame = frame.f_back
         here = {spot_of(x).name: read_values(x) for x in frames}
-        theirs = {f"script.py:{function}": {"epoch": epoch}} if epoch else {}
+        theirs = {name: {"epoch": epoch} for name in here} if epoch else {}
         found.append([loop.words for loop in unlike(frames, theirs, here)])
 
     names[function](look)
     return found[0]
 
 
-@pytest.mark.parametrize("function", ["listed", "zipped", "called"])
+@pytest.mark.parametrize("function", ["listed", "zipped", "called", "listed_inside", "generated"])
 def test_a_loop_that_cannot_be_set_is_named_if_its_peers_are_elsewhere(
     tmp_path: Path, function: str
 ) -> None:
@@ -79,7 +91,20 @@ def test_a_loop_that_cannot_be_set_is_named_if_its_peers_are_elsewhere(
     assert _seen(tmp_path, function, 0) == []
 
 
-@pytest.mark.parametrize("function", ["phases", "counted", "after", "header"])
+def test_what_a_comprehension_collects_is_named() -> None:
+    found = [collecting([sys._getframe()]) for _ in range(1)]
+    assert found == [
+        [f"what the comprehension at test_around.py:{_line_of('found = [coll')} has collected"]
+    ]
+    assert collecting([sys._getframe()]) == []
+
+
+def _line_of(text: str) -> int:
+    lines = Path(__file__).read_text().splitlines()
+    return 1 + next(index for index, line in enumerate(lines) if line.strip().startswith(text))
+
+
+@pytest.mark.parametrize("function", ["phases", "counted", "after", "header", "ranged_inside"])
 def test_loops_that_are_set_or_over_or_stand_alike_are_not(tmp_path: Path, function: str) -> None:
     assert _seen(tmp_path, function, 1) == []
 

@@ -19,6 +19,7 @@ from ftrun.inject.zero_edit.frames import (
     is_script,
     read_values,
     script_frames,
+    stack,
     variables_of,
 )
 from ftrun.inject.zero_edit.writing import write_values
@@ -235,3 +236,16 @@ def test_a_tuple_of_plain_values_is_one_value() -> None:
     assert now_single == (torch.tensor(2.5), 7)
     assert "best None→(0.25, 4)" in words
     assert (best, pair, nested, long, empty, tensors, table) is not None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no columns before 3.11")
+def test_two_calls_in_one_line_are_two_places() -> None:
+    def where() -> tuple[Any, ...]:
+        return stack()
+
+    first, second = where(), where()
+    again = [where() for _ in range(2)]
+    assert first != second
+    assert first[0] == second[0]
+    assert (first[1].name, first[1].line) == (second[1].name, second[1].line)
+    assert again[0] == again[1]

@@ -209,6 +209,7 @@ CASES: tuple[Case, ...] = (
     *_at("phases.py", "twice", "train first 1 3", "train second 0 4", "train second 2 9"),
     *_at("phases.py", "alternate", "train one 1 2", "train other 1 3", "the end"),
     *_at("phases.py", "stages", "train low 0 5", "train middle 1 3", "train high 1 9"),
+    *_at("phases.py", "average", "train two 0 3", "train average 1 4", "the end"),
     *_at("phases.py", "counted", "train warm 8", "train main 1 3"),
     *_in_pairs("phases.py", "two", "train main 1 2"),
     *_in_pairs("phases.py", "sharded", "train second 1 2"),

@@ -101,7 +101,10 @@ class Loop:
             lambda: self._carried.life if self._has_stepped else "",
             self.given,
         )
-        self._tensors = Tensors(lambda: [*self.models.wrapped, *self.models.loose_roots()])
+        self._tensors = Tensors(
+            lambda: [*self.models.wrapped, *self.models.loose_roots()],
+            lambda: self.models.late_roots(),
+        )
         self._sparing = Sparing(
             self._needs_place,
             lambda: 0 if self._manager is None else self._manager.current_step(),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ from ftrun.training.ddp import DistributedDataParallel
 from ftrun.training.manager import Manager
 from ftrun.training.sharded import replicate
 
-MODULES_MAX = 200_000
+MODULES_MAX, LATE_MAX = 200_000, 4_096
 
 
 class Models:
@@ -73,6 +74,7 @@ class Models:
         self._stepper: Callable[[], Optimizer | None] = lambda: None  # the one that was found last
         self._made: list[weakref.ref[nn.Module]] = []
         self._roots: list[nn.Module] | None = None
+        self._late: list[tuple[weakref.ref[nn.Module], str]] = []  # and where each was made
 
     def keep(self) -> None:
         """The modules that live at the first step heal, also when main() has returned."""
@@ -210,8 +212,38 @@ class Models:
         patches.put(module, "__setstate__", __setstate__)
 
     def _note(self, made: nn.Module) -> None:
-        if len(self._made) < MODULES_MAX:
+        if self._roots is not None:
+            self._note_late(made)
+        elif len(self._made) < MODULES_MAX:
             self._made.append(weakref.ref(made))
+
+    def _note_late(self, made: nn.Module) -> None:
+        if len(self._late) >= LATE_MAX:
+            self._late = [(ref, site) for ref, site in self._late if ref() is not None]
+        if len(self._late) < LATE_MAX:
+            self._late.append((weakref.ref(made), call_site()))
+
+    def late_roots(self) -> dict[str, nn.Module]:
+        """Modules with a state that were made after the first step, by class, line and number.
+
+        An average of the weights that begins later, a copy of the best model. None is a part of
+        another module.
+        """
+        alive = [(module, site) for ref, site in self._late if (module := ref()) is not None]
+        wholes = [*(x for x, _ in alive), *self.wrapped, *(self._roots or ())]
+        inner = {id(part) for whole in wholes for part in whole.children()}
+        inner |= {id(module) for module in self.wrapped}
+        covered = {id(part) for module in self.wrapped for part in module.modules()}
+        found: dict[str, nn.Module] = {}
+        numbers = Counter[str]()
+        for module, site in alive:
+            has_other = any(id(part) in covered for part in module.modules())
+            if id(module) in inner or has_other or not module.state_dict():
+                continue
+            name = f"{type(module).__name__} ({site})"
+            numbers[name] += 1
+            found[f"{name} {numbers[name]}"] = module
+        return found
 
 
 class _Charge:

@@ -5,7 +5,9 @@ A unit (units.py) that has changed since the first step is in the state that pee
 rest of it. A newcomer sets it in place where it can, because the script may hold it under other
 names; a tensor that is a part of another one is replaced, so that the other one stays as it is.
 
-Not here: plain values (counters.py), modules and optimizers (carried.py).
+Modules that were made after the first step are here too: replicas may have others of them.
+
+Not here: plain values (counters.py), modules of the first step and optimizers (carried.py).
 """
 
 from __future__ import annotations
@@ -43,8 +45,9 @@ DOUBTS_MAX = 2
 KEY = "beside"
 """In the state that heals. Replicas may have different units there: they are not compared."""
 _OWN = object()
-UNITS, REBOUND = "units", "rebound"
-"""Parts of the state: the units that heal; the names of always new tensors, which do not."""
+UNITS, REBOUND, LATE = "units", "rebound", "late"
+"""Parts of the state: the units that heal; the names of always new tensors, which do not; the
+states of modules that were made after the first step."""
 _LATER: Mark = ((ref(Unit), 0),)  # at the next draw
 Key = tuple[str, str]
 """Function and path."""
@@ -90,10 +93,15 @@ class Tensors:
 
     Args:
         modules: gives the modules whose parameters and buffers heal by themselves.
+        late: gives the modules that were made after the first step, by name.
     """
 
-    def __init__(self, modules: Callable[[], Iterable[torch.nn.Module]]) -> None:
-        self._modules = modules
+    def __init__(
+        self,
+        modules: Callable[[], Iterable[torch.nn.Module]],
+        late: Callable[[], Mapping[str, torch.nn.Module]] = dict,
+    ) -> None:
+        self._modules, self._late = modules, late
         self._known: dict[Key, _Known] = {}
         self._changed: set[Key] = set()
         self._others: set[Key] = set()
@@ -174,7 +182,8 @@ class Tensors:
 
     def state(self) -> dict[str, Any]:
         """The units that have changed, and the names of tensors that do not heal."""
-        own = {_memory(x) for module in self._modules() for x in _tensors_of(module)}
+        late = self._late()
+        own = self._own(late)
         found: dict[str, Any] = {}
         for key, known in list(self._known.items()):
             value = known.value
@@ -184,7 +193,13 @@ class Tensors:
             value = _without(value, own)
             if value is not _OWN:
                 found[" ".join(key)] = {"value": value, "device": _device_of(value)}
-        return {UNITS: found, REBOUND: [" ".join(key) for key in self._rebound()]}
+        modules = {name: module.state_dict() for name, module in late.items()}
+        rebound = [" ".join(key) for key in self._rebound()]
+        return {UNITS: found, REBOUND: rebound, LATE: modules}
+
+    def _own(self, late: Mapping[str, torch.nn.Module]) -> set[int]:
+        modules = [*self._modules(), *late.values()]
+        return {_memory(x) for module in modules for x in _tensors_of(module)}
 
     def load(self, tree: Mapping[str, Any]) -> None:
         """Set the variables of the script's frames, on the thread that runs it."""
@@ -192,7 +207,9 @@ class Tensors:
         self._others.update(rebound)  # donors must not differ in what they name
         self.words = []
         self.lacking = sorted({f"{path} (rebound)" for _, path in rebound})
-        own = {_memory(x) for module in self._modules() for x in _tensors_of(module)}
+        late = self._late()
+        self._load_late(late, tree.get(LATE, {}))
+        own = self._own(late)
         left = {tuple(key.split(" ", 1)): entry for key, entry in tree.get(UNITS, {}).items()}
         seen: set[str] = set()
         for frame in script_frames():
@@ -216,6 +233,23 @@ class Tensors:
         now = [variables_of(frame) for frame in frames]
         for _ in range(2):  # what was given is there, and is kept
             self.look(frames, now)
+
+    def _load_late(
+        self, late: Mapping[str, torch.nn.Module], given: Mapping[str, dict[str, Any]]
+    ) -> None:
+        for name, state in given.items():
+            module = late.get(name)
+            words = name.rpartition(" ")[0]
+            if module is not None and _are_alike(module.state_dict(), state):
+                module.load_state_dict(state)
+                self.words.append(words)
+            else:
+                self.lacking.append(f"the {words}, which was made after the first step")
+
+
+def _are_alike(own: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    shapes = [{k: getattr(x, "shape", None) for k, x in state.items()} for state in (own, given)]
+    return shapes[0] == shapes[1]
 
 
 def _put(

@@ -3,10 +3,11 @@
 two: a warm-up with an optimizer of its own, an evaluation, a file, and then the rest.
 twice: the same function called twice. alternate: two loaders in each epoch.
 stages: a list of stages around one loop. counted: the first loop has no loader.
-sharded: with FSDP2.
+sharded: with FSDP2. average: two calls in one line, and then an average that begins late.
 """
 
 import argparse
+import functools
 import json
 import os
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 DIRECTORY = Path(os.environ.get("FTRUN_TEST_DIR", "."))
@@ -141,6 +143,27 @@ def twice():
     job.end(first=first if job.steps == 50 else None, second=second)
 
 
+def average():
+    job = Job()
+    fit = functools.partial(run_epochs, job, job.loader, job.sampler)
+    one, two = fit(2, "one", 0.05), fit(1, "two", 0.02)
+    average = AveragedModel(job.whole)
+    averaged = 0
+    for epoch in range(3):
+        job.sampler.set_epoch(epoch)
+        for i, (x, y) in enumerate(job.loader):
+            moment.at(f"train average {epoch} {i}")
+            job.step(x, y)
+        average.update_parameters(job.whole)
+        averaged += 1
+    assert int(average.n_averaged) == averaged
+    job.end({"average": digest_of(average)}, counts=(one, two, averaged))
+
+
+def digest_of(module):
+    return str([round(float(x.double().sum()), 6) for x in module.state_dict().values()])
+
+
 def alternate():
     job = Job()
     for epoch in range(4):
@@ -183,7 +206,7 @@ def counted():
     job.end()
 
 
-FORMS = ["two", "twice", "alternate", "stages", "counted", "sharded"]
+FORMS = ["two", "twice", "alternate", "stages", "counted", "sharded", "average"]
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

@@ -11,9 +11,12 @@ import numpy
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from ftrun.inject.zero_edit.frames import variables_of
-from ftrun.inject.zero_edit.tensors import REBOUND, UNITS, Tensors
+from ftrun.inject.zero_edit.models import Models
+from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.tensors import LATE, REBOUND, UNITS, Tensors
 from ftrun.inject.zero_edit.units import Search
 
 HERE = "test_tensors.py"
@@ -270,3 +273,42 @@ def as_script(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr("ftrun.inject.zero_edit.tensors.script_frames", frames)
+
+
+def test_a_module_that_was_made_late_heals_if_the_newcomer_has_made_it_too() -> None:
+    theirs, ours = nn.Linear(2, 1), nn.Linear(2, 1)
+    donor = Tensors(lambda: (), lambda: {"Linear (a.py:3) 1": theirs, "Net (a.py:9) 1": theirs})
+    newcomer = Tensors(lambda: (), lambda: {"Linear (a.py:3) 1": ours})
+    state = donor.state()
+    assert set(state[LATE]) == {"Linear (a.py:3) 1", "Net (a.py:9) 1"}
+    newcomer.load(state)
+    assert torch.equal(theirs.weight, ours.weight)
+    assert newcomer.words == ["Linear (a.py:3)"]
+    assert newcomer.lacking == ["the Net (a.py:9), which was made after the first step"]
+    other = Tensors(lambda: (), lambda: {"Linear (a.py:3) 1": nn.Linear(3, 1)})
+    other.load(state)
+    assert len(other.lacking) == 2
+
+
+def test_modules_that_are_made_late_are_known_by_their_line() -> None:
+    patches = Patches()
+    models = Models(Any, lambda: Any, lambda: True, lambda: None)  # type: ignore[arg-type]
+    models._note_modules(patches)
+    try:
+        early = nn.Linear(2, 2)
+        models.keep()
+        assert models.late_roots() == {}
+        models.wrapped.append(early)
+        average, plain = AveragedModel(early), nn.ReLU()
+        made = [nn.Linear(1, 1) for _ in range(2)]
+        wrapper = nn.Sequential(early)
+        found = models.late_roots()
+    finally:
+        patches.undo()
+    assert list(found.values()) == [average, *made]
+    assert [name.partition(" ")[0] for name in found] == ["AveragedModel", "Linear", "Linear"]
+    assert [name[-2:] for name in found] == [" 1", " 1", " 2"]
+    assert plain
+    assert wrapper
+    del made, found
+    assert list(models.late_roots().values()) == [average]

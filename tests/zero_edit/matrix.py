@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 REPLICAS = 3
-TIMEOUT_S = 30
+TIMEOUT_S = 240.0
 STEP_S = "0.03"
 ALL = ("0", "1", "2")
 

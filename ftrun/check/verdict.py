@@ -83,8 +83,32 @@ def _carried(trial: Trial) -> list[str]:
         lines.append(f"not carried, and the script changes it: {_some(changes)}")
     if newcomer.get("lacking"):
         lines.append(f"the newcomer could not be given: {_some(newcomer['lacking'])}")
+    lacking = _lacking(trial)
+    if lacking:
+        lines.append(
+            "equal on both replicas before, and not any more (not carried, or kept by each rank): "
+            + _some(lacking)
+        )
     lines.append("not carried: random numbers; a newcomer draws with a seed of its own")
     return lines
+
+
+def _lacking(trial: Trial) -> list[str]:
+    """The values of the newcomer that its peers have changed since its death, and it has not.
+
+    Its predecessor and a peer had the same value at the death, and the peer has another one now,
+    which the newcomer does not have.
+    """
+    newcomer = trial.reports.get(trial.victim, {})
+    peer = next((x for index, x in trial.reports.items() if index != trial.victim), {})
+    before, then = newcomer.get("then", {}), peer.get("then", {})
+    here, now = newcomer.get("now", {}), peer.get("now", {})
+    common = before.keys() & then.keys() & here.keys()
+    return [
+        f"{path.partition(' ')[2]} ({here[path]!r:.24}, at its peer {value!r:.24})"
+        for path, value in now.items()
+        if path in common and before[path] == then[path] != value != here[path]
+    ]
 
 
 def _problems(trial: Trial) -> list[str]:

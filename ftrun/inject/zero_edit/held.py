@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, cast
 
-from ftrun.inject.zero_edit import histories
+from ftrun.inject.zero_edit import histories, told
 from ftrun.inject.zero_edit.frames import (
     DICTS,
     TYPES_MAX,
@@ -79,7 +79,7 @@ class Held:
     """The objects that one replica's collections hold. For the main thread."""
 
     def __init__(self) -> None:
-        self._has_begun = False
+        self._has_begun = self._is_off = False
         self._seen: dict[tuple[str, str], _Seen] = {}
 
     def begin(self) -> None:
@@ -100,6 +100,25 @@ class Held:
             function: of the frame that has the variables.
             step: how many are committed.
         """
+        if self._is_off:
+            return
+        try:
+            self._read(function, variables, step, found, kept)
+        except Exception as error:  # noqa: BLE001 - an object of the script's may do anything
+            self._is_off = True
+            told.say(
+                "counters in objects that lists, tuples and dicts hold are not carried, because "
+                f"looking for them failed: {type(error).__name__}: {error}"
+            )
+
+    def _read(
+        self,
+        function: str,
+        variables: Mapping[str, Any],
+        step: int,
+        found: Values,
+        kept: dict[str, Any],
+    ) -> None:
         leads = map(_LEADS.__getitem__, map(type, variables.values()))
         some = [(n, x) for n, x in compress(variables.items(), leads) if not n.startswith("__")]
         search = _Search(found, kept, {id(x) for _, x in some if type(x) not in COLLECTIONS})
@@ -134,7 +153,7 @@ class Held:
                 continue
             if type(item) in COLLECTIONS:
                 self._look_at_items(search, inner, item, deep - 1)
-            elif id(item) not in search.met:
+            elif id(item) not in search.met and hasattr(item, "__dict__"):
                 search.met.add(id(item))
                 if type(value) is not tuple and _is_whole(item):
                     search.found[f"{inner}.{CLASS}"] = class_name(type(item))

@@ -19,6 +19,7 @@ import torch
 
 from ftrun.inject.zero_edit.frames import read_values, script_frames, spot_of
 from ftrun.inject.zero_edit.histories import carries
+from ftrun.inject.zero_edit.survey import survey
 
 if TYPE_CHECKING:
     from ftrun.training.context import WorkerContext
@@ -61,6 +62,8 @@ class Trial:
         All replicas count the same steps, so they end at the same one.
         """
         step = manager.current_step()
+        if self.reports and step == self.kill_at:
+            _write(self._survey_of_death, survey(script_frames()))
         is_victim = self.replica_id == self.victim and self.dies
         if is_victim and not self.starts and step == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -68,7 +71,7 @@ class Trial:
         if manager.num_participants() < self.replicas:
             self._complete_for = 0
         if step >= self.steps and self._complete_for >= TOGETHER_STEPS:
-            self.write(facts())
+            self.write(facts(), survey(script_frames()))
             self._leave()
 
     def look(self) -> None:
@@ -89,8 +92,12 @@ class Trial:
     def _left(self, carried: Collection[tuple[str, str]]) -> list[str]:
         return [words for key, words in self._grows.items() if key not in carried]
 
-    def write(self, facts: dict[str, Any]) -> None:
-        """Leave the report."""
+    @property
+    def _survey_of_death(self) -> Path:
+        return self.directory / f"survey-{self.replica_id}.json"
+
+    def write(self, facts: dict[str, Any], now: dict[str, Any] | None = None) -> None:
+        """Leave the report. ``now``: all values that the script reaches; None: it has ended."""
         changing, carried = facts.pop("changing"), facts.pop("tensors")
         if not self.reports:
             return
@@ -101,6 +108,8 @@ class Trial:
                 "joined": self.joined,
                 "set": self.set_to,
                 "changes": sorted({*changing, *self._left(carried)}),
+                "then": _read(self._survey_of_death) if now is not None else {},
+                "now": now or {},
                 **facts,
             },
         )
@@ -142,6 +151,14 @@ def _write(path: Path, facts: dict[str, Any]) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(facts))
     os.replace(draft, path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def _mark(value: Any) -> Any:

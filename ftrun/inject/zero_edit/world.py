@@ -187,8 +187,8 @@ class World(dist.ProcessGroup):
         found = self._given(what, own or to_bytes(tensor))
         if root not in found:
             told.once(
-                f"{site}: rank {root} is away, so its broadcast is what it gave there last, or else "
-                f"what rank {min(found)} has"
+                f"{site}: rank {root} is away, so its broadcast is what it gave there last, or "
+                f"else what rank {min(found)} has"
             )
         given = found.get(root, found[min(found)])
         self._last.keep(f"{site} {what}", given)

@@ -40,6 +40,20 @@ def test_a_script_that_heals() -> None:
     ]
 
 
+def test_values_that_a_newcomer_lacks_are_named() -> None:
+    def survey(steps: int, shared: int, own: float) -> dict[str, Any]:
+        return {"a.py:main bar.n": steps, "a.py:main carried": shared, "a.py:main loss": own}
+
+    peer = report(then=survey(20, 20, 0.5), now=survey(50, 50, 0.1))
+    newcomer = report(1, then=survey(20, 20, 0.7), now=survey(30, 50, 0.2))
+    lines, is_well = lines_of(trial({0: peer, 1: newcomer}))
+    assert is_well
+    assert (
+        "equal on both replicas before, and not any more (not carried, or kept by each rank): "
+        "bar.n (30, at its peer 50)"
+    ) in lines
+
+
 def test_one_of_several_workers_is_killed() -> None:
     lines, is_well = lines_of(replace(trial({0: report(), 1: report(1)}), workers=2))
     assert is_well

@@ -148,6 +148,32 @@ def test_an_object_with_what_does_not_heal_is_not_made(value: object) -> None:
     assert "meters[loss].count" in values
 
 
+class Slotted:
+    __slots__ = ("count",)
+
+
+def test_objects_with_slots_are_left_out() -> None:
+    some, item = [Slotted(), Meter(2)], Slotted()
+    some[0] = item
+    values, _ = found_in(sys._getframe(), Held())
+    assert list(values) == ["some[1].count"]
+
+
+def test_an_object_that_fails_ends_the_search_and_not_the_script(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    class Odd(Meter):
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            raise RuntimeError("odd")
+
+    odd, held = [Odd()], Held()
+    assert found_in(sys._getframe(), held) == ({}, {})
+    assert found_in(sys._getframe(), held) == ({}, {})
+    assert capfd.readouterr().err.count("looking for them failed: RuntimeError: odd") == 1
+    assert odd
+
+
 def test_a_class_of_another_package_is_not_made() -> None:
     made: Any = {}
     values = {"made[x].__class__": "collections:OrderedDict", "made[x].count": 1}

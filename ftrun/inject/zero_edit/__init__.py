@@ -35,7 +35,7 @@ ftrun itself. Begin with ``loop.py``.
 | tensors.py, units.py | the script's tensors and arrays outside its modules |
 | ending.py | the state for a replica that has died at the end of the script |
 | trial.py, survey.py | ``ftrun check``: a worker's part in a trial; all values of the script |
-| settings.py | the optimizers' settings that replicas compare, so that nothing diverges silently |
+| settings.py, marking.py | what replicas compare of a step, so that nothing diverges silently |
 | files.py, rewriting.py | the script's files: none is left half written, or emptied at a restart |
 | checkpoints.py | ``torch.distributed.checkpoint``: one replica writes for all |
 | told.py, charge.py | notices to the user; the one about what ftrun has taken charge of |

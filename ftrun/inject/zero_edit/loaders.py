@@ -27,6 +27,7 @@ from ftrun.inject.zero_edit.frames import (
     spots_of,
 )
 from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.refusals import refuse
 
 LOOPS_MAX = 1024
 ENDED_MAX = 16
@@ -311,6 +312,21 @@ def follow(moved: Iterable[tuple[LoaderIterator, int]]) -> None:
             if id(counted) not in followed:
                 followed.add(id(counted))
                 counted.jump(by)
+
+
+def refuse_threads(draws: Iterable[LoaderIterator]) -> None:
+    """Refuse a script whose own thread draws the batches.
+
+    Raises:
+        Refused: one does.
+    """
+    for iterator in draws:
+        if iterator.is_elsewhere:
+            refuse(
+                f"{iterator.spot}: a thread of the script's draws the batches of this loader, and "
+                "ftrun follows a loop by its own draws. Draw them in the loop; the loader's "
+                "num_workers has them ready in time"
+            )
 
 
 def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) -> None:

@@ -24,10 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
-from typing import Any, NoReturn
-
-import torch
+from typing import Any
 
 from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
@@ -46,19 +43,24 @@ from ftrun.inject.zero_edit.frames import (
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.given import LastGiven
 from ftrun.inject.zero_edit.lane import Lane
-from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, refuse_threads
+from ftrun.inject.zero_edit.marking import Marking
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.moving import Moving
 from ftrun.inject.zero_edit.noting import Noted, Noting
-from ftrun.inject.zero_edit.passing import Passing
+from ftrun.inject.zero_edit.passing import (
+    Passing,
+    check_phase,
+    peers_are_gone,
+    stands_elsewhere,
+)
 from ftrun.inject.zero_edit.peers import Peers
 from ftrun.inject.zero_edit.place import Place, digest, summary
 from ftrun.inject.zero_edit.randomness import renew_random
 from ftrun.inject.zero_edit.reading import come_near
 from ftrun.inject.zero_edit.refusals import Refused, refuse
 from ftrun.inject.zero_edit.rewriting import Rewriting
-from ftrun.inject.zero_edit.settings import digest_of, settings_of, text_of
 from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.standing import Standing
 from ftrun.inject.zero_edit.stepping import Stepping
@@ -148,6 +150,7 @@ class Loop:
         self._ending = Ending(self._carried, self._tensors)
         self._first: Noted | None = None
         self._standing = Standing()
+        self._marking = Marking(self.mates, self._standing)
         self._lane = Lane(self._awaits_newcomers, self._noting.leave_lane)
         self._has_loaded = False
         self._has_stepped = False
@@ -177,7 +180,6 @@ class Loop:
             has_begun=lambda: self._has_stepped,
         )
         self._batches_of = ""
-        self._managed: list[torch.optim.Optimizer] = []
 
     # ------------------------------------------------------------ the Manager
 
@@ -231,7 +233,7 @@ class Loop:
             if not iterator.cursor.has_ended and self._comes_to_peers(stack()):
                 self._join(stack(), iterator)
             elif isinstance(iterator, ExactIterator):
-                self._stands_elsewhere()
+                stands_elsewhere(self._peers.place, stack())
         self._noting.draw(iterator)
         if isinstance(iterator, ExactIterator) and not self._ending.has_followed:
             self._begin_at_draw(iterator)
@@ -273,7 +275,7 @@ class Loop:
         """A forward pass in training: the first one after a commit begins a step.
 
         Returns:
-            False if the pass does not count, because the peers have finished.
+            False if the pass does not count: the peers have finished, or are in another loop.
         """
         if self._lane.iterator is not None:
             if self.in_step:
@@ -283,12 +285,12 @@ class Loop:
                 return True
             self._lane.close()
         draws = self._noting.training()
-        self._refuse_threads(draws)
+        refuse_threads(draws)
         self._moving.step_begins()
         if self._ending.has_followed:
             self.in_step = True  # of a step that it goes through again
             return False
-        if self.in_step:
+        if self.in_step and not self.passing.is_on:
             return True
         self.exactly_once.expect()
         if self._joins_at():
@@ -311,7 +313,7 @@ class Loop:
     def _pass_over(self, draws: list[LoaderIterator]) -> None:
         """Pass over a loop in which the peers are not."""
         if not self.passing.knows(draws) and not self._peers.now().entry:
-            _peers_are_gone()
+            peers_are_gone()
         here = (draws[0].entry if draws else ()) or stack()
         place = self._peers.place
         self.passing.pass_over(place, here, draws, self.counters.unlike_loops(place))
@@ -322,32 +324,11 @@ class Loop:
         self._take_charge(self.manager())
         self.rewriting.passes()
 
-    def _refuse_threads(self, draws: list[LoaderIterator]) -> None:
-        for iterator in draws:
-            if iterator.is_elsewhere:
-                refuse(
-                    f"{iterator.spot}: a thread of the script's draws the batches of this loader, "
-                    "and ftrun follows a loop by its own draws. Draw them in the loop; the "
-                    "loader's num_workers has them ready in time"
-                )
-
-    def _stands_elsewhere(self) -> NoReturn:
-        peers, here = self._peers.place.words(), stack()
-        raise UserError(
-            f"this replica was started again, and has come to {here[0] if here else 'its end'} "
-            f"without a loop in which its peers are ({peers}): it cannot follow them. Does the "
-            "script resume from a file of its own? Use ftrun.Manager there (README, A script)"
-        )
-
     def _check_phase(self) -> None:
         """The peers may have come to another loop since they were asked where they draw."""
-        here, place = self._joins_from, self._peers.loaded() if self._joins_from else None
-        if place is not None and place.entry and digest(place.entry) != digest(here):
-            raise UserError(
-                f"this replica has come to {here[0]} to join its peers, but they have gone on to "
-                f"another loop meanwhile ({place.words()}, begun at {place.entry[0]}). It begins "
-                "again, and passes over this one"
-            )
+        place = self._peers.loaded() if self._joins_from else None
+        if place is not None:
+            check_phase(place, self._joins_from)
 
     def _begin(self, draws: list[LoaderIterator]) -> None:
         """Begin a step at the place of the last draw."""
@@ -480,7 +461,7 @@ class Loop:
                 return True
             self._lane.close()
             if self._outcome:
-                self._mark(self.manager())
+                self._marking.mark(self.manager())
                 if self._trial is not None:
                     self._trial.committed(self.manager(), self._facts)
             self._standing.step_ended()
@@ -492,22 +473,6 @@ class Loop:
 
     def _replays_left(self) -> int | None:
         return self._ending.replays if self._ending.has_followed else None
-
-    def _mark(self, manager: Manager) -> None:
-        """Note what must be equal on all replicas at this step: all have their averaged gradients,
-        and no optimizer has stepped yet."""
-        if not manager.progress.wants_mark():
-            return  # not one at which parameters are compared
-        is_due = manager.current_step() % PARAMETERS_EVERY == 0
-        found = self._digest() if is_due else ""
-        if self.mates.is_lead:
-            settings = partial(text_of, settings_of(self._managed))
-            manager.progress.mark(settings, found, self._standing.position())
-
-    def _digest(self) -> str:
-        """A digest of the replica's parameters, of which each mate may have a part."""
-        found = digest_of(self._managed)
-        return self.mates.digest(found) if self.mates.are_several else found
 
     def _replay(self) -> None:
         if not self._ending.replays:
@@ -540,7 +505,7 @@ class Loop:
         loaded = self._start(manager, allow_heal=True)
         self._joins_from = ()
         if loaded is None and has_passed:
-            _peers_are_gone()
+            peers_are_gone()
         self.passing.joined()
         if loaded is None:
             self.rewriting.begun()
@@ -564,10 +529,11 @@ class Loop:
             created.keep()
         self.models.keep()
         optimizers = self.stepping.optimizers.all()
-        self._managed = [x for x in optimizers if self.models.has_parameter_of(x)]
-        for optimizer in self._managed:
+        managed = [x for x in optimizers if self.models.has_parameter_of(x)]
+        self._marking.optimizers = managed
+        for optimizer in managed:
             manager.watch_optimizer(optimizer)
-        self.models.average_sharded(manager, self._managed)
+        self.models.average_sharded(manager, managed)
         self._batches_of = self.exactly_once.words() or OPEN.words()
         if self._is_told:
             return
@@ -588,7 +554,7 @@ class Loop:
             paths = sorted({path for _, path in tensors})
             carried.append(f"tensors {', '.join(paths)}")
         return {
-            "parameters": self._digest(),
+            "parameters": self._marking.digest(),
             "lost": self.lost,
             "carried": carried,
             "loose": loose,
@@ -611,7 +577,7 @@ class Loop:
         if self._manager is None or not (self._has_stepped or self._joins_at()):
             return
         if self.passing.is_on:
-            self._stands_elsewhere()
+            stands_elsewhere(self._peers.place, stack())
         if not self._has_stepped:  # it has come to the end by a file that its predecessor wrote
             self._carried.is_over()
             self._start(self._manager, allow_heal=True)
@@ -635,10 +601,3 @@ class Loop:
             self._trial.write(self._facts())
         if self.lost:
             told.lost(self.lost, self.steps, come_again=self.exactly_once.is_on)
-
-
-def _peers_are_gone() -> NoReturn:
-    raise UserError(
-        "this replica was started again, and has passed over a part of the script to come to its "
-        "peers, of which none trains any more. It begins again"
-    )

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import torch
 
@@ -28,7 +29,7 @@ from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.given import LastGiven
 from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.mates import Mates
-from ftrun.inject.zero_edit.place import Place
+from ftrun.inject.zero_edit.place import Place, digest
 from ftrun.training.context import WorkerContext
 
 GHOSTS_MAX = 1_000
@@ -166,3 +167,45 @@ def _left(
     at_fork = theirs[len(theirs) - common - 1].name if len(theirs) > common else ""
     around_both = {spot for spot, _ in place.ranges} if at_fork == forks else set()
     return lambda spot: spot.name in inner or (spot.name == forks and spot not in around_both)
+
+
+# ---------------------------------------------------------------- a newcomer that cannot go on
+
+
+def check_phase(place: Place, here: Sequence[Spot]) -> None:
+    """A newcomer joins from ``here``, at ``place``.
+
+    Raises:
+        UserError: its peers have come to another loop.
+    """
+    if place.entry and digest(place.entry) != digest(here):
+        raise UserError(
+            f"this replica has come to {here[0]} to join its peers, but they have gone on to "
+            f"another loop meanwhile ({place.words()}, begun at {place.entry[0]}). It begins "
+            "again, and passes over this one"
+        )
+
+
+def stands_elsewhere(place: Place, here: Sequence[Spot]) -> NoReturn:
+    """A newcomer has come to ``here`` without the loop of its peers, who are at ``place``.
+
+    Raises:
+        UserError: always.
+    """
+    raise UserError(
+        f"this replica was started again, and has come to {here[0] if here else 'its end'} without "
+        f"a loop in which its peers are ({place.words()}): it cannot follow them. Does the script "
+        "resume from a file of its own? Use ftrun.Manager there (README, A script)"
+    )
+
+
+def peers_are_gone() -> NoReturn:
+    """The peers of a newcomer that has passed over a loop train no more.
+
+    Raises:
+        UserError: always.
+    """
+    raise UserError(
+        "this replica was started again, and has passed over a part of the script to come to its "
+        "peers, of which none trains any more. It begins again"
+    )

@@ -1,7 +1,7 @@
 """Scripts that train in several loops, which a newcomer passes over to come to its peers.
 
 two: a warm-up with an optimizer of its own, an evaluation, a file, and then the rest.
-twice: the same function called twice. alternate: two loaders in each epoch.
+twice: the same function called twice, two batches for a step. alternate: two loaders in each epoch.
 stages: a list of stages around one loop. counted: the first loop has no loader.
 sharded: with FSDP2. average: two calls in one line, and then an average that begins late.
 """
@@ -45,12 +45,13 @@ class Job:
     def new_optimizer(self, rate):
         return torch.optim.SGD(self.model.parameters(), lr=rate, momentum=0.9)
 
-    def step(self, x, y, optimizer=None):
+    def step(self, x, y, optimizer=None, steps=True):
         optimizer = optimizer or self.optimizer
         loss = nn.functional.mse_loss(self.model(x), y)
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        if steps:
+            optimizer.step()
+            optimizer.zero_grad()
         self.steps += 1
         self.seen += len(x)
         return loss.item()
@@ -124,22 +125,22 @@ def sharded():
     job.end(second=second)
 
 
-def run_epochs(job, loader, sampler, epochs, name, rate):
+def run_epochs(job, loader, sampler, epochs, name, rate, accumulate=1):
     optimizer = job.new_optimizer(rate)
     total = 0
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
         for i, (x, y) in enumerate(loader):
             moment.at(f"train {name} {epoch} {i}")
-            job.step(x, y, optimizer)
+            job.step(x, y, optimizer, steps=(i + 1) % accumulate == 0)
             total += 1
     return total
 
 
 def twice():
     job = Job()
-    first = run_epochs(job, job.loader, job.sampler, 2, "first", 0.05)
-    second = run_epochs(job, job.loader, job.sampler, 3, "second", 0.01)
+    first = run_epochs(job, job.loader, job.sampler, 2, "first", 0.05, 2)
+    second = run_epochs(job, job.loader, job.sampler, 3, "second", 0.01, 2)
     job.end(first=first if job.steps == 50 else None, second=second)
 
 

@@ -214,7 +214,11 @@ class Forming:
             text = (
                 "All replicas were lost, or had left, and nobody holds the job's state any more: "
                 f"training begins again at step {step}"
-                + (", the step of the snapshot or checkpoint that was loaded." if step else ".")
+                + (
+                    ", the step of the snapshot or checkpoint that was loaded."
+                    if step
+                    else ", or where a checkpoint of the script's own has left off."
+                )
             )
             self._state.outbox.notice("lost", (), text)
 

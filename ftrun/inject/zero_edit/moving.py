@@ -104,6 +104,11 @@ class Moving:
                 who += f" (its worker {self._here.group_rank})"
             is_new = not taken.has_left and not self._here.restarts
             told.say(f"{who} joined at {place.words()}{taken.words(is_new=is_new)}")
+        if self._here.replica_id == "0" and self._here.restarts and not self._here.group_rank:
+            told.say(
+                "replica 0 was away: what rank 0 alone does, such as an evaluation or a checkpoint "
+                "that was due meanwhile, was not done"
+            )
         if self._trial is not None and self._is_lead():
             self._trial.joined, self._trial.set_to = place.words(), taken.changed
 

@@ -6,6 +6,7 @@ Objects are matched by the order in which the script made them. Not here: the pl
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -71,11 +72,18 @@ class Carried:
 
     def state(self) -> dict[str, Any]:
         """The state to give to peers."""
+        self._let_go()
         parts = {
             name: [_carriable(part.state_dict()) for part in parts]
             for name, parts in self._parts().items()
         }
         return {**parts, LIFE: self.life}
+
+    def _let_go(self) -> None:
+        """Collect what the script has dropped: which late objects are left must not depend on when
+        Python does so."""
+        if self._stepping.has_late:
+            gc.collect()
 
     def is_over(self) -> None:
         """The script has ended, and its objects may be gone: no state is loaded into them."""
@@ -98,6 +106,7 @@ class Carried:
         Raises:
             Refused: this replica has made other objects.
         """
+        self._let_go()
         self.life = tree.get(LIFE, "")
         for name, parts in self._parts().items():
             given = tree[name]

@@ -119,6 +119,7 @@ class Counters:
         self._legacy = Legacy(self._path)
         self._left_for = ""  # the life whose values are being left
         self._own: dict[str, set[str]] = {}
+        self._before: list[tuple[FrameType, Values, dict[str, Packed]]] = []
 
     def read(
         self,
@@ -163,6 +164,25 @@ class Counters:
     def _leave(self, life: str, ranges: tuple[tuple[Spot, int], ...]) -> None:
         self._left_for = life
         self._legacy.begin(life, self._changes.known(), self._histories.all(), ranges)
+
+    # ------------------------------------------------------------ passing over a loop
+
+    def remember(self) -> None:
+        """A newcomer is about to pass over a loop: what it counts on its way is undone later."""
+        frames = script_frames()
+        read = self.read([spot_of(frame) for frame in frames], frames)
+        self._before = [
+            (frame, dict(values), _short_lists(containers))
+            for frame, values, containers in zip(frames, read.values, read.containers, strict=False)
+        ]
+
+    def restore(self) -> None:
+        """Set the variables of the calls that have not returned since to what they were then."""
+        before, self._before = self._before, []
+        now = script_frames()
+        for frame, values, lists in before:
+            if any(frame is x for x in now):
+                write_values(frame, values, lists)
 
     # ------------------------------------------------------------ joining
 
@@ -271,6 +291,14 @@ class Counters:
             values = left.pop(function, {})
             own = self._own.get(function, set())
             write_values(frame, {path: x for path, x in values.items() if path not in own})
+
+
+def _short_lists(containers: Mapping[str, Seen]) -> dict[str, Packed]:
+    return {
+        path: histories.packed_values(type(seen.container), seen.values)
+        for path, seen in containers.items()
+        if seen.values is not None
+    }
 
 
 def _has_tensors(container: Any) -> bool:

@@ -21,7 +21,7 @@ from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.patches import Patches, replace_everywhere
 
 SAFETENSORS = ("safetensors.torch", "safetensors.numpy")
-DRAFTS_MAX = 64
+DRAFTS_MAX, OWN_MAX = 64, 4_096
 
 
 class Drafts:
@@ -40,6 +40,8 @@ class Drafts:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._in_use: set[Path] = set()
+        self._own: set[str] = set()
+        self._dropped: set[str] = set()
 
     @contextlib.contextmanager
     def of(self, path: Path) -> Iterator[Path]:
@@ -47,7 +49,7 @@ class Drafts:
         draft = self.take(path)
         try:
             yield draft
-            if self.drops():
+            if self.drops_at(path):
                 self.tell_dropped(path)
                 draft.unlink(missing_ok=True)
             else:
@@ -58,8 +60,28 @@ class Drafts:
         finally:
             self.give_back(draft)
 
+    def drops_at(self, path: Path) -> bool:
+        """Whether a file that is written now does not count; in a directory that this process has
+        made itself it does: no other worker's file is there."""
+        if not self.drops():
+            return False
+        return not any(str(parent) in self._own for parent in _real(path).parents)
+
+    def made(self, directory: Any) -> None:
+        """This process has made a directory."""
+        if len(self._own) < OWN_MAX and isinstance(directory, (str, os.PathLike)):
+            self._own.add(str(_real(Path(directory))))
+
+    def is_dropped(self, path: Any) -> bool:
+        """Whether a file is not there because it was not written."""
+        if not self._dropped or not isinstance(path, (str, os.PathLike)):
+            return False
+        return str(_real(Path(path))) in self._dropped and not os.path.lexists(path)
+
     def tell_dropped(self, path: Path) -> None:
         """A file is not written."""
+        if len(self._dropped) < OWN_MAX:
+            self._dropped.add(str(_real(path)))
         told.once(f"rank {self.rank} does not write {path.name} on its way to its peers' place")
 
     def take(self, path: Path) -> Path:
@@ -85,8 +107,13 @@ class Drafts:
             self._in_use.discard(draft)
 
 
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
 def install(patches: Patches, drafts: Drafts) -> None:
     """Patch ``torch.save``, and ``safetensors`` when the script imports it."""
+    _patch_names(patches, drafts)
     plain = torch.save
 
     @functools.wraps(plain)
@@ -113,3 +140,30 @@ def _patch_safetensors(drafts: Drafts, module: Any) -> None:
 
     module.save_file = save_file
     replace_everywhere("save_file", plain, save_file)
+
+
+def _patch_names(patches: Patches, drafts: Drafts) -> None:
+    """Let a file that was not written not be renamed either (``os.replace`` of a temporary one)."""
+
+    def patched(name: str) -> None:
+        plain = getattr(os, name)
+
+        @functools.wraps(plain)
+        def rename(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+            if drafts.is_dropped(src):
+                drafts.tell_dropped(Path(dst))
+            else:
+                plain(src, dst, *args, **kwargs)
+
+        patches.put(os, name, rename)
+
+    for name in ("replace", "rename"):
+        patched(name)
+    plain_mkdir = os.mkdir
+
+    @functools.wraps(plain_mkdir)
+    def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
+        plain_mkdir(path, *args, **kwargs)
+        drafts.made(path)
+
+    patches.put(os, "mkdir", mkdir)

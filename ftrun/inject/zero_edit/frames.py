@@ -161,7 +161,8 @@ def holds_values(kind: Any) -> bool:
     if not isinstance(file, str) or not is_script(file):
         return False
     torch = sys.modules.get("torch")
-    return torch is None or not issubclass(kind, torch.nn.Module)
+    has_own_rules = issubclass(kind, Enum | type) or (torch and issubclass(kind, torch.nn.Module))
+    return not has_own_rules
 
 
 @lru_cache(maxsize=4096)
@@ -180,6 +181,7 @@ class _Kind(Enum):
     INSIDE = "inside"
     CONTAINER = "container"
     TUPLE = "tuple"
+    ENUM = "enum"
     NOTHING = "nothing"
 
 
@@ -195,6 +197,8 @@ class _Kinds(dict[type, _Kind]):
             found = _Kind.TENSOR
         elif kind is tuple:
             found = _Kind.TUPLE
+        elif issubclass(kind, Enum):
+            found = _Kind.ENUM
         elif kind in CONTAINERS and kind not in DICTS:
             found = _Kind.CONTAINER
         else:
@@ -207,8 +211,8 @@ class _Kinds(dict[type, _Kind]):
 
 _KINDS = _Kinds()
 _PLAIN, _NUMBER, _CONTAINER = _Kind.PLAIN, _Kind.NUMBER, _Kind.CONTAINER
-_TENSOR, _TUPLE, _NOTHING = _Kind.TENSOR, _Kind.TUPLE, _Kind.NOTHING
-_VALUES = (_PLAIN, _NUMBER, _TENSOR, _TUPLE)
+_TENSOR, _TUPLE, _ENUM, _NOTHING = _Kind.TENSOR, _Kind.TUPLE, _Kind.ENUM, _Kind.NOTHING
+_VALUES = (_PLAIN, _NUMBER, _TENSOR, _TUPLE, _ENUM)
 
 
 @lru_cache(maxsize=65_536)
@@ -253,7 +257,7 @@ def is_value(value: Any) -> bool:
     kind = _KINDS[type(value)]
     if kind is _TUPLE:
         return 0 < len(value) <= single.TUPLE_MAX and all(_is_part(x) for x in value)
-    return is_plain(value) or (kind is _TENSOR and single.is_single(value))
+    return is_plain(value) or kind is _ENUM or (kind is _TENSOR and single.is_single(value))
 
 
 def _is_part(value: Any) -> bool:
@@ -267,6 +271,8 @@ def as_plain(value: Any) -> Any:
     kind = _KINDS[type(value)]
     if kind is _TUPLE:
         return single.packed_tuple([as_plain(x) for x in value])
+    if kind is _ENUM:
+        return single.packed_enum(value)
     return single.packed(value) if kind is _TENSOR else value.item()
 
 
@@ -364,7 +370,7 @@ def read_values(
         elif kind is _TENSOR:
             if single.is_single(value):
                 found[name] = single.packed(value)
-        elif kind is _TUPLE:
+        elif kind is _TUPLE or kind is _ENUM:
             if is_value(value):
                 found[name] = as_plain(value)
         else:

@@ -27,6 +27,7 @@ from ftrun.inject.zero_edit.frames import (
     Values,
     holds_values,
     is_own,
+    is_table,
     is_value,
     read_inside,
 )
@@ -39,8 +40,9 @@ VISITS_MAX = 512
 DEEP = 3
 TRACKED_MAX = 512
 CLASS = "__class__"
-_MADE_IN_PLACE = (list, set, *DICTS)
-"""Containers that a newcomer may make; a deque may have a length that is not known."""
+_MADE_IN_PLACE = (list, set)
+"""Containers that a newcomer may make, apart from a dict that is one value. A deque may have a
+length, and another dict a factory, which are not known."""
 
 
 class _Leads(dict[type, bool]):
@@ -67,11 +69,13 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Search:
-    """One look at one frame. ``met``: the ids of objects that were read."""
+    """One look at one frame. ``met``: the ids of objects that were read; ``above``: of those whose
+    attributes were looked through."""
 
     found: Values
     kept: dict[str, Any]
     met: set[int] = field(default_factory=set)
+    above: set[int] = field(default_factory=set)
     visits: int = 0
 
 
@@ -121,9 +125,10 @@ class Held:
     ) -> None:
         leads = map(_LEADS.__getitem__, map(type, variables.values()))
         some = [(n, x) for n, x in compress(variables.items(), leads) if not n.startswith("__")]
-        search = _Search(found, kept, {id(x) for _, x in some if type(x) not in COLLECTIONS})
+        search = _Search(found, kept)
         for name, value in some:
             if type(value) not in COLLECTIONS:
+                search.above.add(id(value))
                 self._look_into(search, name, value, DEEP)
             elif self._stays(function, name, value, step):
                 self._look_at_items(search, name, value, DEEP)
@@ -158,7 +163,9 @@ class Held:
                 if type(value) is not tuple and _is_whole(item):
                     search.found[f"{inner}.{CLASS}"] = class_name(type(item))
                 read_inside(inner, item, search.found, search.kept)
-                self._look_into(search, inner, item, deep - 1)
+                if id(item) not in search.above:
+                    search.above.add(id(item))
+                    self._look_into(search, inner, item, deep - 1)
 
     def _look_into(self, search: _Search, path: str, holder: Any, deep: int) -> None:
         """The collections, and the objects, that an object's attributes name."""
@@ -171,8 +178,8 @@ class Held:
             if type(item) in COLLECTIONS:
                 if item:
                     self._look_at_items(search, f"{path}.{key}", item, deep)
-            elif id(item) not in search.met:
-                search.met.add(id(item))
+            elif id(item) not in search.above:
+                search.above.add(id(item))
                 self._look_into(search, f"{path}.{key}", item, deep - 1)
 
 
@@ -186,21 +193,34 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]]:
                 yield index, item
         return
     for key, item in list(value.items()):
-        if _LEADS[type(item)] and (type(key) is int or is_name(key)):
+        if not _LEADS[type(item)]:
+            continue
+        if type(key) is int:
+            yield f"#{key}", item
+        elif is_name(key):
             yield key, item
 
 
 def is_name(key: Any) -> bool:
-    """Whether a dict's key can be a part of a path."""
-    return type(key) is str and not {"[", "]"} & set(key) and key != ""
+    """Whether a dict's key can be a part of a path; ``#3`` is the number 3."""
+    return type(key) is str and key != "" and key[0] != "#" and not {"[", "]"} & set(key)
 
 
 def _is_whole(item: Any) -> bool:
-    """Whether an object has nothing but what heals."""
-    return all(
-        not is_own(key) and (is_value(x) or (type(x) in _MADE_IN_PLACE and histories.carries(x)))
-        for key, x in list(vars(item).items())
-    )
+    """Whether an object has nothing but what heals, so that it can be made from that."""
+    kind = type(item)
+    has_more = any(vars(x).get("__slots__") for x in kind.__mro__)
+    plain: Any = object.__new__
+    if kind.__new__ is not plain or has_more:
+        return False
+    return all(not is_own(key) and _is_made(x) for key, x in list(vars(item).items()))
+
+
+def _is_made(value: Any) -> bool:
+    is_table_of_values = type(value) is dict and is_table(value)
+    if type(value) in _MADE_IN_PLACE or is_table_of_values:
+        return histories.carries(value)
+    return is_value(value)
 
 
 def class_name(kind: type) -> str:

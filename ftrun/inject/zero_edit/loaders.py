@@ -9,7 +9,7 @@ import functools
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -172,6 +172,12 @@ class LoaderIterator:
     def ends_next(self) -> bool:
         """Whether the next batch is known to be its last one."""
         return self.cursor.drawn + 1 == self.length
+
+    def is_other_than(self, places: Sequence[Any]) -> bool:
+        """Whether the peers draw their first batch of a step from a loader that the script has
+        made at another line: ``for loader in (one, other):``."""
+        at = places[0].made_at if places else NOWHERE
+        return NOWHERE not in (at, self.made[0]) and at != self.made[0]
 
     def numbers(self, first: int) -> tuple[Any, ...]:
         """The fields of a LoaderPlace, at a step that began with batch ``first``."""

@@ -21,6 +21,7 @@ is made of (noting.py).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -171,7 +172,8 @@ class Loop:
             self._noting.look = self._trial.look
         self.passing = Passing(here, self.mates, self.given, lambda: self.models.wrapped)
         self.passing.on_begin = self._passes
-        self.drafts = Drafts(self.mates.rank, lambda: self.passing.is_on)
+        pid = os.getpid()  # a loader's workers, which it has forked, write for the loop after it
+        self.drafts = Drafts(self.mates.rank, lambda: self.passing.is_on and os.getpid() == pid)
         self.rewriting = Rewriting(
             self.drafts,
             is_successor=here.restarts > 0 or bool(here.snapshot_dir),
@@ -230,7 +232,7 @@ class Loop:
         self._ending.before_draw()
         if self._joins_at():
             self.passing.before_draw(iterator)
-            if not iterator.cursor.has_ended and self._comes_to_peers(stack()):
+            if not iterator.cursor.has_ended and self._comes_to_peers(stack(), iterator):
                 self._join(stack(), iterator)
             elif isinstance(iterator, ExactIterator):
                 stands_elsewhere(self._peers.place, stack())
@@ -294,7 +296,7 @@ class Loop:
             return True
         self.exactly_once.expect()
         if self._joins_at():
-            if not self._comes_to_peers(stack()):
+            if not self._comes_to_peers(stack(), None):
                 self._pass_over(draws)
                 return False
             self._join(stack(), None)
@@ -302,13 +304,17 @@ class Loop:
         self._begin(draws)
         return True
 
-    def _comes_to_peers(self, here: tuple[Spot, ...]) -> bool:
-        """Whether this newcomer has come to the place at which its peers have begun their loop."""
+    def _comes_to_peers(self, here: tuple[Spot, ...], iterator: LoaderIterator | None) -> bool:
+        """Whether this newcomer has come to the place at which its peers have begun their loop.
+
+        ``iterator``: is asked for its first batch.
+        """
         if digest(here) != self._joins_at():
             return False
         place = self._peers.now()  # they may have gone on meanwhile
         is_left = bool(place.entry) and digest(place.entry) != digest(here)
-        return not (is_left or self.counters.unlike_loops(place))
+        is_other = iterator is not None and iterator.is_other_than(place.loaders)
+        return not (is_left or is_other or self.counters.unlike_loops(place))
 
     def _pass_over(self, draws: list[LoaderIterator]) -> None:
         """Pass over a loop in which the peers are not."""
@@ -323,6 +329,7 @@ class Loop:
         """The first loop that is passed over has come to its first step, as at the peers once."""
         self._take_charge(self.manager())
         self.rewriting.passes()
+        self.counters.remember()
 
     def _check_phase(self) -> None:
         """The peers may have come to another loop since they were asked where they draw."""
@@ -507,6 +514,7 @@ class Loop:
         if loaded is None and has_passed:
             peers_are_gone()
         self.passing.joined()
+        self.counters.restore()
         if loaded is None:
             self.rewriting.begun()
             return  # the peers have gone: nobody to heal from, so it begins at the beginning

@@ -238,12 +238,16 @@ class Models:
         numbers = Counter[str]()
         for module, site in alive:
             has_other = any(id(part) in covered for part in module.modules())
-            if id(module) in inner or has_other or not module.state_dict():
+            if id(module) in inner or has_other or not _has_state(module):
                 continue
             name = f"{type(module).__name__} ({site})"
             numbers[name] += 1
             found[f"{name} {numbers[name]}"] = module
         return found
+
+
+def _has_state(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
 
 
 class _Charge:

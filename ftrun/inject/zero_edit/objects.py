@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site
-from ftrun.inject.zero_edit.given import LastGiven
+from ftrun.inject.zero_edit.given import LastGiven, place_of
 from ftrun.inject.zero_edit.patches import Patches
 
 Give = Callable[[str, bytes], dict[int, bytes]]
@@ -64,15 +64,17 @@ class Objects:
         root, site = group_src if src is None else src, call_site()
         root = root or 0
         is_root = dist.get_rank() == root
-        own = _to_bytes(list(object_list)) if is_root else self._last.at(site)
-        found = give(f"broadcast_object_list of {len(object_list)} from {root}", own)
+        what = f"broadcast_object_list of {len(object_list)} from {root}"
+        place = place_of(what)
+        own = _to_bytes(list(object_list)) if is_root else self._last.at(place)
+        found = give(what, own)
         given = found.get(root)
         if given is None:
             given = next((found[rank] for rank in sorted(found) if found[rank]), b"")
             what = "what it gave there last" if given else "left as each replica has it"
             told.once(f"{site}: rank {root} is away, so its broadcast_object_list is {what}")
         if given:
-            self._last.keep(site, given)
+            self._last.keep(place, given)
         if given and not is_root:
             object_list[:] = _to_object(given)
 

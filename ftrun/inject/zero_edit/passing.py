@@ -26,7 +26,7 @@ from ftrun.errors import UserError
 from ftrun.inject.zero_edit import around, told
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import Spot
-from ftrun.inject.zero_edit.given import LastGiven
+from ftrun.inject.zero_edit.given import LastGiven, place_of
 from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.place import Place, digest
@@ -90,6 +90,7 @@ class Passing:
         if not self.is_on:
             self.is_on = True
             self._last.take(place.details().given)
+            self._last.is_still = True
             self.on_begin()
         at = next((spot for spot in here if spot.line), here[0])  # not in a framework
         if at not in self._told and self._mates.is_lead:
@@ -126,8 +127,7 @@ class Passing:
         root = None if found is None else int(found[1])
         if root is None or root in whole:
             return whole
-        key = site if what.startswith("broadcast_object_list") else f"{site} {what}"
-        if not self._last.at(key):
+        if not self._last.at(place_of(what)):
             raise UserError(
                 f"this replica was started again, and passes over loops of the script to come to "
                 f"its peers, but what rank {root} gave by {what} at {site} is not known any more: "
@@ -138,7 +138,7 @@ class Passing:
     def joined(self) -> None:
         """The newcomer stands where its peers stand: no gradient of the way is left."""
         if self.is_on:
-            self.is_on = False
+            self.is_on = self._last.is_still = False
             self._over.clear()
             for module in self._modules():
                 for parameter in module.parameters():

@@ -140,7 +140,7 @@ class Rewriting:
                 return _draft(path, self._drafts, mode, *more)
             is_main = threading.current_thread() is threading.main_thread()
             if self._is_successor and is_main:
-                if self._drafts.drops() or (mode in MODES and self._is_to_hold(path)):
+                if self._drafts.drops_at(path) or (mode in MODES and self._is_to_hold(path)):
                     return self._hold(path, file, mode, more)
                 self._appending = [held for held in self._appending if held.is_open]
                 if mode in APPENDING and len(self._appending) < HELD_MAX:
@@ -158,7 +158,7 @@ class Rewriting:
         return _existing(file) or (_new(file) if may_be_new else None)
 
     def _hold(self, path: Path, file: Any, mode: str, more: tuple[Any, ...]) -> IO[Any]:
-        if self._drafts.drops():
+        if self._drafts.drops_at(path):
             for held in self._held:
                 if not held.is_open:
                     held.close()

@@ -1,4 +1,4 @@
-"""Single values that JSON lacks: numpy's numbers, tensors without a dimension, short tuples.
+"""Single values that JSON lacks: numpy's numbers, tensors without a dimension, tuples, enums.
 
 A best score or a running loss is often one of these. One of numpy's travels as Python's own number;
 a tensor as its type and its number, and a newcomer's variable gets a new tensor, because the one
@@ -12,10 +12,11 @@ Not here: where they are found (frames.py), lists of them (histories.py).
 from __future__ import annotations
 
 import sys
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-TENSOR, TUPLE = "ftrun.tensor", "ftrun.tuple"
+TENSOR, TUPLE, ENUM = "ftrun.tensor", "ftrun.tuple", "ftrun.enum"
 TUPLE_MAX = 16
 
 
@@ -23,7 +24,8 @@ TUPLE_MAX = 16
 def is_number(kind: Any) -> bool:
     """Whether this is a type of numpy's whose objects are single numbers: as a mean is."""
     numpy = sys.modules.get("numpy") if kind.__module__ == "numpy" else None
-    if numpy is None or issubclass(kind, numpy.complexfloating):
+    lacking = (numpy.complexfloating, numpy.timedelta64, numpy.longdouble) if numpy else ()
+    if numpy is None or issubclass(kind, lacking):  # JSON has none of these
         return False
     return issubclass(kind, (numpy.number, numpy.bool_))
 
@@ -52,9 +54,23 @@ def packed_tuple(values: list[Any]) -> dict[str, Any]:
     return {TUPLE: values}
 
 
+def packed_enum(value: Enum) -> dict[str, Any]:
+    """A member of an enumeration, as JSON has it."""
+    kind = type(value)
+    return {ENUM: [kind.__module__, kind.__qualname__, value.name]}
+
+
+def _enum(module: str, path: str, name: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    is_enum = isinstance(found, type) and issubclass(found, Enum)
+    return found[name] if is_enum and name in found.__members__ else None
+
+
 def is_packed(value: Any) -> bool:
-    """Whether this is a tensor or a tuple as JSON has it."""
-    return type(value) is dict and list(value) in ([TENSOR], [TUPLE])
+    """Whether this is a tensor, a tuple or a member of an enumeration as JSON has it."""
+    return type(value) is dict and list(value) in ([TENSOR], [TUPLE], [ENUM])
 
 
 def unpacked(value: Any) -> Any:
@@ -63,6 +79,8 @@ def unpacked(value: Any) -> Any:
         return value
     if TUPLE in value:
         return tuple(unpacked(item) for item in value[TUPLE])
+    if ENUM in value:
+        return _enum(*value[ENUM])
     torch = sys.modules["torch"]
     kind, number = value[TENSOR]
     return torch.tensor(number, dtype=getattr(torch, kind))

@@ -126,6 +126,11 @@ class Stepping:
         if made in self.optimizers.late() and self._is_managed(made):
             self.on_late(f"makes another {type(made).__name__}")
 
+    @property
+    def has_late(self) -> bool:
+        """Whether the script has made optimizers or schedulers after the first step."""
+        return bool(self.optimizers.late() or self.schedulers.late())
+
     def optimizers_that_heal(self) -> list[Any]:
         """Those of the first step, and later ones that step parameters of the training."""
         return self.optimizers.that_heal(self._is_managed)
@@ -153,11 +158,16 @@ class Stepping:
 
         @functools.wraps(plain)
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_replay() or not self._counts(scheduler):
+            is_first = getattr(scheduler, "_is_initial", False) or not self._knows(scheduler)
+            if not is_first and (self._is_replay() or not self._counts(scheduler)):
                 return None
             return plain(scheduler, *args, **kwargs)
 
         self._patches.put(kind, "step", step)
+
+    def _knows(self, scheduler: Any) -> bool:
+        """Whether a scheduler has been made; it steps once while it is."""
+        return any(scheduler is made for made in self.schedulers.all())
 
     def _counts(self, scheduler: Any) -> bool:
         """False: no step was committed since this scheduler has stepped, and its samples come
@@ -242,6 +252,8 @@ class Stepping:
         def update(own: Any, *args: Any, **kwargs: Any) -> None:
             if not self._is_replay():
                 plain_update(own, *args, **kwargs)
+            else:  # as an update leaves it
+                getattr(own, "_per_optimizer_states", {}).clear()
 
         self._patches.put(scaler, "step", step)
         self._patches.put(scaler, "update", update)

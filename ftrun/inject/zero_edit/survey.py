@@ -10,6 +10,7 @@ Not here: when a trial surveys (trial.py), its words (check/verdict.py).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from types import FrameType, FunctionType, ModuleType
@@ -50,7 +51,8 @@ def survey(frames: Sequence[FrameType]) -> Values:
         function = spot_of(frame).name
         for name, value in variables_of(frame).items():
             if not name.startswith("__") and not is_own(name):
-                _look(found, met, f"{function} {name}", value, DEEP)
+                with contextlib.suppress(Exception):  # an object of the script's may do anything
+                    _look(found, met, f"{function} {name}", value, DEEP)
     return found
 
 
@@ -84,7 +86,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         if holds_values(cast(Hashable, value)):
             yield from _attributes(dict(vars(value)))
     elif type(value).__module__.partition(".")[0] not in _LEFT_OUT:
-        yield from _attributes(getattr(value, "__dict__", {}))
+        known = getattr(value, "__dict__", {})
+        yield from _attributes(known if isinstance(known, dict) else {})
         slots = [x for kind in type(value).__mro__ for x in _slots(kind)]
         yield from _attributes({x: getattr(value, x) for x in slots if hasattr(value, x)})
 

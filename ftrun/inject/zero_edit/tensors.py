@@ -193,7 +193,7 @@ class Tensors:
             value = _without(value, own)
             if value is not _OWN:
                 found[" ".join(key)] = {"value": value, "device": _device_of(value)}
-        modules = {name: module.state_dict() for name, module in late.items()}
+        modules = {name: _late_state(module) for name, module in late.items()}
         rebound = [" ".join(key) for key in self._rebound()]
         return {UNITS: found, REBOUND: rebound, LATE: modules}
 
@@ -235,16 +235,32 @@ class Tensors:
             self.look(frames, now)
 
     def _load_late(
-        self, late: Mapping[str, torch.nn.Module], given: Mapping[str, dict[str, Any]]
+        self, late: Mapping[str, torch.nn.Module], given: Mapping[str, dict[str, Any] | None]
     ) -> None:
         for name, state in given.items():
             module = late.get(name)
             words = name.rpartition(" ")[0]
-            if module is not None and _are_alike(module.state_dict(), state):
+            own = None if module is None else _late_state(module)
+            if module is not None and own and state and _are_alike(own, state):
                 module.load_state_dict(state)
                 self.words.append(words)
             else:
                 self.lacking.append(f"the {words}, which was made after the first step")
+
+
+def _late_state(module: torch.nn.Module) -> dict[str, Any] | None:
+    """The state of a module that was made late; None: it has more than tensors that can travel."""
+    try:
+        found = dict(module.state_dict())
+    except Exception:  # noqa: BLE001 - a class of the script's may raise anything
+        return None
+    return found if all(_travels(value) for value in found.values()) else None
+
+
+def _travels(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return False
+    return type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized
 
 
 def _are_alike(own: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
@@ -325,7 +341,7 @@ def _memory(tensor: torch.Tensor) -> int:
     local = getattr(tensor, "_local_tensor", tensor)
     try:
         return int(local.untyped_storage().data_ptr())
-    except (NotImplementedError, RuntimeError):  # it has no memory yet
+    except (NotImplementedError, RuntimeError, ValueError):  # it has no memory yet
         return 0
 
 

@@ -149,7 +149,7 @@ def note_refusal(form: str, text: str) -> None:
 
 def _write(path: Path, facts: dict[str, Any]) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(facts))
+    draft.write_text(json.dumps(facts, default=str))
     os.replace(draft, path)
 
 

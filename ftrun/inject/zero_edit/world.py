@@ -28,7 +28,7 @@ from torch.distributed import ReduceOp, distributed_c10d
 from ftrun.core.worker.exchange import BODY_BYTES_MAX
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site
-from ftrun.inject.zero_edit.given import LastGiven
+from ftrun.inject.zero_edit.given import LastGiven, place_of
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.objects import Give, Objects
 from ftrun.inject.zero_edit.patches import Patches
@@ -183,7 +183,8 @@ class World(dist.ProcessGroup):
         """Others than the root give what it gave here last, in case it is away: their tensor may
         have no values yet."""
         what, site = words(f"broadcast from {root}", tensor), call_site()
-        own = b"" if self._own_rank == root else self._last.at(f"{site} {what}")
+        place = place_of(what)
+        own = b"" if self._own_rank == root else self._last.at(place)
         found = self._given(what, own or to_bytes(tensor))
         if root not in found:
             told.once(
@@ -191,7 +192,7 @@ class World(dist.ProcessGroup):
                 f"else what rank {min(found)} has"
             )
         given = found.get(root, found[min(found)])
-        self._last.keep(f"{site} {what}", given)
+        self._last.keep(place, given)
         tensor.copy_(from_bytes(given, tensor))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:

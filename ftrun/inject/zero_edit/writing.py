@@ -94,12 +94,17 @@ class FrameVariables:
         kind = _class_named(class_name)
         if kind is None or _item(holder, key) is not _ABSENT:
             return False
-        if type(holder) in DICTS and not any(type(x) is int for x in holder):
-            holder[key] = object.__new__(kind)
-        elif type(holder) is list and key == str(len(holder)):
-            holder.append(object.__new__(kind))
-        else:
+        is_next = type(holder) is list and key == str(len(holder))
+        if not is_next and type(holder) not in DICTS:
             return False
+        try:
+            made: Any = object.__new__(kind)
+        except TypeError:
+            return False
+        if is_next:
+            holder.append(made)
+        else:
+            holder[_key(key)] = made
         return True
 
     def put(self, holder: dict[Any, Any], key: str, value: Any) -> None:
@@ -120,11 +125,16 @@ def _item(value: Any, key: str) -> Any:
         return value[int(key)] if key.isdecimal() and int(key) < len(value) else _ABSENT
     if type(value) not in DICTS:
         return _ABSENT
-    if key not in value and key.removeprefix("-").isdecimal():
-        return value.get(int(key), _ABSENT)
-    if key not in value and type(value) is defaultdict and _makes_objects(value.default_factory):
-        return value[key]
-    return value.get(key, _ABSENT)
+    inner = _key(key)
+    if inner not in value and type(value) is defaultdict and _makes_objects(value.default_factory):
+        return value[inner]
+    return value.get(inner, _ABSENT)
+
+
+def _key(text: str) -> str | int:
+    """A dict's key by its text in a path (held.py)."""
+    is_number = text.startswith("#") and text[1:].removeprefix("-").isdecimal()
+    return int(text[1:]) if is_number else text
 
 
 def _makes_objects(factory: Any) -> bool:

@@ -23,7 +23,10 @@ class Made:
             self.created.add(optimizer)
         none = Created()
         stepping: Any = SimpleNamespace(
-            optimizers_that_heal=self.created.all, schedulers_that_heal=list, scalers=none
+            optimizers_that_heal=self.created.all,
+            schedulers_that_heal=list,
+            scalers=none,
+            has_late=True,
         )
         self.models = [nn.Linear(2, 2) for _ in range(models)]
         models_: Any = SimpleNamespace(wrapped=self.models, loose_roots=list)

@@ -182,3 +182,29 @@ def test_a_list_that_was_too_long_is_named(tmp_path: Path, monkeypatch: pytest.M
     taken = again.joins(place, 1, monkeypatch)
     assert taken.lacking == ["log (list of 20000)"]
     assert "; not carried: log (list of 20000)" in taken.words(is_new=False)
+
+
+def test_what_was_counted_on_the_way_past_a_loop_is_undone(tmp_path: Path) -> None:
+    counters = counters_of(Frameworks(), tmp_path)
+
+    def train(bad: int, fails: list[int], names: dict[str, int]) -> tuple[Any, ...]:
+        if not bad:
+            counters.remember()
+        bad += 2
+        fails.append(8)
+        names["late"] = 1
+        return bad, fails, names
+
+    def main() -> tuple[Any, ...]:
+        bad, fails, names, seen = 0, [1], {"a": 1}, 5
+        counters.remember()
+        bad, seen = 2, 6
+        fails.append(8)
+        names["a"] = 3
+        counters.restore()
+        return bad, fails, names, seen
+
+    assert main() == (0, [1], {"a": 1}, 5)
+    found = train(0, [1], {})
+    counters.restore()  # that call has returned
+    assert found == (2, [1, 8], {"late": 1})

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import weakref
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -236,6 +238,31 @@ def test_a_tuple_of_plain_values_is_one_value() -> None:
     assert now_single == (torch.tensor(2.5), 7)
     assert "best None→(0.25, 4)" in words
     assert (best, pair, nested, long, empty, tensors, table) is not None
+
+
+class Phase(Enum):
+    WARM = 1
+    MAIN = 2
+
+
+def test_a_member_of_an_enumeration_is_one_value() -> None:
+    phase, holder = Phase.MAIN, Counters()
+    holder.inner = Phase.MAIN
+    found = read_values(sys._getframe())
+    assert phase
+
+    def newcomer(phase: Any, holder: Any) -> Any:
+        write_values(sys._getframe(), {k: found[k] for k in ("phase", "holder.inner")})
+        return phase, holder.inner
+
+    assert newcomer(Phase.WARM, Counters()) == (Phase.MAIN, Phase.MAIN)
+    assert (Phase.WARM.value, Phase.WARM.name) == (1, "WARM")
+
+
+def test_numbers_that_json_lacks_are_left_out() -> None:
+    elapsed, long = numpy.timedelta64(3, "s"), numpy.longdouble(1.5)
+    assert not {"elapsed", "long"} & read_values(sys._getframe()).keys()
+    assert (elapsed, long) is not None
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no columns before 3.11")

@@ -45,7 +45,7 @@ def test_objects_in_collections_of_any_kind() -> None:
     assert {path: x for path, x in values.items() if path.endswith("count")} == {
         "meters[loss].count": 3,
         "pair[0].count": 4,
-        "by_number[5].count": 5,
+        "by_number[#5].count": 5,
         "trainer.callbacks[0].count": 1,
         "trainer.callbacks[1][inner].count": 2,
         "nested[0][0].count": 6,
@@ -55,10 +55,10 @@ def test_objects_in_collections_of_any_kind() -> None:
 
 
 def test_an_object_that_is_met_again_is_read_once() -> None:
-    one = Meter(1)
+    one = Meter(1)  # a variable may name it too: at a newcomer it may be unbound
     both = [one, one]
     values, _ = found_in(sys._getframe(), Held())
-    assert not values
+    assert [path for path in values if path.endswith("count")] == ["both[0].count"]
     assert both
 
 
@@ -104,10 +104,10 @@ def test_values_are_set_in_the_objects_that_are_there() -> None:
     values = {
         "trainer.callbacks[0].count": 11,
         "trainer.callbacks[1][inner].count": 12,
-        "by_number[5].count": 13,
+        "by_number[#5].count": 13,
         "trainer.callbacks[7].count": 14,
     }
-    lists = {"by_number[5].values": packed_values(list, [1, 2])}
+    lists = {"by_number[#5].values": packed_values(list, [1, 2])}
     words = write_values(sys._getframe(), values, lists)
     assert trainer.callbacks[0].count == 11
     assert trainer.callbacks[1]["inner"].count == 12
@@ -137,6 +137,35 @@ def test_objects_that_a_newcomer_lacks_are_made() -> None:
     assert (type(some[0]), vars(some[0])) == (Plain, {"count": 4, "values": [4]})
     assert "plain[loss] made" in words
     assert lacks(sys._getframe(), [*values, *lists]) == []
+
+
+class AttributeDict(dict[str, int]):
+    """As people write it."""
+
+
+class Record:
+    def __init__(self) -> None:
+        self.metrics = {"loss": 1.0}
+
+
+def test_an_object_that_cannot_be_made_from_its_values_is_not_made() -> None:
+    some: Any = [AttributeDict(), Record()]
+    some[0].x = 1
+    values, _ = found_in(sys._getframe(), Held())
+    assert not [path for path in values if path.endswith("__class__")]
+    name = f"{__name__}:AttributeDict"
+    made: Any = {}
+    words = write_values(sys._getframe(), {"made[x].__class__": name, "made[x].x": 1})
+    assert (words, made) == ([], {})
+    assert some
+
+
+def test_a_number_stays_a_number_as_a_key() -> None:
+    values, meters, factory = {"meters[#3].__class__": f"{__name__}:Meter"}, {}, defaultdict(Meter)
+    values |= {"meters[#3].count": 4, "factory[#5].count": 6}  # type: ignore[dict-item]
+    write_values(sys._getframe(), values)
+    assert [(key, x.count) for key, x in meters.items()] == [(3, 4)]
+    assert [(key, x.count) for key, x in factory.items()] == [(5, 6)]
 
 
 @pytest.mark.parametrize("value", [deque([1], maxlen=2), object()], ids=["deque", "object"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ftrun.errors import UserError
-from ftrun.inject.zero_edit import passing
+from ftrun.inject.zero_edit import given, passing
 from ftrun.inject.zero_edit.around import Loop
 from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.given import SENT_BYTES_MAX, SENT_EACH_MAX, LastGiven
@@ -81,20 +81,26 @@ def test_a_loop_that_cannot_be_set_goes_on_and_what_is_in_it_ends() -> None:
     assert ended == [(TRAIN, 11), (MAIN, 29)]
 
 
-def test_collectives_on_the_way_have_what_the_root_gave_last() -> None:
+def test_collectives_on_the_way_have_what_the_root_gave_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(given, "stack", lambda: (Spot(MAIN, 7),))
     peer, own = LastGiven(), LastGiven()
-    peer.keep("a.py:7", b"chosen")
-    peer.keep("a.py:8 broadcast of float32 3 from 0", b"tensor")
+    chosen, tensor = "broadcast_object_list of 1 from 0", "broadcast of float32 3 from 0"
+    peer.keep(given.place_of(chosen), b"chosen")
+    peer.keep(given.place_of(tensor), b"tensor")
     details = Details(given=peer.encoded())
     ours = newcomer(own)
     ours.pass_over(Place(details=lambda: details), [Spot(MAIN, 3)], [], [])
-    assert (own.at("a.py:7"), ours.is_on) == (b"chosen", True)
+    own.keep(given.place_of(chosen), b"of the way")
+    assert (own.at(given.place_of(chosen)), ours.is_on) == (b"chosen", True)
     assert ours.exchange("a.py:5", "all_reduce sum of float32", b"x") == {2: b"x"}
-    assert ours.exchange("a.py:7", "broadcast_object_list of 1 from 0", b"y") == {0: b"y"}
-    assert ours.exchange("a.py:8", "broadcast of float32 3 from 0", b"y") == {0: b"y"}
+    assert ours.exchange("a.py:7", chosen, b"y") == {0: b"y"}
+    assert ours.exchange("a.py:8", tensor, b"y") == {0: b"y"}
     assert ours.exchange("a.py:9", "broadcast of float32 3 from 2", b"z") == {2: b"z"}
+    monkeypatch.setattr(given, "stack", lambda: (Spot(MAIN, 9),))
     with pytest.raises(UserError, match=r"what rank 0 gave by broadcast .* at a.py:9 is not known"):
-        ours.exchange("a.py:9", "broadcast of float32 3 from 0", b"z")
+        ours.exchange("a.py:9", tensor, b"z")
 
 
 def test_what_is_sent_of_broadcasts_has_a_limit() -> None:
@@ -129,20 +135,20 @@ def test_a_loader_has_one_batch_on_the_way(monkeypatch: pytest.MonkeyPatch) -> N
     said = io.StringIO()
     monkeypatch.setattr(sys, "__stderr__", said)
     model, iterator, other = torch.nn.Linear(2, 1), Iterator(), Iterator()
-    given: Any = iterator
+    drawn: Any = iterator
     ours = newcomer(modules=[model])
     model(torch.ones(2)).sum().backward()
-    ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 77)], [given], [])
-    ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 77)], [given], [])
-    assert ours.knows([given])
+    ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 77)], [drawn], [])
+    ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 77)], [drawn], [])
+    assert ours.knows([drawn])
     ours.before_draw(other)  # type: ignore[arg-type]
     assert not other.cursor.has_ended
-    ours.before_draw(given)
+    ours.before_draw(drawn)
     assert (iterator.cursor.has_ended, iterator.is_training) == (True, False)
     ours.joined()
     assert not ours.is_on
     assert all(parameter.grad is None for parameter in model.parameters())
     assert said.getvalue().count("replica 2 passes over the loop at a.py:77") == 1
     reference = weakref.ref(iterator)
-    del iterator, given
+    del iterator, drawn
     assert reference() is None

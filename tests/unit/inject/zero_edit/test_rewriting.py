@@ -116,6 +116,23 @@ def test_on_the_way_past_a_loop_a_checkpoint_is_dropped(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "x.pt") == {"a": 1}
 
 
+def test_on_the_way_a_temporary_file_is_not_renamed_and_a_new_directory_is_written(
+    tmp_path: Path,
+) -> None:
+    patches = Patches()
+    files.install(patches, Drafts(0, lambda: True))
+    try:
+        torch.save({"a": 1}, tmp_path / "x.pt.tmp")
+        os.replace(tmp_path / "x.pt.tmp", tmp_path / "x.pt")
+        with pytest.raises(FileNotFoundError):
+            os.rename(tmp_path / "never", tmp_path / "x.pt")
+        (tmp_path / "run" / "1").mkdir(parents=True)
+        torch.save({"a": 1}, tmp_path / "run" / "1" / "x.pt")
+    finally:
+        patches.undo()
+    assert [str(x.relative_to(tmp_path)) for x in tmp_path.rglob("*.pt*")] == ["run/1/x.pt"]
+
+
 def test_a_successor_that_begins_anew_writes_what_it_has_written(
     tmp_path: Path, ours: Rewriting
 ) -> None:

@@ -1,0 +1,69 @@
+"""Optimizers, schedulers and scalers whose steps do not count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.optim import SGD
+from torch.optim.lr_scheduler import LambdaLR, SequentialLR, StepLR
+
+from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.stepping import Stepping
+
+
+class Job:
+    """A script: whether its steps are committed, and whether nothing may step."""
+
+    commits, stands_still, in_step = True, False, True
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    made, patches = Job(), Patches()
+    stepping = Stepping(
+        lambda optimizer: True,
+        lambda: made.commits,
+        lambda: made.in_step,
+        lambda: made.stands_still,
+    )
+    stepping.install(patches)
+    yield made
+    patches.undo()
+
+
+def step(scaler: torch.amp.GradScaler, optimizer: SGD, model: torch.nn.Module) -> None:
+    optimizer.zero_grad()
+    scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def test_a_scaler_goes_on_after_steps_that_did_not_count(job: Job) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer, scaler = SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+    job.stands_still, job.commits = True, False
+    before = model.weight.detach().clone()
+    for _ in range(2):
+        step(scaler, optimizer, model)
+    assert torch.equal(before, model.weight)
+    job.stands_still, job.commits = False, True
+    step(scaler, optimizer, model)
+    assert not torch.equal(before, model.weight)
+
+
+def test_a_scheduler_takes_its_first_step_while_it_is_made(job: Job) -> None:
+    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    first = StepLR(optimizer, 1, 0.5)
+    job.stands_still = True
+    second = StepLR(optimizer, 1, 0.5)
+    assert second.get_last_lr() == [0.1]
+    both = SequentialLR(
+        optimizer, [LambdaLR(optimizer, lambda n: 1.0), StepLR(optimizer, 1, 0.5)], milestones=[3]
+    )
+    rates = [x.get_last_lr() for x in (first, second, both)]
+    for scheduler in (first, second, both):
+        scheduler.step()
+    assert [x.get_last_lr() for x in (first, second, both)] == rates

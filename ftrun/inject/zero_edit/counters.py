@@ -176,13 +176,20 @@ class Counters:
             for frame, values, containers in zip(frames, read.values, read.containers, strict=False)
         ]
 
-    def restore(self) -> None:
-        """Set the variables of the calls that have not returned since to what they were then."""
+    def restore(self, place: Place) -> None:
+        """Set what the peers do not give at ``place`` to what it was then, in the calls that have
+        not returned since."""
         before, self._before = self._before, []
+        given = {name: set(values) for name, values in _by_function(place).items()}
+        for name, path, _, _ in place.details().lists if before else ():
+            given.setdefault(name, set()).add(path)
         now = script_frames()
         for frame, values, lists in before:
             if any(frame is x for x in now):
-                write_values(frame, values, lists)
+                theirs = given.get(spot_of(frame).name, set())
+                plain = {path: value for path, value in values.items() if path not in theirs}
+                rest = {path: packed for path, packed in lists.items() if path not in theirs}
+                write_values(frame, plain, rest)
 
     # ------------------------------------------------------------ joining
 

@@ -514,10 +514,10 @@ class Loop:
         if loaded is None and has_passed:
             peers_are_gone()
         self.passing.joined()
-        self.counters.restore()
         if loaded is None:
             self.rewriting.begun()
             return  # the peers have gone: nobody to heal from, so it begins at the beginning
+        self.counters.restore(loaded)
         self.rewriting.joined()
         renew_random(self.mates.rank, manager.current_step())
         self._moving.go_to(loaded, iterator, is_drawn=False)

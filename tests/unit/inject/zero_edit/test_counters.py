@@ -196,15 +196,16 @@ def test_what_was_counted_on_the_way_past_a_loop_is_undone(tmp_path: Path) -> No
         return bad, fails, names
 
     def main() -> tuple[Any, ...]:
-        bad, fails, names, seen = 0, [1], {"a": 1}, 5
+        bad, fails, names, seen, stage = 0, [1], {"a": 1}, 5, "low"
         counters.remember()
-        bad, seen = 2, 6
+        bad, seen, stage = 2, 6, "high"
         fails.append(8)
         names["a"] = 3
-        counters.restore()
-        return bad, fails, names, seen
+        here = spot_of(sys._getframe())
+        counters.restore(Place(stack=(here,), counters=({"stage": "high"},)))
+        return bad, fails, names, seen, stage
 
-    assert main() == (0, [1], {"a": 1}, 5)
+    assert main() == (0, [1], {"a": 1}, 5, "high")
     found = train(0, [1], {})
-    counters.restore()  # that call has returned
+    counters.restore(Place())  # that call has returned
     assert found == (2, [1, 8], {"late": 1})

@@ -332,10 +332,11 @@ class Loop:
         self.counters.remember()
 
     def _check_phase(self) -> None:
-        """The peers may have come to another loop since they were asked where they draw."""
+        """The peers may have gone on to another loop, or to another turn of one that cannot be set,
+        since they were asked where they draw."""
         place = self._peers.loaded() if self._joins_from else None
         if place is not None:
-            check_phase(place, self._joins_from)
+            check_phase(place, self._joins_from, self.counters.unlike_loops(place))
 
     def _begin(self, draws: list[LoaderIterator]) -> None:
         """Begin a step at the place of the last draw."""

@@ -172,12 +172,17 @@ def _left(
 # ---------------------------------------------------------------- a newcomer that cannot go on
 
 
-def check_phase(place: Place, here: Sequence[Spot]) -> None:
+def check_phase(place: Place, here: Sequence[Spot], unlike: Sequence[around.Loop]) -> None:
     """A newcomer joins from ``here``, at ``place``.
 
     Raises:
-        UserError: its peers have come to another loop.
+        UserError: its peers have come to another loop, or to another turn of the loops ``unlike``.
     """
+    if unlike:
+        raise UserError(
+            f"this replica cannot follow its peers, which have gone on meanwhile: "
+            f"{'; '.join(loop.words for loop in unlike)}. It begins again, and passes over it"
+        )
     if place.entry and digest(place.entry) != digest(here):
         raise UserError(
             f"this replica has come to {here[0]} to join its peers, but they have gone on to "

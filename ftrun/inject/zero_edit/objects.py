@@ -85,7 +85,9 @@ class Objects:
         if give is None:
             plain(object_list, obj, group)
         else:
-            _gathered(give("all_gather_object", _to_bytes(obj)), object_list, "all_gather_object")
+            self._gathered(
+                give("all_gather_object", _to_bytes(obj)), object_list, "all_gather_object"
+            )
 
     def _gather_object(
         self,
@@ -105,17 +107,17 @@ class Objects:
         if dist.get_rank() == root:
             if object_gather_list is None:
                 raise ValueError("gather_object: the rank dst needs an object_gather_list")
-            _gathered(found, object_gather_list, "gather_object")
+            self._gathered(found, object_gather_list, "gather_object")
 
-
-def _gathered(found: dict[int, bytes], into: list[Any], what: str) -> None:
-    lowest = min(found)
-    for rank in range(len(into)):
-        if rank not in found:
-            told.once(
-                f"{call_site()}: rank {rank} is away, so {what} has rank {lowest}'s object twice"
-            )
-        into[rank] = _to_object(found.get(rank, found[lowest]))
+    def _gathered(self, found: dict[int, bytes], into: list[Any], what: str) -> None:
+        lowest = min(found)
+        for rank in range(len(into)):
+            if rank not in found and not self._last.is_still:
+                told.once(
+                    f"{call_site()}: rank {rank} is away, so {what} has rank {lowest}'s object "
+                    "twice"
+                )
+            into[rank] = _to_object(found.get(rank, found[lowest]))
 
 
 def _to_bytes(value: Any) -> bytes:

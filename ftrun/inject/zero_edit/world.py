@@ -156,7 +156,7 @@ class World(dist.ProcessGroup):
         """A sum lacks what a rank that is away would have given: an average over the size of the
         world is too small by it."""
         away = [str(rank) for rank in range(self._own_size) if rank not in given]
-        if away:
+        if away and not self._last.is_still:
             told.once(
                 f"{call_site()}: all_reduce {operation_name(op)} of {len(given)} of "
                 f"{self._own_size} ranks, because {'ranks' if len(away) > 1 else 'rank'} "
@@ -222,7 +222,7 @@ class World(dist.ProcessGroup):
         found = self._all(tensor, "all_gather")
         lowest = min(found)
         for rank, output in enumerate(outputs):
-            if rank not in found:
+            if rank not in found and not self._last.is_still:
                 told.once(
                     f"{call_site()}: rank {rank} is away, so all_gather has rank {lowest}'s twice"
                 )

@@ -78,6 +78,19 @@ def test_a_root_that_is_away_has_given_the_last_one_or_nothing(
     assert dist.broadcast_object_list is distributed_c10d.broadcast_object_list
 
 
+def test_on_the_way_past_a_loop_nobody_is_called_away(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    replicas = Replicas()
+    replicas.away = {0, 2}
+    world = replicas.world(1)
+    world._last.is_still = True
+    with patched(world, monkeypatch, 1):
+        world.allreduce([torch.ones(1)])
+        world.allgather([[torch.ones(1) for _ in range(3)]], [torch.ones(1)])
+    assert "away" not in capfd.readouterr().err
+
+
 def test_the_root_keeps_its_own_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     replicas = Replicas()
     world, own = replicas.world(0), ["mine", object]

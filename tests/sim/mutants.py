@@ -317,6 +317,7 @@ def _takes_the_unreached_for_gone(self: Parting, ask: Any, now: float, *, reache
 
 
 _LOSSES = ("kill_worker", "cut")
+_DEATHS = ("kill_worker", "kill_two_workers")
 _REQUESTS = ("operator_restart", "kill_lighthouse")
 _FILES_LOST = ("kill_worker", "lose_journal")
 _REPEATS = ("repeat_to_worker", "kill_worker")
@@ -413,7 +414,9 @@ MUTANTS: dict[str, Mutant] = {
     "too few for ever": Mutant(Membership, "_note_too_few", _does_nothing, "L1", _LOSSES),
     "nothing is compared": Mutant(Comparison, "_is_changed", _never, "C7"),
     "unlike goes out": Mutant(Comparison, "answer", _takes_all_for_alike, "C7"),
-    "the reference tells too early": Mutant(StepMachine, "look_up", _answers_at_once, "C7"),
+    "the reference tells too early": Mutant(
+        StepMachine, "look_up", _answers_at_once, "C7", _DEATHS
+    ),
     "the end is not compared": Mutant(Comparison, "end", _does_nothing, "C7"),
     "a second is booked twice": Mutant(Ledger, "_add", _counts_twice, "A1"),
     "a dead slot is not looked at": Mutant(Replicas, "remove", _overlooks_processes, "A1"),

@@ -62,7 +62,7 @@ SOON = {
 RARE = {
     "lease ignored": 5400,
     "lineage ignored": 6900,
-    "the reference tells too early": 900,
+    "the reference tells too early": 1200,
     "lowest step wins": 0,
     "results that stand forgotten": 0,
     "majority before step": 0,

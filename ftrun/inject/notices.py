@@ -1,7 +1,7 @@
 """The warnings of ftrun's own modules, in a worker whose script has set up no logging.
 
-Python prints such a warning without a word about where it comes from. Here it begins with
-``ftrun:``, as the other notices do. If the script has set up logging, its format counts.
+Python prints such a warning without its origin. Here it begins with ``ftrun:``, like the other
+notices. If the script has set up logging, its format counts.
 """
 
 from __future__ import annotations

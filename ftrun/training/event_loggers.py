@@ -1,7 +1,7 @@
 """The loggers ``torchft_quorums``, ``torchft_commits`` and ``torchft_errors``: facts as ``extra``.
 
-A handler that a script attaches to them gets a record whose attributes say what happened: at each
-new quorum, each decision about a step, each step with an error. Nothing is logged to a logger of
+A handler that a script attaches to them gets a record with the facts as attributes: at each new
+quorum, each decision about a step, each step with an error. Nothing is logged to a logger of
 these that has neither a handler nor a level of its own: a script that logs everything of level INFO
 would else have a line of each step.
 

@@ -74,7 +74,7 @@ def _look(found: Values, met: set[int], path: str, value: Any, deep: int) -> Non
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What is in a collection or an object, with the last step of its path."""
+    """The parts of a collection or an object, each with the last step of its path."""
     if isinstance(value, dict):
         for key, item in itertools.islice(list(value.items()), ITEMS_MAX):
             if isinstance(key, str | int):

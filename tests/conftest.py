@@ -5,6 +5,9 @@ first: a process that began one of them last would go on alone.
 
 A shell that starts the tests in the background ignores Ctrl-C on their behalf, and nohup a hangup;
 every process that a test starts would inherit that, and many tests send these signals.
+
+Stores that tests serve themselves ask no name server, as the launcher's: one that is slow would
+stall every build for 5 s.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from ftrun import linux
 
 HERE = Path(__file__).parent
 LONG = (
@@ -46,6 +51,7 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+linux.look_names_up_in_files_only()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

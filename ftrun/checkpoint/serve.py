@@ -192,10 +192,11 @@ class StateServer:
         for sock in [self._listener, *connections]:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
         for offer in offers:
             offer.withdraw()
+        # First the thread: it would accept for whoever opens the number of a closed descriptor.
         self._thread.join(REQUEST_TIMEOUT_S)
+        self._listener.close()
 
     # ------------------------------------------------------------ connections
 

@@ -85,7 +85,11 @@ class Groups:
             self._release(groups)
 
     def close(self) -> None:
-        """Abort all builds, and release all groups."""
+        """Abort all builds, and release all groups: at most CLOSE_TIMEOUT_S.
+
+        A group may take longer, because a Gloo collective that was under way can stay in its
+        threads until its timeout (process_groups/gloo.py). It ends with the process.
+        """
         with self._lock:
             signals = list(self._signals.values())
             groups = [*self._built.values(), *self._dropped]
@@ -95,8 +99,11 @@ class Groups:
         self._factory.use(None)
         for signal in signals:
             signal.trigger()
-        for group in groups:
-            group.shutdown()
+        try:
+            self._release(groups)
+        except RuntimeError:  # the interpreter ends, and Python 3.12 starts no thread any more
+            for group in groups:
+                group.shutdown()
         deadline = clock.now() + CLOSE_TIMEOUT_S
         with self._lock:
             threads = list(self._threads)
@@ -114,7 +121,11 @@ class Groups:
         thread = threading.Thread(target=run, name=name, daemon=True)
         with self._lock:
             self._threads.add(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                self._threads.discard(thread)
+                raise
 
     def _build(self, quorum: Quorum, signal: AbortSignal) -> None:
         try:

@@ -643,21 +643,24 @@ def test_scalars_are_told(alone: Manager, tmp_path: Path) -> None:
 
 def test_a_step_that_was_lost_here_is_taken_from_a_peer_between_two_steps(tmp_path: Path) -> None:
     """Its results were there, and the script of one replica failed: the other has committed."""
-    with job(tmp_path, 2) as both:
+    with job(tmp_path, 2, min_replicas=1) as both:  # who leaves first may interrupt the last step
         for slot in "01":
             both.add(slot, use_async_quorum=False)
         assert both.step() == [True, True]
         weight, caught_up = both.weights["0"].clone(), list[bool]()
+        has_committed = threading.Event()
 
         def lose(slot: str, manager: Manager) -> bool:
             manager.start_quorum()
             gradient = torch.ones(3)
             manager.allreduce(gradient).wait()
             if slot == "0":
+                assert has_committed.wait(DEADLINE_S)  # else the other would lose the step too
                 manager.report_error(RuntimeError("lost here"))
             committed = manager.should_commit()
             if committed:
                 both.weights[slot] += gradient
+                has_committed.set()
             if slot == "0":
                 caught_up.append(manager.catch_up())
                 assert not manager._machine.in_step, "it is between two steps still"

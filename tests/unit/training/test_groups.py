@@ -1,0 +1,104 @@
+"""The end of a worker's process groups: it is bounded, also where a backend's threads stay."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.core.ids import Attempt
+from ftrun.core.quorum import Member, Quorum
+from ftrun.core.worker.events import GroupBuilt
+from ftrun.process_groups.base import Place, ProcessGroup
+from ftrun.process_groups.built import BuiltGroup
+from ftrun.training import groups as module
+from ftrun.training.context import WorkerContext
+from ftrun.training.groups import Groups
+from tests.unit.training.scripted_agent import DEADLINE_S, ScriptedAgent
+
+
+class StayingGroup(BuiltGroup):
+    """Its threads end when the test lets them."""
+
+    def __init__(self, place: Place, may_end: threading.Event) -> None:
+        super().__init__(place.rank, place.world_size, None, place.signal)
+        self.is_shut_down, self._may_end = False, may_end
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        assert self._may_end.wait(DEADLINE_S)
+        self.is_shut_down = True
+
+
+class Staying(ProcessGroup):
+    def __init__(self) -> None:
+        super().__init__(timedelta(seconds=DEADLINE_S))
+        self.may_end = threading.Event()
+        self.made: list[StayingGroup] = []
+
+    def getBackendName(self) -> str:
+        return "staying"
+
+    def _connect(self, place: Place) -> BuiltGroup:
+        self.made.append(StayingGroup(place, self.may_end))
+        return self.made[-1]
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[WorkerContext]:
+    agent = ScriptedAgent(tmp_path, 1, 1)
+    yield agent.context("0")
+    agent.close()
+
+
+@pytest.fixture
+def staying() -> Iterator[Staying]:
+    staying = Staying()
+    yield staying
+    staying.may_end.set()
+
+
+def built(context: WorkerContext, staying: Staying) -> Groups:
+    """Groups, of which one is built."""
+    key, reports = context.key, list[Any]()
+    has_reported = threading.Event()
+
+    def report(event: Any) -> None:
+        reports.append(event)
+        has_reported.set()
+
+    members = tuple(
+        Member(replica_id, key.incarnation, (), "127.0.0.1:1")
+        for replica_id in (key.replica_id, "9")
+    )
+    groups = Groups(context, staying, report, DEADLINE_S)
+    groups.build(Quorum(Attempt(1, 1), members, "127.0.0.1:1"))
+    assert has_reported.wait(DEADLINE_S) and reports == [GroupBuilt(Attempt(1, 1))]
+    return groups
+
+
+def test_the_end_does_not_wait_for_a_collective_that_stays(
+    context: WorkerContext, staying: Staying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", 0.1)
+    built(context, staying).close()
+    [group] = staying.made
+    assert group.aborted and not group.is_shut_down
+
+
+def test_groups_are_released_where_no_thread_starts_any_more(
+    context: WorkerContext, staying: Staying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = built(context, staying)
+    staying.may_end.set()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    groups.close()
+    assert staying.made[0].is_shut_down

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run unmodified scripts under ``ftrun --replicas``, kill their replicas, and print what came out.
 
-    scripts/zero_edit.py                 # the whole matrix, some minutes
+    scripts/zero_edit.py                 # the whole matrix: half an hour with --jobs 2
     scripts/zero_edit.py --write-docs    # and put its table into docs/ZERO_EDIT.md
     scripts/zero_edit.py --only lit.py   # some of it; other rows of the docs' table stay
 

@@ -1,4 +1,4 @@
-"""What a trial has shown, in lines for people. Pure.
+"""The findings of a trial, as lines for people. Pure.
 
 Not here: the trial (command.py).
 """
@@ -14,7 +14,7 @@ NAMED_MAX = 12
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is known after a trial.
+    """The facts that are known after a trial.
 
     ``refused``: what could not be carried, or None. ``reports``: what each replica has left at the
     end, by number; one that did not come to it has left none. ``workers``: of each replica.
@@ -33,7 +33,7 @@ class Trial:
 
     @property
     def dead(self) -> str:
-        """Who was killed."""
+        """The process that was killed."""
         worker = f"worker {self.workers - 1} of " if self.workers > 1 else ""
         return f"{worker}replica {self.victim}"
 

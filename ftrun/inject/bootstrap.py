@@ -285,7 +285,7 @@ def _note_exit(here: WorkerContext, leaving: SystemExit) -> None:
 
 
 def _refusal_of(error: BaseException, loop: Loop | None) -> BaseException:
-    """What the script's error comes to: a refusal, if it has met what is not offered."""
+    """The script's error, or a refusal if the script has met what is not offered."""
     if loop is not None and isinstance(error, Exception):
         try:
             loop.raised(error)

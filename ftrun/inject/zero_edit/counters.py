@@ -202,7 +202,7 @@ class Counters:
     def take(self, place: Place) -> Taken:
         """Set the script's variables to the place of the peers, at the state that has healed."""
         theirs = place.details()
-        # Who follows peers that have finished goes through the steps after the place once more.
+        # A replica that follows finished peers goes through the steps after the place once more.
         until = self._step() - (place.commits if place.has_finished else 0)
         left = None if self._left_for else left_at(self._path, until)
         taken = Taken(lacking=list(theirs.lacking))

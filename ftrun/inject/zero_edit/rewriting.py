@@ -7,7 +7,6 @@
    is emptied, as under torchrun, and a notice reports the loss when the replica has joined.
 3. While the loop runs a draft is written, and takes the file's name when it is closed. A replica
    that dies meanwhile leaves the older file whole.
-
 4. While a newcomer passes over loops that its peers have left (passing.py), nothing that it writes
    counts, also to files that it appends to, or makes anew.
 

@@ -44,5 +44,5 @@ def test_a_newcomer_that_diverges_heals_anew(tmp_path: Path, what: str, cause: s
         assert job.end() == 0
         assert re.search(rf"replica 1 was given up: has diverged [a-z]+ step \d+: {cause}",
                          job.output), job.output  # fmt: skip
-        ends = re.findall(r"end (\S+)", job.output)
+        ends = re.findall(r"\] end (\S+)", job.output)
         assert len(ends) == 3 and len(set(ends)) == 1, job.output

@@ -49,12 +49,25 @@ def replicate(manager: Manager, model: nn.Module) -> None:
         UserError: nothing in ``model`` is sharded by FSDP2; a part of it is sharded over meshes of
             several kinds, or by a torch that keeps its units in another way.
     """
-    units = [unit for module in reversed(list(model.modules())) for unit in _units(module)]
+    all_units = [unit for module in reversed(list(model.modules())) for unit in _units(module)]
+    units = [unit for unit in all_units if any(True for _ in unit.parameters)]
     if not units:
         raise UserError(NOT_SHARDED.format(name=type(model).__name__))
     _Pass(manager, units)
     manager.read_state_on_training_thread()  # state_dict() reshards, and may not do so in a pass
     manager.watch_buffers(model)
+
+
+def parameters_of(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters of a model as its optimizer has them.
+
+    While FSDP2 has a part whole (``unshard()``), ``model.parameters()`` gives the whole parameters
+    instead of their shards; here the shards follow.
+    """
+    yield from model.parameters()
+    for module in model.modules():
+        for unit in _units(module):
+            yield from unit.shards
 
 
 class _Unit:
@@ -64,11 +77,15 @@ class _Unit:
         self.module, self._group = module, group
 
     @property
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """The shards that are trained, as the optimizer has them."""
+    def shards(self) -> Iterator[nn.Parameter]:
+        """The shards of all parameters, as the optimizer has them."""
         for part in self._group.fsdp_params:
-            if part.sharded_param.requires_grad:
-                yield part.sharded_param
+            yield part.sharded_param
+
+    @property
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The shards that are trained."""
+        return (shard for shard in self.shards if shard.requires_grad)
 
     @property
     def is_reduced_across(self) -> bool:
@@ -191,5 +208,4 @@ def _units(module: Any) -> list[_Unit]:
             "way that ftrun does not know. Average .grad of model.parameters() by "
             "manager.allreduce after backward"
         )
-    units = [_Unit(module, group) for group in groups]
-    return [unit for unit in units if any(True for _ in unit.parameters)]
+    return [_Unit(module, group) for group in groups]

@@ -191,7 +191,7 @@ QUICK = (
     Case("loops.py", "fast", "1@fast 451"),
     Case("full.py", "", "1@the end"),
     Case("full.py", "", "3@train 1 2", workers=2),
-    Case("sharded.py", "", "0@train 1 3", workers=2),
+    Case("sharded.py", "--prefetch", "0@train 1 3", workers=2),
 )
 """A part of the matrix for every change."""
 CASES: tuple[Case, ...] = (
@@ -235,6 +235,7 @@ CASES: tuple[Case, ...] = (
     *_in_pairs("sharded.py", "", "train 0 1", "train 1 7", "evaluation 1", "set-up", "the end"),
     *_in_pairs("sharded.py", "--hsdp --accum 2", "train 1 3", "evaluation 1"),
     *_in_pairs("sharded.py", "--compile", "train 1 3"),
+    *_in_pairs("sharded.py", "--prefetch", "train 0 1", "train 1 7", "evaluation 1"),
     *_at_the_end("full.py", "", "train 1 7"),
     *_at_the_end("full.py", "--ema --accum 2", "evaluation 1"),
     *_at_the_end("full.py", "--amp", "train 1 3"),

@@ -28,7 +28,7 @@ from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.training import compiling
 from ftrun.training.ddp import DistributedDataParallel
 from ftrun.training.manager import Manager
-from ftrun.training.sharded import replicate
+from ftrun.training.sharded import parameters_of, replicate
 
 MODULES_MAX, LATE_MAX = 200_000, 4_096
 
@@ -96,7 +96,7 @@ class Models:
         if self._stepper() is optimizer:
             return True
         if self._parameters is None:
-            self._parameters = {id(p) for module in self.wrapped for p in module.parameters()}
+            self._parameters = {id(p) for module in self.wrapped for p in parameters_of(module)}
         known, groups = self._parameters, optimizer.param_groups
         found = any(id(p) in known for group in groups for p in group["params"])
         if found:
@@ -128,7 +128,7 @@ class Models:
         if self._is_averaged or not self._sharded:
             return
         self._is_averaged = True
-        known = {id(p) for module in self.wrapped for p in module.parameters()}
+        known = {id(p) for module in self.wrapped for p in parameters_of(module)}
         for optimizer in optimizers:
             if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
                 refuse(

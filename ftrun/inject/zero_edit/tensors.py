@@ -40,6 +40,7 @@ from ftrun.inject.zero_edit.units import (
     thinned,
 )
 from ftrun.inject.zero_edit.writing import FrameVariables
+from ftrun.training.sharded import parameters_of
 
 DOUBTS_MAX = 2
 KEY = "beside"
@@ -333,7 +334,7 @@ def _without(value: Any, own: set[int]) -> Any:
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    yield from module.parameters()
+    yield from parameters_of(module)
     yield from module.buffers()
 
 

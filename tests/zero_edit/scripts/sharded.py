@@ -1,4 +1,7 @@
-"""FSDP2 over all ranks, or over (replicate, shard): evaluation, schedule, clipping and a file."""
+"""FSDP2 over all ranks, or over (replicate, shard): evaluation, schedule, clipping and a file.
+
+``--prefetch``: made without memory, and whole before each forward pass, as torch's own example.
+"""
 
 import argparse
 import os
@@ -16,6 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 parser = argparse.ArgumentParser()
 parser.add_argument("--hsdp", action="store_true")
 parser.add_argument("--compile", action="store_true")
+parser.add_argument("--prefetch", action="store_true")
 parser.add_argument("--accum", type=int, default=1)
 parser.add_argument("--epochs", type=int, default=3)
 given = parser.parse_args()
@@ -45,12 +49,17 @@ def main():
     sampler = DistributedSampler(data)
     loader = DataLoader(data, 4, sampler=sampler)
     torch.manual_seed(3)
-    model = Model()
+    with torch.device("meta" if given.prefetch else "cpu"):
+        model = Model()
     for block in model.blocks:
         if given.compile:
             block.compile(backend="aot_eager")
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
+    if given.prefetch:
+        model.to_empty(device="cpu")
+        for part in (*model.blocks, model.head):
+            part.reset_parameters()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     total = given.epochs * len(loader) // given.accum
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=total)
@@ -62,6 +71,8 @@ def main():
             moment.at(f"train {epoch} {i}")
             last = (i + 1) % given.accum == 0
             model.set_requires_gradient_sync(last)
+            if given.prefetch:
+                model.unshard()
             (nn.functional.mse_loss(model(bx), by) / given.accum).backward()
             if last:
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)

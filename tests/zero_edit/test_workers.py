@@ -34,6 +34,17 @@ for layer in (model[0], model[2]):
     fully_shard(layer)
 fully_shard(model)
 """,
+    "fsdp loaded": """
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import fully_shard
+whole = model.state_dict() if rank == 0 else {}
+model.to("meta")
+for layer in (model[0], model[2]):
+    fully_shard(layer)
+fully_shard(model)
+options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+set_model_state_dict(model, whole, options=options)
+""",
     "hsdp": """
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -97,8 +108,10 @@ def ends(directory: Path) -> list[torch.Tensor]:
 
 RESULTS = [
     "ddp",
-    "fsdp",
-    # Fast as well: survivors of a DDP with unused parameters; a mesh of two dimensions, below.
+    "fsdp loaded",
+    # Fast as well: survivors of FSDP2, and of a DDP with unused parameters; a mesh of two
+    # dimensions, below.
+    pytest.param("fsdp", marks=pytest.mark.slow),
     pytest.param("ddp unused", marks=pytest.mark.slow),
     pytest.param("hsdp", marks=pytest.mark.slow),
 ]
@@ -106,7 +119,7 @@ RESULTS = [
 
 @pytest.mark.parametrize("kind", RESULTS)
 def test_the_result_is_torchruns(tmp_path: Path, kind: str) -> None:
-    seed = 1 if kind.startswith("ddp") else 0  # torch's DDP begins with the weights of rank 0
+    seed = 1 if kind not in ("fsdp", "hsdp") else 0  # the others begin with the weights of rank 0
     alone = tmp_path / "torchrun"
     alone.mkdir()
     (alone / "script.py").write_text(source(kind, seed=seed))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -45,6 +45,11 @@ REFUSED = (
 )
 LENGTH_BYTES = 8
 MISSING_MAX = 8
+BY_DDP = "gradients go through DistributedDataParallel"
+FROM_ROOT = (
+    "let each rank load a checkpoint itself (torch.load(…, mmap=True)), instead of rank 0 for all"
+)
+CPU = torch.device("cpu")
 SHARDS = " (FSDP2 is carried within replicas of several workers: --workers-per-replica)"
 
 Exchange = Callable[[str, str, bytes, float], dict[int, bytes]]
@@ -81,6 +86,7 @@ class World(dist.ProcessGroup):
         exchange: gives bytes at a call site, and gets those of all, by rank.
         longest: the largest of a number of each worker of this replica.
         last: what was given by broadcasts.
+        devices: those for which the script has wished a backend.
     """
 
     def __init__(
@@ -92,6 +98,7 @@ class World(dist.ProcessGroup):
         exchange: Exchange,
         longest: Callable[[int], int],
         last: LastGiven,
+        devices: Sequence[torch.device] = (CPU,),
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stub lacks this overload.
         self._own_rank, self._own_size = rank, size
@@ -101,6 +108,7 @@ class World(dist.ProcessGroup):
         self._longest = longest
         self._last = last
         self._name = BACKEND
+        self._devices = devices
 
     def getBackendName(self) -> str:
         """The name of this backend in torch."""
@@ -114,6 +122,11 @@ class World(dist.ProcessGroup):
     def _set_group_name(self, name: str) -> None:
         self._name = name
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """torch puts on the first one what has no device yet, as a checkpoint of a meta model."""
+        return list(self._devices)
+
     # ------------------------------------------------------------ the exchange
 
     def _all(self, tensor: torch.Tensor, operation: str) -> dict[int, torch.Tensor]:
@@ -126,8 +139,8 @@ class World(dist.ProcessGroup):
         if len(body) > self._bytes_max:
             refuse(
                 f"{site}: {what}: an operation of the script itself takes "
-                f"{self._bytes_max / (1 << 20):g} MiB at most across replicas; gradients go "
-                "through DistributedDataParallel"
+                f"{self._bytes_max / (1 << 20):g} MiB at most across replicas; "
+                f"{FROM_ROOT if what.startswith('broadcast') else BY_DDP}"
             )
         return self._exchange(site, what, body, self._timeout_s)
 
@@ -288,12 +301,14 @@ def install(
     """
     rank, size = mates.rank, here.replicas * mates.size
     bytes_max = BODY_BYTES_MAX // mates.size
+    devices = [CPU]
 
     def make(given: Any, options: Any) -> dist.ProcessGroup:
         ranks = list(given.global_ranks_in_group) or list(range(size))
         timeout = given.timeout or DEFAULT_TIMEOUT
         if len(ranks) == size:
-            return World(rank, size, bytes_max, timeout, exchange, mates.longest, last)
+            longest = mates.longest
+            return World(rank, size, bytes_max, timeout, exchange, longest, last, devices)
         if not mates.are_several:
             what = f"new_group of {len(ranks)} of {size} ranks"
             refuse(REFUSED.format(site=call_site(), what=what))
@@ -317,6 +332,7 @@ def install(
         if dist.init_process_group is plain:
             plain(backend, init_method, timeout, *args, **kwargs)
             return
+        devices[:] = devices_of(backend)
         plain(
             backend=BACKEND,
             store=_store(),
@@ -337,6 +353,16 @@ def install(
 def _exchange_of(group: Any) -> Give | None:
     found = group or distributed_c10d._get_default_group()
     return found.give if isinstance(found, World) else None
+
+
+def devices_of(backend: str | None) -> list[torch.device]:
+    """The devices for which torch would make the backends that the script wishes."""
+    try:
+        config = distributed_c10d.BackendConfig(dist.Backend(backend or "undefined"))
+        found = list(config.get_device_backend_map())
+        return [torch.device(name) for name in found] or [CPU]
+    except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError):
+        return [CPU]
 
 
 def _store() -> Any:

@@ -122,7 +122,7 @@ def _handle_signals() -> None:
         signal.signal(number, lambda number, frame: None)
 
 
-def _leave(number: int, frame: object) -> None:
+def _leave(number: int, _frame: object) -> None:
     """Handles SIGINT and SIGTERM during the start.
 
     It raises no KeyboardInterrupt: if one passes through an ``exec`` of text, as in dataclasses,

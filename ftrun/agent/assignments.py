@@ -65,7 +65,7 @@ class Assignments:
             inject=injected,
             torchft=settings.torchft,
             explicit_environment=explicit,
-            context=self._context(start, group_rank),
+            context=self._context(start),
             standby=start.standbys[group_rank] if group_rank < len(start.standbys) else "",
             stdin=settings.reads_stdin(key),
             cpus=binding.cpus if binding is not None else (),
@@ -77,7 +77,7 @@ class Assignments:
         log_dir = self._settings.job_log_dir
         return error_path(log_path(log_dir, start.replica_id, group_rank, start.restarts))
 
-    def _context(self, start: StartReplica, group_rank: int) -> dict[str, Any]:
+    def _context(self, start: StartReplica) -> dict[str, Any]:
         """WorkerContext without what the spawner adds."""
         s = self._settings
         return {

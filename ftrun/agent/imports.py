@@ -141,6 +141,6 @@ class _ImportPause:
     def __init__(self, pause: Callable[[], None]) -> None:
         self._pause = pause
 
-    def find_spec(self, name: str, path: object, target: object = None) -> None:
+    def find_spec(self, _name: str, _path: object, _target: object = None) -> None:
         """Called by the import system before it looks for ``name``."""
         self._pause()

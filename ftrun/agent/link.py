@@ -43,7 +43,7 @@ ANY_HOST = ("0.0.0.0", "::")
 class LinkListener(Protocol):
     """The agent's callbacks for the stream to the lighthouse."""
 
-    def link_opened(self, address: str) -> None:
+    def link_opened(self) -> None:
         """The stream is open and Hello is sent: the workers report next."""
 
     def link_message(self, message: ToAgent, asked_at: float | None) -> None:
@@ -107,7 +107,7 @@ class LighthouseLink:
             return
         self._ask(hello)
         self._open = True
-        self._listener.link_opened(self._address)
+        self._listener.link_opened()
 
     @property
     def is_open(self) -> bool:

@@ -493,7 +493,7 @@ class Agent:
             incidents=self._supervisor.last_incident,
         )
 
-    def link_opened(self, address: str) -> None:
+    def link_opened(self) -> None:
         """Hello is sent; ask every worker for its Report."""
         self._server.broadcast(AskReport())
         self._output.flush()

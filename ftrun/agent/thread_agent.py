@@ -382,7 +382,7 @@ class ThreadAgent:
             age_s=clock.now() - self._started_at,
         )
 
-    def link_opened(self, address: str) -> None:
+    def link_opened(self) -> None:
         """Hello is sent; ask every Manager for its Report."""
         self._server.broadcast(AskReport())
 

@@ -160,7 +160,7 @@ class _Link(asyncio.Protocol):
             self.is_cut = True
             self.close()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _exc: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         self._server.closed(self, self._key)

@@ -153,7 +153,7 @@ class TlsPipe:
         data = bytearray(bytes_max)
         return bytes(data[: self.recv_into(memoryview(data))])
 
-    def recv_into(self, view: memoryview, nbytes: int = 0, flags: int = 0, /) -> int:
+    def recv_into(self, view: memoryview, _nbytes: int = 0, flags: int = 0, /) -> int:
         """Fill ``view`` with the bytes that are there.
 
         Returns:

@@ -62,7 +62,7 @@ class _Finder(MetaPathFinder):
         self._says_so = says_so
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name != NAME and not name.startswith(f"{NAME}."):
             return None

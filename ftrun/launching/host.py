@@ -72,7 +72,7 @@ def _run(directory: Path, launch: SpawnerLaunch, reporter: Reporter) -> int:
     return start_run(settings, launch, watch=reporter)
 
 
-def _leave(number: int, frame: Any) -> None:
+def _leave(number: int, _frame: Any) -> None:
     """Handles a signal during the start, before the agent's own handlers."""
     raise SystemExit(ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.PREEMPTED)
 

@@ -218,7 +218,7 @@ class Job:
             for signal_number, handler in before.items():
                 signal.signal(signal_number, handler)
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
         self.passed_on = number
         self.interrupt(number)
 

@@ -79,7 +79,7 @@ def guard(settings: ServiceSettings, sessions: Sessions) -> Any:
     return check
 
 
-async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+async def add_headers(_request: web.Request, response: web.StreamResponse) -> None:
     """For ``on_response_prepare``: every answer gets the headers, also an error."""
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)

@@ -42,7 +42,7 @@ def add_page(app: web.Application, token: str, sessions: Sessions) -> None:
     for path, (name, kind) in FILES.items():
         app.router.add_get(path, _file((HOME / name).read_text(encoding="utf-8"), kind))
 
-    async def link(request: web.Request) -> web.Response:
+    async def link(_request: web.Request) -> web.Response:
         return web.json_response({"code": sessions.new_code(), "expires_s": CODE_S})
 
     async def session(request: web.Request) -> web.Response:
@@ -57,7 +57,7 @@ def add_page(app: web.Application, token: str, sessions: Sessions) -> None:
 
 
 def _file(text: str, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def serve(request: web.Request) -> web.Response:
+    async def serve(_request: web.Request) -> web.Response:
         return web.Response(text=text, content_type=kind, headers=PAGE_HEADERS)
 
     return serve

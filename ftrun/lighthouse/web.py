@@ -188,20 +188,20 @@ def build_app(
     """The routes, behind the guard."""
     counted = totals if totals is not None else Totals()
 
-    async def healthz(request: web.Request) -> web.Response:
+    async def healthz(_request: web.Request) -> web.Response:
         return web.json_response({"ok": True})
 
-    async def show_status(request: web.Request) -> web.Response:
+    async def show_status(_request: web.Request) -> web.Response:
         return web.json_response(status())
 
-    async def show_incidents(request: web.Request) -> web.Response:
+    async def show_incidents(_request: web.Request) -> web.Response:
         return web.json_response({"incidents": incidents()})
 
-    async def metrics(request: web.Request) -> web.Response:
+    async def metrics(_request: web.Request) -> web.Response:
         body = render_metrics(status(), counted)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
-    async def document(request: web.Request) -> web.Response:
+    async def document(_request: web.Request) -> web.Response:
         return web.json_response(openapi(version("ftrun")))
 
     sessions = Sessions(settings.token)

@@ -66,7 +66,7 @@ class Asker:
             LighthouseUnreachable: no lighthouse answers.
             AgentsLeft: nobody is left of a job that was asked to leave.
         """
-        answer = self._persist(self._post, ANSWER_S)
+        answer = self._persist(self._post)
         operation = cast(OperationStatus, answer_of(*answer, "operation"))
         self._is_acknowledged = True
         return operation
@@ -78,7 +78,7 @@ class Asker:
         """
         wait_s = max(0.0, min(self.left_s, WAIT_S))
         path = f"/operations/{operation['operation']}?wait={wait_s:.3f}"
-        answer = self._persist(lambda: self._send("GET", path, None, wait_s), wait_s)
+        answer = self._persist(lambda: self._send("GET", path, None, wait_s))
         if answer[1] == NOT_FOUND:
             return self._lost()
         found = cast(OperationStatus, answer_of(*answer, "operation"))
@@ -102,7 +102,7 @@ class Asker:
             raise LighthouseUnreachable(str(error)) from error  # its file is gone: it has ended
         return request(address, token, method, path, sent, tls=tls, timeout_s=wait_s + ANSWER_S)
 
-    def _persist(self, ask: Callable[[], Answer], wait_s: float) -> Answer:
+    def _persist(self, ask: Callable[[], Answer]) -> Answer:
         """Ask until there is an answer, while the lighthouse may be started again."""
         silent_since: float | None = None
         while True:

@@ -298,7 +298,8 @@ class JoinedWork(Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for all."""
-        return all([work.wait() if timeout is None else work.wait(timeout) for work in self._works])
+        ends = [work.wait() if timeout is None else work.wait(timeout) for work in self._works]
+        return all(ends)
 
     def is_completed(self) -> bool:
         """Whether all have ended."""

@@ -367,11 +367,11 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
         return self._explanation if method.startswith(TORCHFT_PATHS) else self._refusal
 
 
-async def _refuse(requests: AsyncIterator[bytes], context: Any) -> None:
+async def _refuse(_requests: AsyncIterator[bytes], context: Any) -> None:
     end_call(context, grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
 
 
-async def _explain_to_torchft(requests: AsyncIterator[bytes], context: Any) -> None:
+async def _explain_to_torchft(_requests: AsyncIterator[bytes], context: Any) -> None:
     end_call(context, grpc.StatusCode.UNIMPLEMENTED, TORCHFT_EXPLANATION)
 
 

@@ -141,14 +141,14 @@ class GroupServer:
             return None
         return wire.ShouldCommitResponse(should_commit=answer.should_commit)
 
-    async def _metadata(self, data: bytes, context: Any) -> Message | None:
+    async def _metadata(self, data: bytes, _context: Any) -> Message | None:
         assert self._group is not None
         found = self._group.metadata(parsed(wire.CheckpointMetadataRequest, data).rank)
         if found is None:
             raise ProtocolError("rank not found")
         return wire.CheckpointMetadataResponse(checkpoint_metadata=found)
 
-    async def _kill(self, data: bytes, context: Any) -> Message | None:
+    async def _kill(self, _data: bytes, context: Any) -> Message | None:
         end_call(context, grpc.StatusCode.PERMISSION_DENIED, NO_KILL)
         return None
 

@@ -269,7 +269,7 @@ class Engine:
             error = bug
         self.die(error)
 
-    def _reissue(self, instruction: e.Reissue) -> None:
+    def _reissue(self, _instruction: e.Reissue) -> None:
         self._take_stock()
         self.in_flight.restore_inputs()
 

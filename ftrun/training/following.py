@@ -68,7 +68,7 @@ class Follower(JoinHook):
 
 
 def _zero(buffer: Tensor) -> Callable[[int], None]:
-    def restore(divided_by: int) -> None:
+    def restore(_divided_by: int) -> None:
         buffer.zero_()
 
     return restore

@@ -66,11 +66,11 @@ class Healing:
         self.ask_place: AskPlace | None = None
         """Asks the donors where they stand in the script: a state comes with its place."""
         self.place = ""
-        self._unlike: set[str] = set()
         """Where the donors stood at the state that was applied last."""
+        self._unlike: set[str] = set()
         self._fetched_place = ""
-        self.applying = threading.Lock()
         self.is_loading = False
+        self.applying = threading.Lock()
         """Held while a state is applied: meanwhile no other state begins to be written over it."""
         self._in_place = in_place and transport is None
         self._transport = transport

@@ -62,11 +62,11 @@ class InnerSteps:
         self._hooks.clear()
 
     @compiling.never
-    def _before_step(self, *arguments: Any) -> None:
+    def _before_step(self, *_arguments: Any) -> None:
         self._manager.disallow_state_dict_read()
 
     @compiling.never
-    def _after_step(self, *arguments: Any) -> None:
+    def _after_step(self, *_arguments: Any) -> None:
         self._manager.allow_state_dict_read()
         self._local_step += 1
         self._stepped()

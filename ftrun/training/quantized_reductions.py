@@ -55,7 +55,7 @@ class QuantizedReduction(Reduction):
         self._factor = 1.0
         self._work: Work | None = None
 
-    def restore(self, divisor: int) -> None:
+    def restore(self, _divisor: int) -> None:
         self._factor, self._work = 1.0, None
 
     def divide_by(self, divisor: int) -> None:

@@ -146,7 +146,8 @@ class LighthouseMessages(_OfLighthouse):
         except grpc.aio.AioRpcError as error:
             # The client library's own error for a stream that was cut while it wrote.
             cut = "Internal error from Core" in (error.details() or "")
-            assert cut or error.code() in REFUSALS, f"{error.code()}: {error.details()}"
+            if not cut and error.code() not in REFUSALS:
+                raise AssertionError(f"{error.code()}: {error.details()}") from error
             return False
         except asyncio.InvalidStateError:
             return False  # The stream was cut while we wrote.
@@ -162,8 +163,7 @@ class LighthouseMessages(_OfLighthouse):
             return [mutate(rng, self._corpus)]
         hello = m.Hello(rng.choice(("node", "other")), SPEC, rng.choice((0, 1, 8)), "h", "s")
         found = [hello if rng.random() < 0.9 else sample(m.Hello, rng)]
-        for _ in range(rng.randrange(4)):
-            found.append(sample(rng.choice(_SAID), rng))
+        found += [sample(rng.choice(_SAID), rng) for _ in range(rng.randrange(4))]
         envelopes = []
         for message in found:
             with contextlib.suppress(ProtocolError):

@@ -45,10 +45,10 @@ MARKS_KEPT = 40
 MARK_EVERY = 1_000_000
 SAVE_EVERY_S = 5.0
 SAVE_EVERY_SLOT_S = 0.01
+"""The account of a job of very many replicas is written less often, because its record is long."""
 SAVE_SOON_S = 0.5
-"""After a failure the account is written so soon after the last time, because it is dear then: a
-lighthouse that dies next would book the lost time as training."""
-"""A job of very many replicas is written less often: its record is long."""
+"""The account is written sooner after a failure, because a lighthouse that dies next would book
+the lost time as training."""
 SLOTS_TOLD_MAX = 256
 AGE_MAX_S = 86400.0
 NOT_THERE = frozenset({Use.ABSENT, Use.STARTING})

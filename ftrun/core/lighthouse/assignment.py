@@ -45,7 +45,7 @@ class Assignment:
 
     # ------------------------------------------------------------ agents
 
-    def agent_came(self, agent: Agent, hello: m.Hello, *, is_of_old: bool) -> None:
+    def agent_came(self, hello: m.Hello, *, is_of_old: bool) -> None:
         """An agent has come. ``is_of_old``: it was in the job under an earlier lighthouse."""
         state = self._state
         if self._first_hello_at is None:

@@ -353,7 +353,7 @@ class Incidents:
         state.outbox.save(record)
 
 
-def _costs_nothing(number: int, now: float) -> float:
+def _costs_nothing(_number: int, _now: float) -> float:
     """No account is kept."""
     return 0.0
 

@@ -446,9 +446,9 @@ class Lighthouse:
             self.assignment.agent_leaves(agent, {r.replica_id for r in leaving.running})
             self.membership.drain(mine)
 
-    def _on_job_failed(self, agent: Agent, failed: m.JobFailed) -> None:
+    def _on_job_failed(self, _agent: Agent, failed: m.JobFailed) -> None:
         self.membership.end(failed.exit_code or 1, failed.reason, failed.kind)
 
-    def _on_goodbye(self, agent: Agent, goodbye: m.Goodbye) -> None:
+    def _on_goodbye(self, agent: Agent, _goodbye: m.Goodbye) -> None:
         self._on_detached(agent.agent_id, "its agent has ended", is_dead=True)
         self._forget(agent.agent_id)

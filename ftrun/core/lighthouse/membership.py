@@ -212,7 +212,7 @@ class Membership:
     def _is_current(self, attempt: Attempt) -> bool:
         return self.state.quorum is not None and attempt == self.state.quorum.attempt
 
-    def _on_build_failed(self, replica: Replica, rank: int, failure: m.BuildFailed) -> None:
+    def _on_build_failed(self, replica: Replica, _rank: int, failure: m.BuildFailed) -> None:
         was_of_switch = self.switching.on_build_failed(replica.replica_id, failure)
         if not was_of_switch and failure.attempt in self.state.attempts_of(replica):
             self._fail(replica, f"it could not build the group: {failure.reason}")
@@ -256,7 +256,7 @@ class Membership:
         else:
             state.note_too_few(name, state.now - word.since_s)
 
-    def _on_errored(self, replica: Replica, rank: int, error: m.Errored) -> None:
+    def _on_errored(self, replica: Replica, _rank: int, error: m.Errored) -> None:
         if self.state.phase is Phase.TAKEOVER:
             self.takeover.is_disturbed = True
         elif error.attempt in self.state.attempts_of(replica):  # C3

@@ -50,7 +50,7 @@ class Running:
         is_of_old = bool(hello.running or hello.dead or hello.finished)
         is_of_old = is_of_old or self._has_known_another(hello)
         self.nothing_ran = self.nothing_ran and not is_of_old
-        self._assignment.agent_came(agent, hello, is_of_old=is_of_old)
+        self._assignment.agent_came(hello, is_of_old=is_of_old)
         for replica_id in hello.finished:
             state.slots.finish(replica_id)
         lives = {(x.replica_id, x.incarnation) for x in hello.running if not x.has_left}

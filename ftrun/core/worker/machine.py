@@ -543,7 +543,7 @@ class StepMachine:
             self._out.append(e.RetireState(self._offered))
             self._offered = None
 
-    def _on_vote_started(self, event: e.VoteStarted) -> None:
+    def _on_vote_started(self, _event: e.VoteStarted) -> None:
         if self._step is not None:
             self._step.vote()
             self.pace.waits(self._now)
@@ -637,7 +637,7 @@ class StepMachine:
             step.deadline = self._now + self._operation_timeout_s
             self._let_out(step)
 
-    def _on_operations_ended(self, event: e.OperationsEnded) -> None:
+    def _on_operations_ended(self, _event: e.OperationsEnded) -> None:
         step = self._step
         if step is None or step.comparison.ended:
             return
@@ -930,11 +930,11 @@ class StepMachine:
             self._abort_groups(self._quorums.drop_pending())
             self._advance()
 
-    def _on_ask_report(self, event: m.AskReport) -> None:
+    def _on_ask_report(self, _event: m.AskReport) -> None:
         self._send(self.report())
         self.shown.forget()  # whoever asks may be new, and knows no activity
 
-    def _on_peers_asked(self, event: e.PeersAsked) -> None:
+    def _on_peers_asked(self, _event: e.PeersAsked) -> None:
         self.asks_for_peers = self.has_asked_for_peers = True
         self._out.append(e.Send(m.Present(self.endpoint, self._part)))
 

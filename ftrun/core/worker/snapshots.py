@@ -251,7 +251,7 @@ class PartSchedule:
         """A part is under way."""
         return self._writes_since is not None
 
-    def ballot(self, now: float) -> bool:
+    def ballot(self, _now: float) -> bool:
         """This worker's bit in a step's vote: it can copy at the boundary that follows."""
         return self.is_idle
 

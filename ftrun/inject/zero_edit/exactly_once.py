@@ -171,8 +171,8 @@ class ExactIterator(LoaderIterator):
         count = min(self.loader.batch_size, len(dataset))
         return self.loader.collate_fn([dataset[index] for index in range(count)])
 
-    def _seek(self, epoch: int | None, batch: int, *, anew: bool = False) -> None:
-        """Count from ``batch`` on; the samples follow from what has healed."""
+    def _seek(self, epoch: int | None, batch: int, *, anew: bool = False) -> None:  # noqa: ARG002
+        """Take the epoch; the samples follow from what has healed, and not from ``batch``."""
         if epoch is not None:
             self._set_epoch(epoch)
         self.epoch = epoch

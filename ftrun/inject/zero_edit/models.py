@@ -180,7 +180,7 @@ class Models:
         """Patch torch's classes. How a DDP is made stays patched: see ``makes_ddp``."""
         _Charge.models = self
 
-        def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
+        def __new__(cls: type, *_args: Any, **_kwargs: Any) -> Any:
             if issubclass(cls, DistributedDataParallel) or not self.makes_ddp():
                 return nn.Module.__new__(cls)
             if cls is not TorchDDP:
@@ -277,21 +277,21 @@ class ManagedModel(DistributedDataParallel):
         super().__init__(models.manager(), module, within=models.mates.group, **given)
         models.add(module)
 
-    def register_comm_hook(self, *args: Any, **kwargs: Any) -> None:
+    def register_comm_hook(self, *_args: Any, **_kwargs: Any) -> None:
         """Refused: the script runs as under torchrun."""
         refuse(
             f"{call_site()}: a communication hook replaces the reduction of the gradients, which "
             "ftrun repairs when a replica dies. Leave register_comm_hook out"
         )
 
-    def join(self, *args: Any, **kwargs: Any) -> Any:
+    def join(self, *_args: Any, **_kwargs: Any) -> Any:
         """Refused: the script runs as under torchrun."""
         refuse(
             f"{call_site()}: join() reduces for replicas that have no data left, which ftrun does "
             "not carry. Let a DistributedSampler give all replicas as many batches"
         )
 
-    def join_hook(self, **kwargs: Any) -> Any:
+    def join_hook(self, **_kwargs: Any) -> Any:
         """Refused, as ``join``: torch's generic Join asks for it."""
         self.join()
 

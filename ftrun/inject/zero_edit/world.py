@@ -303,7 +303,7 @@ def install(
     bytes_max = BODY_BYTES_MAX // mates.size
     devices = [CPU]
 
-    def make(given: Any, options: Any) -> dist.ProcessGroup:
+    def make(given: Any, _options: Any) -> dist.ProcessGroup:
         ranks = list(given.global_ranks_in_group) or list(range(size))
         timeout = given.timeout or DEFAULT_TIMEOUT
         if len(ranks) == size:

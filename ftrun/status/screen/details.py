@@ -45,7 +45,7 @@ def details(status: Status, replica: ReplicaStatus, history: History, cells: int
     parts += _section("workers", cells, _workers(replica))
     parts += _section("its time", cells, _time(replica))
     parts += _section("scalars", cells, _scalars(replica, history))
-    parts += _section("incidents", cells, _incidents(status, replica, cells))
+    parts += _section("incidents", cells, _incidents(status, replica))
     event = replica["last_event"]
     if event is not None:
         words = wrapped(plain(event["text"]), max(20, cells - 12))
@@ -99,9 +99,7 @@ def _workers(replica: ReplicaStatus) -> list[Line]:
     widths = (6, 10, 10, 21, 8, 11, 8)
     titles = ("rank", "pid", "device", "GPU memory", "GPU", "memory", "CPU")
     rows = [_cells([line((title, DIM)) for title in titles], widths)]
-    for worker in replica["workers"]:
-        rows.append(_cells(_worker(worker), widths))
-    return rows
+    return rows + [_cells(_worker(worker), widths) for worker in replica["workers"]]
 
 
 def _worker(worker: WorkerStatus) -> list[Line]:
@@ -157,7 +155,7 @@ def _scalars(replica: ReplicaStatus, history: History) -> list[Line]:
     return rows
 
 
-def _incidents(status: Status, replica: ReplicaStatus, cells: int) -> list[Line]:
+def _incidents(status: Status, replica: ReplicaStatus) -> list[Line]:
     rows = []
     for found in reversed(status["incidents"]):
         if replica["replica_id"] in found["replicas"]:

@@ -200,8 +200,7 @@ def _facts(status: Status, history: History, cells: int) -> list[Line]:
     left = cells - 2 - sum(size + gap for _, size in columns)
     count = max(1, (left + gap) // (SCALAR_CELLS + gap)) if left >= 8 else 0
     size = min((left + gap) // max(1, count) - gap, SCALAR_CELLS_MAX)
-    for number in range(count):
-        columns.append((_scalars(status, history, number, count, size), size))
+    columns += [(_scalars(status, history, number, count, size), size) for number in range(count)]
     rows: list[list[Piece]] = [[(" ", TEXT)] for _ in range(FACT_ROWS)]
     for facts, size in columns:
         labels = max((len(fact.label) for fact in facts), default=0)

@@ -143,7 +143,7 @@ class Page(Screen[None]):
         """The title."""
         return line((f" {self.heading}", STRONG))
 
-    def rows(self, cells: int) -> Sequence[Line]:
+    def rows(self, _cells: int) -> Sequence[Line]:
         """The lines for this width."""
         return self._rows
 
@@ -170,8 +170,8 @@ class TextPage(Page):
             indent = min(len(text) - len(text.lstrip()), max(0, cells // 3))
             if not text.strip():
                 found.append(())
-            for part in wrapped(text, max(8, cells - 3 - indent)) if text.strip() else ():
-                found.append(((" " * (indent + 1), TEXT), *part))
+            parts = wrapped(text, max(8, cells - 3 - indent)) if text.strip() else ()
+            found += [((" " * (indent + 1), TEXT), *part) for part in parts]
         return found
 
 
@@ -327,7 +327,7 @@ class Question(ModalScreen[bool]):
         """Called by textual."""
         self._show()
 
-    def on_resize(self, event: events.Resize) -> None:
+    def on_resize(self, _event: events.Resize) -> None:
         """Called by textual."""
         self.call_after_refresh(self._show)
 

@@ -210,11 +210,11 @@ class Sheet(ScrollView, can_focus=True):
         self._width = cells
         contents = self._contents
         self._measure(cells)
-        strips = [strip_of(self._row_of(self._headings(), cells), cells, palette)]
+        strips = [strip_of(self._row_of(self._headings()), cells, palette)]
         for row in self.visible_rows:
             found = [contents.cell(row, slot.index, slot.cells) for slot in self._slots]
             chosen = row == self.cursor and self.has_focus
-            strips.append(strip_of(self._row_of(found, cells), cells, palette, chosen=chosen))
+            strips.append(strip_of(self._row_of(found), cells, palette, chosen=chosen))
         if not contents.keys and contents.empty:
             strips.append(strip_of(((f" {contents.empty}", DIM),), cells, palette))
         while len(strips) < self.size.height:
@@ -244,7 +244,7 @@ class Sheet(ScrollView, can_focus=True):
             found.append(((column.short if is_short else column.title, DIM),))
         return found
 
-    def _row_of(self, found: list[Line], cells: int) -> Line:
+    def _row_of(self, found: list[Line]) -> Line:
         pieces: list[Piece] = []
         at = 0
         for slot, cell in zip(self._slots, found, strict=True):

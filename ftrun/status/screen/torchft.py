@@ -30,7 +30,7 @@ class TorchftPage(Page):
     def __init__(self) -> None:
         super().__init__("torchft's replicas")
 
-    def rows(self, cells: int) -> Sequence[Line]:
+    def rows(self, _cells: int) -> Sequence[Line]:
         """What is known of them now."""
         status = self._host.picture.status
         found = None if status is None else status.get("torchft")

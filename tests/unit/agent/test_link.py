@@ -43,7 +43,7 @@ class Listener:
         self.done = asyncio.Event()
         self._answers = answers
 
-    def link_opened(self, address: str) -> None:
+    def link_opened(self) -> None:
         """The Hello is the first request."""
 
     def link_message(self, message: ToAgent, asked_at: float | None) -> None:

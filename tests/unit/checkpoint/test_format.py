@@ -85,7 +85,8 @@ def test_sets_deques_complex_numbers_and_spans_of_time_come_back() -> None:
         assert same(list(one), list(wanted))
     assert repr(found["complex"]) == repr(tree["complex"])
     words = [str(number) for number in range(100)]
-    assert pack(set(words)) == pack(set(reversed(words)))  # all donors write the same
+    other = reversed(words)
+    assert pack(set(words)) == pack(set(other))  # all donors write the same
 
 
 def test_dense_tensors_are_not_copied() -> None:

@@ -133,7 +133,7 @@ def test_a_forked_child_keeps_no_connection_of_the_server_open() -> None:
         assert os.read(ready[0], 1) == b"1"
         server.close()
         answer.read()  # Ends only when no process holds the other end.
-        with pytest.raises(OSError):
+        with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, int(port)), WAIT_S)
         os.write(go[1], b"1")
         assert os.waitpid(pid, 0)[1] == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -28,8 +27,8 @@ LIMIT = timedelta(seconds=60)
 
 
 @pytest.fixture
-def store() -> Iterator[TCPStore]:
-    yield TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def store() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def native(store: TCPStore, rank: int) -> Any:

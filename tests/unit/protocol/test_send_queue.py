@@ -14,7 +14,7 @@ from ftrun.protocol.send_queue import SendQueue
 def test_what_has_piled_up_goes_in_one_batch_in_order() -> None:
     queue = SendQueue(3)
     messages = [Heartbeat(), HeartbeatAck(), Heartbeat(quiet=True)]
-    assert all([queue.put(encode(message)) for message in messages])
+    assert [queue.put(encode(message)) for message in messages] == [True] * 3
     assert decode_batch(asyncio.run(queue.next_batch()) or b"") == messages
     assert queue.put(encode(Heartbeat())) and not queue.overflown.is_set()
 
@@ -31,7 +31,7 @@ def test_a_closed_queue_takes_no_more_and_still_drains() -> None:
 @pytest.mark.parametrize(("data", "count"), [(b"x", 10), (b"x" * 100, 10), (b"x" * 500, 2)])
 def test_a_queue_overflows_by_messages_or_bytes_and_is_empty_then(data: bytes, count: int) -> None:
     queue = SendQueue(10, 1000)
-    assert all([queue.put(data) for _ in range(count)])
+    assert [queue.put(data) for _ in range(count)] == [True] * count
     assert not queue.put(data) and queue.overflown.is_set()
     assert not queue.put(b"")
     queue.close()

@@ -161,10 +161,10 @@ def test_a_part_of_another_step_and_a_gap_are_refused(tmp_path: Path) -> None:
     moved = replace(states[1], chunks=tuple(c and (3, 0) for c in states[1].chunks))
     with pytest.raises(PeerError, match="torch cannot save it"):
         merged("b", [states[0], moved, states[2]])
+    draft = make_draft(tmp_path, 7, "c")
+    write_outline(draft, states[0])
+    write_part(draft, states[0])
     with pytest.raises(FileNotFoundError, match=r"\.part-1"):
-        draft = make_draft(tmp_path, 7, "c")
-        write_outline(draft, states[0])
-        write_part(draft, states[0])
         merge(draft, WORKERS, Origin(**ORIGIN))
     assert look(tmp_path).newest is None
 

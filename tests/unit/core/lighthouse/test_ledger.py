@@ -26,7 +26,7 @@ class Dumb:
     now: int = 100
     kept: dict[str, list[tuple[Use, int]]] = field(default_factory=lambda: {x: [] for x in SLOTS})
     present: dict[str, tuple[Use, int]] = field(
-        default_factory=lambda: {slot: (Use.ABSENT, 0) for slot in SLOTS}
+        default_factory=lambda: dict.fromkeys(SLOTS, (Use.ABSENT, 0))
     )
     opened: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SLOTS, 100))
 

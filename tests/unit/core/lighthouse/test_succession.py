@@ -40,9 +40,7 @@ def dumb_succeed(case: Case) -> Succession:
     """Ask each question again wherever it comes up, one replica at a time."""
     here = list(case.survivors)
     if not dumb_may_decide(case, here):
-        for replica in case.ready:
-            if replica.was_removed:
-                here.append(replica)
+        here += [replica for replica in case.ready if replica.was_removed]
         if not dumb_may_decide(case, here):
             for waits in (case.finishing, case.departed):
                 if waits:
@@ -86,10 +84,7 @@ def without_ready_that_heal(
     """Drop the ready that must heal at a barred step, if a ready holder makes up for them."""
     if found is None:
         return members
-    rest = []
-    for replica in members:
-        if replica in case.survivors or replica.replica_id in found.donors:
-            rest.append(replica)
+    rest = [r for r in members if r in case.survivors or r.replica_id in found.donors]
     bars = [step for replica in rest for step in replica.bars_at]
     grows = len(rest) > len(case.survivors)
     return rest if found.state.step in bars and grows and len(rest) >= case.needed else members

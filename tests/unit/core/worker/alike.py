@@ -18,8 +18,10 @@ def handle(machine: StepMachine, event: e.Event, now: float) -> list[e.Instructi
                 question = instruction.question
                 entry = machine.look_up(replace(question, cleared=False))
                 assert entry is not None, "it asks about an operation that it does not have"
-                for member in question.members:
-                    events.append(e.OperationAnswered(question, member.replica_id, entry))
+                events += [
+                    e.OperationAnswered(question, member.replica_id, entry)
+                    for member in question.members
+                ]
             elif not isinstance(instruction, e.Launch):
                 instructions.append(instruction)
     return instructions

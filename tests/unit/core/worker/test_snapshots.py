@@ -178,7 +178,8 @@ def vote(
     committed: bool = True,
 ) -> bool:
     """One step's vote, as training/vote.py counts it."""
-    agreed = all([schedule.ballot(now) for schedule in schedules])
+    ballots = [schedule.ballot(now) for schedule in schedules]
+    agreed = all(ballots)
     for schedule in schedules:
         schedule.voted(agreed, step, committed=committed)
     return agreed

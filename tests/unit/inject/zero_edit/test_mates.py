@@ -91,8 +91,8 @@ def test_all_get_what_the_lead_has_got(both: Callable[..., Any]) -> None:
 
 def test_mates_at_different_places_are_told(both: Callable[..., Any]) -> None:
     def work(mates: Mates) -> str:
+        what = "sum" if mates.is_lead else "barrier"
         with pytest.raises(UserError) as caught:
-            what = "sum" if mates.is_lead else "barrier"
             mates.exchange(Peers(), f"train.py:{mates.rank}", what, b"", 1.0)  # type: ignore[arg-type]
         return str(caught.value)
 

@@ -7,6 +7,7 @@ and writes ``bench-out/<name>.json``; ``report`` makes docs/BENCHMARKS.md from t
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from benchmarks import drain as drain_bench
 from benchmarks import goodput as goodput_bench
 from benchmarks import heal as heal_bench

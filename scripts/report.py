@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.process.job import Job  # noqa: E402
+from tests.jobs import Job  # noqa: E402
 from tests.process.test_events import SCRIPT  # noqa: E402
 
 KILLS = 10

@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks.jobs import Job, Line, read, run_job
 from benchmarks.results import Result, Row, Samples
+from tests.jobs import Late
 
 PEERS = ("ftrun", "torchft")
 TRACE_POINTS = 200
@@ -187,7 +188,7 @@ def _end(job: Job) -> list[str]:
     """The last output of each replica; nothing if they do not end."""
     try:
         job.stop()
-    except TimeoutError:
+    except Late:
         return []
     return list(job.ends().values())
 

@@ -8,32 +8,31 @@ Not here: the measurements (recovery.py, join.py, goodput.py …).
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 import psutil
+
+from tests import jobs
+from tests.jobs import Process, free_port, wait
 
 HERE = Path(__file__).parent
 WORKER = HERE / "worker.py"
 BIN = Path(sys.executable).parent
+FTRUN = (str(BIN / "ftrun"),)
 START_TIMEOUT_S = 90.0
 END_TIMEOUT_S = 20.0
 LOOK_S = 0.01
-PORTS = range(10_240, 29_000)
 LINE_BYTES_MAX = 200
 
 
@@ -84,7 +83,7 @@ class Job:
             replicas = range(self.replicas) if who is None else who
             return all(self.processes(r) and _last_step(self.newest(r)) >= step for r in replicas)
 
-        wait(there, timeout_s, f"{self.peer} to commit step {step}")
+        wait(there, f"{self.peer} to commit step {step}", timeout_s)
 
     def pid(self, replica: int) -> int:
         """The process that runs as ``replica`` now."""
@@ -99,11 +98,10 @@ class Job:
 
     def stop(self) -> None:
         """Let all replicas end at one step, and wait until they have."""
-        (self.out / "stop.draft").write_text(f"{self.reached() + 10}\n")
-        (self.out / "stop.draft").rename(self.out / "stop")
+        jobs.write_at_once(self.out / "stop", f"{self.reached() + 10}\n")
         self.stopping.set()
         left = self.replicas - len(self.gone)
-        wait(lambda: len(self.ends()) >= left, END_TIMEOUT_S, f"{self.peer} to end")
+        wait(lambda: len(self.ends()) >= left, f"{self.peer} to end", END_TIMEOUT_S)
 
     def ends(self) -> dict[int, str]:
         """The last output of each replica: its step and a hash of its parameters."""
@@ -130,7 +128,6 @@ def run_job(
     out = Path(tempfile.mkdtemp(prefix=f"bench-{peer}-"))
     job = Job(peer, out, replicas, script=script, preload=preload)
     environment = {
-        **os.environ,
         "BENCH_PEER": peer,
         "BENCH_OUT": str(out),
         "BENCH_PRELOAD": preload,
@@ -155,38 +152,6 @@ def read(path: Path) -> list[Line]:
     return found
 
 
-def wait(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Poll until ``condition`` is true.
-
-    Raises:
-        TimeoutError: it was not within ``timeout_s``.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {timeout_s:g} s for {what}")
-        time.sleep(LOOK_S)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, then SIGKILL."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def free_port() -> int:
-    """A port for a server that cannot bind to 0; outside the range of outgoing connections."""
-    for port in random.sample(PORTS, len(PORTS)):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise RuntimeError(f"all ports of {PORTS} are taken")
-
-
 def _started(path: Path) -> float:
     with open(path) as lines:
         return float((lines.readline().split() or ["0"])[0])
@@ -205,82 +170,44 @@ def _last_step(path: Path) -> int:
 
 @contextmanager
 def _ftrun(job: Job, environment: dict[str, str], nodes: int) -> Iterator[None]:
-    """``ftrun --replicas N worker.py``."""
-    command: list[str | Path] = [BIN / "ftrun", "--replicas", str(job.replicas)]
-    command += ["--max-restarts", "1000"]
-    command += ["--device", "cpu", "--preload", job.preload] if job.preload else []
-    if nodes > 1:
-        with _ftrun_nodes(job, [*command, "--nodes", str(nodes)], environment, nodes):
-            yield
-        return
-    command += ["--log-dir", job.out / "logs", job.script]
-    with open(job.out / "ftrun.log", "wb") as log:
-        process = subprocess.Popen(
-            command, env=environment, cwd=job.out, stdout=log, stderr=subprocess.STDOUT
-        )
-        try:
-            wait(lambda: _lighthouse_of(process) is not None, START_TIMEOUT_S, "the lighthouse")
-            job.lighthouse = _lighthouse_of(process)
-            yield
-            process.wait(30)
-        finally:
-            end(process)
-
-
-@contextmanager
-def _ftrun_nodes(
-    job: Job, command: list[str | Path], environment: dict[str, str], nodes: int
-) -> Iterator[None]:
-    """``ftrun lighthouse`` and an agent for each node."""
-    port, token = free_port(), job.out / "token"
-    own = ["--token-file", token]
-    service = [BIN / "ftrun", "lighthouse", "--bind", f"127.0.0.1:{port}", "--http", "127.0.0.1:0"]
-    service += [*own, "--state-dir", job.out / "lighthouse"]
-    lines = [service]
-    for node in range(nodes):
-        agent = [*command, "--lighthouse", f"127.0.0.1:{port}", *own]
-        lines.append([*agent, "--log-dir", job.out / f"logs{node}", job.script])
+    """``ftrun --replicas N worker.py``; for several nodes a lighthouse and an agent for each."""
+    options = ["--replicas", str(job.replicas), "--max-restarts", "1000"]
+    options += ["--device", "cpu", "--preload", job.preload] if job.preload else []
     with ExitStack() as stack:
-        log = stack.enter_context(open(job.out / "ftrun.log", "wb"))
-        started = []
-        for line in lines:
-            process = subprocess.Popen(line, env=environment, stdout=log, stderr=subprocess.STDOUT)
-            stack.callback(end, process)
-            started.append(process)
-            wait(token.exists, START_TIMEOUT_S, "the lighthouse's token")
-        job.lighthouse = psutil.Process(started[0].pid)
-        job.agents = [process.pid for process in started[1:]]
+        if nodes > 1:
+            house = stack.enter_context(jobs.Lighthouse(job.out, environment=environment))
+            options += ["--nodes", str(nodes), *house.found_by]
+        agents = [
+            stack.enter_context(
+                jobs.Job(
+                    job.out,
+                    job.script,
+                    *options,
+                    program=FTRUN,
+                    environment=environment,
+                    logs=f"logs{node}",
+                )
+            )
+            for node in range(nodes)
+        ]
+        job.agents = [agent.pid for agent in agents]
+        lighthouse = house.pid if nodes > 1 else agents[0].expect_process(jobs.LIGHTHOUSE)
+        job.lighthouse = psutil.Process(lighthouse)
         yield
-        for process in started[1:]:
-            process.wait(30)
-
-
-def _lighthouse_of(process: subprocess.Popen[bytes]) -> psutil.Process | None:
-    for child in psutil.Process(process.pid).children(recursive=True):
-        try:
-            if "ftrun.lighthouse" in child.cmdline():
-                return child
-        except psutil.Error:
-            continue
-    return None
+        for agent in agents:
+            agent.end(30)
 
 
 @contextmanager
-def torchft_lighthouse() -> Iterator[tuple[psutil.Process, int]]:
+def torchft_lighthouse(
+    replicas_min: int = 1, *options: str
+) -> Iterator[tuple[psutil.Process, int]]:
     """A torchft lighthouse with its README's options: the process and its port."""
     port = free_port()
-    options = ["--min_replicas", "1", "--bind", f"[::]:{port}"]
-    options += ["--quorum_tick_ms", "100", "--join_timeout_ms", "10000"]
-    lighthouse = subprocess.Popen(
-        [BIN / "torchft_lighthouse", *options],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "RUST_LOG": "error"},
-    )
-    try:
+    words = [str(BIN / "torchft_lighthouse"), "--min_replicas", str(replicas_min)]
+    words += ["--bind", f"[::]:{port}", "--join_timeout_ms", "10000", *options]
+    with Process(words, Path.cwd(), {**os.environ, "RUST_LOG": "error"}) as lighthouse:
         yield psutil.Process(lighthouse.pid), port
-    finally:
-        end(lighthouse)
 
 
 def start_torchft_group(
@@ -289,9 +216,8 @@ def start_torchft_group(
     replicas: int,
     lighthouse_port: int,
     environment: dict[str, str],
-    log: IO[bytes],
-    directory: Path | None = None,
-) -> subprocess.Popen[bytes]:
+    directory: Path,
+) -> Process:
     """One replica group of one worker, with a store of its own, in ``directory``."""
     own = {
         "REPLICA_GROUP_ID": str(replica),
@@ -303,9 +229,8 @@ def start_torchft_group(
         "MASTER_PORT": str(free_port()),
         "RUST_LOG": "error",
     }
-    command = [sys.executable, "-c", _TORCHFT_MAIN, script]
-    both = {**environment, **own}
-    return subprocess.Popen(command, env=both, cwd=directory, stdout=log, stderr=log)
+    words = [sys.executable, "-c", _TORCHFT_MAIN, str(script)]
+    return Process(words, directory, {**os.environ, **environment, **own})
 
 
 def run_alone(
@@ -317,31 +242,32 @@ def run_alone(
     timeout_s: float,
     *more: str,
 ) -> None:
-    """Run ``script`` under ftrun or torchft to its end; the log is ``out/log``.
+    """Run ``script`` under ftrun or torchft to its end. ``more``: options of ftrun's.
 
-    ``more``: options of ftrun's.
+    Raises:
+        Late: it did not end in time.
     """
-    with open(out / "log", "wb") as log, ExitStack() as stack:
+    with ExitStack() as stack:
+        started: list[Process]
         if peer == "torchft":
-            _, port = stack.enter_context(torchft_lighthouse())
-            processes = [
-                start_torchft_group(script, replica, replicas, port, environment, log)
+            _, port = stack.enter_context(torchft_lighthouse(1, *_TICK))
+            started = [
+                start_torchft_group(script, replica, replicas, port, environment, out)
                 for replica in range(replicas)
             ]
         else:
-            options = ["--replicas", str(replicas), "--max-restarts", "0", *more]
-            command = [BIN / "ftrun", *options, "--log-dir", out / "logs", script]
-            processes = [subprocess.Popen(command, env=environment, stdout=log, stderr=log)]
-        for process in processes:
-            stack.callback(end, process)
-        for process in processes:
-            process.wait(timeout_s)
+            options = ("--replicas", str(replicas), "--max-restarts", "0", *more)
+            started = [jobs.Job(out, script, *options, program=FTRUN, environment=environment)]
+        for process in started:
+            stack.enter_context(process)
+        for process in started:
+            process.end(timeout_s)
 
 
 @contextmanager
 def _torchft(job: Job, environment: dict[str, str], nodes: int) -> Iterator[None]:
     """N groups, each started again when it is dead, without nodes."""
-    with torchft_lighthouse() as (job.lighthouse, port):
+    with torchft_lighthouse(1, *_TICK) as (job.lighthouse, port):
         loops = [
             threading.Thread(target=_keep_running, args=(job, replica, port, environment))
             for replica in range(job.replicas)
@@ -360,18 +286,17 @@ def _torchft(job: Job, environment: dict[str, str], nodes: int) -> Iterator[None
 
 def _keep_running(job: Job, replica: int, port: int, environment: dict[str, str]) -> None:
     while not job.stopping.is_set() and replica not in job.gone:
-        with open(job.out / f"torchft.{replica}.log", "ab") as log:
-            process = start_torchft_group(
-                job.script, replica, job.replicas, port, environment, log, job.out
-            )
-            while process.poll() is None and not job.stopping.wait(LOOK_S):
+        with start_torchft_group(
+            job.script, replica, job.replicas, port, environment, job.out
+        ) as group:
+            while group.process.poll() is None and not job.stopping.wait(LOOK_S):
                 pass
-            try:
-                process.wait(END_TIMEOUT_S if job.stopping.is_set() else None)
-            except subprocess.TimeoutExpired:
-                end(process)
+            if job.stopping.is_set():
+                with suppress(subprocess.TimeoutExpired):
+                    group.process.wait(END_TIMEOUT_S)
 
 
+_TICK = ("--quorum_tick_ms", "100")
 _TORCHFT_MAIN = """
 import importlib, os, runpy, sys
 import torch.distributed as dist

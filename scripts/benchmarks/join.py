@@ -13,8 +13,9 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from benchmarks.jobs import Job, Line, read, run_job, wait
+from benchmarks.jobs import Job, Line, read, run_job
 from benchmarks.results import Result, Row
+from tests.jobs import wait
 
 PEERS = ("ftrun", "torchft")
 TIMEOUT_S = 60.0
@@ -67,7 +68,7 @@ def join_one(
     time.sleep(rng.random() * 0.05)
     began = time.monotonic()
     go.touch()
-    wait(lambda: job.newest(victim).name != before, TIMEOUT_S, "the newcomer")
+    wait(lambda: job.newest(victim).name != before, "the newcomer", TIMEOUT_S)
     job.await_step(1, TIMEOUT_S, {victim})
     job.await_step(job.reached() + calm_steps, TIMEOUT_S)
     commits = [line.when for line in read(job.newest(victim)) if line.committed]

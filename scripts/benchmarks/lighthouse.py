@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
-import subprocess
 import tempfile
 import threading
 import time
@@ -25,9 +23,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks.agents import Agents
-from benchmarks.jobs import BIN, end, free_port, wait
+from benchmarks.jobs import torchft_lighthouse
 from benchmarks.results import Result, Row, Samples
 from ftrun.core.messages import JobSpec
+from tests.jobs import TOKEN, Lighthouse
 
 TIMEOUT_S = 120.0
 HEARTBEAT_TIMEOUT_S = 30.0
@@ -186,20 +185,12 @@ async def _one_death(
 @contextmanager
 def _running_lighthouse() -> Iterator[tuple[psutil.Process, str, str]]:
     """``ftrun lighthouse`` on a fresh directory: the process, its address, the token."""
-    with tempfile.TemporaryDirectory(prefix="bench-lighthouse-") as name:
-        state = Path(name)
-        token_file, address_file = state / "token", state / "address.json"
-        command = [BIN / "ftrun", "lighthouse", "--bind", "127.0.0.1:0", "--state-dir", state]
-        with open(state / "log", "wb") as log:
-            process = subprocess.Popen(
-                [*command, "--token-file", token_file], stdout=log, stderr=subprocess.STDOUT
-            )
-        try:
-            wait(address_file.exists, START_TIMEOUT_S, "the lighthouse")
-            address = json.loads(address_file.read_text())
-            yield psutil.Process(address["pid"]), address["grpc"], token_file.read_text().strip()
-        finally:
-            end(process)
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-lighthouse-") as name,
+        Lighthouse(Path(name), "--http", "127.0.0.1:0") as found,
+    ):
+        token = (found.directory / TOKEN).read_text().strip()
+        yield psutil.Process(found.pid), found.address, token
 
 
 def _load() -> str:
@@ -224,21 +215,13 @@ def _torchft_rounds_ms(replicas: int) -> list[float]:
 
     Its clients are Rust: their threads run beside Python's in this process.
     """
-    port = free_port()
-    options = ["--min_replicas", str(replicas), "--bind", f"[::]:{port}"]
-    server = subprocess.Popen(
-        [BIN / "torchft_lighthouse", *options, "--join_timeout_ms", "10000"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "RUST_LOG": "error"},
-    )
     barrier = threading.Barrier(replicas + 1)
-    threads = [
-        threading.Thread(target=_torchft_replica, args=(i, port, barrier), daemon=True)
-        for i in range(replicas)
-    ]
     samples = []
-    try:
+    with torchft_lighthouse(replicas) as (_, port):
+        threads = [
+            threading.Thread(target=_torchft_replica, args=(i, port, barrier), daemon=True)
+            for i in range(replicas)
+        ]
         for thread in threads:
             thread.start()
         for _ in range(TORCHFT_ROUNDS):
@@ -248,8 +231,6 @@ def _torchft_rounds_ms(replicas: int) -> list[float]:
             samples.append((time.perf_counter() - began) * 1e3)
         for thread in threads:
             thread.join(TIMEOUT_S)
-    finally:
-        end(server)
     return samples[1:]  # the first round differs: all replicas are new
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.jobs import BIN, end, wait
+from benchmarks.jobs import BIN
 from benchmarks.results import Result, Row, Samples
+from tests.jobs import Command, wait
 
 PEERS = {"ftrun": ("--standby", "1"), "ftrun without": ()}
 PAUSE_S = 1.0
@@ -56,19 +56,13 @@ def measure(kills: int, rounds: int) -> Result:
 
 
 def _job(options: tuple[str, ...], kills: int) -> list[float]:
-    with tempfile.TemporaryDirectory() as directory:
-        out = Path(directory)
+    with tempfile.TemporaryDirectory() as name:
+        out = Path(name)
         script = out / "script.py"
         script.write_text(SCRIPT)
-        process = subprocess.Popen(
-            [BIN / "ftrun", "--log-dir", out / "logs", *options, script, out],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.STDOUT,
-        )
-        try:
+        words = (str(BIN / "ftrun"), "--log-dir", str(out / "logs"), *options, str(script), name)
+        with Command(out, words):
             return [_kill(out, restart) for restart in range(kills)]
-        finally:
-            end(process)
 
 
 def _kill(out: Path, restart: int) -> float:
@@ -82,6 +76,6 @@ def _kill(out: Path, restart: int) -> float:
 
 def _first(out: Path, restart: int) -> tuple[int, float]:
     path = out / f"first.{restart}"
-    wait(path.exists, TIMEOUT_S, f"life {restart}")
+    wait(path.exists, f"life {restart}", TIMEOUT_S)
     pid, when = path.read_text().split()
     return int(pid), float(when)

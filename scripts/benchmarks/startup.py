@@ -16,8 +16,9 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.jobs import BIN, end, wait
+from benchmarks.jobs import BIN
 from benchmarks.results import Result, Row, Samples
+from tests.jobs import Command, wait
 
 PEERS = ("ftrun", "torchrun")
 WORKERS = 2
@@ -86,26 +87,19 @@ def _help_ms(peer: str) -> float:
 
 
 def _start(peer: str, kind: str) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as directory:
-        out = Path(directory)
+    with tempfile.TemporaryDirectory() as name:
+        out = Path(name)
         script = out / "script.py"
         script.write_text(SCRIPTS[kind])
         began = time.monotonic()
-        process = subprocess.Popen(
-            [*_command(peer, kind, out), script, out],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            wait(lambda: len(_firsts(out)) >= WORKERS, TIMEOUT_S, f"{peer}'s workers")
+        with Command(out, (*_command(peer, kind, out), str(script), name)) as command:
+            wait(lambda: len(_firsts(out)) >= WORKERS, f"{peer}'s workers", TIMEOUT_S)
             firsts = _firsts(out)
-            agent, everything = _memory_mib(process.pid, set(firsts))
+            agent, everything = _memory_mib(command.pid, set(firsts))
             stopped = time.monotonic()
             (out / "stop").touch()
-            process.wait(TIMEOUT_S)
+            command.process.wait(TIMEOUT_S)
             ended = time.monotonic()
-        finally:
-            end(process)
     return {
         "first": 1000 * (max(first for first, _ in firsts.values()) - began),
         "ready": 1000 * (max(ready for _, ready in firsts.values()) - began),
@@ -115,12 +109,12 @@ def _start(peer: str, kind: str) -> dict[str, float]:
     }
 
 
-def _command(peer: str, kind: str, out: Path) -> list[str | Path]:
+def _command(peer: str, kind: str, out: Path) -> tuple[str, ...]:
     """DDP over both workers is one replica group of two."""
     if peer == "ftrun":
         many = "--workers-per-replica" if kind else "--replicas"
-        return [BIN / "ftrun", many, str(WORKERS), "--log-dir", out / "logs"]
-    return [BIN / "torchrun", "--standalone", "--nproc-per-node", str(WORKERS)]
+        return (str(BIN / "ftrun"), many, str(WORKERS), "--log-dir", str(out / "logs"))
+    return (str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(WORKERS))
 
 
 def _firsts(out: Path) -> dict[int, tuple[float, float]]:

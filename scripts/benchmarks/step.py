@@ -9,7 +9,6 @@ memory, for all alike.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import statistics
 import tempfile
@@ -163,7 +162,6 @@ def _run(peer: str, model: Model, start: int, marks: bool = False) -> Seen:
     out = Path(tempfile.mkdtemp(prefix=f"bench-step-{peer}-"))
     names = (PLAIN, peer) if start % 2 == 0 else (peer, PLAIN)
     environment = {
-        **os.environ,
         "BENCH_PEER": peer,
         "BENCH_OUT": str(out),
         "BENCH_ORDER": ",".join(names),

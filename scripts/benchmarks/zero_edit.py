@@ -9,17 +9,15 @@ block, and a ratio that of two neighbouring ones.
 from __future__ import annotations
 
 import json
-import os
 import socket
 import statistics
-import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.jobs import BIN, end
+from benchmarks.jobs import BIN
 from benchmarks.results import Result, Row
+from tests.jobs import Command
 
 FORMS = ("ftrun", "explicit")
 REPLICAS = 2
@@ -132,31 +130,19 @@ def _blocks() -> dict[str, list[tuple[float, float]]]:
                 if block < WARM_UP // BLOCK_STEPS + BLOCKS:
                     _await(workers[form], peek=True)
         for job in jobs:
-            job.wait(TIMEOUT_S)
+            job.process.wait(TIMEOUT_S)
         return {form: _mean_of_replicas(directory, form) for form in FORMS}
 
 
-@contextmanager
-def _job(form: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _job(form: str, directory: Path) -> Command:
     first, body = ("import ftrun", EXPLICIT) if form == "explicit" else ("", UNMODIFIED)
     source = SCRIPT.replace("FIRST", first).replace("FORM", body)
     script = directory / f"of_{form}.py"
     script.write_text(source.replace("NAME", form).replace("TIMEOUT", str(TIMEOUT_S)))
     numbers = [str(n) for n in (BLOCK_STEPS, WARM_UP, BLOCKS)]
-    process = subprocess.Popen(
-        [
-            *(BIN / "ftrun", "--device", "cpu", "--replicas", str(REPLICAS)),
-            *("--log-dir", directory / f"logs-{form}", script, *numbers, directory),
-        ],
-        env={**os.environ, "XDG_STATE_HOME": str(directory / form)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        yield process
-    finally:
-        end(process)
+    options = ("--device", "cpu", "--replicas", str(REPLICAS), "--log-dir", f"logs-{form}")
+    words = (str(BIN / "ftrun"), *options, str(script), *numbers, str(directory))
+    return Command(directory, words, {"XDG_STATE_HOME": str(directory / form)})
 
 
 def _await(workers: list[socket.socket], *, peek: bool = False) -> None:

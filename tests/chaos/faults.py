@@ -19,8 +19,8 @@ from pathlib import Path
 from ftrun import linux
 from tests.chaos.job import HEARTBEAT_TIMEOUT_S, Job
 from tests.chaos.network import Network
-from tests.chaos.processes import wait
 from tests.chaos.proxy import BACKWARD, FORWARD, Proxy
+from tests.jobs import wait, write_at_once
 
 TRAP_S = 90.0
 LIGHTHOUSE_BACK_S = 90.0
@@ -175,9 +175,7 @@ def _second(place: str) -> Callable[[Stage], Effect]:
 
 def _set_trap(job: Job, replica: str, place: str) -> None:
     job.tell(f"a trap for replica {replica}: {place}")
-    draft = job.out / f"draft.{replica}"
-    draft.write_text(place)
-    draft.rename(job.out / f"trap.{replica}")
+    write_at_once(job.out / f"trap.{replica}", place)
 
 
 def _await_traps(job: Job) -> None:
@@ -255,7 +253,7 @@ def _kill_service(stage: Stage, lose: bool) -> None:
     job = stage.job
     assert job.service is not None
     _signal(stage, job.service.pid, signal.SIGKILL, "the lighthouse")
-    job.service.wait(10)
+    job.service.kill()
     if lose:
         shutil.rmtree(job.service_dir)
         job.tell("the lighthouse's state directory is lost")
@@ -276,7 +274,7 @@ def _node(stage: Stage) -> Effect:
         raise Nobody("the other agent's replicas are struck already")
     stage.struck |= set(there)
     _signal(stage, job.agents[index].pid, signal.SIGKILL, f"agent {index} of {sorted(there)}")
-    job.agents[index].wait(10)
+    job.agents[index].kill()
     job.lost_agents.add(index)
     return Effect(set(there.values()), set(there))
 

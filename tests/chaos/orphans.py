@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun.agent import sweep
-from tests.chaos.job import REPOSITORY
-from tests.chaos.processes import Family, Late, command, wait
+from tests.jobs import FTRUN, THIS_TREE, Command, Late, wait
 
 START_S = 180.0
 GONE_S = 5.0
@@ -79,25 +75,21 @@ class Row:
 
 @dataclass(frozen=True)
 class _Running:
-    launcher: subprocess.Popen[bytes]
-    family: Family
+    launcher: Command
     worker: int
-
-    def spawner(self) -> int:
-        return self.family.titled("ftrun spawner")[0]
 
 
 def _signal_launcher(number: signal.Signals) -> Callable[[_Running], None]:
-    return lambda running: running.launcher.send_signal(number)
+    return lambda running: running.launcher.signal(number)
 
 
 def _kill_spawner(running: _Running) -> None:
-    os.kill(running.spawner(), signal.SIGKILL)
+    os.kill(running.launcher.spawner(), signal.SIGKILL)
 
 
 def _kill_both(running: _Running) -> None:
-    spawner = running.spawner()
-    running.launcher.kill()
+    spawner = running.launcher.spawner()
+    running.launcher.signal(signal.SIGKILL)
     os.kill(spawner, signal.SIGKILL)
 
 
@@ -139,54 +131,36 @@ def end_one(
     case: str, strike: Callable[[_Running], None], launcher: str, within_s: float = GONE_S
 ) -> Row:
     """One case with one launcher."""
-    with tempfile.TemporaryDirectory(prefix="orphans-") as name:
-        directory = Path(name)
-        running = _start(launcher, directory)
-        try:
-            rows = running.family.rows()
-            strike(running)
-            gone_s, who = _count(running, within_s)
-            return Row(case, launcher, len(rows), len(who), gone_s, tuple(who))
-        finally:
-            running.launcher.kill()
-            running.launcher.wait(10)
-            sweep.kill_all(running.family.rows, GONE_S)
+    with (
+        tempfile.TemporaryDirectory(prefix="orphans-") as name,
+        _start(launcher, Path(name)) as command,
+    ):
+        running = _Running(command, _worker(launcher, Path(name)))
+        rows = command.family.rows()
+        strike(running)
+        gone_s, who = _count(command, within_s)
+        return Row(case, launcher, len(rows), len(who), gone_s, tuple(who))
 
 
-def _count(running: _Running, within_s: float) -> tuple[float | None, list[str]]:
+def _count(command: Command, within_s: float) -> tuple[float | None, list[str]]:
     """When the last process ended, or the commands of those that are left."""
     try:
-        began = time.monotonic()
-        wait(lambda: not running.family.rows(), "the family to be gone", within_s)
-        return time.monotonic() - began, []
+        return wait(lambda: not command.family.rows(), "the family to be gone", within_s), []
     except Late:
-        running.launcher.poll()
-        return None, [command(row.pid)[:40] for row in running.family.rows()]
+        return None, [title[:40] for title in command.family.titles().values()]
 
 
-def _start(launcher: str, directory: Path) -> _Running:
+def _start(launcher: str, directory: Path) -> Command:
     script = directory / "family.py"
     script.write_text(FAMILY)
-    options = {
-        "ftrun": [sys.executable, "-m", "ftrun", "--max-restarts", "0", "--grace", "2"],
-        "torchrun": [str(BIN / "torchrun"), "--nproc-per-node", "1", "--shutdown-timeout", "2"],
+    words = {
+        "ftrun": (*FTRUN, "--max-restarts", "0", "--grace", "2"),
+        "torchrun": (str(BIN / "torchrun"), "--nproc-per-node", "1", "--shutdown-timeout", "2"),
     }
-    with open(directory / "output", "wb") as output:
-        process = subprocess.Popen(
-            [*options[launcher], str(script)],
-            cwd=directory,
-            env={
-                **os.environ,
-                "ORPHANS_OUT": str(directory),
-                "XDG_STATE_HOME": str(directory / "state"),
-                "TMPDIR": str(directory),
-                "PYTHONPATH": str(REPOSITORY),
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    family = Family(f"ORPHANS_OUT={directory}")
+    more = {**THIS_TREE, "ORPHANS_OUT": str(directory)}
+    return Command(directory, (*words[launcher], str(script)), more)
+
+
+def _worker(launcher: str, directory: Path) -> int:
     wait(lambda: list(directory.glob("up.*")), f"{launcher}'s worker", START_S)
-    worker = int(next(directory.glob("up.*")).name.rsplit(".", 1)[1])
-    return _Running(process, family, worker)
+    return int(next(directory.glob("up.*")).name.rsplit(".", 1)[1])

@@ -18,7 +18,8 @@ from pathlib import Path
 from ftrun import linux
 from tests.chaos.job import END_S, GONE_S, Job
 from tests.chaos.journal import last_step
-from tests.chaos.processes import vital_signs, wait
+from tests.chaos.processes import vital_signs
+from tests.jobs import wait
 
 REPLICAS = 3
 RETURN_S = 60.0

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.job import FTRUN, Job, assert_one_state_per_lineage
+from tests.e2e.job import Job, assert_one_state_per_lineage
+from tests.jobs import ask
 
 
 def chaos(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [FTRUN, "chaos", *options],
-        env={**os.environ, "XDG_STATE_HOME": str(directory / "state")},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    return ask(directory, "chaos", *options)
 
 
 def test_without_a_job_it_says_so(tmp_path: Path) -> None:
@@ -37,8 +30,8 @@ def test_without_a_job_it_says_so(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_workers_of_a_running_job_die_and_are_replaced(tmp_path: Path) -> None:
     with Job(tmp_path, "--replicas", "3", "--max-restarts", "100") as job:
-        job.wait_members(3)
-        before = job.pids()
+        job.await_members(3)
+        before = job.members()
         assert "has replicas 0, 1, 2" in chaos(tmp_path, "--only-replica", "7").stderr
         done = chaos(
             tmp_path, "--mtbf", "0.2s", "--kills", "3", "--seed", "3", "--only-replica", "1"
@@ -49,8 +42,8 @@ def test_workers_of_a_running_job_die_and_are_replaced(tmp_path: Path) -> None:
         assert kills[0][1] == str(before["1", "0"])
         assert len(re.findall("its replacement is a member after", done.stdout)) == len(kills)
         assert re.search(rf"{len(kills)} kills in .*; {len(kills)} replaced, after", done.stdout)
-        job.wait_members(3)
-        after = job.pids()
+        job.await_members(3)
+        after = job.members()
         assert (after["0", "0"], after["2", "0"]) == (before["0", "0"], before["2", "0"])  # P4
-        assert job.stop() == 75
+        assert job.drain() == 75
     assert_one_state_per_lineage(job)

@@ -29,23 +29,23 @@ def assert_no_hang(tmp_path: Path, timeout_s: float, then: str) -> None:
     script.write_text(f"{ONE_STEP}{then}print('done', flush=True)\n")
     with Job(tmp_path, "--hang-timeout", str(timeout_s), script=script) as job:
         assert job.end() == 0
-        assert "done" in job.text()
-        assert "hangs" not in job.text()
+        assert "done" in job.output
+        assert "hangs" not in job.output
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_workers_that_all_hang_at_once_are_replaced(tmp_path: Path) -> None:
     with Job(tmp_path, "--replicas", "2", "--hang-timeout", str(TIMEOUT_S)) as job:
-        job.wait_members(2)
-        before = job.pids()
+        job.await_members(2)
+        before = job.members()
         for pid in before.values():
             os.kill(pid, signal.SIGSTOP)
-        job.wait_text(r"hangs: it has answered nothing for \d+ s, though asked")
-        job.wait(lambda: not set(before.values()) & set(job.processes()), "end of who hangs")
-        job.wait_members(2)
-        job.wait_steps(5)
-        assert job.stop() == 75
+        job.expect(r"hangs: it has answered nothing for \d+ s, though asked")
+        job.until(lambda: not set(before.values()) & set(job.pids()), "end of who hangs")
+        job.await_members(2)
+        job.await_steps(5)
+        assert job.drain() == 75
     assert_one_state_per_lineage(job)
 
 

@@ -7,13 +7,13 @@ import os
 import random
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.job import FTRUN, Job, assert_one_state_per_lineage, hashes
+from tests.e2e.job import Job, assert_one_state_per_lineage, hashes
+from tests.jobs import Lighthouse, ask
 
 HEARTBEAT_S = 1.0
 """Of the default --heartbeat-timeout of 5 s."""
@@ -23,17 +23,17 @@ pytestmark = pytest.mark.timeout(1200)
 
 def test_a_killed_worker_is_replaced_and_heals(tmp_path: Path) -> None:
     with Job(tmp_path, "--replicas", "3") as job:
-        job.wait_members(3)
-        before = job.pids()
+        job.await_members(3)
+        before = job.members()
         os.kill(before["1", "0"], signal.SIGKILL)
-        job.wait(lambda: job.pids().get(("1", "0"), before["1", "0"]) != before["1", "0"], "rejoin")
-        after = job.pids()
+        job.await_successor(("1", "0"), before)
+        after = job.members()
         assert job.finish() == 0
     assert {after["0", "0"], after["2", "0"]} == {before["0", "0"], before["2", "0"]}  # P4
     assert len(hashes(job)) == 3 and len(set(hashes(job))) == 1
     assert_one_state_per_lineage(job)
-    assert re.search(r"replica 1 \(pid \d+\) died: SIGKILL. Restart 1 of 10", job.text())
-    assert re.search(r"Replica 1 healed from replicas? [02]", job.text())
+    assert re.search(r"replica 1 \(pid \d+\) died: SIGKILL. Restart 1 of 10", job.output)
+    assert re.search(r"Replica 1 healed from replicas? [02]", job.output)
 
 
 def test_a_job_that_fails_everywhere_before_a_step_ends_at_once(tmp_path: Path) -> None:
@@ -42,48 +42,45 @@ def test_a_job_that_fails_everywhere_before_a_step_ends_at_once(tmp_path: Path) 
     with Job(tmp_path, "--replicas", "2", script=script) as job:
         assert job.end() == 1
     words = "all 2 replicas failed before the first step: ValueError: no such data set"
-    assert words in job.text()
+    assert words in job.output
 
 
 @pytest.mark.slow
 def test_ten_kills_in_one_run(tmp_path: Path) -> None:
     rng = random.Random(7)
     with Job(tmp_path, "--replicas", "3", "--max-restarts", "100") as job:
-        job.wait_members(3)
+        job.await_members(3)
         for _ in range(10):
-            before = job.pids()
+            before = job.members()
             victim = rng.choice(sorted(before))
             os.kill(before[victim], signal.SIGKILL)
-            job.wait(lambda v=victim, b=before: job.pids().get(v, b[v]) != b[v], "rejoin")  # type: ignore[misc]
-            others = {k: pid for k, pid in job.pids().items() if k != victim}
+            job.await_successor(victim, before)
+            others = {k: pid for k, pid in job.members().items() if k != victim}
             assert others == {k: pid for k, pid in before.items() if k != victim}  # P4
-            job.wait_steps(3)
-        assert job.stop() == 75
+            job.await_steps(3)
+        assert job.drain() == 75
     assert_one_state_per_lineage(job)
 
 
 def test_a_step_asks_the_lighthouse_nothing(tmp_path: Path) -> None:
     """The steady state makes no call. Heartbeats are the agents' and depend on time alone."""
     with Job(tmp_path, "--replicas", "2", E2E_STEP_S="0.001") as job:
-        job.wait_members(2)
-        job.wait_steps(5)
+        job.await_members(2)
+        job.await_steps(5)
         began, before = time.monotonic(), _received(tmp_path)
-        job.wait_steps(200)
+        job.await_steps(200)
         after = _received(tmp_path)
         assert {k: n for k, n in after.items() if k != "Heartbeat"} == {
             k: n for k, n in before.items() if k != "Heartbeat"
         }
         heartbeats = after.get("Heartbeat", 0) - before.get("Heartbeat", 0)
         assert heartbeats <= (time.monotonic() - began) / HEARTBEAT_S + 1
-        assert job.stop() == 75
+        assert job.drain() == 75
 
 
 def _received(directory: Path) -> dict[str, int]:
     """Counts of the messages that the job's lighthouse has received, by kind."""
-    environment = {**os.environ, "XDG_STATE_HOME": str(directory / "state")}
-    told = subprocess.run(
-        [FTRUN, "status", "--json"], env=environment, capture_output=True, text=True, timeout=120
-    )
+    told = ask(directory, "status", "--json")
     assert told.returncode == 0, told.stderr
     received = json.loads(told.stdout)["messages_received"]
     assert isinstance(received, dict)
@@ -93,11 +90,11 @@ def _received(directory: Path) -> dict[str, int]:
 @pytest.mark.slow
 def test_two_die_at_once(tmp_path: Path) -> None:
     with Job(tmp_path, "--replicas", "4") as job:
-        job.wait_members(4)
-        pids = job.pids()
+        job.await_members(4)
+        pids = job.members()
         os.kill(pids["0", "0"], signal.SIGKILL)
         os.kill(pids["2", "0"], signal.SIGKILL)
-        job.wait(lambda: len(set(job.pids().values()) - set(pids.values())) == 2, "both back")
+        job.until(lambda: len(set(job.members().values()) - set(pids.values())) == 2, "both back")
         assert job.finish() == 0
     assert len(set(hashes(job))) == 1
     assert_one_state_per_lineage(job)
@@ -106,15 +103,15 @@ def test_two_die_at_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_training_outlives_the_lighthouse(tmp_path: Path) -> None:
     with Job(tmp_path, "--replicas", "2") as job:
-        job.wait_members(2)
-        os.kill(job.find("ftrun.lighthouse"), signal.SIGKILL)
-        job.wait_steps(10)
-        job.wait_text("The lighthouse is back and knows")
-        before = job.pids()
+        job.await_members(2)
+        os.kill(job.lighthouse(), signal.SIGKILL)
+        job.await_steps(10)
+        job.expect("The lighthouse is back and knows")
+        before = job.members()
         os.kill(before["0", "0"], signal.SIGKILL)
-        job.wait(lambda: job.pids().get(("0", "0"), before["0", "0"]) != before["0", "0"], "heal")
-        assert job.pids()["1", "0"] == before["1", "0"]
-        assert job.stop() == 75
+        job.await_successor(("0", "0"), before)
+        assert job.members()["1", "0"] == before["1", "0"]
+        assert job.drain() == 75
     assert_one_state_per_lineage(job)
 
 
@@ -122,28 +119,28 @@ def test_training_outlives_the_lighthouse(tmp_path: Path) -> None:
 @pytest.mark.parametrize("victims", [["agent"], ["spawner"], ["agent", "spawner"]])
 def test_nothing_is_left_of_a_job_whose_guards_die(tmp_path: Path, victims: list[str]) -> None:
     with Job(tmp_path, "--replicas", "2") as job:
-        job.wait_members(2)
-        pids = {"agent": job.process.pid, "spawner": job.find("ftrun spawner")}
+        job.await_members(2)
+        pids = {"agent": job.pid, "spawner": job.spawner()}
         for victim in victims:
             os.kill(pids[victim], signal.SIGKILL)
         job.process.wait(60)
-        job.wait_gone()
+        assert job.left() == []
 
 
 @pytest.mark.slow
 def test_groups_of_two_workers(tmp_path: Path) -> None:
     with Job(tmp_path, "--replicas", "2", "--workers-per-replica", "2") as job:
-        job.wait_members(2, 2)
-        before = job.pids()
+        job.await_members(2, 2)
+        before = job.members()
         os.kill(before["1", "1"], signal.SIGKILL)
-        job.wait(lambda: job.pids().get(("1", "0"), before["1", "0"]) != before["1", "0"], "rejoin")
-        job.wait_members(2, 2)
-        after = job.pids()
+        job.await_successor(("1", "0"), before)
+        job.await_members(2, 2)
+        after = job.members()
         assert job.finish() == 0
     assert (after["0", "0"], after["0", "1"]) == (before["0", "0"], before["0", "1"])  # P4
     assert after["1", "0"] != before["1", "0"]  # the whole group restarts
     assert_one_state_per_lineage(job)
-    texts = job.text()
+    texts = job.output
     for rank in "01":
         ends = re.findall(rf"\[\d\.{rank}\] hash ([0-9a-f]+)", texts)
         assert len(ends) == 2 and len(set(ends)) == 1
@@ -155,10 +152,10 @@ def test_a_death_in_mid_step_costs_the_survivors_no_step(tmp_path: Path, workers
     options = ("--replicas", "3", "--workers-per-replica", workers)
     with Job(tmp_path, *options, E2E_STEPS="120", E2E_DIES="1@50") as job:
         assert job.end() == 0
-    assert job.text().count("died: SIGKILL. Restart 1 of") == 1
+    assert job.output.count("died: SIGKILL. Restart 1 of") == 1
     for replica in "02":
         for rank in range(int(workers)):
-            assert f"[{replica}.{rank}] uncommitted 0" in job.text()  # S7: it was repaired
+            assert f"[{replica}.{rank}] uncommitted 0" in job.output  # S7: it was repaired
     assert len(set(hashes(job))) == int(workers)  # each rank has weights of its own
     assert_one_state_per_lineage(job)
 
@@ -166,10 +163,10 @@ def test_a_death_in_mid_step_costs_the_survivors_no_step(tmp_path: Path, workers
 @pytest.mark.slow
 def test_synchronous_quorum_heals_before_the_forward_pass(tmp_path: Path) -> None:
     with Job(tmp_path, "--replicas", "2", E2E_SYNC="1") as job:
-        job.wait_members(2)
-        before = job.pids()
+        job.await_members(2)
+        before = job.members()
         os.kill(before["0", "0"], signal.SIGKILL)
-        job.wait(lambda: job.pids().get(("0", "0"), before["0", "0"]) != before["0", "0"], "rejoin")
+        job.await_successor(("0", "0"), before)
         assert job.finish() == 0
     assert len(set(hashes(job))) == 1
     assert_one_state_per_lineage(job)
@@ -177,34 +174,18 @@ def test_synchronous_quorum_heals_before_the_forward_pass(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_two_agents_share_the_slots_and_take_over(tmp_path: Path) -> None:
-    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
-    lighthouse = subprocess.Popen(
-        [FTRUN, "lighthouse", "--bind", "127.0.0.1:0", "--state-dir", str(tmp_path / "lh")],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert lighthouse.stdout is not None
-        address = re.search(r"agents (\S+),", lighthouse.stdout.readline())
-        assert address is not None
-        options = ("--lighthouse", address.group(1), "--replicas", "4", "--nodes", "2")
-        options += ("--job-id", "two")
+    with Lighthouse(tmp_path) as lighthouse:
+        options = (*lighthouse.found_by, "--replicas", "4", "--nodes", "2", "--job-id", "two")
         with Job(tmp_path, *options, name="a") as one, Job(tmp_path, *options, name="b") as two:
-            one.wait_members(4)
-            survivors = {k for k, pid in one.pids().items() if _agent_of(pid) == one.process.pid}
+            one.await_members(4)
+            survivors = {k for k, pid in one.members().items() if _agent_of(pid) == one.pid}
             assert len(survivors) == 2
-            two.process.kill()
-            one.wait(lambda: len(one.pids()) == 2, "the other agent's workers to be gone")
-            one.wait_steps(5)
-            one.wait_members(4)  # its slots are taken over
-            assert one.stop() == 75
+            two.kill()
+            one.until(lambda: len(one.members()) == 2, "the other agent's workers to be gone")
+            one.await_steps(5)
+            one.await_members(4)  # its slots are taken over
+            assert one.drain() == 75
         assert_one_state_per_lineage(one)
-    finally:
-        lighthouse.kill()
-        lighthouse.wait()
-        if lighthouse.stdout is not None:
-            lighthouse.stdout.close()
 
 
 def _agent_of(pid: int) -> int:
@@ -223,13 +204,13 @@ def test_unlike_shapes_are_named_before_weights_are_touched(tmp_path: Path) -> N
     with Job(tmp_path, *options, E2E_ODD="1") as job:
         code = job.end()
     assert code not in (0, None)
-    assert re.search(r"0\.weight: 9x16 here, 8x16 at", job.text()), job.text()
+    assert re.search(r"0\.weight: 9x16 here, 8x16 at", job.output), job.output
 
 
 @pytest.mark.slow
 def test_a_stopped_job_leaves_at_one_boundary(tmp_path: Path) -> None:
     with Job(tmp_path, "--replicas", "3", "--grace", "100") as job:
-        job.wait_members(3)
-        assert job.stop() == 75
+        job.await_members(3)
+        assert job.drain() == 75
     last = {records[-1] for records in job.records().values()}
     assert len(last) == 1, last

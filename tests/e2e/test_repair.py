@@ -30,11 +30,11 @@ def run(directory: Path, modes: tuple[str, ...], replicas: int = 3, **more: str)
     options = ("--replicas", str(replicas), "--max-restarts", "100")
     more = {"E2E_MODES": ",".join(modes), **more}
     with Job(directory, *options, script=SCRIPT, **more) as job:
-        assert job.end() == 0, job.text()
-    assert len(hashes(job)) == replicas and len(set(hashes(job))) == 1, job.text()
+        assert job.end() == 0, job.output
+    assert len(hashes(job)) == replicas and len(set(hashes(job))) == 1, job.output
     assert_one_state_per_lineage(job)
-    waits = re.findall(r"Restart \d+ of \d+ in [^.]*", job.text())
-    assert not waits, (waits, job.text())  # a replica that has trained is started again at once
+    waits = re.findall(r"Restart \d+ of \d+ in [^.]*", job.output)
+    assert not waits, (waits, job.output)  # a replica that has trained is started again at once
     return job
 
 
@@ -53,7 +53,7 @@ def assert_no_step_is_lost(job: Job, replica: str) -> None:
     steps = [step for step, _, _ in records]
     assert steps == sorted(steps)
     for step in set(range(1, steps[-1] + 1)) - set(steps):
-        assert re.search(rf"Replica {replica} healed from [^:]+: step {step},", job.text()), step
+        assert re.search(rf"Replica {replica} healed from [^:]+: step {step},", job.output), step
         assert any(step == at for found in job.records().values() for at, _, _ in found), step
 
 
@@ -76,21 +76,21 @@ def repaired(mode: str) -> dict[str, list[str]]:
 def test_a_death_in_the_middle_of_a_step_is_repaired(tmp_path: Path) -> None:
     job = run(tmp_path, FEW)
     for mode in FEW:
-        assert verdicts(job, mode) == repaired(mode), (mode, job.text())  # S7
+        assert verdicts(job, mode) == repaired(mode), (mode, job.output)  # S7
     for replica in "01":
         assert_no_step_is_lost(job, replica)
-    deaths = re.findall(r"replica 2 \(pid \d+\) died: SIGKILL", job.text())
+    deaths = re.findall(r"replica 2 \(pid \d+\) died: SIGKILL", job.output)
     # A survivor that healed over the step of a death has not repaired it: the next step is tried.
-    healed = re.findall(r"Replica [01] healed from", job.text())
+    healed = re.findall(r"Replica [01] healed from", job.output)
     more = len(healed) + committed_alone(job)
-    assert len(FEW) <= len(deaths) <= len(FEW) + more, (job.records(), job.text())
+    assert len(FEW) <= len(deaths) <= len(FEW) + more, (job.records(), job.output)
 
 
 @pytest.mark.slow
 def test_in_every_other_kind_of_training_as_well(tmp_path: Path) -> None:
     job = run(tmp_path, MORE)
     for mode in MORE:
-        assert verdicts(job, mode) == repaired(mode), (mode, job.text())
+        assert verdicts(job, mode) == repaired(mode), (mode, job.output)
     for replica in "01":
         assert_no_step_is_lost(job, replica)
 

@@ -45,45 +45,45 @@ class Resume:
 
 def saved(job: Job) -> list[int]:
     """The steps that this run has saved, in order."""
-    return [int(step) for step in re.findall(r"\] saved step (\d+)\n", job.text())]
+    return [int(step) for step in re.findall(r"\] saved step (\d+)\n", job.output)]
 
 
 def assert_resumed(job: Job, *steps: int) -> None:
     """All replicas have begun at the same one of ``steps``; 0: there was no file."""
-    found = re.findall(r"\] resumed at step (\d+)\n", job.text())
+    found = re.findall(r"\] resumed at step (\d+)\n", job.output)
     if steps == (0,):
-        assert not found, job.text()
+        assert not found, job.output
         return
-    assert len(found) == REPLICAS and len(set(found)) == 1 and int(found[0]) in steps, job.text()
-    assert f"from step {found[0]} on" in job.text()
-    assert "healed" not in job.text()  # all hold the same
+    assert len(found) == REPLICAS and len(set(found)) == 1 and int(found[0]) in steps, job.output
+    assert f"from step {found[0]} on" in job.output
+    assert "healed" not in job.output  # all hold the same
 
 
 def assert_left(job: Job) -> None:
     """Both have left at a boundary, the last step is saved, and no line reads like a failure."""
-    steps = re.findall(r"replica \d: drained, (\d+) steps, .* exit status 75", job.text())
-    assert steps == [str(saved(job)[-1])] * REPLICAS, job.text()
-    assert "training begins again" not in job.text()
-    assert "no other has room" not in job.text()
+    steps = re.findall(r"replica \d: drained, (\d+) steps, .* exit status 75", job.output)
+    assert steps == [str(saved(job)[-1])] * REPLICAS, job.output
+    assert "training begins again" not in job.output
+    assert "no other has room" not in job.output
 
 
 def final(job: Job) -> str:
     """The hash of all replicas' final parameters."""
-    found = re.findall(r"parameters ([0-9a-f]{16})", job.text())
-    assert len(found) == REPLICAS and len(set(found)) == 1, job.text()
+    found = re.findall(r"parameters ([0-9a-f]{16})", job.output)
+    assert len(found) == REPLICAS and len(set(found)) == 1, job.output
     return found[0]
 
 
 def kill_all(job: Job) -> None:
     """SIGKILL to every process at once, the guards first, so that nothing saves or cleans up."""
     job.process.kill()
-    for pid in job.processes():
+    for pid in job.pids():
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue  # a guard was faster
     job.process.wait()
-    job.wait_gone()
+    assert job.left() == []
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,11 @@ def test_a_job_that_is_stopped_goes_on_to_the_very_same_parameters(
     begins = [0]  # where the next run may begin
     for name in stops:
         with resume.run() as job:
-            job.wait(lambda j=job: saved(j), "checkpoint")  # type: ignore[misc]
+            job.until(lambda j=job: saved(j), "checkpoint")  # type: ignore[misc]
             if name == "SIGKILL":
                 kill_all(job)
             else:
-                job.process.send_signal(signal.Signals[name])
+                job.signal(signal.Signals[name])
                 assert job.end() == EXIT_CODES[name]
                 assert_left(job)
             assert_resumed(job, *begins)
@@ -130,14 +130,14 @@ def test_a_writer_that_is_killed_heals_and_another_one_writes(tmp_path: Path) ->
     """Its replacement finds a file older than its peers, and takes their state instead."""
     resume = Resume(tmp_path)
     with resume.run() as job:
-        job.wait(lambda: saved(job), "checkpoint")
-        writer = re.findall(r"\[(\d)\.0\] saved step", job.text())[0]
-        os.kill(job.find(rf"worker {writer}\.0"), signal.SIGKILL)
-        job.wait_text(rf"\[{writer}\.0\] resumed at step")
-        job.wait_text(rf"Replica {writer} healed")
+        job.until(lambda: saved(job), "checkpoint")
+        writer = re.findall(r"\[(\d)\.0\] saved step", job.output)[0]
+        os.kill(job.worker(int(writer)), signal.SIGKILL)
+        job.expect(rf"\[{writer}\.0\] resumed at step")
+        job.expect(rf"Replica {writer} healed")
         before = len(saved(job))
-        job.wait(lambda: len(saved(job)) >= before + 2, "more checkpoints")
-        assert job.stop() == EXIT_CODES["SIGTERM"]
+        job.until(lambda: len(saved(job)) >= before + 2, "more checkpoints")
+        assert job.drain() == EXIT_CODES["SIGTERM"]
         steps = saved(job)
         assert steps == sorted(steps), steps  # never back
         assert_left(job)

@@ -20,19 +20,19 @@ STILL_S = 4.0
 def test_workers_of_a_stopped_agent_stop_committing_and_go_on_with_it(tmp_path: Path) -> None:
     options = ("--replicas", "2", "--isolation-limit", str(LIMIT_S), "--heartbeat-timeout", "4")
     with Job(tmp_path, *options) as job:
-        job.wait_members(2)
-        before = job.pids()
-        job.process.send_signal(signal.SIGSTOP)
+        job.await_members(2)
+        before = job.members()
+        job.signal(signal.SIGSTOP)
         stopped_at = time.time()
-        job.wait(lambda: time.time() - last_commit(job) >= STILL_S, "end of the commits")
+        job.until(lambda: time.time() - last_commit(job) >= STILL_S, "end of the commits")
         # Within the limit they train on alone; a tick of the link later at the latest they do not,
         # but for what a slow machine had begun by then.
         assert last_commit(job) < stopped_at + LIMIT_S + STILL_S
-        job.process.send_signal(signal.SIGCONT)
-        job.wait(lambda: last_commit(job) > stopped_at + LIMIT_S + STILL_S, "commits again")
-        job.wait_steps(5)
-        assert job.pids() == before
-        assert job.stop() == 75
+        job.signal(signal.SIGCONT)
+        job.until(lambda: last_commit(job) > stopped_at + LIMIT_S + STILL_S, "commits again")
+        job.await_steps(5)
+        assert job.members() == before
+        assert job.drain() == 75
     assert_one_state_per_lineage(job)
 
 
@@ -46,17 +46,17 @@ def last_commit(job: Job) -> float:
 def test_a_machine_that_stands_still_for_a_while_loses_nobody(tmp_path: Path) -> None:
     """A host that was suspended finds all its peers overdue, and none of them is at fault."""
     with Job(tmp_path, "--replicas", "2", "--heartbeat-timeout", "5") as job:
-        job.wait_members(2)
-        before, pids = job.pids(), list(job.processes())
+        job.await_members(2)
+        before, pids = job.members(), list(job.pids())
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         time.sleep(12.0)  # the fault: so long nothing runs
         for pid in reversed(pids):
             os.kill(pid, signal.SIGCONT)
-        job.wait_steps(10)
-        assert job.pids() == before
-        assert job.stop() == 75
-    text = job.text()
+        job.await_steps(10)
+        assert job.members() == before
+        assert job.drain() == 75
+    text = job.output
     assert text.count("in quorum") == 1, text
     assert text.count("has left") == text.count("has left: drained") == 2, text
     assert_one_state_per_lineage(job)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.process.job import Job
+from tests.jobs import Job
 
 SCRIPT = Path(__file__).resolve().parent / "scripts" / "train.py"
 FORMS = ("local", "plain", "streaming", "buckets", "quantised")

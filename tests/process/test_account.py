@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun import clock
-from tests.process.job import Job
+from tests.jobs import Job
 from tests.process.test_incidents import TRAIN
 
 STOPPED_S = 4.0

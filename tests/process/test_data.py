@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.job import Job
+from tests.jobs import Job
 from tests.process.sampled import SCRIPT, UNMODIFIED, Lines, parameters
 
 EPOCHS, SAMPLES = 3, 203

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.core.lighthouse.status import AccountStatus
-from tests.process.job import Job
+from tests.jobs import Job
 
 pytestmark = pytest.mark.timeout(300)
 DOCS = Path(__file__).parents[2] / "docs" / "EVENTS.md"

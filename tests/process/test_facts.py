@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.process.job import Job
+from tests.jobs import Job
 from tests.process.test_nodes import MODEL
 from tests.process.test_operators import CPU, command
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.job import Job
+from tests.jobs import Job
 
 FAILS_WITH_PROGRESS = """
 import os, socket

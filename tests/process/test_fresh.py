@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.job import Job, command_of
+from tests.jobs import Job, command_of
 
 STANDBY_TITLE = "ftrun standby-"
 
@@ -92,7 +92,7 @@ def test_workers_and_replacements_are_as_fresh_as_a_new_interpreter(tmp_path: Pa
 
 
 def standbys(job: Job) -> set[int]:
-    return {pid for pid in job.pids() if command_of(pid).startswith(STANDBY_TITLE.encode())}
+    return {pid for pid in job.pids() if command_of(pid).startswith(STANDBY_TITLE)}
 
 
 def test_a_standby_that_dies_is_replaced_and_none_outlives_its_spawner(tmp_path: Path) -> None:

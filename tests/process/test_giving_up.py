@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.job import Job
+from tests.jobs import Job
 
 TRAIN = """
 import ctypes, os, pathlib, sys, time

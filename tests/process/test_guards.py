@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftrun import linux
-from tests.process.job import Job
+from tests.jobs import Job
 
 FAMILY = """
 import multiprocessing, os, signal, subprocess, sys

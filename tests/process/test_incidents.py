@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ftrun.core.incident_words import block
-from tests.process.job import Job
+from tests.jobs import Job
 
 TRAIN = """
 import ctypes, os, pathlib, signal, sys, time

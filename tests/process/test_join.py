@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.process.job import Job
+from tests.jobs import Job
 
 SCRIPT = """
 import json, os, pathlib, sys, time

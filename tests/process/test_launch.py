@@ -12,7 +12,7 @@ import pytest
 
 import ftrun
 from ftrun.errors import UserError
-from tests.process.job import Job
+from tests.jobs import THIS_TREE, Command
 
 HEAD = """
 import asyncio, os, signal, sys, threading, time
@@ -26,26 +26,22 @@ def go(function, *args, **settings):
 """
 
 
-class Program(Job):
+class Program(Command):
     """A Python program that launches; at the end of the ``with`` nothing of it may be left."""
 
     def __init__(
         self, directory: Path, source: str, *, guarded: bool = True, args: tuple[str, ...] = ()
     ) -> None:
-        self.directory = directory
         self.script = directory / "program.py"
         body = textwrap.dedent(source)
         definitions, _, main = body.partition("# main\n")
         if guarded:
             main = 'if __name__ == "__main__":\n' + textwrap.indent(main, "    ")
         self.script.write_text(HEAD + definitions + main)
-        self.logs = directory / "logs"
-        self._mark = os.urandom(8).hex()
-        words = [sys.executable, "-u", str(self.script), *args]
-        self.process = self._start(words, {"PYTHONPATH": str(Path(__file__).parents[2])})
-        self.output = ""
+        words = (sys.executable, "-u", str(self.script), *args)
+        super().__init__(directory, words, THIS_TREE)
 
-    def kill(self, pid: int) -> None:
+    def kill_worker(self, pid: int) -> None:
         """SIGKILL a worker."""
         assert pid in self.pids()
         os.kill(pid, signal.SIGKILL)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.job import Job
+from tests.jobs import Job
 from tests.process.test_operators import COMMAND_S, CPU, STEPS, assert_lost_no_step, command
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.process.job import Job
+from tests.jobs import Job
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120.0

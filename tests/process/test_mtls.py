@@ -16,7 +16,7 @@ import pytest
 
 from ftrun import clock
 from ftrun.certs import write_certificates
-from tests.process.job import START_S, Job
+from tests.jobs import START_S, Job
 from tests.unit.checkpoint.asking import WAIT_S, Caller
 
 WAITS = """

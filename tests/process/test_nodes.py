@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.job import Job
+from tests.jobs import Job
 from tests.process.test_two_agents import serving
 
 MODEL = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.agent import numa
-from tests.process.job import Job
+from tests.jobs import Job
 
 BOUND = """
 import os, signal, torch

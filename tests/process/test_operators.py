@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.process.job import Job
+from tests.jobs import Job
 from tests.process.test_nodes import MODEL
 from tests.process.test_two_agents import listening
 

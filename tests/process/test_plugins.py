@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.job import Job
+from tests.jobs import Job
 
 PLUGINS = '''
 import logging, os

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.job import Job
+from tests.jobs import Job
 
 OWN_LINE = "Got goaway [2]"
 SETTINGS, PING, GOAWAY, INTERNAL_ERROR = 4, 6, 7, 2

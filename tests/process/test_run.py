@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 from ftrun import linux
 from ftrun.agent.late_status import STATUS_LATE_S, STATUS_LOOKS
 from ftrun.core.agent.ending import ECHO_S
-from tests.process.job import Job
+from tests.jobs import Job
 
 HELLO = """
 import multiprocessing, os, sys, threading
@@ -125,7 +124,7 @@ def test_who_has_ended_well_is_not_failed_for_a_spawner_that_cannot_say(tmp_path
         os.kill(spawner, signal.SIGSTOP)
         os.kill(worker, signal.SIGUSR1)
         job.until(lambda: linux.status_of_zombie(worker) == 0, "ended")
-        select.select([job.process.stdout], [], [], STATUS_LATE_S * (STATUS_LOOKS + 4))
+        job.prints_more(len(job.output), STATUS_LATE_S * (STATUS_LOOKS + 4))
         os.kill(spawner, signal.SIGCONT)
         assert job.end() == 0
         assert "replica 0: finished" in job.output

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.descriptors import descriptors_needed
-from tests.process.job import Job
+from tests.jobs import Job
 
 WAITS = """
 import resource, signal

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.job import Job
+from tests.jobs import Job
 
 TIMED = """
 import os, threading

@@ -238,7 +238,7 @@ def _await_steps(where: Path, count: int, timeout_s: float = 120.0, name: str = 
 
 
 def test_a_script_without_a_manager_is_told(tmp_path: Path) -> None:
-    from tests.process.job import Job
+    from tests.jobs import Job
 
     with Job(
         tmp_path, "print('hello')\n", "--device", "cpu", "--snapshot", str(tmp_path / "s")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.job import Job
+from tests.jobs import Job
 from tests.process.test_operators import CPU, STEPS
 from tests.process.tmux_window import Tmux
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ftrun import clock
-from tests.process.job import Job
+from tests.jobs import Job
 
 pytestmark = pytest.mark.timeout(300)
 SCRIPT = """

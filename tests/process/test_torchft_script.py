@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.job import Job
+from tests.jobs import Job
 
 SCRIPT = """
 import enum, hashlib, importlib.util, os, signal

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.process.job import Job
+from tests.jobs import Job
 from tests.process.test_events import SCRIPT
 
 pytestmark = pytest.mark.timeout(300)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ftrun import clock
-from tests.process.job import START_S, Job
+from tests.jobs import START_S, Job
 
 WAITS = """
 import os, signal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.process.job import Job
+from tests.jobs import Job
 
 UNLIKE = """
 import os, pathlib, torch, ftrun

@@ -8,7 +8,7 @@ import pytest
 
 from ftrun.core.version import PROTOCOL_VERSION
 from ftrun.errors import ExitCode
-from tests.process.job import Job
+from tests.jobs import Job
 from tests.process.test_two_agents import serving
 
 NEWER = f"""

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 import ftrun
-from tests.process.job import Job
+from tests.jobs import Job
 
 pytestmark = pytest.mark.slow
 

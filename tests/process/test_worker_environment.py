@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.job import free_port
-from tests.process.job import Job
+from tests.jobs import Job, free_port
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 180.0

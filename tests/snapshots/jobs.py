@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ftrun import clock
 from ftrun.snapshots.directory import snapshots
-from tests.process.job import Job
+from tests.jobs import Job
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 EVERY_S = 8.0

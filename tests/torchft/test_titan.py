@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.job import Job
+from tests.jobs import Job
 
 pytestmark = [
     pytest.mark.timeout(600),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from tests.process.job import Job
+from tests.jobs import Job
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 """At a free port, because other tests run beside this one."""

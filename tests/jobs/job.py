@@ -1,0 +1,196 @@
+"""A job that really runs: ftrun as a child process, its processes, its logs, and its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from ftrun import clock
+from tests.jobs.family import GONE_S, Family
+from tests.jobs.process import LOOK_S, ROOT, START_S, Process
+
+ASK_S = 400.0
+HOUSE, TOKEN = "lighthouse", "token"
+FTRUN = (sys.executable, "-m", "ftrun")
+LIGHTHOUSE = f"{sys.executable} -m ftrun.lighthouse"
+THIS_TREE = {"PYTHONPATH": str(ROOT)}
+
+
+class Command(Process):
+    """A command and all processes that it starts: at the end of the ``with`` none may be left.
+
+    Args:
+        directory: of its files; also its working directory.
+        words: the command.
+        environment: more than the tests' own.
+        family: to which its processes belong; by default one of their own.
+        session: as ``Process`` has it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        words: tuple[str, ...],
+        environment: dict[str, str] | None = None,
+        *,
+        family: Family | None = None,
+        session: bool = False,
+    ) -> None:
+        self.directory = directory
+        self.family = family or Family()
+        super().__init__(
+            list(words),
+            directory,
+            {
+                **os.environ,
+                "XDG_STATE_HOME": str(directory / "state"),
+                "TMPDIR": str(directory),
+                **(environment or {}),
+                **self.family.environment,
+            },
+            session=session,
+        )
+
+    def close(self) -> None:
+        """Kill the command and all processes that are left of it, and close its output."""
+        self.kill()
+        self.family.kill_all()
+        super().close()
+
+    def pids(self) -> list[int]:
+        """Pids of every running process of the job."""
+        return [row.pid for row in self.family.rows()]
+
+    def worker(self, replica_id: int, group_rank: int = 0) -> int:
+        """The pid of a running worker, by its title."""
+        return self.titled(f"ftrun worker {replica_id}.{group_rank}: ")
+
+    def spawner(self) -> int:
+        """The spawner's pid."""
+        return self.titled("ftrun spawner")
+
+    def stores(self) -> int:
+        """The store process's pid."""
+        return self.titled("ftrun stores")
+
+    def lighthouse(self) -> int:
+        """The embedded lighthouse's pid."""
+        return self.titled(LIGHTHOUSE)
+
+    def titled(self, pattern: str, but: int = 0) -> int:
+        """The pid of the process whose title begins with ``pattern``, and which is not ``but``."""
+        for pid, title in self.family.titles().items():
+            if pid != but and re.match(pattern, title):  # killed, and perhaps not dead yet
+                return pid
+        raise AssertionError(f"no process {pattern!r} in:\n{self.output}")
+
+    def expect_process(self, pattern: str, timeout_s: float = START_S, but: int = 0) -> int:
+        """Wait until there is such a process; returns its pid."""
+        deadline = clock.now() + timeout_s
+        while True:
+            try:
+                return self.titled(pattern, but)
+            except AssertionError:
+                if clock.now() >= deadline:
+                    raise
+                self.prints_more(len(self.output), LOOK_S)
+
+    def left(self, within_s: float = GONE_S) -> list[int]:
+        """The pids of the job that are still there after ``within_s``."""
+        return self.family.left(within_s)
+
+
+class Lighthouse(Command):
+    """``ftrun lighthouse OPTIONS``, ready.
+
+    ``address``, ``http``: where agents and the status find it. ``found_by``: the options for that.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *options: str,
+        bind: str = "127.0.0.1:0",
+        within: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+        family: Family | None = None,
+        session: bool = False,
+    ) -> None:
+        files = ("--token-file", str(directory / TOKEN), "--state-dir", str(directory / HOUSE))
+        words = (*within, *FTRUN, "lighthouse", "--bind", bind, *files, *options)
+        more = {**THIS_TREE, **(environment or {})}
+        super().__init__(directory, words, more, family=family, session=session)
+        try:
+            self.expect(r"lighthouse ready: .*")
+        except AssertionError:
+            self.close()
+            raise
+        said = re.search(r"agents (\S+), status https?://([^/\s]+)", self.output)
+        assert said is not None, self.output
+        self.address, self.http = said[1], said[2]
+        self.found_by = found_at(directory, self.address)
+
+
+class Job(Command):
+    """``ftrun OPTIONS SCRIPT``.
+
+    Args:
+        directory: of the job, with its logs and its state.
+        script: a file, or the text of one.
+        options: of ftrun's.
+        args: of the script's.
+        within: a prefix command that starts the rest of the line with fewer resources.
+        program: an installed ftrun; by default the one of the tests' own environment.
+        environment, family, session: as ``Command`` has them.
+        logs: the name of the directory of its logs; several agents of one job have one each.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        script: str | Path,
+        *options: str,
+        args: tuple[str, ...] = (),
+        within: tuple[str, ...] = (),
+        program: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+        family: Family | None = None,
+        session: bool = False,
+        logs: str = "logs",
+    ) -> None:
+        self.logs = directory / logs
+        self.script = script if isinstance(script, Path) else directory / "script.py"
+        if isinstance(script, str):
+            self.script.write_text(script)
+        own = ("--log-dir", str(self.logs), "--job-id", "job", "--prefix")
+        words = (*within, *(program or FTRUN), *own, *options, str(self.script), *args)
+        more = {**({} if program else THIS_TREE), **(environment or {})}
+        super().__init__(directory, words, more, family=family, session=session)
+
+    def log(self, replica_id: int, restart: int, group_rank: int = 0) -> str:
+        """One worker's log file."""
+        path = self.logs / "job" / f"replica_{replica_id}" / f"rank_{group_rank}"
+        return (path / f"{restart}.log").read_text()
+
+
+def found_at(directory: Path, address: str) -> tuple[str, ...]:
+    """The options by which an agent finds the lighthouse of this directory."""
+    return ("--lighthouse", address, "--token-file", str(directory / TOKEN))
+
+
+def ask(directory: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Another command of ftrun's to its end, for the jobs of this directory."""
+    state = {"XDG_STATE_HOME": str(directory / "state"), "COLUMNS": "110"}
+    return subprocess.run(
+        [*FTRUN, *words],
+        env={**os.environ, **THIS_TREE, **state, **environment},
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=ASK_S,
+        check=False,
+    )

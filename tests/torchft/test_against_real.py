@@ -123,6 +123,31 @@ def test_a_random_life_has_the_same_quorums(seed: int) -> None:
     assert any(found != "timeout" for found in outcomes)
 
 
+def test_a_replica_waits_since_its_newest_call() -> None:
+    """Also when that call is given up: second_call.txt in tests/transcripts/torchft.
+
+    One that lives does not join. The first call alone would be waited for until second 4.
+    """
+    for module in (real, ours):
+        server = module.LighthouseServer(
+            "[::]:0", 1, join_timeout_ms=4000, heartbeat_timeout_ms=60_000
+        )
+        clients = [real.LighthouseClient(server.address(), SOON) for _ in range(3)]
+        clients[0].heartbeat("absent")
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(clients[0].quorum, "twice", SOON)
+            time.sleep(2.0)  # the time between the calls is what is measured
+            newest = time.monotonic()
+            with pytest.raises(TimeoutError):
+                clients[1].quorum("twice", timedelta(seconds=0.5))
+            other = pool.submit(clients[2].quorum, "other", SOON)
+            names = [member.replica_id for member in first.result(60.0).participants]
+            assert time.monotonic() - newest >= 3.9, module
+            assert names == ["other", "twice"]
+            assert other.result(60.0).quorum_id == 1
+        server.shutdown()
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_managers_make_the_same_of_a_quorum(seed: int) -> None:
     """All four pairs of manager and client: the same fields, for each rank of each group."""

@@ -1,7 +1,8 @@
 """A second lighthouse of torchft's, as dumb as can be: no pruning, no short cuts, all from scratch.
 
 It follows the list of rules line by line, keeps every heartbeat for ever, and looks at everything
-after every event. Not here: what it is compared with.
+after every event. A replica waits since its newest call, also when that call has been given up:
+torchft's lighthouse keeps one moment a replica. Not here: what it is compared with.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ class DumbLighthouse:
 
     settings: QuorumSettings
     heartbeats: dict[str, float] = field(default_factory=dict)
-    calls: list[tuple[int, QuorumMember, float]] = field(default_factory=list)
+    calls: list[tuple[int, QuorumMember]] = field(default_factory=list)
+    since: dict[str, float] = field(default_factory=dict)
     last: list[str] | None = None
     quorum_id: int = 0
     answers: dict[int, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
@@ -30,7 +32,8 @@ class DumbLighthouse:
     def join(self, call: int, member: QuorumMember, now: float) -> None:
         """A call."""
         self.heartbeats[member.replica_id] = now
-        self.calls.append((call, member, now))
+        self.calls.append((call, member))
+        self.since[member.replica_id] = now
         self.look(now)
 
     def leave(self, call: int, now: float) -> None:
@@ -42,10 +45,10 @@ class DumbLighthouse:
         """Is there a quorum?"""
         timeout_s = self.settings.heartbeat_timeout_s
         healthy = [name for name, at in self.heartbeats.items() if now - at < timeout_s]
-        joined: dict[str, tuple[QuorumMember, float]] = {}
-        for _, member, since in self.calls:
+        joined: dict[str, QuorumMember] = {}
+        for _, member in self.calls:
             if member.replica_id in healthy:
-                joined[member.replica_id] = (member, since)
+                joined[member.replica_id] = member
         members = self._decide(joined, healthy, now)
         if not members:
             return
@@ -54,19 +57,20 @@ class DumbLighthouse:
             self.quorum_id += 1
         self.last = names
         waiting = []
-        for call, member, _ in self.calls:
+        for call, member in self.calls:
             if member.replica_id in names:
                 self.answers[call] = (self.quorum_id, tuple(names))
             else:
-                waiting.append((call, member, now))
+                waiting.append((call, member))
+                self.since[member.replica_id] = now
         self.calls = waiting
 
     def _decide(
-        self, joined: dict[str, tuple[QuorumMember, float]], healthy: list[str], now: float
+        self, joined: dict[str, QuorumMember], healthy: list[str], now: float
     ) -> list[QuorumMember] | None:
         if not joined:
             return None
-        members = [joined[name][0] for name in sorted(joined)]
+        members = [joined[name] for name in sorted(joined)]
         if self.last is not None:
             if any(member.shrink_only for member in members):
                 members = [member for member in members if member.replica_id in self.last]
@@ -76,7 +80,7 @@ class DumbLighthouse:
             return None
         if len(joined) <= len(healthy) // 2:
             return None
-        first = min(since for _, since in joined.values())
+        first = min(self.since[name] for name in joined)
         if len(joined) < len(healthy) and now - first < self.settings.join_timeout_s:
             return None
         return members

@@ -7,6 +7,7 @@ not import each other. Not here: the options (commands/), what the agent does (a
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -133,14 +134,14 @@ def _job_file(settings: RunSettings) -> tuple[Callable[[str, Path], None], Calla
         cert, key, ca = (str(path or "") for path in (tls.cert, tls.key, tls.ca))
         job = RunningJob(
             settings.job_id, http, os.getpid(), log_dir, str(token_file), started, cert, key, ca,
-            birth=birth_mark(os.getpid()),
+            birth=birth_mark(os.getpid()), host=socket.gethostname(),
         )  # fmt: skip
         write_job(job)
 
     def withdraw() -> None:
         job = read_job(settings.job_id)
         # Another agent of the job on this machine may have replaced the file.
-        if job is not None and job.pid == os.getpid():
+        if job is not None and job.birth == birth_mark(os.getpid()):
             remove_job(settings.job_id)
 
     return announce, withdraw

@@ -117,8 +117,8 @@ class Session:
             )
         if not self._agent.lives:
             raise UserError(
-                f"The agent of job {self._job.job_id} (pid {self._job.pid}) does not run here any "
-                "more, or an older ftrun has started it. Nothing was killed."
+                f"The agent of job {self._job.job_id} (pid {self._job.pid}, on {self._job.host}) "
+                "does not run on this machine. Nothing was killed."
             )
         whom = "a random worker" if only is None else f"a worker of replica {only}"
         self._print(

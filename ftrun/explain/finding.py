@@ -91,7 +91,7 @@ def _named(job_id: str, query: Query) -> Found:
     asked = _ask(job, query)
     if asked is not None:
         return asked
-    return _from_logs(job_id, Path(job.log_dir), may_go_on=agent_lives(job))
+    return _from_logs(job_id, Path(job.log_dir), may_go_on=agent_lives(job) is not False)
 
 
 def _by_news(log_dir: Path) -> list[str]:
@@ -123,7 +123,7 @@ def _ask(job: RunningJob, query: Query) -> Found | None:
     """The lighthouse's own table; None: it does not answer, and the log directory has to do."""
     tls = query.tls or job.tls
     token_file = query.token_file or Path(job.token_file)
-    if not token_file.exists():
+    if not (job.is_reachable and token_file.exists()):
         return None  # an embedded lighthouse's token ends with its agent
     try:
         tls.check_client()

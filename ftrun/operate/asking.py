@@ -147,11 +147,11 @@ class Asker:
             ) from error
 
     def _agent_lives(self) -> bool | None:
-        """Whether the job's agent on this machine does; None: the job is not one of here."""
+        """Whether the job's agent on this machine does; None: the job is of another machine."""
         if self._query.job_id is None or self._query.lighthouse is not None:
             return None
         try:
             job = read_job(self._query.job_id)
         except UserError:
             return False
-        return job is not None and agent_lives(job)
+        return False if job is None else agent_lives(job)

@@ -1,5 +1,7 @@
 """``ftrun ps``: all jobs of this user on this machine, each with its lighthouse's status.
 
+Jobs of other machines that share the home directory are named, and asked where they can be reached.
+
 Not here: the jobs' files (status/jobs.py), the details of one job (``ftrun status``).
 """
 
@@ -15,7 +17,14 @@ from ftrun.core.lighthouse.status import Status
 from ftrun.errors import ExitCode, FtrunError
 from ftrun.protocol.auth import load_token
 from ftrun.status.client import fetch_status
-from ftrun.status.jobs import RunningJob, remove_job, running_jobs, stale_jobs
+from ftrun.status.jobs import (
+    RunningJob,
+    job_file,
+    jobs_elsewhere,
+    remove_job,
+    running_jobs,
+    stale_jobs,
+)
 from ftrun.status.words import plain
 
 ANSWER_S = 3.0
@@ -33,7 +42,7 @@ class JobLine:
 
 def show_jobs(out: TextIO | None = None, *, as_json: bool = False) -> int:
     """Print one line per job; remove, and name, the files of jobs whose agents were killed."""
-    jobs = running_jobs()
+    jobs = [*running_jobs(), *jobs_elsewhere()]
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
         lines = list(pool.map(_ask, jobs))
     stale = [job.job_id for job in stale_jobs()]
@@ -43,13 +52,18 @@ def show_jobs(out: TextIO | None = None, *, as_json: bool = False) -> int:
         found = {"jobs": [_view(line) for line in lines], "removed": stale}
         print(json.dumps(found, indent=2), file=out)
         return ExitCode.OK
-    print(_table(lines) if lines else "No job runs on this machine.", file=out)
+    if not any(line.job.is_here for line in lines):
+        print("No job runs on this machine.", file=out)
+    if lines:
+        print(_table(lines), file=out)
     for job_id in stale:
         print(f"{plain(job_id)}: its agent was killed; its file is removed now.", file=out)
     return ExitCode.OK
 
 
 def _ask(job: RunningJob) -> JobLine:
+    if not job.is_reachable:
+        return JobLine(job, None, f"its lighthouse listens on the loopback of {job.host} only")
     try:
         token = load_token(Path(job.token_file))
         return JobLine(job, fetch_status(job.http, token, tls=job.tls, timeout_s=ANSWER_S))
@@ -61,6 +75,7 @@ def _view(line: JobLine) -> dict[str, object]:
     job, status = line.job, line.status
     view: dict[str, object] = {
         "job": job.job_id,
+        "host": job.host,
         "pid": job.pid,
         "started": job.started,
         "log_dir": job.log_dir,
@@ -83,7 +98,7 @@ def _training(status: Status) -> int:
 
 
 def _table(lines: list[JobLine]) -> str:
-    rows = [("JOB", "PID", "REPLICAS", "STEP", "RESTARTS", "SINCE (UTC)", "LOGS")]
+    rows = [("JOB", "HOST", "PID", "REPLICAS", "STEP", "RESTARTS", "SINCE (UTC)", "LOGS")]
     for line in lines:
         job, status = line.job, line.status
         facts = ("?", "?", "?")
@@ -91,7 +106,7 @@ def _table(lines: list[JobLine]) -> str:
             of = f"{_training(status)} of {status['job']['replicas']}"
             facts = (of, str(status["step"]), str(status["restarts"]))
         since = job.started.partition("+")[0].replace("T", " ")
-        rows.append((job.job_id, str(job.pid), *facts, since, job.log_dir))
+        rows.append((job.job_id, job.host, str(job.pid), *facts, since, job.log_dir))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     text = [
         "  ".join(
@@ -99,5 +114,17 @@ def _table(lines: list[JobLine]) -> str:
         ).rstrip()
         for row in rows
     ]
-    text += [f"{plain(x.job.job_id)}: {plain(x.why)}" for x in lines if x.status is None]
+    text += [_why(line) for line in lines if line.status is None]
     return "\n".join(text)
+
+
+def _why(line: JobLine) -> str:
+    """Why a job has no figures, and what to do about the file of another machine."""
+    words = f"{plain(line.job.job_id)}: {plain(line.why)}"
+    if line.job.is_here:
+        return words
+    return (
+        f"{words}. Its agent was started on {plain(line.job.host)}, or on this machine before its "
+        "last boot; whether it still runs is not known here. If it does not, remove "
+        f"{plain(str(job_file(line.job)))}"
+    )

@@ -15,7 +15,7 @@ from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.auth import default_token_path, load_token
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 from ftrun.status.client import fetch_status
-from ftrun.status.jobs import RunningJob, jobs_dir, read_job, running_jobs
+from ftrun.status.jobs import RunningJob, jobs_dir, jobs_elsewhere, read_job, running_jobs
 from ftrun.status.words import plain
 
 JOBS_SHOWN_MAX = 20
@@ -77,10 +77,11 @@ def find_lighthouse(query: StatusQuery, command: str = "ftrun status") -> tuple[
 
 
 def find_job(job_id: str | None, command: str = "ftrun status") -> RunningJob:
-    """The job of that id on this machine, or the only one that runs here.
+    """The job of that id, of this machine first, or the only one that runs here.
 
     Raises:
-        UserError: there is no such job, or ``command`` got no id and there are several.
+        UserError: there is no such job, or it can be asked on its own machine only, or ``command``
+            got no id and there are several.
     """
     if job_id is not None:
         job = read_job(job_id)
@@ -89,12 +90,21 @@ def find_job(job_id: str | None, command: str = "ftrun status") -> RunningJob:
                 f"No job {job_id} runs on this machine (looked in {jobs_dir()}). For one that "
                 "runs elsewhere, give its lighthouse's HTTP address: --lighthouse HOST:PORT"
             )
+        if not job.is_reachable:
+            raise UserError(
+                f"Job {job_id} was started on {job.host}, and its lighthouse can be reached from "
+                f"there only. Run `{command} {job_id}` on {job.host}."
+            )
         return job
     found = running_jobs()
     if not found:
+        others = ", ".join(
+            f"{job.job_id} on {job.host}" for job in jobs_elsewhere()[:JOBS_SHOWN_MAX]
+        )
         raise UserError(
             f"No job runs on this machine (looked in {jobs_dir()}). For one that runs elsewhere, "
             "give its lighthouse's HTTP address: --lighthouse HOST:PORT"
+            + (f", or its id, if it is one of these: {others}" if others else "")
         )
     if len(found) > 1:
         raise UserError(_which_one(found, command))

@@ -202,10 +202,11 @@ class Source:
     def _ending(self, before: Picture, query: StatusQuery) -> OutcomeStatus | None:
         """How the job has ended; None: it may still run."""
         known = before.job or (None if query.job_id is None else read_job(query.job_id))
-        if known is None or agent_lives(known):
+        lives = None if known is None else agent_lives(known)
+        if known is None or lives:
             return None
         found = _exit_of(Path(known.log_dir), known)
-        if found is not None:
+        if found is not None or lives is None:
             return found
         words = f"its ftrun on this machine (pid {known.pid}) was killed, and left no word why"
         return {"exit_code": -1, "reason": words}

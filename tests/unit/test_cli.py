@@ -13,7 +13,7 @@ import pytest
 
 from ftrun.cli import OTHER_COMMANDS, means_a_run
 from ftrun.commands.app import app
-from ftrun.status.jobs import RunningJob, birth_mark, write_job
+from ftrun.status.jobs import RunningJob, birth_mark, jobs_dir, write_job
 
 COLUMNS = "250"
 """A temporary directory's path fits in one line of a table."""
@@ -214,7 +214,7 @@ def test_the_shell_completes_running_jobs(tmp_path: Path, command: str) -> None:
         ("eval", birth_mark(me)),
     ):
         job = RunningJob(job_id, "h:1", me, "", "", "2026-01-01T00:00:00", birth=birth)
-        write_job(job, tmp_path / "ftrun" / "jobs")
+        write_job(job, tmp_path / "ftrun" / "jobs" / jobs_dir().name)
     state = {"XDG_STATE_HOME": str(tmp_path)}
     assert set(complete(f"ftrun {command} ", **state)) == {"train-1", "eval"}
     assert complete(f"ftrun {command} tr", **state) == ["train-1"]

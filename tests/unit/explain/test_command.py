@@ -12,7 +12,7 @@ import pytest
 from ftrun.errors import UserError
 from ftrun.explain.command import explain
 from ftrun.explain.finding import Query
-from ftrun.status.jobs import RunningJob, birth_mark, write_job
+from ftrun.status.jobs import RunningJob, birth_mark, jobs_dir, write_job
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def at(path: Path, time: int) -> None:
 
 def running(tmp_path: Path, job_id: str, log_dir: Path, *, lives: bool = True) -> None:
     """The file of a job whose agent is this process; its lighthouse does not answer."""
-    mark = birth_mark(os.getpid()) if lives else "gone"
+    mark = birth_mark(os.getpid()) if lives else f"{jobs_dir().name}/0"
     job = RunningJob(
         job_id, "127.0.0.1:1", os.getpid(), str(log_dir / job_id), str(tmp_path / "none"), "2030",
         birth=mark,

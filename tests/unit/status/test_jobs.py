@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,15 @@ import pytest
 from ftrun.errors import UserError
 from ftrun.status.jobs import (
     RunningJob,
+    agent_lives,
     birth_mark,
+    job_file,
     jobs_dir,
+    jobs_elsewhere,
     read_job,
     remove_job,
     running_jobs,
+    stale_jobs,
     write_job,
 )
 
@@ -34,6 +37,7 @@ def test_a_job_is_written_read_and_removed(tmp_path: Path) -> None:
     assert read_job("job-1", tmp_path / "jobs") == JOB
     assert os.listdir(tmp_path / "jobs") == ["job-1.json"]
     remove_job("job-1", tmp_path / "jobs")
+    assert os.listdir(tmp_path) == []
     remove_job("job-1", tmp_path / "jobs")
     assert read_job("job-1", tmp_path / "jobs") is None
 
@@ -55,19 +59,38 @@ def test_running_jobs_are_those_whose_agent_lives_newest_first(tmp_path: Path) -
 
 def test_a_stranger_with_a_killed_agents_pid_is_no_job(tmp_path: Path) -> None:
     """A process with that pid runs, but another one wrote the file."""
-    boot, _, ticks = birth_mark(os.getpid()).partition("/")
-    for birth in (f"{boot}/{int(ticks) - 1}", f"another-boot/{ticks}"):
-        write_job(replace(JOB, birth=birth), tmp_path)
-        assert running_jobs(tmp_path) == []
-        assert read_job("job-1", tmp_path) is not None
-
-
-def test_a_file_of_an_older_ftrun_is_found_by_name_only(tmp_path: Path) -> None:
-    facts = asdict(JOB)
-    del facts["birth"]
-    (tmp_path / "job-1.json").write_text(json.dumps(facts))
-    assert read_job("job-1", tmp_path) == replace(JOB, birth="")
+    place, _, ticks = birth_mark(os.getpid()).partition("/")
+    write_job(replace(JOB, birth=f"{place}/{int(ticks) - 1}"), tmp_path)
     assert running_jobs(tmp_path) == []
+    assert stale_jobs(tmp_path) != []
+    assert read_job("job-1", tmp_path) is not None
+
+
+@pytest.mark.parametrize("other", ["another-boot.4026531836", "{boot}.1"])
+def test_a_job_of_another_machine_is_found_and_not_judged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, other: str
+) -> None:
+    """Its home directory is shared: another machine, or a container with pids of its own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    place, _, ticks = birth_mark(os.getpid()).partition("/")
+    there = other.format(boot=place.partition(".")[0])
+    elsewhere = replace(JOB, birth=f"{there}/{ticks}", host="c3", http="c3:29511")
+    write_job(elsewhere, jobs_dir().parent / there)
+    assert (running_jobs(), stale_jobs(), jobs_elsewhere()) == ([], [], [elsewhere])
+    assert read_job("job-1") == elsewhere
+    assert agent_lives(elsewhere) is None
+    assert job_file(elsewhere) == jobs_dir().parent / there / "job-1.json"
+    write_job(JOB)  # the same job has an agent here too, whose file counts first
+    assert read_job("job-1") == JOB
+    remove_job("job-1")
+    assert read_job("job-1") == elsewhere
+
+
+def test_a_loopback_address_of_another_machine_is_not_asked() -> None:
+    elsewhere = replace(JOB, birth="another-boot.1/1")
+    assert JOB.is_reachable
+    assert not elsewhere.is_reachable
+    assert replace(elsewhere, http="c3:29511").is_reachable
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"job_id": "x"}', '{"job_id": 1, "pid": "x"}'])
@@ -85,7 +108,7 @@ def test_an_id_is_no_path(tmp_path: Path, job_id: str) -> None:
 
 def test_they_are_under_the_users_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert jobs_dir() == tmp_path / "ftrun" / "jobs"
+    assert jobs_dir().parent == tmp_path / "ftrun" / "jobs"
     write_job(JOB)
     assert read_job("job-1") == JOB
     assert running_jobs() == [JOB]

@@ -15,7 +15,7 @@ import pytest
 from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.auth import load_or_create_token, new_token
 from ftrun.status.client import LighthouseUnreachable, fetch_status
-from ftrun.status.jobs import RunningJob, birth_mark, write_job
+from ftrun.status.jobs import RunningJob, birth_mark, jobs_dir, write_job
 from ftrun.status.once import StatusQuery, show_json, show_once
 from tests.unit.status.served_status import served
 from tests.unit.status.status_sample import sample
@@ -47,7 +47,7 @@ def test_the_only_job_or_the_one_that_is_named(home: Path) -> None:
     token = load_or_create_token(token_file)
     with served(sample(), token) as address:
         write_job(job("one", address, token_file))
-        write_job(replace(job("killed", "127.0.0.1:1", token_file), birth="of another process"))
+        write_job(replace(job("killed", "127.0.0.1:1", token_file), birth=f"{jobs_dir().name}/0"))
         out = io.StringIO()
         assert show_once(StatusQuery(), out) == 0
         assert out.getvalue().startswith("digits")

@@ -18,7 +18,7 @@ from ftrun import clock
 from ftrun.errors import UserError
 from ftrun.protocol.auth import load_or_create_token, new_token
 from ftrun.status import source as source_module
-from ftrun.status.jobs import RunningJob, birth_mark, remove_job, write_job
+from ftrun.status.jobs import RunningJob, birth_mark, jobs_dir, remove_job, write_job
 from ftrun.status.once import StatusQuery
 from ftrun.status.source import Picture, Source, State
 from ftrun.status.watch import line_of, show_lines
@@ -177,7 +177,7 @@ def test_a_job_that_ends_with_its_lighthouse(home: Path, has_exit: bool) -> None
                 (home / "one").mkdir()
                 found = {"time": "2026-11-23", "exit_code": 3, "reason": "replica 0 failed"}
                 (home / "one" / "exit.json").write_text(json.dumps(found))
-            write_job(job("one", address, home, birth="of another process"))
+            write_job(job("one", address, home, birth=f"{jobs_dir().name}/0"))
             seen.until(State.LIVE)
             seen.until(State.LIVE)
         remove_job("one")

@@ -26,6 +26,8 @@ from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import JobAccount, Notice
 from ftrun.errors import ExitCode
 from ftrun.logs.layout import log_path
+from ftrun.protocol.handshake import not_for_agents
+from ftrun.protocol.rpc import Disconnected, Refusal
 
 UNREACHABLE_AGAIN_S = 5.0
 WORKERS_NAMED_MAX = 8
@@ -81,10 +83,12 @@ class Console:
         """This agent refuses the lighthouse."""
         self._terminal.event_line(f"This agent refuses the lighthouse at {address}: {reason}")
 
-    def token_refused(self, address: str) -> None:
-        """The lighthouse refuses the token."""
+    def not_accepted(self, address: str, ending: Disconnected) -> None:
+        """What answers refuses the token, or takes no agents."""
         self._terminal.event_line(
-            f"The lighthouse at {address} does not accept the token. Give both the same one: "
+            not_for_agents(address, ending.words)
+            if ending.refused is Refusal.PORT
+            else f"The lighthouse at {address} does not accept the token. Give both the same one: "
             "--token-file FILE."
         )
 

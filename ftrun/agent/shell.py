@@ -112,7 +112,7 @@ from ftrun.core.messages import (
 from ftrun.core.version import unlike_version
 from ftrun.errors import ExitCode, assert_never
 from ftrun.protocol.embedding import ServiceAddress
-from ftrun.protocol.rpc import Disconnected
+from ftrun.protocol.rpc import Disconnected, Refusal
 from ftrun.timer import DeadlineTimer
 
 
@@ -561,9 +561,10 @@ class Agent:
 
     def link_failed(self, ending: Disconnected) -> None:
         """Pass the failure on; show it, with a count, until a lighthouse has answered once."""
-        if ending.refused and not self._supervisor.was_answered:
-            self._console.token_refused(self._address)
-            self._handle(JobEnded(ExitCode.REFUSED, "the token was refused"))
+        if ending.refused is not None and not self._supervisor.was_answered:
+            self._console.not_accepted(self._address, ending)
+            what = "token" if ending.refused is Refusal.TOKEN else "lighthouse's port"
+            self._handle(JobEnded(ExitCode.REFUSED, f"the {what} was refused"))
         elif not self._supervisor.was_answered and self._lighthouse is None:
             self._console.unreachable(self._address, ending.reason)
         self._handle(LighthouseGone(ending.reason))

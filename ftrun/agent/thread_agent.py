@@ -68,7 +68,8 @@ from ftrun.core.messages import (
 from ftrun.core.version import unlike_version
 from ftrun.errors import FtrunError, PeerError, UserError, assert_never
 from ftrun.protocol.auth import default_token_path, load_token, new_token
-from ftrun.protocol.rpc import Disconnected
+from ftrun.protocol.handshake import not_for_agents
+from ftrun.protocol.rpc import Disconnected, Refusal
 from ftrun.torchft_wire.background import BackgroundLoop
 from ftrun.training import seats
 from ftrun.training.context import WorkerContext
@@ -421,12 +422,14 @@ class ThreadAgent:
         """The stream, or a try to open one, has failed; the next try follows."""
         self._lease.disconnected()
         self._why_not = ending.reason
-        if ending.refused and not self._welcomed.is_set():
+        if ending.refused is not None and not self._welcomed.is_set():
             reason = (
                 f"The lighthouse at {self._address} does not accept the token of this process, so "
                 f"the Manager was not made. Name the file with the lighthouse's token: "
                 f"{TOKEN_FILE_ENV}=FILE."
             )
+            if ending.refused is Refusal.PORT:
+                reason = not_for_agents(self._address, ending.words)
             self._answer(UserError(reason))
 
     def _answer(self, refused: FtrunError | None) -> None:

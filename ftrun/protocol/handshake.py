@@ -1,8 +1,9 @@
 """One TLS handshake with the lighthouse before anything starts, to explain what is wrong.
 
 gRPC tries for ever and reports every error as «unavailable». This handshake tells apart a wrong
-authority, a name that is not in the certificate and a lighthouse that requires a certificate. A
-lighthouse that does not answer yet is no error: it may start later. Not here: the files (tls.py).
+authority, a name that is not in the certificate, a lighthouse that requires a certificate and the
+lighthouse's other port. A lighthouse that does not answer yet is no error: it may start later. Not
+here: the files (tls.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from ftrun.errors import UserError
 from ftrun.protocol.tls import TlsFiles
 
 TIMEOUT_S = 5.0
-ALPN = ["h2", "http/1.1"]
+GRPC_ALPN = "h2"
+ALPN = [GRPC_ALPN, "http/1.1"]
 _NOTHING = "Nothing was started."
 
 
@@ -35,6 +37,8 @@ def check_handshake(host: str, port: int, tls: TlsFiles) -> None:
     with raw:
         try:
             with context.wrap_socket(raw, server_hostname=host) as secured:
+                if secured.selected_alpn_protocol() != GRPC_ALPN:
+                    raise UserError(not_for_agents(f"{host}:{port}", "it does not speak HTTP/2"))
                 # With TLS 1.3 the server checks our certificate after we have checked its own, and
                 # then a gRPC server sends first. If it closes instead, it has refused ours.
                 accepted = _answers_with_bytes(secured)
@@ -52,6 +56,22 @@ def _answers_with_bytes(secured: ssl.SSLSocket) -> bool:
         return secured.recv(1) != b""
     except ConnectionResetError:
         return False
+
+
+def not_for_agents(address: str, why: str) -> str:
+    """The error text for an agent at another port than a lighthouse's port for agents."""
+    return (
+        f"{address} is not a lighthouse's port for agents: {why}. {_NOTHING} Give the address of "
+        "its --bind, by default the port below its HTTP address: --lighthouse HOST:PORT"
+    )
+
+
+def not_for_people(address: str) -> str:
+    """The error text for a command at a lighthouse's port for agents."""
+    return (
+        f"{address} is a lighthouse's port for agents. Nothing was changed. Give its HTTP address, by "
+        "default the port above that of --bind: --lighthouse HOST:PORT"
+    )
 
 
 def connection_closed(address: str, tls: TlsFiles) -> str:

@@ -14,6 +14,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any, TypeAlias
 
 import grpc
@@ -92,6 +93,13 @@ SERVER_OPTIONS: Sequence[tuple[str, Any]] = [
 ]
 
 
+class Refusal(Enum):
+    """Why a server that answers does not accept a stream; the status of the call that tells so."""
+
+    TOKEN = grpc.StatusCode.UNAUTHENTICATED
+    PORT = grpc.StatusCode.UNIMPLEMENTED
+
+
 @dataclass(frozen=True)
 class Connected:
     """The stream is open: send Hello and everything known. ``address``: of the lighthouse."""
@@ -103,13 +111,20 @@ class Connected:
 class Disconnected:
     """The stream, or a try to open one, has failed; the next try follows unless closed.
 
-    ``refused``: the lighthouse answers and does not accept the token; another try helps only if
-    another lighthouse answers then. ``failures``: tries in a row without a stream.
+    ``words``: why, without the address. ``refused``: what answers does not accept the token, or
+    takes no agents; another try helps only if another lighthouse answers then. ``failures``: tries
+    in a row without a stream.
     """
 
-    reason: str
-    refused: bool = False
+    address: str
+    words: str
+    refused: Refusal | None = None
     failures: int = 1
+
+    @property
+    def reason(self) -> str:
+        """``words`` with the address in front."""
+        return f"{self.address}: {self.words}"
 
 
 @dataclass
@@ -214,16 +229,16 @@ class LighthouseConnection:
                 self._stream = _Stream(call, self.traffic)
                 self._on_event(Connected(address))
                 reason = await self._stream.run(self._on_event, self._closed)
-                return Disconnected(f"{address}: {reason}")
+                return Disconnected(address, reason)
         except grpc.aio.AioRpcError as error:
-            refused = error.code() is grpc.StatusCode.UNAUTHENTICATED
-            return Disconnected(f"{address}: {error.details() or error.code().name}", refused)
+            refused = next((one for one in Refusal if one.value is error.code()), None)
+            return Disconnected(address, error.details() or error.code().name, refused)
         except asyncio.TimeoutError:
-            return Disconnected(f"{address}: no answer in {CONNECT_TIMEOUT_S:g} s")
+            return Disconnected(address, f"no answer in {CONNECT_TIMEOUT_S:g} s")
         except ProtocolError as error:
-            return Disconnected(f"{address} does not keep the protocol: {error}")
+            return Disconnected(address, f"it does not keep the protocol: {error}")
         except UserError as error:
-            return Disconnected(f"{address}: {error}")  # a TLS file that was there is not any more
+            return Disconnected(address, str(error))  # a TLS file that was there is not any more
         finally:
             self._stream = None
 

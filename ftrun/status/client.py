@@ -16,11 +16,19 @@ from ftrun.addresses import parse_address
 from ftrun.core.lighthouse.status import Status
 from ftrun.errors import ExitCode, PeerError, UserError
 from ftrun.protocol.auth import bearer
-from ftrun.protocol.handshake import connection_closed, explain
+from ftrun.protocol.handshake import (
+    ALPN,
+    GRPC_ALPN,
+    connection_closed,
+    explain,
+    not_for_people,
+)
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 TIMEOUT_S = 5.0
 STATUS_BYTES_MAX = 64 * 1024 * 1024
+SETTINGS, SETTINGS_AT = "\4", 3
+"""The kind of HTTP/2's first frame, and where in a frame its kind stands (RFC 9113, 4.1)."""
 
 
 class WrongToken(UserError):
@@ -142,6 +150,9 @@ class Connection:
         try:
             self._open = _connection(host, port, tls, self._timeout_s)
             self._open.connect()
+            socket = self._open.sock
+            if isinstance(socket, ssl.SSLSocket) and socket.selected_alpn_protocol() == GRPC_ALPN:
+                raise UserError(not_for_people(name))
             was_sent = True
             return name, *self._ask(method, path, sent)
         except _Closed as error:
@@ -152,6 +163,11 @@ class Connection:
         except ssl.SSLError as error:
             self.close()
             raise UserError(explain(name, error, tls)) from error
+        except http.client.BadStatusLine as error:
+            self.close()
+            if _is_http2(str(error.args[0])):
+                raise UserError(not_for_people(name)) from error
+            raise self._unreachable(error, was_sent=was_sent) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise self._unreachable(error, was_sent=was_sent) from error
@@ -202,11 +218,16 @@ def _ask(
         raise _Closed(str(error)) from error
 
 
+def _is_http2(line: str) -> bool:
+    """True if an answer begins with the SETTINGS frame with which every HTTP/2 server begins."""
+    return len(line) > SETTINGS_AT and line[SETTINGS_AT] == SETTINGS and line[0] == "\0"
+
+
 def _unreachable(
     host: str, port: int, tls: TlsFiles, error: Exception, *, was_sent: bool
 ) -> LighthouseUnreachable:
     scheme, hint = ("https", "") if tls else ("http", " If it has TLS: --tls-ca PEM.")
-    # A peer without HTTP, such as the port for agents, is not quoted: its bytes are no text.
+    # A peer without HTTP is not quoted: its bytes may be no text.
     is_http = isinstance(error, (OSError, http.client.IncompleteRead))
     why = str(error) if is_http else "what answers there does not speak HTTP/1.1"
     unreachable = LighthouseUnreachable(
@@ -223,6 +244,7 @@ def _connection(
     context = tls.client_context()
     if context is None:
         return http.client.HTTPConnection(host, port, timeout=timeout_s)
+    context.set_alpn_protocols(ALPN)
     return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
 

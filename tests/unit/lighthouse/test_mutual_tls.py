@@ -152,6 +152,8 @@ def test_the_handshake_before_the_start_says_what_is_wrong(
             told = await refusal(port, TlsFiles(*other.agent, ours.ca))
             assert "does not accept --tls-cert" in told
             assert "not for that name" in await refusal(port, right, "127.0.0.2")
+        async with serving_http(settings) as port:
+            assert "not a lighthouse's port for agents" in await refusal(port, right)
         async with serving(replace(settings, tls=PLAINTEXT)) as port:
             assert "does not speak TLS" in await refusal(port, right)
         await asyncio.to_thread(check_handshake, HOST, port, right)  # Not there yet: no error.
@@ -160,10 +162,11 @@ def test_the_handshake_before_the_start_says_what_is_wrong(
 
 
 @contextlib.contextmanager
-def resetting(authority: Authority) -> Iterator[int]:
+def resetting(authority: Authority, protocol: str) -> Iterator[int]:
     """A server that ends each connection after the handshake, without data or FIN."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*authority.lighthouse)
+    context.set_alpn_protocols([protocol])
     with socket.create_server((HOST, 0)) as listener:
 
         def reset_once() -> None:
@@ -180,9 +183,10 @@ def resetting(authority: Authority) -> Iterator[int]:
 
 def test_who_resets_the_connection_after_the_handshake_wants_a_certificate(ours: Authority) -> None:
     """With TLS 1.3 it looks at ours then; Python 3.13 tells a reset where others tell an end."""
-    with resetting(ours) as port, pytest.raises(UserError, match="wants to see a certificate"):
+    wanted = pytest.raises(UserError, match="wants to see a certificate")
+    with resetting(ours, "http/1.1") as port, wanted:
         fetch_status(f"{HOST}:{port}", "x", tls=TlsFiles(ca=ours.ca))
-    with resetting(ours) as port, pytest.raises(UserError, match="wants to see a certificate"):
+    with resetting(ours, "h2") as port, wanted:
         check_handshake(HOST, port, TlsFiles(ca=ours.ca))
 
 
@@ -205,6 +209,9 @@ def test_the_status_is_asked_with_certificates_too(
                     await ask(port, wrong)
             with pytest.raises(LighthouseUnreachable, match="--tls-ca PEM"):
                 await ask(port, PLAINTEXT)
+        async with serving(settings) as port:
+            with pytest.raises(UserError, match="is a lighthouse's port for agents"):
+                await ask(port, TlsFiles(*ours.agent, ours.ca))
         async with serving_http(replace(settings, tls=PLAINTEXT)) as port:
             with pytest.raises(UserError, match="does not speak TLS"):
                 await ask(port, TlsFiles(ca=ours.ca))

@@ -1,4 +1,4 @@
-"""torchft's clients at our other ports are told where they are. Here they are gRPC's own."""
+"""Clients at a lighthouse's other port, torchft's or our own, are told where they are, at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from pathlib import Path
 import grpc
 import pytest
 
+from ftrun.errors import UserError
 from ftrun.protocol.auth import new_token
+from ftrun.protocol.handshake import not_for_agents
+from ftrun.protocol.rpc import Disconnected, LighthouseConnection, Refusal
+from ftrun.status.client import fetch_status
 from ftrun.torchft_wire import torchft_pb2 as wire
 from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
 
@@ -38,6 +42,25 @@ def test_both_ports_say_what_they_are(tmp_path: Path) -> None:
         error = heartbeat(lighthouse.grpc, "/ftrun.Membership/Attach")
         assert error.code() is grpc.StatusCode.UNAUTHENTICATED
         assert lighthouse.status()["torchft"] is None
+
+
+def test_our_own_commands_and_agents_are_told_too(tmp_path: Path) -> None:
+    async def first_event(address: str, token: str) -> object:
+        events: asyncio.Queue[object] = asyncio.Queue()
+        connection = LighthouseConnection([address], token, events.put_nowait)
+        task = asyncio.ensure_future(connection.run())
+        event = await asyncio.wait_for(events.get(), TIMEOUT_S)
+        connection.close()
+        await task
+        return event
+
+    with LighthouseProcess(tmp_path, new_token()) as lighthouse:
+        with pytest.raises(UserError, match="is a lighthouse's port for agents"):
+            fetch_status(lighthouse.grpc, lighthouse.token, timeout_s=TIMEOUT_S)
+        event = asyncio.run(first_event(lighthouse.http, lighthouse.token))
+        assert isinstance(event, Disconnected)
+        assert event.refused is Refusal.PORT
+        assert event.words in not_for_agents(lighthouse.http, event.words)
 
 
 @pytest.mark.slow

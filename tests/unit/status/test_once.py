@@ -97,7 +97,6 @@ def test_nobody_there_is_said_with_its_exit_code() -> None:
     [
         b"",
         b"noise\r\n\r\n",
-        b"\x00\x00\x1e\x04\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00",  # as gRPC greets
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{]\xff",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",

@@ -69,8 +69,8 @@ def not_for_agents(address: str, why: str) -> str:
 def not_for_people(address: str) -> str:
     """The error text for a command at a lighthouse's port for agents."""
     return (
-        f"{address} is a lighthouse's port for agents. Nothing was changed. Give its HTTP address, by "
-        "default the port above that of --bind: --lighthouse HOST:PORT"
+        f"{address} is a lighthouse's port for agents. Nothing was changed. Give its HTTP "
+        "address, by default the port above that of --bind: --lighthouse HOST:PORT"
     )
 
 

@@ -119,7 +119,8 @@ def _handle_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
-        signal.signal(number, lambda number, frame: None)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: None)
 
 
 def _leave(number: int, _frame: object) -> None:

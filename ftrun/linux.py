@@ -74,6 +74,18 @@ def live_without_parent() -> None:
     _prctl(PR_SET_PDEATHSIG, 0)
 
 
+def replace_process(words: list[str]) -> None:
+    """``os.execv`` of the C library, which no debugger has patched.
+
+    Raises:
+        OSError: the system's refusal; else this does not return.
+    """
+    argv = (ctypes.c_char_p * (len(words) + 1))(*map(os.fsencode, words), None)
+    _libc().execv(argv[0], argv)
+    code = ctypes.get_errno()
+    raise OSError(code, os.strerror(code), words[0])
+
+
 def title_process(title: str) -> None:
     """Set the title that ``ps`` shows, in place of the inherited command line.
 

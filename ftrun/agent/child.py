@@ -25,6 +25,7 @@ from ftrun.config.script import TargetKind
 from ftrun.core.ids import WorkerKey
 from ftrun.inject import bootstrap
 from ftrun.inject.bootstrap import WorkerTask
+from ftrun.own_process import FOR_THE_JOB
 from ftrun.training.context import WorkerContext
 
 
@@ -33,7 +34,8 @@ class ChildSetup:
     """A fork's start.
 
     ``inherited``: the spawner's own descriptors, which the fork closes. ``stdin_fd``: ftrun's
-    standard input, for the one worker that may read it; -1: there is none.
+    standard input, for the one worker that may read it; -1: there is none. ``ignored``,
+    ``blocked``: signals that ftrun itself was started with so, and so a worker is.
     """
 
     spawner_pid: int
@@ -42,11 +44,14 @@ class ChildSetup:
     err_fd: int
     inherited: tuple[int, ...]
     stdin_fd: int = -1
+    ignored: frozenset[int] = frozenset()
+    blocked: frozenset[int] = frozenset()
 
 
 def become_worker(setup: ChildSetup, assignment: dict[str, Any]) -> None:
     """Run the script as the worker that ``assignment``, a StartWorker, names."""
     _detach(setup)
+    _take_signals(setup)
     bootstrap.prepare(assignment["threads"])
     _run(setup, assignment)
 
@@ -54,6 +59,7 @@ def become_worker(setup: ChildSetup, assignment: dict[str, Any]) -> None:
 def become_standby(setup: ChildSetup, name: str, threads: int, waiting: socket.socket) -> None:
     """Prepare, wait for an assignment, and run the script; end if the spawner closes its end."""
     _detach(setup)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_JOB)  # it ignores them until it is a worker
     linux.title_process(f"ftrun {name}")
     bootstrap.prepare(threads)
     channel = Channel(waiting)
@@ -63,6 +69,7 @@ def become_standby(setup: ChildSetup, name: str, threads: int, waiting: socket.s
         poll.poll()
         for frame in channel.receive():
             channel.close()
+            _take_signals(setup)
             _run(setup, frame.message)
     os._exit(0)
 
@@ -74,11 +81,18 @@ def _detach(setup: ChildSetup) -> None:
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the script gets Python's own (bootstrap.py)
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     for fd, standard in ((null, 0), (setup.out_fd, 1), (setup.err_fd, 2)):
         os.dup2(fd, standard)
     close((null, setup.out_fd, setup.err_fd, *setup.inherited))
+
+
+def _take_signals(setup: ChildSetup) -> None:
+    """Have the signals for the job as a process that torchrun starts; bootstrap.py adds SIGINT."""
+    for number in FOR_THE_JOB:
+        signal.signal(number, signal.SIG_IGN if number in setup.ignored else signal.SIG_DFL)
+    others = signal.pthread_sigmask(signal.SIG_BLOCK, ()) - FOR_THE_JOB
+    signal.pthread_sigmask(signal.SIG_SETMASK, others | setup.blocked)
 
 
 def close(fds: Iterable[int]) -> None:

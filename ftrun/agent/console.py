@@ -66,10 +66,9 @@ class Console:
         if notice.kind != "ended" and not (notice.kind == "lost" and own):
             self._terminal.event_line(notice.text)
 
-    def embedded_ended(self, how: str, usable: bool) -> None:
-        """This agent's own lighthouse has ended; ``usable``: it is started again."""
-        then = "; it is started again. Training goes on." if usable else ""
-        self._terminal.event_line(f"The embedded lighthouse {how}{then}")
+    def embedded_ended(self, how: str, then: str) -> None:
+        """This agent's own lighthouse has ended; ``then``: what follows."""
+        self._terminal.event_line(f"The embedded lighthouse {how}. {then}.")
 
     def unpublished(self, error: OSError) -> None:
         """The job's file cannot be written."""

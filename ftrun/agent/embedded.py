@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ftrun import clock
+from ftrun import clock, own_process
 from ftrun.agent.env_markers import GUARD_NAME
-from ftrun.core.agent.failures import signal_name
+from ftrun.agent.helper_output import HelperOutput
+from ftrun.core.agent.lighthouse_starts import LighthouseStarts
 from ftrun.errors import ExitCode
 from ftrun.protocol.embedding import (
     ANY_PORT,
@@ -25,20 +25,15 @@ from ftrun.protocol.embedding import (
     read_address,
     withdraw_address,
 )
-from ftrun.protocol.frames import CHUNK_BYTES
 
 READY_WORDS = b"lighthouse ready"
 STOP_S = 2.0
-BACKOFF_FIRST_S = 0.05
-BACKOFF_LAST_S = 5.0
-HEALTHY_S = 10.0
-LINES_KEPT_BYTES = 16 * 1024
 
 
 class EmbeddedLighthouse:
-    """Runs ``python -m ftrun.lighthouse`` until ``stop``.
+    """Runs ``ftrun/lighthouse/__main__.py`` until ``stop``.
 
-    ``on_end`` gets how a child has ended, and False if a restart would end in the same way.
+    ``on_end`` gets how a child has ended, and when the next one is started; None: never.
     """
 
     def __init__(
@@ -48,7 +43,7 @@ class EmbeddedLighthouse:
         guard_id: str,
         log_path: Path,
         on_ready: Callable[[ServiceAddress], None],
-        on_end: Callable[[str, bool], None],
+        on_end: Callable[[str, float | None], None],
     ) -> None:
         self._state_dir = state_dir
         self._token = token
@@ -59,10 +54,10 @@ class EmbeddedLighthouse:
         self._loop = asyncio.get_running_loop()
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
-        self._stderr_fd = -1
-        self._received = bytearray()
+        self._stop_fd = -1
+        self._output: HelperOutput | None = None
         self._address = ServiceAddress(ANY_PORT, ANY_PORT)
-        self._failures = 0
+        self.starts = LighthouseStarts()
         self._started_at = 0.0
         self._ready = False
         self._stopping = False
@@ -78,14 +73,13 @@ class EmbeddedLighthouse:
         """Start the child; ``on_ready`` follows, or ``on_end`` and a restart."""
         self._retry = None
         self._ready = False
-        self._received.clear()
         self._ended.clear()
         self._started_at = clock.now()
         withdraw_address(self._state_dir)
         token_read, token_write = os.pipe()
         stderr_read, stderr_write = os.pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "ftrun.lighthouse"],
+        self._process = own_process.start(
+            "ftrun.lighthouse.__main__",
             env=self._environment(token_read),
             stdin=subprocess.DEVNULL,
             stdout=stderr_write,
@@ -95,19 +89,22 @@ class EmbeddedLighthouse:
         )
         os.close(token_read)
         os.close(stderr_write)
-        with os.fdopen(token_write, "wb") as pipe, contextlib.suppress(OSError):
-            pipe.write(self._token.encode())
-        self._watch(stderr_read)
+        with contextlib.suppress(OSError):
+            os.write(token_write, f"{self._token}\n".encode())
+        self._stop_fd = token_write
+        self._output = HelperOutput(stderr_read, self._received)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._loop.add_reader(self._pidfd, self._exited)
 
     async def stop(self) -> None:
-        """End the child: by SIGTERM, and after ``STOP_S`` by SIGKILL."""
+        """End the child: by the end of its pipe, and after ``STOP_S`` by SIGKILL."""
         self._stopping = True
         if self._retry is not None:
             self._retry.cancel()
             return
         if self._process is None:
             return
-        self._process.terminate()
+        self._close_pipe()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._ended.wait(), STOP_S)
         if not self._ended.is_set():
@@ -125,29 +122,17 @@ class EmbeddedLighthouse:
         )
         return {**os.environ, **added, GUARD_NAME: self._guard_id}
 
-    def _watch(self, stderr_fd: int) -> None:
-        assert self._process is not None
-        os.set_blocking(stderr_fd, False)
-        self._stderr_fd = stderr_fd
-        self._pidfd = os.pidfd_open(self._process.pid)
-        self._loop.add_reader(stderr_fd, self._read)
-        self._loop.add_reader(self._pidfd, self._exited)
+    def _close_pipe(self) -> None:
+        if self._stop_fd >= 0:
+            os.close(self._stop_fd)
+            self._stop_fd = -1
 
-    def _read(self) -> None:
-        try:
-            data = os.read(self._stderr_fd, CHUNK_BYTES)
-        except OSError:
-            data = b""
-        if not data:
-            self._loop.remove_reader(self._stderr_fd)
-            return
-        self._received += data
+    def _received(self, data: bytes) -> None:
         with contextlib.suppress(OSError), open(self._log_path, "ab") as log:
             log.write(data)
-        if not self._ready and READY_WORDS in self._received:
+        if not self._ready and self._output is not None and READY_WORDS in self._output.kept:
             self._ready = True
             self._published()
-        del self._received[:-LINES_KEPT_BYTES]
 
     def _published(self) -> None:
         self._address = read_address(self._state_dir)
@@ -155,31 +140,23 @@ class EmbeddedLighthouse:
 
     def _exited(self) -> None:
         assert self._process is not None
-        self._read()
-        for fd in (self._pidfd, self._stderr_fd):
-            self._loop.remove_reader(fd)
-            os.close(fd)
+        assert self._output is not None
+        self._output.read()
+        self._output.close()
+        self._close_pipe()
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
         status = self._process.wait()
         self._process = None
         self._ended.set()
         if self._stopping:
             return
-        if status == ExitCode.USAGE and self._address.grpc == ANY_PORT:
-            self._on_end(self._why(status), False)
-            return
+        is_hopeless = status == ExitCode.USAGE and self._address.grpc == ANY_PORT
         if not self._ready:
             # Another process may have taken the ports.
             self._address = ServiceAddress(ANY_PORT, ANY_PORT)
-        if clock.now() - self._started_at >= HEALTHY_S:
-            self._failures = 0
-        delay_s = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2.0**self._failures)
-        self._failures = min(self._failures + 1, 16)
-        self._retry = self._loop.call_later(delay_s, self.start)
-        self._on_end(self._why(status), True)
-
-    def _why(self, status: int) -> str:
-        if status < 0:
-            return f"died: {signal_name(-status)}"
-        lines = self._received.decode(errors="replace").strip().splitlines()
-        last = f": {lines[-1]}" if lines else ""
-        return f"ended with exit code {status}{last}"
+        lived_s = clock.now() - self._started_at
+        delay_s = self.starts.ended(lived_s, was_ready=self._ready, is_hopeless=is_hopeless)
+        if delay_s is not None:
+            self._retry = self._loop.call_later(delay_s, self.start)
+        self._on_end(self._output.ending(status), delay_s)

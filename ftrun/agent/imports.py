@@ -66,12 +66,15 @@ class Imports:
             Unimportable: one of them cannot be imported.
         """
         with _collecting_nothing():
+            here = os.getcwd()
+            sys.path.insert(0, here)  # as for `python -m`
             for name in names:
                 try:
                     importlib.import_module(name)
                 except Exception as error:  # the user's module: whatever it raises
                     reason = f"--preload {name}: {type(error).__name__}: {error}"
                     raise Unimportable(reason) from error
+            sys.path.remove(here)
 
     def make_ready_for_tls(self) -> None:
         """Make one certificate here, so that no worker pays for the first one of a process.

@@ -7,11 +7,13 @@ spawner again. Not here: messages to it (process.py), its work (spawner.py).
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
-import sys
 
+from ftrun import own_process
 from ftrun.agent import env_markers
+from ftrun.own_process import FOR_THE_JOB
 
 TITLE_CHARS = 240
 GUARD_BYTES = 16
@@ -34,22 +36,25 @@ class SpawnerLaunch:
         self.guard_id = os.urandom(GUARD_BYTES).hex()
         self.channel, theirs = socket.socketpair()
         self.stores, their_stores = socket.socketpair()
-        command = [sys.executable, "-m", "ftrun.agent.spawner", "--parent", str(os.getpid())]
-        command += ["--channel", str(theirs.fileno()), "--stores", str(their_stores.fileno())]
-        command += ["--title", "." * TITLE_CHARS]
-        passed = [theirs.fileno(), their_stores.fileno()]
-        stdin_fd = shareable_stdin()
+        stdin_fd, stderr_fd = shareable_stdin(), os.dup(2)
+        passed = {"channel": theirs.fileno(), "stores": their_stores.fileno(), "stderr": stderr_fd}
         if stdin_fd is not None:
-            command += ["--stdin", str(stdin_fd)]
-            passed.append(stdin_fd)
+            passed["stdin"] = stdin_fd
+        words = ["--parent", str(os.getpid()), "--title", "." * TITLE_CHARS]
+        words += [f"--{name}={fd}" for name, fd in passed.items()]
+        words += [f"--{name}={numbers}" for name, numbers in _signals_as_started().items()]
         with theirs, their_stores:
-            self.process = subprocess.Popen(
-                command,
+            self.process = own_process.start(
+                "ftrun.agent.spawner",
+                words,
+                forks=True,
                 env=spawner_environment(self.guard_id),
                 stdin=subprocess.DEVNULL,
-                pass_fds=passed,
+                stderr=subprocess.PIPE,
+                pass_fds=list(passed.values()),
                 start_new_session=True,
             )
+        os.close(stderr_fd)
         if stdin_fd is not None:
             os.close(stdin_fd)
 
@@ -58,6 +63,16 @@ class SpawnerLaunch:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+
+def _signals_as_started() -> dict[str, str]:
+    """The signals that workers ignore or block because ftrun was started so, as under torchrun."""
+    numbers = (signal.SIGUSR1, signal.SIGUSR2)
+    found = {
+        "ignored": [number for number in numbers if signal.getsignal(number) is signal.SIG_IGN],
+        "blocked": FOR_THE_JOB & signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+    }
+    return {name: ",".join(str(int(number)) for number in found[name]) for name in found}
 
 
 def shareable_stdin() -> int | None:

@@ -15,13 +15,12 @@ import os
 import select
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock
+from ftrun import clock, own_process
 from ftrun.agent.channel import Channel, encode
 from ftrun.agent.facts import record_of
 from ftrun.agent.watch import WorkerStarted
@@ -74,11 +73,11 @@ class PluginsLaunch:
 
     def __init__(self, settings: RunSettings) -> None:
         self.sock, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "ftrun.elastic.plugins"]
-        command += ["--parent", str(os.getpid()), "--channel", str(theirs.fileno())]
+        words = ["--parent", str(os.getpid()), "--channel", str(theirs.fileno())]
         with theirs:
-            self.process = subprocess.Popen(
-                command,
+            self.process = own_process.start(
+                "ftrun.elastic.plugins",
+                words,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,

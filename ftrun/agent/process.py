@@ -19,11 +19,13 @@ from typing import Any, Protocol
 from ftrun import linux
 from ftrun.agent import sweep
 from ftrun.agent.channel import Channel, DescriptorsLost, Frame
+from ftrun.agent.helper_output import HelperOutput
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.config.script import TargetKind
 from ftrun.core.agent.events import Event, SpawnerLost, SpawnerWarmed, StandbyExited
 from ftrun.core.ids import WorkerKey
 from ftrun.errors import ExitCode, ProtocolError
+from ftrun.own_process import UNFIT_EXIT
 
 SPAWNER_STOP_S = 5.0
 
@@ -91,6 +93,7 @@ class SpawnerProcess:
         self._ended = asyncio.Event()
         self._closing = False
         self._process = launch.process
+        self._stderr: HelperOutput | None = None
         self._pidfd = -1
         self._spawner_pidfd = -1
         self._channel = Channel(launch.channel)
@@ -115,6 +118,9 @@ class SpawnerProcess:
         self._loop.add_reader(self._pidfd, self._exited)
         self._loop.add_reader(self._channel.fileno(), self._read_channel)
         self._loop.add_reader(self._stores.fileno(), self._read_stores)
+        assert self._process.stderr is not None
+        self._stderr = HelperOutput(os.dup(self._process.stderr.fileno()), _show)
+        self._process.stderr.close()
         self._send(
             {
                 "op": "configure",
@@ -169,6 +175,8 @@ class SpawnerProcess:
             self._loop.remove_reader(self._spawner_pidfd)
             os.close(self._spawner_pidfd)
             self._spawner_pidfd = -1
+        if self._stderr is not None:
+            self._stderr.close()
 
     def _send(self, message: dict[str, Any]) -> None:
         if not self._channel.closed:
@@ -250,8 +258,14 @@ class SpawnerProcess:
         os.close(self._pidfd)
         status = self._process.wait()
         self._ended.set()
-        words = f"the process of the stores (pid {self._process.pid}) has ended, status {status}"
-        self._lost(words if self._spawner_pidfd >= 0 else f"the spawner did not start: {words}")
+        if self._spawner_pidfd >= 0:
+            pid = self._process.pid
+            self._lost(f"the process of the stores (pid {pid}) has ended, status {status}")
+            return
+        assert self._stderr is not None
+        self._stderr.read()
+        how = self._stderr.ending(status)
+        self._lost(f"the spawner did not start: it {how}", usable=status != UNFIT_EXIT)
 
     def _lost(self, reason: str, *, usable: bool = True) -> None:
         """``usable`` False: --preload or a limit of the node is to blame."""
@@ -264,6 +278,11 @@ class SpawnerProcess:
             if channel.fileno() >= 0:
                 self._loop.remove_reader(channel.fileno())
                 channel.close()
+
+
+def _show(data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, data)
 
 
 def sweeper(guard_id: str, before: frozenset[int]) -> Callable[[], list[linux.ProcessRow]]:

@@ -466,10 +466,14 @@ class Agent:
         except OSError as error:
             self._console.unpublished(error)
 
-    def _lighthouse_ended(self, how: str, usable: bool) -> None:
-        self._console.embedded_ended(how, usable)
-        if not usable:
-            self._handle(JobEnded(ExitCode.USAGE, "the embedded lighthouse cannot be started"))
+    def _lighthouse_ended(self, how: str, delay_s: float | None) -> None:
+        assert self._lighthouse is not None
+        starts = self._lighthouse.starts
+        self._console.embedded_ended(how, starts.then(delay_s))
+        if delay_s is None:
+            code = ExitCode.LIGHTHOUSE_UNREACHABLE if starts.has_served else ExitCode.USAGE
+            reason = f"the embedded lighthouse cannot be started: it {how}"
+            self._handle(JobEnded(code, reason))
 
     def _connect(self) -> None:
         if self._address:

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from ftrun.core.agent.signals import SignalRules
+from ftrun.core.agent.signals import Reaction, SignalRules
 
 FILE_INTERVAL_S = 0.5
 """How often the file of --preempt-file is looked for; a network's file system has no events."""
@@ -19,11 +19,13 @@ FILE_INTERVAL_S = 0.5
 def catch_signals(rules: SignalRules, received: Callable[[int], None]) -> None:
     """Call ``received`` for every signal that has a meaning here.
 
-    SIGHUP stays ignored if it was: ``nohup ftrun`` outlives its terminal.
+    SIGHUP stays ignored if it was: ``nohup ftrun`` outlives its terminal. So do SIGUSR1 and
+    SIGUSR2, because the workers ignore them too.
     """
     loop = asyncio.get_running_loop()
     for number in sorted(rules.caught()):
-        if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+        is_passed_on = rules.reaction(number) is Reaction.PASS_ON
+        if signal.getsignal(number) is signal.SIG_IGN and (number == signal.SIGHUP or is_passed_on):
             continue
         loop.add_signal_handler(number, received, number)
 

@@ -35,6 +35,7 @@ from ftrun.agent.env_markers import GUARD_NAME
 from ftrun.agent.forked import ForkedWorkers
 from ftrun.agent.imports import Imports, Unimportable, import_first
 from ftrun.agent.standbys import Standby, Standbys
+from ftrun.own_process import FOR_THE_JOB
 
 SWEEP_DEADLINE_S = 4.0
 BAD_PRELOAD_EXIT = 2
@@ -59,9 +60,10 @@ class Spawner:
     """Forks on request, reaps at once, and kills the whole job when the agent is gone."""
 
     def __init__(
-        self, channel: Channel, store_channel: Channel, guard_id: str, stdin_fd: int
+        self, channel: Channel, store_channel: Channel, guard_id: str, started: argparse.Namespace
     ) -> None:
-        self._stdin_fd = stdin_fd
+        self._started = started
+        self._stdin_fd: int = started.stdin
         self._channel = channel
         self._store_channel = store_channel
         self._guard_id = guard_id
@@ -136,6 +138,10 @@ class Spawner:
         two other guards leave behind if they die at once, in whatever session or group that is.
         """
         self._assert_forkable()
+        if self._started.stderr >= 0:
+            # What it wrote so far is in the agent's hands, in case it had not begun.
+            os.dup2(self._started.stderr, 2)
+            os.close(self._started.stderr)
         spawner_pid = os.fork()
         if spawner_pid > 0:
             return partial(self._become_stores, spawner_pid)
@@ -152,7 +158,6 @@ class Spawner:
         return None
 
     def _become_stores(self, spawner_pid: int) -> None:
-        tcp_stores.ignore_signals()
         linux.title_process("ftrun stores")
         guards = tcp_stores.Guards(self._agent_pidfd, os.pidfd_open(spawner_pid))
         self._channel.close()
@@ -285,11 +290,14 @@ class Spawner:
         pipes: tuple[int, ...] = ()
         try:
             pipes = open_pipes()
+            # What comes for a child before it has its own handlers waits until then.
+            signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_JOB)
             with warnings.catch_warnings():
                 # Python counts threads anew, after the fork, and may be wrong: none was there.
                 warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
                 pid = os.fork()
         except OSError as error:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_JOB)
             close(pipes)
             return -(error.errno or 1), (), None
         out_read, out_write, err_read, err_write, reserve = pipes
@@ -299,9 +307,12 @@ class Spawner:
             others = self._workers.pidfds()
             own = (*self._held_back, *self._standbys.fds())
             inherited = (out_read, err_read, reserve, *guards, *others, *own)
-            token, stdin_fd = self._job.token, self._stdin_fd
-            setup = ChildSetup(self._pid, token, out_write, err_write, inherited, stdin_fd)
+            setup = ChildSetup(
+                self._pid, self._job.token, out_write, err_write, inherited, self._stdin_fd,
+                self._started.ignored, self._started.blocked,
+            )  # fmt: skip
             return 0, (), setup
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_JOB)
         close((out_write, err_write, reserve))
         return pid, (os.pidfd_open(pid), out_read, err_read), None
 
@@ -317,17 +328,15 @@ class Spawner:
         threads = linux.thread_count()
         torch = sys.modules.get("torch")
         if threads != 1:
-            self._give_up(f"has {threads} threads, started by a module of --preload")
+            self._give_up(f"{threads} threads")
         if torch is not None and torch.cuda.is_initialized():
-            self._give_up("has a CUDA context, made by a module of --preload")
+            self._give_up("a CUDA context")
 
     def _give_up(self, what: str) -> NoReturn:
-        self._send(
-            {
-                "op": "unusable",
-                "reason": f"the spawner {what}, and may not fork so: leave that module out",
-            }
-        )
+        names = ", ".join(self._job.preload)
+        cause = f"a module of --preload ({names}), or one that it imports" if names else "an import"
+        reason = f"the spawner has {what}, and may not fork so: {cause}, has made them"
+        self._send({"op": "unusable", "reason": reason})
         sys.exit(BAD_PRELOAD_EXIT)
 
     def _end(self) -> None:
@@ -350,16 +359,18 @@ class _AgentGone(BaseException):
 
 
 def main() -> None:
-    """``python -m ftrun.agent.spawner --parent PID …``: started by launch.py only."""
+    """Started by launch.py only; its signals are ignored by then (own_process.py)."""
     parser = argparse.ArgumentParser(description="The spawner of an ftrun agent.")
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--stores", type=int, required=True)
     parser.add_argument("--stdin", type=int, default=-1)
+    parser.add_argument("--stderr", type=int, default=-1, help="the terminal's, once it has begun")
+    parser.add_argument("--ignored", type=numbers_of, default=frozenset())
+    parser.add_argument("--blocked", type=numbers_of, default=frozenset())
     parser.add_argument("--title", help="room for the titles of the workers")
     options = parser.parse_args()
     linux.become_subreaper()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Until the first fork the kernel ends this process with its parent.
     if not linux.die_with_parent(options.parent):
         os._exit(0)
@@ -369,11 +380,11 @@ def main() -> None:
     except Unimportable as error:
         channel.send({"op": "unusable", "reason": str(error)})
         sys.exit(BAD_PRELOAD_EXIT)
-    for fd in (options.channel, options.stores, options.stdin):
+    for fd in (options.channel, options.stores, options.stdin, options.stderr):
         if fd >= 0:
             os.set_inheritable(fd, False)
     store_channel = Channel(socket.socket(fileno=options.stores))
-    spawner = Spawner(channel, store_channel, os.environ[GUARD_NAME], options.stdin)
+    spawner = Spawner(channel, store_channel, os.environ[GUARD_NAME], options)
     child = spawner.run()
     if child is not None:
         child()
@@ -382,5 +393,6 @@ def main() -> None:
         os._exit(0)
 
 
-if __name__ == "__main__":
-    main()
+def numbers_of(text: str) -> frozenset[int]:
+    """Signals as launch.py writes them."""
+    return frozenset(int(word) for word in text.split(",") if word)

@@ -15,7 +15,6 @@ import contextlib
 import os
 import resource
 import select
-import signal
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
@@ -111,12 +110,6 @@ def _why_no_store(host: str, error: Exception) -> str:
         f"no TCPStore can be opened at {host} ({words}). Its process may have {soft} files open; "
         "if that is too few, raise ulimit -n"
     )
-
-
-def ignore_signals() -> None:
-    """The guards decide when this process ends; a Ctrl-C or a hangup does not."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)
 
 
 def open_store(host: str, port: int) -> Any:

@@ -9,13 +9,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ftrun import own_process
 from ftrun.check.verdict import Trial, lines_of
 
 VARIABLE, PLAN, REFUSED = "FTRUN_CHECK", "plan.json", "refused.json"
@@ -71,10 +71,12 @@ def _run(
     timeout_s: float,
 ) -> tuple[int, bool]:
     """The run's exit code, and whether it was ended because it took too long."""
-    command = [sys.executable, "-m", "ftrun", "run", "--replicas", str(replicas), "--prefix"]
+    command = ["run", "--replicas", str(replicas), "--prefix"]
     command += ["--log-dir", str(directory / "logs"), "--inject", "auto", *options, *words]
-    process = subprocess.Popen(
+    process = own_process.start(
+        "ftrun.cli",
         command,
+        acts_on_signals=True,
         env={**os.environ, VARIABLE: str(directory)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -15,6 +15,7 @@ from ftrun.agent.devices import cuda_devices
 from ftrun.agent.nvml import GpuTable, NotReadable, open_gpus
 from ftrun.core.agent.node_resources import Gpu
 from ftrun.doctor.findings import Finding, ok, problem, warning
+from ftrun.own_process import CLEAN_PATH
 
 TORCH_TIMEOUT_S = 90.0
 USED_SHARE = 0.1
@@ -46,7 +47,7 @@ def driver() -> list[Finding]:
 def torch_view() -> list[Finding]:
     """The devices that torch can use, by a process of its own: the import takes seconds."""
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM],
+        [sys.executable, "-c", CLEAN_PATH + _PROGRAM],
         capture_output=True,
         text=True,
         timeout=TORCH_TIMEOUT_S,

@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import os
 import select
-import signal
 import socket
 import sys
 from dataclasses import asdict
@@ -178,19 +177,13 @@ class Plugins:
 
 
 def main() -> None:
-    """``python -m ftrun.elastic.plugins --parent PID --channel FD``: started by the agent only."""
+    """Started by the agent only, with the arguments ``--parent PID --channel FD``."""
     parser = argparse.ArgumentParser(description="The process of torch's plugins.")
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--channel", type=int, required=True)
     options = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it ends with the agent, which has more to report
     if not linux.die_with_parent(options.parent):
         os._exit(0)
     linux.title_process("ftrun plugins")
     os.set_inheritable(options.channel, False)
     Plugins(Channel(socket.socket(fileno=options.channel))).run()
-
-
-if __name__ == "__main__":
-    main()

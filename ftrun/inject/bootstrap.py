@@ -218,13 +218,13 @@ def _run_target(task: WorkerTask) -> None:
             become((task.target, *task.args))
         case TargetKind.PATH:
             sys.argv = [task.target, *task.args]
-            sys.path[0] = str(Path(task.target).resolve().parent)
+            _search_first(str(Path(task.target).resolve().parent))
             runpy.run_path(_absolute(task.target), run_name="__main__")
         case TargetKind.FILE:
             _run_script(task)
         case TargetKind.MODULE:
             sys.argv = [task.target, *task.args]
-            sys.path[0] = os.getcwd()
+            _search_first(os.getcwd())
             runpy.run_module(task.target, _names_of(task), run_name="__main__", alter_sys=True)
         case TargetKind.FUNCTION:
             from ftrun.inject.function import run_function
@@ -236,11 +236,16 @@ def _run_script(task: WorkerTask) -> None:
     sys.argv = [task.target, *task.args]
     path = Path(task.target)
     if path.is_dir() or path.suffix in (".zip", ".pyz"):
-        sys.path.pop(0)
         runpy.run_path(_absolute(task.target), run_name="__main__")
         return
-    sys.path[0] = str(path.resolve().parent)
+    _search_first(str(path.resolve().parent))
     _run_file(_absolute(task.target), _names_of(task))
+
+
+def _search_first(directory: str) -> None:
+    """Look for the script's modules there first, as the interpreter does unless it is told not."""
+    if not getattr(sys.flags, "safe_path", False):  # of Python 3.11 and later
+        sys.path.insert(0, directory)
 
 
 def _names_of(task: WorkerTask) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def install(mode: str, here: WorkerContext) -> None:
     is_first = here.replica_id == "0" and here.group_rank == 0 and here.restarts == 0
     answer(says_so=mode == "auto" and is_first)
     if FOR_CHILDREN not in sys.path:
-        sys.path.insert(1, FOR_CHILDREN)  # behind the script's own directory
+        sys.path.insert(0, FOR_CHILDREN)  # the script's own directory comes before it
 
 
 def answer(says_so: bool = False) -> None:

@@ -26,7 +26,7 @@ from ftrun.launching.reporter import Reporter
 
 
 def main() -> None:
-    """``python -m ftrun.launching.host DIRECTORY FD PID``: started by job.py only."""
+    """The program's arguments are DIRECTORY FD PID: started by job.py only."""
     directory, fd, caller = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # until the agent installs its own handlers
@@ -94,7 +94,3 @@ def _follow(pidfd: int) -> None:
     poll.register(pidfd, select.POLLIN)
     poll.poll()
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-if __name__ == "__main__":
-    main()

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ftrun import own_process
 from ftrun.config.script import Script
 from ftrun.errors import ExitCode, LaunchError, UserError
 from ftrun.launching.outputs import Output
@@ -124,10 +125,11 @@ class Job:
     def _start(self, outputs: tuple[Output, Output]) -> int:
         """Start the host; returns the end of the pipe from which its records are read."""
         read_fd, write_fd = os.pipe()
-        words = [sys.executable, "-m", HOST, str(self.directory), str(write_fd), str(os.getpid())]
         try:
-            self._process = subprocess.Popen(
-                words,
+            self._process = own_process.start(
+                HOST,
+                [str(self.directory), str(write_fd), str(os.getpid())],
+                acts_on_signals=True,
                 stdin=subprocess.DEVNULL,
                 stdout=outputs[0].fd,
                 stderr=outputs[1].fd,

@@ -1,4 +1,4 @@
-"""``python -m ftrun.lighthouse``: the lighthouse that an agent starts for itself.
+"""The lighthouse that an agent starts for itself (own_process.py).
 
 People use ``ftrun lighthouse``.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
+from ftrun import linux
 from ftrun.lighthouse.embedded import take_embedding, tie_to_parent
 from ftrun.protocol.embedding import PARENT_PID
 
@@ -17,6 +18,7 @@ def main() -> int:
     if PARENT_PID not in os.environ:
         print("This is started by ftrun itself. Run: ftrun lighthouse --help", file=sys.stderr)
         return 2
+    linux.title_process("ftrun lighthouse")
     tie_to_parent(int(os.environ[PARENT_PID]))
     embedding = take_embedding(os.environ)
 

@@ -7,7 +7,6 @@ what the agent passes to it (protocol/embedding.py), its restart (agent/embedded
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,19 +27,22 @@ class Embedding:
     http: str
     token: str = field(repr=False)
     log_dir: Path | None = None
+    stop_fd: int = -1
+    """A pipe whose end means that this process is to stop."""
 
 
 def take_embedding(environ: Mapping[str, str]) -> Embedding:
-    """Read the environment and the token's pipe; the descriptor is closed.
+    """Read the environment, and the token from its pipe, which stays open (``stop_fd``).
 
     Raises:
         KeyError, ValueError, OSError: this process was not started by an agent.
     """
     fd = int(environ[TOKEN_FD])
-    with os.fdopen(fd, "rb") as pipe:
-        token = pipe.read(TOKEN_BYTES_MAX).decode("ascii").strip()
+    os.set_inheritable(fd, False)
+    with os.fdopen(fd, "rb", closefd=False) as pipe:
+        token = pipe.readline(TOKEN_BYTES_MAX).decode("ascii").strip()
     log_dir = Path(environ[LOG_DIR]) if environ.get(LOG_DIR) else None
-    return Embedding(Path(environ[STATE_DIR]), environ[BIND], environ[HTTP], token, log_dir)
+    return Embedding(Path(environ[STATE_DIR]), environ[BIND], environ[HTTP], token, log_dir, fd)
 
 
 def tie_to_parent(parent_pid: int) -> None:
@@ -50,5 +52,3 @@ def tie_to_parent(parent_pid: int) -> None:
     """
     if not linux.die_with_parent(parent_pid):
         sys.exit(0)
-    # Ctrl-C in the terminal is for the agent, which ends this process when it is its time.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

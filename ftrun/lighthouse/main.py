@@ -52,10 +52,13 @@ EPOCH_ZERO = datetime(2026, 1, 1, tzinfo=timezone.utc)
 log = logging.getLogger(__name__)
 
 
-def run_lighthouse(settings: ServiceSettings, announce: Callable[[str], None] = print) -> int:
+def run_lighthouse(
+    settings: ServiceSettings, announce: Callable[[str], None] = print, stop_fd: int = -1
+) -> int:
     """Serve until SIGTERM or SIGINT, with a log on stderr; returns the exit code.
 
-    ``announce`` gets one line as soon as agents can attach.
+    ``announce`` gets one line as soon as agents can attach. ``stop_fd``: serve until the end of
+    this pipe.
 
     Raises:
         UserError: a setting is wrong, a port is taken, or the state directory is unusable or
@@ -67,7 +70,7 @@ def run_lighthouse(settings: ServiceSettings, announce: Callable[[str], None] = 
     settings.check()
     with _locked(settings.state_dir):
         withdraw_address(settings.state_dir)  # left by a killed lighthouse
-        return asyncio.run(_run(settings, announce))
+        return asyncio.run(_run(settings, announce, stop_fd))
 
 
 def run_embedded(embedding: Embedding) -> int:
@@ -82,13 +85,13 @@ def run_embedded(embedding: Embedding) -> int:
         log_dir=embedding.log_dir,
     )
     try:
-        return run_lighthouse(settings, log.info)
+        return run_lighthouse(settings, log.info, embedding.stop_fd)
     except FtrunError as error:
         print(f"lighthouse: {error}", file=sys.stderr)
         return error.exit_code
 
 
-async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> int:
+async def _run(settings: ServiceSettings, announce: Callable[[str], None], stop_fd: int) -> int:
     """Serve. Ports come first, so that a taken one is reported before anything is touched."""
     server = MembershipServer(settings)
     grpc_host, grpc_port = server.bind()
@@ -104,7 +107,7 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
         directories = [settings.state_dir, *([settings.log_dir] if settings.log_dir else [])]
         traces = start_traces()
         shell = Shell(core, journal, incidents, account, EventFile(directories), traces)
-        stopping = _stop_on_signals()
+        stopping = _stop_when_asked(stop_fd)
         shell.start()
         await server.start(shell)
         if torchft is not None:
@@ -234,13 +237,20 @@ def _explain(error: BaseException | None) -> int:
     return ExitCode.BUG
 
 
-def _stop_on_signals() -> asyncio.Event:
+def _stop_when_asked(stop_fd: int) -> asyncio.Event:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    if stop_fd >= 0:
+        loop.add_reader(stop_fd, _note_the_end, loop, stop_fd, stopping)
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stopping.set)
     return stopping
+
+
+def _note_the_end(loop: asyncio.AbstractEventLoop, fd: int, stopping: asyncio.Event) -> None:
+    loop.remove_reader(fd)
+    stopping.set()
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:

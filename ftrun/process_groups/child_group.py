@@ -17,16 +17,14 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import threading
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed import DistNetworkError, Work
 
-from ftrun import clock
+from ftrun import clock, own_process
 from ftrun.errors import PeerError
 from ftrun.process_groups import child_messages as messages
 from ftrun.process_groups.base import Place, ProcessGroup
@@ -43,9 +41,6 @@ START_TIMEOUT_S = 60.0
 BUILDING = -1
 GRACE_S = 1.0
 """How much later than the child's own deadline the owner ends a collective, and the child."""
-_ROOT = str(Path(__file__).resolve().parent.parent.parent)
-_START = "import sys; sys.path.insert(0, sys.argv[2]); from ftrun.process_groups.child_host "
-_START += "import main; main(int(sys.argv[1]))"
 
 
 class ProcessGroupBaby(ProcessGroup):
@@ -147,11 +142,14 @@ class _Host:
     def __init__(self) -> None:
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(other.fileno()), _ROOT],
-                pass_fds=[other.fileno()], env=environment, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+            self._process = own_process.start(
+                "ftrun.process_groups.child_host",
+                [str(other.fileno())],
+                forks=True,
+                pass_fds=[other.fileno()],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+            )
         self._socket = own
         self._numbers = itertools.count()
         self._lock = threading.Lock()

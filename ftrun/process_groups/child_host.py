@@ -32,10 +32,9 @@ BACKENDS: dict[str, type[ProcessGroup]] = {"gloo": ProcessGroupGloo, "nccl": Pro
 LOOK_S = 1.0
 
 
-def main(fd: int) -> None:
-    """Serve the owner at the other end of ``fd`` until it is gone."""
-    owner = socket.socket(fileno=fd)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the owner's matter
+def main() -> None:
+    """Serve the owner at the other end of the descriptor in ``argv`` until it is gone."""
+    owner = socket.socket(fileno=int(sys.argv[1]))
     children: dict[int, int] = {}
     messages.send(owner, {"ready": os.getpid()})
     while True:
@@ -142,7 +141,3 @@ class _Child:
     def _send(self, message: dict[str, Any]) -> None:
         with self._sending, contextlib.suppress(OSError):  # the owner is gone: so is this process
             messages.send(self._owner, message)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

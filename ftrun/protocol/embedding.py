@@ -1,8 +1,9 @@
 """How an agent and its own lighthouse find each other: environment, token pipe, ``address.json``.
 
-The agent starts ``python -m ftrun.lighthouse`` with ``child_environment`` added to its own
-environment, and passes the read end of a pipe that holds the token (never argv: X4). The child
-publishes its ports in ``STATE_DIR/address.json`` and dies with its agent (P1).
+The agent starts ``ftrun/lighthouse/__main__.py`` with ``child_environment`` added to its own
+environment, and passes the read end of a pipe. A line of it is the token (never argv: X4), and its
+end is the order to stop. The child publishes its ports in ``STATE_DIR/address.json`` and dies with
+its agent (P1).
 
 Imports nothing heavy, because the child is tied to its parent before it loads anything else. Not
 here: starting and restarting the child (agent/embedded.py), its start (lighthouse/embedded.py).
@@ -45,7 +46,7 @@ def child_environment(
     http: str = ANY_PORT,
     log_dir: Path | None = None,
 ) -> dict[str, str]:
-    """Variables that the agent adds to the environment of ``python -m ftrun.lighthouse``.
+    """Variables that the agent adds to the environment of its lighthouse.
 
     ``log_dir``: of the job, where ``events.jsonl`` is written too.
     """

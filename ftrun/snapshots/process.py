@@ -11,22 +11,15 @@ import json
 import os
 import select
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-from ftrun import clock
+from ftrun import clock, own_process
 from ftrun.errors import PeerError
 from ftrun.snapshots.memory import SharedMemory
 
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 5.0
 ANSWER_BYTES_MAX = 1 << 16
-_PROGRAM = (
-    "import sys; sys.path[:] = filter(None, sys.path); "  # for Pythons that know no safe path
-    "from ftrun.snapshots.writer import main; sys.exit(main())"
-)
-_ROOT = str(Path(__file__).resolve().parents[2])
 
 
 class WriterProcess:
@@ -38,18 +31,21 @@ class WriterProcess:
 
     def __init__(self, memory: SharedMemory) -> None:
         self._rest = b""
+        self._answers, answers = os.pipe()
         try:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-c", _PROGRAM, str(os.getpid()), str(memory.fd)),
-                ],
+            self._process = own_process.start(
+                "ftrun.snapshots.writer",
+                [str(os.getpid()), str(memory.fd), str(answers)],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                pass_fds=[memory.fd],
-                env=_environment(),
+                stdout=subprocess.DEVNULL,
+                pass_fds=[memory.fd, answers],
+                env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
             )
         except OSError as error:
+            os.close(self._answers)
             raise PeerError(f"its process cannot be started: {error.strerror}") from error
+        finally:
+            os.close(answers)
         try:
             self._answer(clock.now() + START_TIMEOUT_S)
         except PeerError:
@@ -83,16 +79,14 @@ class WriterProcess:
         return answer
 
     def _answer(self, deadline: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        fd = self._process.stdout.fileno()
         poller = select.poll()
-        poller.register(fd, select.POLLIN)
+        poller.register(self._answers, select.POLLIN)
         while b"\n" not in self._rest:
             left_s = deadline - clock.now()
             if left_s <= 0 or not poller.poll(left_s * 1000):
                 self.kill()
                 raise PeerError("the process that writes it did not answer in time")
-            data = os.read(fd, ANSWER_BYTES_MAX)
+            data = os.read(self._answers, ANSWER_BYTES_MAX)
             if not data or len(self._rest) > ANSWER_BYTES_MAX:
                 self.kill()
                 raise PeerError("the process that writes it has ended")
@@ -115,19 +109,7 @@ class WriterProcess:
         self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(END_TIMEOUT_S)
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                if pipe is not None:
-                    pipe.close()
-
-
-def _environment() -> dict[str, str]:
-    """The worker's, with this ftrun, and without modules of the script's directory."""
-    paths = filter(None, [os.environ.get("PYTHONPATH"), _ROOT])
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONSAFEPATH": "1",
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+        os.close(self._answers)
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()

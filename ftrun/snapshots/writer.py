@@ -1,7 +1,7 @@
 """The process that writes snapshots, so that the training process only makes a copy.
 
 It reads one order after the other from its standard input, each a line of JSON, and answers each
-with a line on its standard output. The tensors are in memory that both processes map (memory.py).
+with a line on a pipe of its own. The tensors are in memory that both processes map (memory.py).
 Each worker of the replica that writes has such a process, for its own part. In this order, so that
 a kill at any moment leaves older snapshots whole and nothing that looks like one:
 
@@ -25,7 +25,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -87,12 +86,9 @@ def main() -> int:
     if not linux.die_with_parent(int(sys.argv[1])):
         return 0
     writing = Writing(SharedMemory(int(sys.argv[2])))
-    for number in (signal.SIGINT, signal.SIGTERM):  # the training process decides when this ends
-        signal.signal(number, signal.SIG_IGN)
     os.nice(NICE)  # from here on; its start is soon over, and a snapshot may be due by then
     torch.set_num_threads(1)
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print is no answer
+    answers = os.fdopen(int(sys.argv[3]), "w", buffering=1)
     answers.write(json.dumps({"ready": True}) + "\n")
     while line := sys.stdin.readline(LINE_BYTES_MAX):
         answers.write(json.dumps(_answer(line, writing)) + "\n")

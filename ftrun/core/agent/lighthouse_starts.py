@@ -1,0 +1,49 @@
+"""When an agent starts its own lighthouse again after it has ended, and when no more.
+
+Training goes on without a lighthouse, but nobody can heal or join. So one that has served is worth
+more tries than one that has never come up, in whose way something stands.
+
+Not here: the process (agent/embedded.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STARTS_MAX = 5
+"""Of a lighthouse that has never served."""
+SHORT_LIVES_MAX = 60
+"""One after the other, of a lighthouse that has served once."""
+BACKOFF_FIRST_S = 0.05
+BACKOFF_LAST_S = 5.0
+HEALTHY_S = 10.0
+
+
+@dataclass
+class LighthouseStarts:
+    """Counts the short lives of a lighthouse. ``has_served``: it was ready once."""
+
+    has_served: bool = False
+    short_lives: int = 0
+
+    def ended(self, lived_s: float, *, was_ready: bool, is_hopeless: bool) -> float | None:
+        """The delay until it is started again; None: it is not.
+
+        ``is_hopeless``: it has said that the next one would end in the same way.
+        """
+        self.has_served |= was_ready
+        if was_ready and lived_s >= HEALTHY_S:
+            self.short_lives = 0
+        self.short_lives += 1
+        is_last = self.short_lives >= (SHORT_LIVES_MAX if self.has_served else STARTS_MAX)
+        if is_last or (is_hopeless and not self.has_served):
+            return None
+        return float(min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2.0 ** (self.short_lives - 1)))
+
+    def then(self, delay_s: float | None) -> str:
+        """What follows, as the end of a sentence about how it has ended."""
+        if delay_s is None:
+            return "It is not started again, so the job ends here"
+        if self.has_served:
+            return "It is started again; training goes on"
+        return f"It is started again: start {self.short_lives + 1} of {STARTS_MAX}"

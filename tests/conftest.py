@@ -1,7 +1,11 @@
 """What holds for every test: none fails because the machine is slow, or because of its parent.
 
 Processes that share the tests take whole files in their order. So those that take minutes come
-first: a process that began one of them last would go on alone.
+first (suite/durations.txt): a process that began one of them last would go on alone.
+
+Properties are tried with the same examples in every run. Only
+``--hypothesis-profile "fresh seeds"`` draws others, three times as many, and
+keeps what it finds for its next run (.hypothesis/examples).
 
 A shell that starts the tests in the background ignores Ctrl-C on their behalf, and nohup a hangup;
 every process that a test starts would inherit that, and many tests send these signals.
@@ -13,44 +17,26 @@ stall every build for 5 s.
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from ftrun import linux
+from tests.suite.durations import ROOT, read_files
+from tests.suite.levels import is_long
+from tests.suite.properties import FRESH_EXAMPLES
 
-HERE = Path(__file__).parent
-LONG = (
-    "process/test_snapshots.py",
-    "zero_edit/test_workers.py",
-    "zero_edit/test_matrix.py",
-    "sim/test_sim.py",
-    "process/test_launch.py",
-    "zero_edit/test_forms.py",
-    "snapshots/test_kills.py",
-    "process/test_plugins.py",
-    "process/test_nodes.py",
-    "process/test_standstill.py",
-    "process/test_run.py",
-    "process/test_operators.py",
-    "process/test_elastic.py",
-    "process/test_join.py",
-    "zero_edit/test_check.py",
-    "process/test_data.py",
-    "process/test_incidents.py",
-    "process/test_signals.py",
-    "process/test_lighthouse_killed.py",
-    "zero_edit/test_divergence.py",
-    "e2e/test_resume.py",
-)
-"""The longest files first, as ``--durations=250`` of a whole run adds them up."""
-PLACES = {HERE / name: place for place, name in enumerate(LONG)}
-
+ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fixed seed", ANY_MACHINE, derandomize=True, database=None)
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "fresh seeds",
+    ANY_MACHINE,
+    database=DirectoryBasedExampleDatabase(ROOT / ".hypothesis" / "examples"),
+    max_examples=FRESH_EXAMPLES,
+    print_blob=True,
 )
-settings.load_profile("any machine")
+settings.load_profile("fixed seed")
 linux.look_names_up_in_files_only()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -60,6 +46,11 @@ for number in (signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
 
 
+@pytest.hookimpl(tryfirst=True)  # before the marks choose
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Called by pytest: the long files first, all others as they were found."""
-    items.sort(key=lambda item: PLACES.get(item.path, len(PLACES)))
+    """Called by pytest: the long files first, all others as they were found; marks long tests."""
+    seconds = read_files()
+    items.sort(key=lambda item: -seconds.get(item.path, 0.0))
+    for item in items:
+        if is_long(item.path, item.nodeid.rpartition("::")[2]):
+            item.add_marker(pytest.mark.long)

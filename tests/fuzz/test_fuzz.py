@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.targets import Target, targets
+from tests.suite.properties import examples
 
 TARGETS = targets()
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name.replace(" ", "-"))
 def test_damaged_bytes_are_accepted_or_refused_as_declared(target: Target) -> None:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150))
     @given(st.randoms(use_true_random=True))
     def feed(rng: Random) -> None:
         target.feed(target.make(rng))
@@ -28,7 +29,7 @@ def test_damaged_bytes_are_accepted_or_refused_as_declared(target: Target) -> No
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name.replace(" ", "-"))
 def test_noise_is_accepted_or_refused_as_declared(target: Target) -> None:
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100))
     @given(st.binary(max_size=300))
     def feed(data: bytes) -> None:
         target.feed(data)

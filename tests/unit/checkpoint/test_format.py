@@ -22,6 +22,7 @@ from ftrun.checkpoint.format import pack, unpack, validate
 from ftrun.checkpoint.header import Header, decode_header, header_of
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.errors import ProtocolError, UserError
+from tests.suite.properties import examples
 from tests.unit.checkpoint.state_trees import same, trees
 
 TAG = Tag(Attempt(1, 1), 3)
@@ -39,7 +40,7 @@ def _copied(data: torch.Tensor | memoryview) -> torch.Tensor:
     return torch.tensor(list(raw), dtype=torch.uint8)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(trees)
 def test_a_tree_comes_back_bit_by_bit(tree: Any) -> None:
     assert same(round_trip(tree), tree)

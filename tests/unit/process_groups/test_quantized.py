@@ -18,6 +18,7 @@ from ftrun.process_groups.codec import CODECS, ROW_VALUES, rows_of, write_rows
 from ftrun.process_groups.quantized import allreduce_quantized
 from ftrun.process_groups.quantized_messages import PIECE_VALUES
 from ftrun.torchft import collectives
+from tests.suite.properties import examples
 from tests.unit.process_groups.quantized_groups import Groups, groups
 
 SUM_BOUND = {"int8": 126, "fp8": 7}
@@ -44,7 +45,7 @@ def bound_of_sum(tensors: list[torch.Tensor], kind: str) -> torch.Tensor:
     return found
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 3000), kind=st.sampled_from(list(CODECS)))
 def test_an_all_reduce_is_within_its_bound_and_equal_on_all(
     some: Groups, seed: int, count: int, kind: str

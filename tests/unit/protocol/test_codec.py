@@ -44,6 +44,7 @@ from ftrun.protocol.limits import (
 )
 from ftrun.protocol.records import RecordCodec, record_codec
 from ftrun.protocol.shared_records import GONE_KEPT
+from tests.suite.properties import examples
 
 SPEC = JobSpec("job", 2, 1, 1, 5.0, 2.0, 60.0)
 ATTEMPT = Attempt(1 << 32, 1)
@@ -83,7 +84,7 @@ def records(cls: type) -> st.SearchStrategy[Any]:
 
 @pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=lambda cls: cls.__name__)
 def test_every_message_comes_back_as_it_was(cls: type) -> None:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40))
     @given(records(cls))
     def round_trip(message: Any) -> None:
         data = encode(message)
@@ -114,7 +115,7 @@ def test_a_class_that_differs_from_its_message_is_refused_at_once() -> None:
         RecordCodec(messages.JobSpec, "Progress")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200))
 def test_noise_is_a_protocol_error_or_a_message(data: bytes) -> None:
     try:
@@ -124,7 +125,7 @@ def test_noise_is_a_protocol_error_or_a_message(data: bytes) -> None:
     assert isinstance(message, MESSAGE_CLASSES)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.one_of([records(cls) for cls in (Hello, WorkerMessage, ToWorkers)]), st.data())
 def test_damaged_messages_are_a_protocol_error_or_a_message(message: Any, data: Any) -> None:
     raw = bytearray(encode(message))

@@ -91,6 +91,7 @@ from ftrun.core.messages import (
 )
 from ftrun.core.quorum import Endpoint
 from ftrun.errors import Bug
+from tests.suite.properties import examples
 
 TRACE = 'Traceback:\n  File "train.py", line 3, in <module>\nValueError: no'
 RAISED = FailureReport("ValueError", "no", TRACE)
@@ -1478,7 +1479,7 @@ EVENTS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(EVENTS)
 def test_in_any_order_the_invariants_hold_and_an_end_comes(events: list[tuple[str, int]]) -> None:
     agent = Agent(workers_per_replica=2, restarts=RestartRules(max_restarts=2))

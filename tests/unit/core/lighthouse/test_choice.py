@@ -9,6 +9,7 @@ from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.core.lighthouse.choice import Choice, can_repair, choose, group_state
 from ftrun.core.messages import Report
 from ftrun.core.quorum import Endpoint
+from tests.suite.properties import examples
 
 TAG = Tag(Attempt(1, 1), 5)
 OTHER_TAG = Tag(Attempt(1, 2), 5)
@@ -58,7 +59,7 @@ def dumb_choose(group_states: dict[str, StateId | None]) -> Choice | None:
     return None
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.dictionaries(names, st.none() | states, max_size=8))
 def test_choose_agrees_with_the_dumb_one(group_states: dict[str, StateId | None]) -> None:
     assert choose(group_states) == dumb_choose(group_states)

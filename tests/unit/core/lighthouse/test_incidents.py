@@ -25,6 +25,7 @@ from ftrun.core.lighthouse.machine import (
     SaveIncident,
     TimerFired,
 )
+from tests.suite.properties import examples
 
 SPEC = m.JobSpec("job", 4, 1, 1, 10.0, 5.0, 20.0, nodes=2)
 
@@ -237,7 +238,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(events)
 def test_every_failed_incarnation_is_in_exactly_one_incident(steps: list[Any]) -> None:
     job, failed = Job(), set()

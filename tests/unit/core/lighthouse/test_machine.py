@@ -35,6 +35,7 @@ from ftrun.core.lighthouse.machine import (
 from ftrun.core.lighthouse.state import NO_SPEC
 from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.core.version import PROTOCOL_VERSION
+from tests.suite.properties import examples
 
 SPEC = m.JobSpec("job", 3, 1, 1, 10.0, 5.0, 20.0)
 SHARED = StateId(0, "shared")
@@ -287,7 +288,7 @@ def _with_spec(event: Event, spec: m.JobSpec) -> Event:
     return event
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(schedule=schedules, replicas=st.integers(1, 3), workers=st.integers(1, 2))
 def test_nothing_that_is_said_breaks_it(schedule: Schedule, replicas: int, workers: int) -> None:
     spec = replace(SPEC, replicas=replicas, workers_per_replica=workers, join_timeout_s=3.0)

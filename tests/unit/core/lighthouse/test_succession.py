@@ -11,6 +11,7 @@ from ftrun.core.ids import Attempt, StateId
 from ftrun.core.lighthouse.choice import Choice
 from ftrun.core.lighthouse.succession import Candidate, Case, Succession, first, succeed
 from ftrun.core.quorum import Member, Quorum
+from tests.suite.properties import examples
 from tests.unit.core.lighthouse.test_choice import dumb_choose
 
 NAMES = ("0", "1", "2", "3")
@@ -227,7 +228,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(cases())
 def test_succeed_agrees_with_the_dumb_one(case: Case) -> None:
     found = succeed(case)
@@ -236,7 +237,7 @@ def test_succeed_agrees_with_the_dumb_one(case: Case) -> None:
     assert found == dumb_succeed(case)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(cases())
 def test_survivors_that_decide_have_stopped_every_quorum_and_lose_no_step(case: Case) -> None:
     """Q3 and C6, whatever the rules are."""

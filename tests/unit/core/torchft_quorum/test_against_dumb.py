@@ -18,6 +18,7 @@ from ftrun.core.torchft_quorum.records import (
     SaveRooms,
     TimerFired,
 )
+from tests.suite.properties import examples
 from tests.unit.core.torchft_quorum.dumb_lighthouse import DumbLighthouse
 
 NAMES = "abcde"
@@ -91,7 +92,7 @@ class Both:
         self.calls += 1
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(
     steps,
     st.integers(1, 3),
@@ -125,7 +126,7 @@ def test_the_same_events_have_the_same_answers(
         assert sorted(room.calls) == sorted(call for call, _ in both.dumb.calls)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(steps, steps, st.integers(1, 3))
 def test_an_id_means_one_list_of_members_over_a_kill(
     before: list[tuple[object, ...]], after: list[tuple[object, ...]], min_replicas: int

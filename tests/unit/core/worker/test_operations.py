@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.core.worker.operations import OperationLedger
+from tests.suite.properties import examples
 
 
 def issued(*kinds: str) -> OperationLedger:
@@ -104,7 +105,7 @@ MOVES = st.lists(
 
 
 @given(MOVES)
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200))
 def test_as_the_dumb_one_says(moves: list[tuple[str, str | int]]) -> None:
     """After every move, all results that may be handed out are, each once."""
     ledger = OperationLedger()

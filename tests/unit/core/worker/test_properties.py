@@ -22,6 +22,7 @@ from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_qu
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import Fate, StepMachine, StepPhase
+from tests.suite.properties import examples
 from tests.unit.core.worker import alike
 from tests.unit.core.worker.step_script import member
 
@@ -477,7 +478,7 @@ def held_otherwise(state: StateId) -> StateId:
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40))
 def test_short_stories(data: st.DataObject) -> None:
     World(lambda options: data.draw(st.sampled_from(options))).play(25)
 

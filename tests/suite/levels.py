@@ -1,0 +1,106 @@
+"""What ``scripts/test`` leaves to ``scripts/test all``: most real jobs, of which a few are kept.
+
+Three levels. The **gate** is what each change must pass, in five minutes on two idle cores. **all**
+is what is merged: also the variants of real jobs (``long``). What takes longer is marked ``slow``
+where it is written, and belongs to ``scripts/proof``.
+
+Every mechanism keeps a test with real processes in the gate. A new file is in the gate as a whole;
+put it into ``KEPT`` if it starts jobs. Only a run of the whole gate leaves long tests out:
+``scripts/test tests/process/test_run.py`` runs all of that file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+
+KEPT: dict[str, tuple[str, ...]] = {
+    "e2e/test_job.py": ("test_a_killed_worker_is_replaced_and_heals",),
+    "e2e/test_resume.py": ("test_a_job_that_is_stopped_goes_on_to_the_very_same_parameters",),
+    "process/test_apart.py": ("test_groups_that_train_apart_are_said_to_while_they_do",),
+    "process/test_data.py": ("test_an_unmodified_script_trains_each_sample_once",),
+    "process/test_data_options.py": ("test_a_script_that_trains_nothing_is_told",),
+    "process/test_elastic.py": (
+        "test_the_same_program_has_the_same_results",
+        "test_ftrun_elastic_is_loaded_only_when_it_is_used",
+    ),
+    "process/test_fresh.py": ("test_workers_and_replacements_are_as_fresh_as_a_new_interpreter",),
+    "process/test_giving_up.py": ("test_the_others_go_on_without_it_until_people_start_it_again",),
+    "process/test_guards.py": ("test_nothing_is_left_when_guards_are_killed[victims0]",),
+    "process/test_incidents.py": ("test_each_failure_is_one_incident_with_its_evidence",),
+    "process/test_join.py": ("test_uneven_batches_train_what_one_process_does[plain]",),
+    "process/test_launch.py": (
+        "test_a_killed_worker_heals_and_has_the_value_of_its_last_life",
+        "test_what_cannot_travel_is_refused_before_anything_is_started",
+    ),
+    "process/test_lighthouse_killed.py": ("test_requests_are_carried_out_once",),
+    "process/test_logs.py": ("test_logs_follow_a_job_over_a_restart",),
+    "process/test_nodes.py": ("test_a_node_that_leaves_and_comes_back_gets_its_share_again",),
+    "process/test_operators.py": ("test_drain_restart_kill_and_stacks",),
+    "process/test_plugins.py": ("test_a_handler_gets_torchruns_events",),
+    "process/test_quiet.py": ("test_a_script_finds_the_environment_and_a_grpc_as_they_were",),
+    "process/test_run.py": (
+        "test_a_plain_script_runs_as_python_would_run_it",
+        "test_the_scripts_exit_code_is_the_jobs",
+    ),
+    "process/test_scarcity.py": (
+        "test_too_few_descriptors_are_said_before_anything_starts",
+        "test_a_torch_that_cannot_be_imported_is_named_in_one_line",
+    ),
+    "process/test_script_timers.py": ("test_a_worker_whose_timer_runs_out_is_replaced",),
+    "process/test_sharded.py": ("test_groups_of_two_go_on_and_heal[False]",),
+    "process/test_signals.py": (
+        "test_a_notice_by_a_file_or_a_signal_drains",
+        "test_sigint_is_a_keyboard_interrupt_in_every_worker",
+    ),
+    "process/test_snapshots.py": ("test_all_workers_die_and_their_agent_does_not[explicit]",),
+    "process/test_stacks.py": (
+        "test_a_worker_that_holds_the_lock_answers",
+        "test_an_answer_has_the_main_thread_first_and_is_whole",
+    ),
+    "process/test_standstill.py": (
+        "test_peers_wait_so_the_one_that_stands_still_is_shown_and_replaced",
+    ),
+    "process/test_status_line.py": ("test_a_job_of_three_with_a_death",),
+    "process/test_stdin.py": ("test_a_pipe_reaches_the_first_worker_and_no_other",),
+    "process/test_the_end.py": ("test_a_drained_replica_is_not_waited_for",),
+    "process/test_torchft_script.py": ("test_a_torchft_script_runs_unedited_and_heals",),
+    "process/test_torchx.py": (
+        "test_a_job_of_two_replicas",
+        "test_nodes_without_a_lighthouse_are_refused",
+    ),
+    "process/test_traces.py": ("test_a_collector_has_the_spans_of_a_kill",),
+    "process/test_versions.py": ("test_another_version_is_refused_in_words[an older lighthouse]",),
+    "process/test_worker_environment.py": ("test_a_script_finds_what_it_finds_under_torchrun",),
+    "snapshots/test_kills.py": ("test_killed_twice[unmodified_fsdp]",),
+    "torchft/test_threads.py": ("test_a_thread_that_fails_comes_again_and_heals[sync]",),
+    "torchft/test_titan.py": (),
+    "zero_edit/test_check.py": ("test_a_script_that_heals",),
+    "zero_edit/test_divergence.py": (),
+    "zero_edit/test_forms.py": (
+        "test_a_script_that_cannot_be_carried_is_one_world[neither]",
+        "test_a_script_that_has_read_its_rank_before_begins_again",
+    ),
+    "zero_edit/test_matrix.py": (
+        "test_quick[kept.py: 1@train 2 2,0@train 3 5]",
+        "test_quick[loops.py while: 1@train 12]",
+    ),
+    "zero_edit/test_survivors.py": ("test_survivors_lose_no_step[ddp]",),
+    "zero_edit/test_workers.py": ("test_the_result_is_torchruns[fsdp loaded]",),
+}
+"""The files with long tests, and those of their tests that are in the gate."""
+
+
+def is_long(file: Path, name: str) -> bool:
+    """Whether the test of that file (with its parameters' id in brackets) is not in the gate."""
+    kept = KEPT.get(file.relative_to(TESTS).as_posix()) if file.is_relative_to(TESTS) else None
+    return kept is not None and not {name, name.partition("[")[0]} & set(kept)
+
+
+def missing(ran: Collection[str]) -> list[str]:
+    """The tests that the gate is to keep, and that are not among those that ran (by node id)."""
+    bare = {name.partition("[")[0] for name in ran}
+    wanted = [f"tests/{file}::{name}" for file, names in KEPT.items() for name in names]
+    return [name for name in wanted if name not in ran and name not in bare]

@@ -21,6 +21,7 @@ from ftrun.agent.watch import Watch, unwatched
 from ftrun.config.checks import check
 from ftrun.config.forms import in_form
 from ftrun.config.settings import RunSettings
+from ftrun.config.starting import line
 from ftrun.core.agent.events import EndAgent
 from ftrun.descriptors import allow_descriptors, descriptors_needed
 from ftrun.errors import ExitCode
@@ -59,6 +60,8 @@ def start_run(
 
         (print_json if as_json else print_plan)(settings, machine)
         return ExitCode.OK
+    if words := line(settings, os.environ):
+        print(f"ftrun: {words}", file=sys.stderr, flush=True)
     ending = _run_in(settings, machine, launch, watch)
     while ending.again is not None:  # twice at most (core/forms.py)
         settings = in_form(settings, ending.again)

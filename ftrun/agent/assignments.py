@@ -17,6 +17,7 @@ from ftrun.agent.process import StartWorker
 from ftrun.agent.workers import SOCKET_NAME
 from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings
+from ftrun.config.starting import starts_fresh
 from ftrun.core.agent.events import StartReplica
 from ftrun.core.forms import AUTO, Form
 from ftrun.core.ids import WorkerKey
@@ -27,7 +28,10 @@ FORM_MARGIN_S = 30.0
 
 
 class Assignments:
-    """The messages with which workers are started. ``slices``: the devices of each replica."""
+    """The messages with which workers are started. ``slices``: the devices of each replica.
+
+    ``are_fresh``: the workers are interpreters of their own (config/starting.py).
+    """
 
     def __init__(
         self, settings: RunSettings, machine: Machine, slices: DeviceSlices, runtime_dir: Path
@@ -36,6 +40,7 @@ class Assignments:
         self._machine = machine
         self._slices = slices
         self._runtime_dir = runtime_dir
+        self.are_fresh = starts_fresh(settings, os.environ)
 
     def of_worker(
         self, start: StartReplica, group_rank: int, port: int, lighthouse: str
@@ -62,6 +67,7 @@ class Assignments:
             args=script.args,
             environment=worker_environment(settings, machine, place, threads),
             threads=threads,
+            fresh=self.are_fresh,
             inject=injected,
             torchft=settings.torchft,
             explicit_environment=explicit,

@@ -8,6 +8,7 @@ Not here: the fork itself (spawner.py), what makes a fork look fresh (inject/boo
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -15,12 +16,15 @@ import socket
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
+import ftrun
 from ftrun import linux
 from ftrun.agent import affinity, numa
 from ftrun.agent.channel import Channel
 from ftrun.agent.env_markers import OWNER_NAME
+from ftrun.agent.launch import TITLE_CHARS
 from ftrun.config.script import TargetKind
 from ftrun.core.ids import WorkerKey
 from ftrun.inject import bootstrap
@@ -52,7 +56,8 @@ def become_worker(setup: ChildSetup, assignment: dict[str, Any]) -> None:
     """Run the script as the worker that ``assignment``, a StartWorker, names."""
     _detach(setup)
     _take_signals(setup)
-    bootstrap.prepare(assignment["threads"])
+    if not assignment["fresh"]:
+        bootstrap.prepare(assignment["threads"])
     _run(setup, assignment)
 
 
@@ -138,15 +143,46 @@ def _bind(cpus: list[int], memory_node: int) -> None:
 
 def _run(setup: ChildSetup, assignment: dict[str, Any]) -> None:
     _take_stdin(setup.stdin_fd, assignment["stdin"])
-    key = WorkerKey(**assignment["key"])
-    linux.write_own_environment(OWNER_NAME, key.incarnation)
     if assignment["cpus"]:
         _bind(assignment["cpus"], assignment["memory_node"])
+    if assignment["fresh"]:
+        _become_fresh(setup.token, assignment)
+    linux.write_own_environment(OWNER_NAME, assignment["key"]["incarnation"])
+    run_script(setup.token, assignment)
+
+
+def _become_fresh(token: str, assignment: dict[str, Any]) -> NoReturn:
+    """Become an interpreter of its own by exec, with the same pid and descriptors.
+
+    The assignment is in a file without a name, because the token is in no argument and in no
+    environment. The current directory is taken from the path before anything is imported, so that
+    no file there takes the place of a module.
+    """
+    fd = os.memfd_create("assignment", 0)  # the new interpreter inherits it
+    with open(fd, "wb", closefd=False) as file:
+        file.write(json.dumps({"token": token, "assignment": assignment}).encode())
+    os.lseek(fd, 0, os.SEEK_SET)
+    home = str(Path(ftrun.__file__).parents[1])
+    code = (
+        f"import sys; sys.path[:1] == [''] and sys.path.pop(0); sys.path.append({home!r}); "
+        "from ftrun.agent.fresh import main; main()"
+    )
+    command = [sys.executable, "-u", "-c", code, str(fd), "." * TITLE_CHARS]
+    owner = {OWNER_NAME: assignment["key"]["incarnation"]}
+    try:
+        os.execve(sys.executable, command, {**os.environ, **assignment["environment"], **owner})
+    except OSError as error:
+        sys.exit(f"ftrun: this worker's interpreter cannot be started ({error.strerror}). It ends.")
+
+
+def run_script(token: str, assignment: dict[str, Any]) -> NoReturn:
+    """Run the script of an assignment in this process, which is prepared for it."""
+    key = WorkerKey(**assignment["key"])
     words = " ".join([assignment["target"], *assignment["args"]])
     linux.title_process(f"ftrun worker {key.replica_id}.{key.group_rank}: {words}")
     bootstrap.run(
         WorkerTask(
-            context=WorkerContext(key=key, token=setup.token, **assignment["context"]),
+            context=WorkerContext(key=key, token=token, **assignment["context"]),
             target=assignment["target"],
             kind=TargetKind(assignment["kind"]),
             args=tuple(assignment["args"]),

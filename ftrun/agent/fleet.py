@@ -104,6 +104,7 @@ class Fleet:
             host=self._machine.host,
             preload=self._settings.preload,
             eager=self._settings.script.trains_in_parallel(),
+            late=not self._assignments.are_fresh,
             heal_tls=bool(self._settings.tls),
             runtime_dir=self._runtime_dir,
         )

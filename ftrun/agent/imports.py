@@ -86,6 +86,10 @@ class Imports:
 
             ServerIdentity()
 
+    def forgo(self) -> None:
+        """Import nothing more: no fork will run a script."""
+        self._late.clear()
+
     def finish(self) -> None:
         """Import all that is left."""
         while self._late:

@@ -6,6 +6,7 @@ Not here: their resolution (config/, devices.py, environment.py).
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import fields
@@ -21,6 +22,7 @@ from ftrun.config.forms import injection
 from ftrun.config.layers import DEFAULT
 from ftrun.config.options import OPTIONS
 from ftrun.config.settings import RunSettings
+from ftrun.config.starting import FORK, why_exec
 from ftrun.core.ids import WorkerKey
 
 SLOTS_SHOWN_MAX = 16
@@ -64,6 +66,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("restarts", _restarts(settings)),
         *_times(settings),
         ("injection", injection(settings)),
+        ("workers start", _start(settings)),
         ("data", _data(settings)),
         ("import torchft", _TORCHFT_WORDS[settings.torchft]),
         ("preload", ", ".join(settings.preload) or "torch"),
@@ -185,6 +188,13 @@ def _snapshots(settings: RunSettings) -> str:
         begin = f"the newest there, or in {settings.resume_path}"
     every, keep = settings.snapshot_every, settings.snapshot_keep
     return f"{settings.snapshot_path}, every {every}, {keep} kept; goes on from {begin}"
+
+
+def _start(settings: RunSettings) -> str:
+    why = why_exec(settings, os.environ)
+    if settings.start == FORK or not why:
+        return "forked"
+    return f"each as a new interpreter: {why}"
 
 
 def _restarts(settings: RunSettings) -> str:

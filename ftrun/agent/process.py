@@ -34,6 +34,7 @@ SPAWNER_STOP_S = 5.0
 class StartWorker:
     """One worker to start. ``context`` lacks the key and the token: the spawner adds them.
 
+    ``fresh``: it becomes an interpreter of its own (child.py).
     ``inject``: as config/forms.py has it; ``explicit_environment``: under ``auto``, the variables
     of a script that turns out to be explicit.
 
@@ -48,6 +49,7 @@ class StartWorker:
     args: tuple[str, ...]
     environment: dict[str, str]
     threads: int
+    fresh: bool
     inject: str
     torchft: str
     explicit_environment: dict[str, str]
@@ -106,12 +108,14 @@ class SpawnerProcess:
         host: str,
         preload: tuple[str, ...],
         eager: bool,
+        late: bool,
         heal_tls: bool,
         runtime_dir: Path,
     ) -> None:
         """Send its configuration; ``spawner_ready`` or ``SpawnerLost`` follows.
 
         ``eager``: import also what torch imports late before the first worker is forked.
+        ``late``: import that at all; workers that are interpreters of their own have no use for it.
         ``heal_tls``: workers will make certificates.
         """
         self._pidfd = os.pidfd_open(self._process.pid)
@@ -128,6 +132,7 @@ class SpawnerProcess:
                 "host": host,
                 "preload": list(preload),
                 "eager": eager,
+                "late": late,
                 "heal_tls": heal_tls,
                 "runtime_dir": str(runtime_dir),
             }

@@ -53,6 +53,7 @@ class _Job:
     preload: tuple[str, ...]
     runtime_dir: str
     eager: bool
+    late: bool
     heal_tls: bool
 
 
@@ -76,7 +77,7 @@ class Spawner:
         self._imports = Imports()
         self._warm_at: float | None = None
         self._stores_pid = 0
-        self._job = _Job("", "", (), "", False, False)
+        self._job = _Job("", "", (), "", False, False, False)
 
     def run(self) -> Child | None:
         """Serve the agent until it is gone.
@@ -106,6 +107,7 @@ class Spawner:
             preload=tuple(message["preload"]),
             runtime_dir=message["runtime_dir"],
             eager=message["eager"],
+            late=message["late"],
             heal_tls=message["heal_tls"],
         )
         return True
@@ -124,6 +126,8 @@ class Spawner:
         except Unimportable as error:
             self._send({"op": "unusable", "reason": str(error)})
             sys.exit(BAD_PRELOAD_EXIT)
+        if not self._job.late:
+            self._imports.forgo()
         if self._job.heal_tls:
             self._imports.make_ready_for_tls()
         if self._job.eager:

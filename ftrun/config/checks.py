@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ftrun.addresses import parse_address
 from ftrun.config.script import TargetKind, check_script, is_module_name
 from ftrun.config.settings import RunSettings
+from ftrun.config.starting import MODES as START_MODES
 from ftrun.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
 from ftrun.errors import UserError
 from ftrun.logs.disk import parse_log_limit
@@ -216,6 +217,8 @@ def _check_names(settings: RunSettings) -> None:
     _check_data(settings)
     if settings.torchft not in TORCHFT_MODES:
         raise UserError(f"--torchft {settings.torchft!r}: give one of {', '.join(TORCHFT_MODES)}.")
+    if settings.start not in START_MODES:
+        raise UserError(f"--start {settings.start!r}: give one of {', '.join(START_MODES)}.")
     _check_logs_specs(settings.logs_specs)
     if settings.stdin is not None:
         replica, dot, rank = settings.stdin.partition(".")

@@ -223,6 +223,8 @@ _OWN: tuple[Option, ...] = (
             "as-written|exactly-once", default="as-written"),
     _option("--global-batch", int, "Samples of all replicas in a step, for ftrun.ElasticSampler.",
             "G", default_words="as many as the replicas that train bring"),
+    _option("--start", str, "How workers start: forked with torch loaded, or each as a new "
+            "interpreter, which imports it.", "auto|exec|fork", default="auto"),
     _option("--torchft", str, "What `import torchft` gives the script.", "auto|ftrun|real",
             default="auto"),
     _option("--stdin", str, "The worker that reads ftrun's standard input.", "REPLICA.RANK",
@@ -317,8 +319,8 @@ COMMAND_ONLY: tuple[Option, ...] = (
 """About the command itself: neither settings, nor variables, nor keys of ftrun.toml."""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Script": ("module", "no_python", "run_path", "inject", "torchft", "data", "global_batch",
-               "preload", "stdin"),
+    "Script": ("module", "no_python", "run_path", "inject", "start", "torchft", "data",
+               "global_batch", "preload", "stdin"),
     "Size": ("replicas", "workers_per_replica", "nproc_per_node", "min_replicas", "standbys",
              "device"),
     "Nodes": ("nodes", "lighthouse", "job_id", "rebalance", "token_file", "tls_cert", "tls_key",

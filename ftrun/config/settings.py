@@ -64,6 +64,7 @@ class RunSettings:
     device: str
     inject: str
     torchft: str
+    start: str
     preload: tuple[str, ...]
     standbys: int
     log_dir: Path

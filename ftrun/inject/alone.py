@@ -36,14 +36,16 @@ class Alone:
         self._steps = 0
         self._beat_at = 0.0
         self._pause = ""
-        if "torch" in sys.modules:
-            from torch.optim.optimizer import register_optimizer_step_post_hook
-
-            from ftrun.training import compiling
-
-            register_optimizer_step_post_hook(compiling.never(self._stepped))
         if here.hang_factor:
             pauses.listen(self._beat)
+
+    def watch(self) -> None:
+        """Torch is imported: see the steps of optimizers from now on."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        from ftrun.training import compiling
+
+        register_optimizer_step_post_hook(compiling.never(self._stepped))
 
     def ends(self, *, well: bool) -> None:
         """The script has ended. A failed one is not reported here, because its failure is."""

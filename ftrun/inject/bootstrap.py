@@ -1,11 +1,14 @@
-"""The first thing in a forked worker: make it look like a fresh ``python script.py``.
+"""The first thing in a worker: make it look like a fresh ``python script.py``.
 
 The worker is a fork of the spawner, which has torch imported. This module renews all that a fork
 shares with its parent and a fresh interpreter would not: stdio, random seeds, thread counts,
-arguments. Then the script runs as ``__main__``. An uncaught exception is sent to the agent before
-the process ends, so that the report names it without any decorator in the script.
+arguments. Then the script runs as ``__main__``. Or it is an interpreter of its own, without torch:
+then what ftrun adds to torch is added when the script imports it (attached.py).
 
-Not here: the fork itself, signals and descriptors of the spawner (agent/child.py), and the
+An uncaught exception is sent to the agent before the process ends, so that the report names it
+without any decorator in the script.
+
+Not here: the start itself, signals and descriptors of the spawner (agent/child.py), and the
 Manager (training/).
 """
 
@@ -29,10 +32,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ftrun.config.script import TargetKind
-from ftrun.core.forms import AUTO, WATCHED, Form
 from ftrun.errors import UserError
-from ftrun.inject import notices, rendezvous, stacks, stopping, torchft_names
-from ftrun.inject.alone import Alone
+from ftrun.inject import notices, stacks, stopping, torchft_names
+from ftrun.inject.attached import CARRYING, Attached
 from ftrun.inject.command import become, for_this_rank
 from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
 from ftrun.training import context
@@ -52,8 +54,6 @@ OPENBLAS_SETTERS = (
 )
 _RUNPY = (runpy.__file__, "<frozen runpy>")
 _AROUND_THE_SCRIPT = (__file__, str(Path(__file__).with_name("function.py")), *_RUNPY)
-CARRYING = (AUTO, Form.DDP.value)
-"""The values of ``inject`` under which an unmodified script may heal."""
 EXIT_UNCAUGHT = 1
 EXIT_INTERRUPTED = 130
 
@@ -112,60 +112,55 @@ def run(task: WorkerTask) -> NoReturn:
     notices.install()
     stacks.install(Path(task.context.socket_path).parent, task.context.key)
     sys.orig_argv = _as_started_alone(task)
-    rendezvous.serve_elsewhere(int(os.environ.get("MASTER_PORT", "0")))
-    loop = _carry(task)
-    alone = Alone(task.context)  # after it, because the first to see a step may begin again
+    is_python = task.kind is not TargetKind.COMMAND
+    attached = Attached(
+        task.context,
+        task.inject if is_python else "off",
+        task.environment,
+        task.explicit_environment,
+    )
     try:
         _run_target(task)
-        if loop is not None:
-            loop.ends()
+        if attached.loop is not None:
+            attached.loop.ends()
     except SystemExit as leaving:
-        if loop is not None and not leaving.code:
-            loop.ends()
+        if attached.loop is not None and not leaving.code:
+            attached.loop.ends()
         stopping.script_has_ended()
         _note_exit(task.context, leaving)
-        alone.ends(well=not context.has_failed())
+        attached.alone.ends(well=not context.has_failed())
         raise
     except BaseException as error:  # noqa: BLE001
         # This is the top of the script's stack, so any exception ends here.
         stopping.script_has_ended()
-        _fail(task.context, _refusal_of(error, loop))
+        _fail(task.context, _refusal_of(error, attached.loop))
     stopping.script_has_ended()
-    alone.ends(well=True)
+    attached.alone.ends(well=True)
     sys.exit(0)
-
-
-def _carry(task: WorkerTask) -> Loop | None:
-    """Let an unmodified script heal, if that is asked for."""
-    if task.inject == WATCHED:
-        from ftrun.inject import zero_edit
-
-        zero_edit.watch(task.context)
-    if task.inject not in CARRYING or task.kind is TargetKind.COMMAND:
-        return None
-    from ftrun.inject import zero_edit
-
-    is_open = task.inject == AUTO
-    explicit = task.explicit_environment if is_open else None
-    return zero_edit.install(task.context, task.environment, explicit)
 
 
 def _renew_stdio() -> None:
     """Fresh text streams on descriptors 0, 1 and 2, unbuffered as with ``python -u``.
 
-    Printed text survives a SIGKILL, with or without a newline at its end.
+    Printed text survives a SIGKILL, with or without a newline at its end. The encodings are those
+    that this interpreter has begun with: the locale's, or PYTHONIOENCODING's.
     """
     buffered = io.BufferedReader(io.FileIO(0, closefd=False))
-    sys.stdin = io.TextIOWrapper(buffered, encoding="utf-8")
-    sys.stdout = _text_stream(1, errors="strict")
-    sys.stderr = _text_stream(2, errors="backslashreplace")
+    sys.stdin = io.TextIOWrapper(buffered, *_encoding(sys.__stdin__, "strict"))
+    sys.stdout = _text_stream(1, *_encoding(sys.__stdout__, "strict"))
+    sys.stderr = _text_stream(2, *_encoding(sys.__stderr__, "backslashreplace"))
     for name in ("stdin", "stdout", "stderr"):
         setattr(sys, f"__{name}__", getattr(sys, name))
 
 
-def _text_stream(fd: int, *, errors: str) -> io.TextIOWrapper:
+def _encoding(stream: Any, errors: str) -> tuple[str, str]:
+    """Of a standard stream; UTF-8 where ftrun was started without it."""
+    return (stream.encoding, stream.errors) if stream is not None else ("utf-8", errors)
+
+
+def _text_stream(fd: int, encoding: str, errors: str) -> io.TextIOWrapper:
     raw: Any = io.FileIO(fd, "wb", closefd=False)  # as the interpreter does, against the stub
-    return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
+    return io.TextIOWrapper(raw, encoding, errors, write_through=True)
 
 
 def _renew_torch(threads: int) -> None:
@@ -249,8 +244,8 @@ def _search_first(directory: str) -> None:
 
 
 def _names_of(task: WorkerTask) -> dict[str, Any]:
-    """Global names that the script's main module gets."""
-    if task.inject not in CARRYING:
+    """Global names that the script's main module gets, if torch is there (else attached.py)."""
+    if task.inject not in CARRYING or "torch" not in sys.modules:
         return {}
     from ftrun.inject.zero_edit.counting import NAMES
 

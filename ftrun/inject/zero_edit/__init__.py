@@ -1,7 +1,7 @@
 """An unmodified DistributedDataParallel script heals per step: ``--inject auto`` and ``ddp``.
 
-torch's own classes are patched in place before the script runs, so that modules that were loaded
-earlier see the patches too. Nothing else happens until the script makes its first
+torch's own classes are patched in place before the script has any name of them, so that modules
+that were loaded earlier see the patches too. Nothing else happens until the script makes its first
 DistributedDataParallel. Under ``auto`` the patches are removed again if the script turns out to use
 ftrun itself. Begin with ``loop.py``.
 
@@ -41,6 +41,7 @@ ftrun itself. Begin with ``loop.py``.
 | told.py, charge.py | notices to the user; the one about what ftrun has taken charge of |
 | attaching.py | under ``auto``: which form the script turns out to have |
 | variables.py | the environment of both forms, and the script's first read of it |
+| early.py | what an open script does before it imports torch |
 | refusals.py | refusals of scripts that cannot be carried |
 | randomness.py | the random numbers of a newcomer |
 | patches.py | the patches, and their removal |
@@ -54,22 +55,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ftrun.inject.zero_edit.loop import Loop
+    from ftrun.inject.zero_edit.variables import Variables
     from ftrun.training.context import WorkerContext
 
 
-def install(
-    here: WorkerContext, environment: Mapping[str, str], explicit: Mapping[str, str] | None
-) -> Loop:
-    """Patch torch; call it once, before the script runs.
+def install(here: WorkerContext, variables: Variables | None) -> Loop:
+    """Patch torch; call it once, before the script has any name of it.
 
     Args:
         here: this worker.
-        environment: its variables.
-        explicit: those of the explicit form, if the script may turn out to have it; None: ftrun
-            carries the script.
+        variables: of both forms, if the script may turn out to be explicit; None: ftrun carries it.
     """
     from ftrun.checkpoint import meshes
     from ftrun.inject.zero_edit import counting, files, loaders, refusals, sharding, world
@@ -77,7 +73,6 @@ def install(
     from ftrun.inject.zero_edit.checkpoints import Checkpoints
     from ftrun.inject.zero_edit.loop import Loop
     from ftrun.inject.zero_edit.patches import Patches
-    from ftrun.inject.zero_edit.variables import Variables
 
     loop, patches = Loop(here), Patches()
     loop.models.install(patches)
@@ -92,7 +87,7 @@ def install(
     files.install(patches, loop.drafts)
     loop.rewriting.install(patches)
     Checkpoints(loop.mates, loop.exchange, loop.drafts).install(patches)
-    if explicit is not None:
+    if variables is not None:
 
         def undo() -> None:
             patches.undo()
@@ -100,7 +95,6 @@ def install(
             meshes.count_from(0)
 
         refusals.may_begin_again(here)
-        variables = Variables(environment, explicit)
         attaching = Attaching(variables, undo, lambda: loop.makes_manager, loop.mates.are_here)
         loop.models.makes_ddp = attaching.makes_ddp
         loop.on_raise = attaching.raised

@@ -19,11 +19,9 @@ Not here: the forms' variables (variables.py), what is patched (__init__.py).
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Callable
 from enum import Enum
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -33,19 +31,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import ftrun
 from ftrun.core.forms import Form
 from ftrun.inject import torchft_names
+from ftrun.inject.zero_edit.early import EXPLICIT_NAMES, has_imported_ftrun
 from ftrun.inject.zero_edit.frames import call_site, is_script
 from ftrun.inject.zero_edit.refusals import refuse, want
 from ftrun.inject.zero_edit.trial import note_refusal
 from ftrun.inject.zero_edit.variables import Variables
 from ftrun.training import compiling, context
 
-EXPLICIT_NAMES = frozenset(
-    {"CheckpointTransport", "DistributedDataParallel", "DistributedSampler", "GradScaler"}
-    | {"HTTPTransport", "ManagedProcessGroup", "Manager", "Optimizer", "OptimizerWrapper"}
-    | {"ProcessGroupGloo", "ProcessGroupNCCL", "PureDistributedDataParallel", "manager"}
-    | {"ElasticLoader", "ElasticSampler", "replicate"}
-)
-"""Names of ``ftrun`` that only a script with a Manager uses."""
 _DISTRIBUTED = ("/torch/distributed/", "/ftrun/inject/zero_edit/world.py")
 STEPS_ALONE = 2
 """A script may take one step before it makes a Manager or a DDP: optimizers get their state so."""
@@ -133,7 +125,7 @@ class Attaching:
 
     def asks_for_world(self) -> None:
         """The script reads its rank, or makes its process group: has it imported ftrun?"""
-        if self.stage is Stage.OPEN and _has_imported_ftrun():
+        if self.stage is Stage.OPEN and has_imported_ftrun():
             self._is_explicit("ftrun")
 
     def _look_up(self, name: str) -> Any:
@@ -196,18 +188,6 @@ class Attaching:
             return f"the script has read {self._variables.read_at}"
         in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return "CUDA is in use" if in_use else ""
-
-
-def _has_imported_ftrun() -> bool:
-    """Whether a module of the script has ftrun, or a module of it, among its names."""
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and is_script(file):
-            for value in list(vars(module).values()):
-                is_module = isinstance(value, ModuleType)
-                if is_module and value.__name__.partition(".")[0] == ftrun.__name__:
-                    return True
-    return False
 
 
 def _has_group() -> bool:

@@ -18,6 +18,7 @@ import importlib.machinery
 import itertools
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
+from types import FrameType
 from typing import Any, ClassVar, cast
 
 from torch.compiler import is_compiling
@@ -279,10 +280,32 @@ class Count:
 NAMES = {"range": Range, "enumerate": Enumerate}
 
 
+def give() -> None:
+    """Give our names to the modules of the script that have begun already."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:  # a tool may run the script in names that are no module's
+        if is_script(frame.f_code.co_filename):
+            _give(frame.f_globals)
+        frame = frame.f_back
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and is_script(file):
+            _give(vars(module))
+
+
+def _give(names: dict[str, Any]) -> None:
+    for name, ours in NAMES.items():
+        names.setdefault(name, ours)
+    for name in [name for name, value in names.items() if value is Count.plain]:
+        names[name] = itertools.count
+
+
 def forget() -> None:
     """Take our names out of the script's modules."""
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})
+        for name in [name for name, value in names.items() if isinstance(value, Count)]:
+            names[name] = Count.plain
         for name, ours in NAMES.items():
             if names.get(name) is ours:
                 del names[name]
@@ -306,3 +329,4 @@ def install(patches: Patches) -> None:
     patches.put(itertools, "count", Count())
     for name in TQDM & sys.modules.keys():
         vars(sys.modules[name]).setdefault("range", Range)
+    give()

@@ -1,0 +1,105 @@
+"""What ftrun adds to torch in a worker: at once in a fork, else when the script imports torch.
+
+An interpreter of its own (agent/fresh.py) begins without torch, so that the variables that its
+script sets have their effect, and tools see what is loaded. All of ftrun that needs torch waits
+there for the end of the script's own ``import torch``, before the script has any name of it.
+
+Not here: how an unmodified script is carried (zero_edit/), the rest of a worker's start
+(bootstrap.py).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from importlib.abc import MetaPathFinder
+from typing import TYPE_CHECKING, Any
+
+from ftrun.core.forms import AUTO, WATCHED, Form
+from ftrun.inject import rendezvous
+from ftrun.inject.alone import Alone
+from ftrun.inject.zero_edit.patches import Patches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ftrun.inject.zero_edit.loop import Loop
+    from ftrun.inject.zero_edit.variables import Variables
+    from ftrun.training.context import WorkerContext
+
+CARRYING = (AUTO, Form.DDP.value)
+"""The values of ``inject`` under which an unmodified script may heal."""
+
+_WITH_TORCH = frozenset(
+    {"checkpoint", "elastic", "process_groups", "snapshots", "torchft", "training"}
+)
+"""Rooms of ftrun whose modules import torch."""
+
+
+class Attached:
+    """One worker's. ``loop``: lets an unmodified script heal, if that is asked for.
+
+    Args:
+        here: this worker.
+        inject: as config/forms.py has it.
+        environment, explicit: its variables; those of the explicit form.
+    """
+
+    def __init__(
+        self,
+        here: WorkerContext,
+        inject: str,
+        environment: Mapping[str, str],
+        explicit: Mapping[str, str],
+    ) -> None:
+        self._here, self._inject = here, inject
+        self._variables: Variables | None = None
+        self.loop: Loop | None = None
+        self.alone = Alone(here)
+        if inject == AUTO:
+            from ftrun.inject.zero_edit import early
+
+            several = here.workers_per_replica > 1
+            self._variables = early.watch(environment, explicit, are_several=several)
+        if "torch" in sys.modules:
+            self._attach()
+        else:
+            sys.meta_path.insert(0, _TorchFirst())
+            Patches().when_imported("torch", self._attach_late)
+
+    def _attach_late(self, _: object) -> None:
+        first = sys.path.pop(0)  # the script's files are not in the way of ftrun's imports
+        try:
+            self._attach()
+        finally:
+            sys.path.insert(0, first)
+
+    def _attach(self) -> None:
+        rendezvous.serve_elsewhere(int(os.environ.get("MASTER_PORT", "0")))
+        self._carry()
+        self.alone.watch()  # after it, because the first to see a step may begin again
+
+    def _carry(self) -> None:
+        if self._inject not in (WATCHED, *CARRYING):
+            return
+        from ftrun.inject import zero_edit
+
+        if self._inject == WATCHED:
+            zero_edit.watch(self._here)
+        else:
+            self.loop = zero_edit.install(self._here, self._variables)
+
+
+class _TorchFirst(MetaPathFinder):
+    """Finds nothing; imports torch before the first module of ftrun that imports it.
+
+    Otherwise ftrun would be attached in the middle of a module that it needs for that.
+    """
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
+        """Called by the import system before it looks for ``name``."""
+        package, _, rest = name.partition(".")
+        is_one = package == "ftrun" and rest.partition(".")[0] in _WITH_TORCH
+        if is_one and "torch" not in sys.modules:
+            importlib.import_module("torch")

@@ -97,7 +97,7 @@ class _TorchFirst(MetaPathFinder):
     Otherwise ftrun would be attached in the middle of a module that it needs for that.
     """
 
-    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
+    def find_spec(self, name: str, path: Any, target: Any = None) -> None:  # noqa: ARG002
         """Called by the import system before it looks for ``name``."""
         package, _, rest = name.partition(".")
         is_one = package == "ftrun" and rest.partition(".")[0] in _WITH_TORCH

@@ -64,6 +64,18 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_loopback_name(host: str) -> bool:
+    """True if ``host`` is a name that means this machine alone.
+
+    Debian's /etc/hosts gives a machine's own name the address 127.0.1.1.
+    """
+    try:
+        found = {str(row[4][0]) for row in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return host not in found and all(map(is_loopback, found))
+
+
 def own_host() -> str:
     """The numeric address at which other machines reach this one; loopback without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

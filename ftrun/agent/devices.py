@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ftrun.addresses import is_loopback, parse_address
+from ftrun.addresses import is_loopback, is_loopback_name, parse_address
 from ftrun.agent import numa
 from ftrun.agent.numa import Binding
 from ftrun.config.settings import RunSettings
@@ -59,7 +59,7 @@ def inspect_machine(settings: RunSettings, environ: Mapping[str, str]) -> Machin
         device="cuda" if devices else "cpu",
         devices=devices,
         cores=len(os.sched_getaffinity(0)),
-        host=_meeting_address(settings) or own_address(settings.lighthouse),
+        host=_meeting_address(settings) or own_address(settings.lighthouse, settings.nodes),
         capacity=capacity,
         threads_wished=_wished(environ.get("OMP_NUM_THREADS", "")),
         bindings=_bindings(settings, devices, capacity, environ),
@@ -184,14 +184,25 @@ def _holder(port: int) -> str:
     return ""
 
 
-def own_address(lighthouse: str | None) -> str:
+def own_address(lighthouse: str | None, nodes: int = 1) -> str:
     """The numeric address on which other nodes reach this one.
 
     The address of the interface that routes to the lighthouse; a host name may resolve to another.
+
+    Raises:
+        UserError: the lighthouse's name is not known, or means this machine alone although there
+            are several nodes.
     """
     if lighthouse is None:
         return "127.0.0.1"
     host, port = parse_address(lighthouse, "--lighthouse")
+    if nodes > 1 and is_loopback_name(host):
+        raise UserError(
+            f"--lighthouse {lighthouse}: on this machine that name is an address of the loopback "
+            f"interface, and --nodes is {nodes}. Nothing was started. Give the address at which "
+            "all nodes reach the lighthouse, or correct the name in /etc/hosts; for agents on this "
+            f"one machine: --lighthouse 127.0.0.1:{port}."
+        )
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     except OSError as error:

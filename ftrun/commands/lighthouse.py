@@ -5,6 +5,7 @@ Not here: the service (lighthouse/), the checks of its settings (lighthouse/sett
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +17,14 @@ from ftrun.commands.shared import TlsCa, TlsCert, TlsKey
 
 def lighthouse(
     bind: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address for agents; port 0: any.")
-    ] = defaults.BIND,
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address for agents; port 0: any. "
+            f"[default: {defaults.BIND}, for agents of this machine]",
+            show_default=False,
+        ),
+    ] = None,
     http: Annotated[
         str | None,
         typer.Option(
@@ -85,12 +92,12 @@ def lighthouse(
     settings = ServiceSettings(
         state_dir=state_dir or state_home() / "lighthouse",
         token=load_or_create_token(token_file or default_token_path()),
-        bind=bind,
+        bind=bind or defaults.BIND,
         http=http,
         tls=TlsFiles(tls_cert, tls_key, tls_ca),
         allowed_hosts=tuple(allow_host or ()),
         insecure_plaintext=insecure_plaintext,
-        core=STANDALONE,
+        core=replace(STANDALONE, is_local=bind is None),
         torchft=TorchftSettings(
             binds=tuple(torchft_bind or ()),
             quorum=QuorumSettings(

@@ -35,14 +35,17 @@ def run(ctx: typer.Context, script: list[str] | None = None, **options: Any) -> 
         raise UserError("--json is for --dry-run: give both, or neither.")
     launch = None if options["dry_run"] else ctx.obj()
     from ftrun.agent.devices import gpu_count
-    from ftrun.config.layers import file_notice, gather, unknown_variables
+    from ftrun.config.layers import advice_notice, file_notice, gather, unknown_variables
     from ftrun.config.settings import resolve
+    from ftrun.config.tasks import check_alone
     from ftrun.config.torchrun import notices, variable_notices
     from ftrun.start import start_run
 
     stated = gather(options, os.environ, _config_file(options["config"], os.environ))
     settings = resolve(script, stated, gpu_count(os.environ))
+    check_alone(stated, os.environ)
     lines = [*unknown_variables(os.environ), *file_notice(stated), *notices(stated)]
+    lines += advice_notice(stated, os.environ)
     for line in (*lines, *variable_notices(os.environ)):
         typer.echo(f"ftrun: {line}", err=True)
     raise typer.Exit(start_run(settings, launch, as_json=bool(options["as_json"])))

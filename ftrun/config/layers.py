@@ -26,6 +26,8 @@ INHERITED = frozenset(
 )  # fmt: skip
 """Variables that a worker has, so they are no options in a command that a worker types."""
 CONFIG_VARIABLE = "FTRUN_CONFIG"
+ADVICE = "PET_"
+"""Begins the names of torchrun's variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,28 @@ def gather(
         UserError: a value of the wrong kind, an unknown key, a file that cannot be read.
     """
     entries, path = _read_file(config)
-    return {o.name: _state(o, flags.get(o.name), environ, entries, path) for o in OPTIONS}
+
+    def state(option: Option, environ: Mapping[str, str]) -> Stated:
+        return _state(option, flags.get(option.name), environ, entries, path)
+
+    if state(BY_NAME["replicas"], environ).is_given:
+        environ = {name: value for name, value in environ.items() if not name.startswith(ADVICE)}
+    return {option.name: state(option, environ) for option in OPTIONS}
+
+
+def advice_notice(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> list[str]:
+    """A line about torchrun's variables beside --replicas.
+
+    A cluster sets them for the job that it would start: ranks of one world over its nodes.
+    """
+    names = {n for option in OPTIONS for n in option.variables() if n.startswith(ADVICE)}
+    given = [f"{name}={environ[name]}" for name in sorted(names) if environ.get(name)]
+    if not (given and stated["replicas"].is_given):
+        return []
+    return [
+        f"{' and '.join(given)}: torchrun's variables have no effect beside --replicas. Give "
+        "ftrun's own flags (`ftrun run --help`)."
+    ]
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftrun.addresses import is_loopback, parse_address
+from ftrun.addresses import is_loopback, is_loopback_name, parse_address
 from ftrun.config.settings import check_writable
 from ftrun.core.lighthouse.events import LighthouseSettings
 from ftrun.core.torchft_quorum.records import DEFAULT_ROOM, REPLICAS_MAX, QuorumSettings
@@ -124,6 +124,7 @@ class ServiceSettings:
         """
         for option, (host, _) in (("--bind", self.grpc_address()), ("--http", self.http_address())):
             if not is_loopback(host):
+                _check_name(option, host)
                 self._check_exposed(option, host)
         self.torchft.check()
         for _, host, _ in self.torchft.addresses():
@@ -169,3 +170,13 @@ class ServiceSettings:
                 "has no token and no TLS: the lighthouse was not started. In a network in which "
                 "you trust everybody, give --insecure-plaintext; it holds for this port too."
             )
+
+
+def _check_name(option: str, host: str) -> None:
+    """Debian's /etc/hosts gives a machine's own name to its loopback interface."""
+    if is_loopback_name(host):
+        raise UserError(
+            f"{option} {host}: on this machine that name is an address of the loopback interface, "
+            "which other nodes do not reach. The lighthouse was not started. Give the address of "
+            "the interface that they reach, or 0.0.0.0; or correct the name in /etc/hosts."
+        )

@@ -19,6 +19,8 @@ from ftrun.errors import UserError
 
 TOKEN_BYTES = 32
 TOKEN_PATTERN = re.compile(r"[0-9a-f]{64}")
+OF_GROUP = 0o440
+"""The mode of a Kubernetes secret with fsGroup: read-only, also for a group of this process."""
 BEARER = "Bearer "
 
 
@@ -49,11 +51,12 @@ def load_token(path: Path) -> str:
     """
     try:
         with open(path, encoding="ascii") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            found = os.fstat(file.fileno())
             text = file.read(4096).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The token file {path} cannot be read: {error}.") from error
-    if mode & 0o077:
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077 and not (mode == OF_GROUP and found.st_gid in {os.getegid(), *os.getgroups()}):
         raise UserError(
             f"The token file {path} has mode {mode:04o}: others could read it. "
             f"Run: chmod 600 {path}"

@@ -22,7 +22,8 @@ class LighthouseSettings:
     held it up are replaced. ``switch_retry_max_s``: the longest pause between two tries of a
     switch. ``freeze_timeout_s``: how long a switch waits for a step at which the script lets
     members join, before it is begun again. ``http``: where the lighthouse answers people, as agents
-    are sent it.
+    are sent it. ``is_local``: it listens on the loopback interface although nobody has asked for
+    that, so a job on several nodes is refused.
     """
 
     takeover_grace_s: float = 5.0
@@ -43,6 +44,7 @@ class LighthouseSettings:
     story_lines_max: int = 64
     agents_max: int = 4096
     http: str = ""
+    is_local: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,12 @@ def is_fresh(hello: m.Hello) -> bool:
 def refusal(state: MembershipState, hello: m.Hello) -> str:
     """Why this agent cannot take part in the lighthouse's job; "": it can."""
     spec, ours = hello.spec, state.spec
+    if state.settings.is_local and spec.nodes > 1:
+        return (
+            f"the job has {spec.nodes} nodes, and this lighthouse listens on the loopback "
+            "interface only, which other nodes do not reach. Start it with --bind HOST:PORT; for "
+            "agents on this one machine, with --bind 127.0.0.1:PORT."
+        )
     if ours is NO_SPEC or spec == ours:
         return ""
     if spec.job_id != ours.job_id:

@@ -93,6 +93,13 @@ def test_the_own_address_is_the_one_that_routes_to_the_lighthouse() -> None:
         own_address("no-such-host.invalid:29510")
 
 
+def test_several_nodes_do_not_meet_at_a_name_of_this_machine_alone() -> None:
+    assert own_address("localhost:29510") in ("127.0.0.1", "::1")
+    assert own_address("127.0.0.1:29510", nodes=2) == "127.0.0.1"
+    with pytest.raises(UserError, match=r"--nodes is 2\..*--lighthouse 127\.0\.0\.1:29510"):
+        own_address("localhost:29510", nodes=2)
+
+
 def test_an_address_is_tried_before_processes_are_to_meet_there() -> None:
     check_own_address("127.0.0.1")
     with pytest.raises(UserError, match=r"cannot reach itself at 192\.0\.2\.1 .* firewall"):

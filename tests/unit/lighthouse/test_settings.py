@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,3 +79,14 @@ def test_bad_input_is_named(settings: ServiceSettings, tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=word):
             wrong.check()
+
+
+def test_a_name_of_this_machine_alone_is_no_address_for_agents(
+    settings: ServiceSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Debian's /etc/hosts has it."""
+    row = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [row])
+    with pytest.raises(UserError, match=r"--bind n0: .*loopback interface.*was not started"):
+        replace(settings, bind="n0:29510", insecure_plaintext=True).check()
+    replace(settings, bind="127.0.1.1:29510").check()

@@ -62,6 +62,20 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> No
         load_token(path)
 
 
+def test_a_read_only_file_of_an_own_group_is_accepted(tmp_path: Path) -> None:
+    """A secret of Kubernetes with fsGroup."""
+    path = tmp_path / "token"
+    token = new_token()
+    path.write_text(token)
+    os.chown(path, -1, os.getegid())
+    path.chmod(0o440)
+    assert load_token(path) == token
+    if os.geteuid() == 0:
+        os.chown(path, -1, max({os.getegid(), *os.getgroups()}) + 1)
+        with pytest.raises(UserError, match="chmod 600"):
+            load_token(path)
+
+
 @pytest.mark.parametrize("text", ["", "short", "g" * 64, "a" * 65, "a" * 64 + "\nmore"])
 def test_what_is_no_token_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
     path = tmp_path / "token"

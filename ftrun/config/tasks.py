@@ -1,0 +1,69 @@
+"""Whether this ``ftrun`` is one of several that an engine has started alike.
+
+Slurm, MPI and an Indexed Job of Kubernetes start one command in several places. Without the address
+of a lighthouse each of them would be a whole job: N jobs that write the same checkpoints. Whoever
+wants that states it by ``--nodes 1``, ``--nnodes 1`` or ``--standalone``.
+
+Not here: several nodes themselves, which ``--nodes`` and ``--lighthouse`` state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ftrun.config.layers import Stated
+from ftrun.errors import UserError
+
+
+class Sign(NamedTuple):
+    """Variables of an engine. ``size``: the number of tasks; "": not known.
+
+    ``words``: with {size}, and {own} for this task's number.
+    """
+
+    own: str
+    size: str
+    words: str
+
+
+SIGNS = (
+    Sign("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "task {own} of {size} of a Slurm step"),
+    Sign("SLURM_NODEID", "SLURM_STEP_NUM_NODES", "node {own} of {size} of a Slurm step"),
+    Sign("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "rank {own} of {size} of mpirun"),
+    Sign("PMI_RANK", "PMI_SIZE", "rank {own} of {size} of an MPI launcher"),
+    Sign("PET_NODE_RANK", "PET_NNODES", "node {own} of {size} (PET_NNODES)"),
+    Sign("JOB_COMPLETION_INDEX", "", "pod {own} of an Indexed Job of Kubernetes"),
+)
+"""A batch script has Slurm's SLURM_NTASKS and no SLURM_STEP_*: it runs once."""
+
+
+def check_alone(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> None:
+    """Check that this command was not started several times as a whole job.
+
+    Raises:
+        UserError: an engine's variables tell so, and no option tells where the tasks meet.
+    """
+    if stated["lighthouse"].is_given or stated["nodes"].is_given or stated["standalone"].value:
+        return
+    if stated["nnodes"].is_given and not stated["nnodes"].source.startswith("PET_"):
+        return  # torchrun.py has checked it
+    place = place_of(environ)
+    if place:
+        raise UserError(
+            f"This ftrun is {place}, and each of these would be a whole job that writes the same "
+            "files. Nothing was started. For one job: `ftrun lighthouse` on one node, and --nodes "
+            "N --lighthouse HOST:PORT --token-file FILE here (README: Several nodes). Under Slurm "
+            "start one task a node. If each is to be a job of its own: --nodes 1."
+        )
+
+
+def place_of(environ: Mapping[str, str]) -> str:
+    """Which of the tasks this one is; "": it is alone, as far as its variables tell."""
+    for sign in SIGNS:
+        own, size = environ.get(sign.own, ""), environ.get(sign.size, "")
+        most = size.rpartition(":")[2]
+        is_one = own != "" if not sign.size else most.isdecimal() and int(most) > 1
+        if is_one:
+            return sign.words.format(own=own or "?", size=size)
+    return ""

@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ftrun import linux
-
 FOR_THE_JOB = frozenset(
     {
         signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1,
@@ -79,6 +77,8 @@ def command(
 
 def begin() -> None:
     """Become what ``start`` has asked for; ends the process."""
+    from ftrun import linux  # here, because the start of such a process comes before all else
+
     _, kind, module, *words = sys.argv[1:]
     if kind != "acts":
         for number in FOR_THE_JOB:
@@ -97,6 +97,8 @@ def is_bare() -> bool:
 
 def _begin_bare() -> None:
     """Begin again without what has started threads; a fork would copy the locks that they hold."""
+    from ftrun import linux
+
     if not is_bare():
         # By the C library, because a debugger would put itself in again.
         program = CLEAN_PATH + _SITE + _BEGIN

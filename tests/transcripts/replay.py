@@ -36,7 +36,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
@@ -446,9 +446,16 @@ def _progress(text: str) -> m.ReplicaProgress:
 # ---------------------------------------------------------------- files
 
 
-def play(text: str) -> str:
-    """The transcript as the lighthouse plays it now."""
-    replay = Replay()
+class Player(Protocol):
+    """The core that a transcript is about."""
+
+    def line(self, text: str) -> list[str]:
+        """Play one event line; returns the lines of its instructions."""
+
+
+def play(text: str, kind: Callable[[], Player] = Replay) -> str:
+    """The transcript as its core plays it now."""
+    replay = kind()
     lines: list[str] = []
     for line in _events(text):
         lines.append(line)
@@ -461,10 +468,10 @@ def _events(text: str) -> Iterator[str]:
     return (line.rstrip() for line in text.splitlines() if not line.startswith(" "))
 
 
-def main(paths: list[str]) -> None:
+def main(paths: list[str], kind: Callable[[], Player] = Replay) -> None:
     """Rewrite each file."""
     for path in map(Path, paths):
-        path.write_text(play(path.read_text(encoding="utf-8")), encoding="utf-8")
+        path.write_text(play(path.read_text(encoding="utf-8"), kind), encoding="utf-8")
 
 
 if __name__ == "__main__":

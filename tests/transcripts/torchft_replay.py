@@ -18,7 +18,6 @@ read the difference before you commit it. Not here: any expectation of its own.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from ftrun.core.torchft_quorum.machine import TorchftRooms
 from ftrun.core.torchft_quorum.records import (
@@ -35,6 +34,7 @@ from ftrun.core.torchft_quorum.records import (
     SaveRooms,
     TimerFired,
 )
+from tests.transcripts.replay import main
 
 BEAT_S = 0.1
 
@@ -116,7 +116,7 @@ class Replay:
 
     def _feed(self, event: QuorumEvent) -> None:
         for instruction in self.rooms.handle(event, self.now):
-            self._out.append(f"    {self._words(instruction)}")
+            self._out.append(self._words(instruction))
 
     def _words(self, instruction: QuorumInstruction) -> str:
         if isinstance(instruction, SaveRooms):
@@ -134,19 +134,5 @@ class Replay:
         return f"{name} refused: {instruction.reason}"
 
 
-def play(text: str) -> str:
-    """The transcript, with the instructions that follow now."""
-    replay = Replay()
-    found = []
-    for line in text.splitlines():
-        if line.startswith("    "):
-            continue
-        found.append(line)
-        if line and not line.startswith("#"):
-            found += replay.line(line)
-    return "\n".join(found) + "\n"
-
-
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(play(path.read_text(encoding="utf-8")), encoding="utf-8")
+    main(sys.argv[1:], Replay)

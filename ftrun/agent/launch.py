@@ -63,6 +63,8 @@ class SpawnerLaunch:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
 
 
 def _signals_as_started() -> dict[str, str]:

@@ -216,7 +216,7 @@ def _lighthouse(lose: bool) -> Callable[[Stage], Effect]:
     """The embedded one: its agent starts it again."""
 
     def strike(stage: Stage) -> Effect:
-        pids = stage.job.family.titled("-m ftrun.lighthouse")
+        pids = stage.job.family.titled("ftrun lighthouse")
         if not pids:
             raise Nobody("the lighthouse is dead already")
         pid = pids[0]

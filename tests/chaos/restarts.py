@@ -111,7 +111,7 @@ def _torment(job: Job, count: int, found: LongRun, say: Callable[[str], None]) -
         "agent": job.agents[0].pid,
         "spawner": job.family.titled("ftrun spawner")[0],
         "stores": job.family.titled("ftrun stores")[0],
-        "lighthouse": job.family.titled("-m ftrun.lighthouse")[0],
+        "lighthouse": job.family.titled("ftrun lighthouse")[0],
         "survivor": workers["0"],
     }
     found.take(0, pids)

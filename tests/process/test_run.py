@@ -16,6 +16,7 @@ import pytest
 from ftrun import linux
 from ftrun.agent.late_status import STATUS_LATE_S, STATUS_LOOKS
 from ftrun.core.agent.ending import ECHO_S
+from ftrun.own_process import command
 from tests.jobs import Job
 
 HELLO = """
@@ -263,7 +264,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
 
 def test_ctrl_c_while_all_is_still_starting_ends_at_once(tmp_path: Path) -> None:
     with Job(tmp_path, STUBBORN) as job:
-        job.expect_process(f"{sys.executable} -m ftrun.agent.spawner")
+        job.expect_process(" ".join(command("ftrun.agent.spawner", (), forks=True)))
         job.signal(signal.SIGINT)
         assert job.end() == 130
         assert job.left() == []

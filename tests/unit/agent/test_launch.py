@@ -100,8 +100,10 @@ def test_a_command_that_is_killed_while_it_starts_leaves_nobody(
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit('nobody comes to this')")
     command = [*FTRUN, "--log-dir", str(tmp_path), str(script)]
-    with subprocess.Popen(command, env=environment(mark), stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
+    with subprocess.Popen(
+        command, env=environment(mark), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None
         deadline = clock.now() + ENDS_WITHIN_S
         while len(marked(mark)) < 2:
             assert clock.now() < deadline, "no spawner was launched"
@@ -109,8 +111,8 @@ def test_a_command_that_is_killed_while_it_starts_leaves_nobody(
             process.wait(after_s)
         process.kill()
         # All that was started holds the other end of this pipe, for as long as it lives.
-        assert select.select([process.stderr], [], [], ENDS_WITHIN_S)[0]
-        assert process.stderr.read() == b""
+        assert select.select([process.stdout], [], [], ENDS_WITHIN_S)[0]
+        assert process.stdout.read() == b""
     assert marked(mark) == []
 
 

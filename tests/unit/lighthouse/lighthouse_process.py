@@ -27,6 +27,7 @@ class LighthouseProcess:
         self.log = ""
         self.grpc = self.http = "127.0.0.1:0"
         self.process: subprocess.Popen[bytes] | None = None
+        self._write_end = -1
 
     def start(self) -> None:
         """Start it on the ports it had before, and wait until it is ready."""
@@ -56,8 +57,8 @@ class LighthouseProcess:
             stderr=subprocess.STDOUT,
         )
         os.close(read_end)
-        with os.fdopen(write_end, "w") as pipe:
-            pipe.write(self.token)
+        os.write(write_end, f"{self.token}\n".encode())
+        self._write_end = write_end
 
     def wait_for(self, words: str, count: int = 1) -> bool:
         """Read the output until ``words`` came as often as asked; False if it ends before."""
@@ -83,6 +84,7 @@ class LighthouseProcess:
         self.process.send_signal(number)
         rest, _ = self.process.communicate(timeout=DEADLINE_S)
         self.log += rest.decode()
+        os.close(self._write_end)
         code = self.process.returncode
         self.process = None
         return code

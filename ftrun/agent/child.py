@@ -16,11 +16,9 @@ import socket
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
-import ftrun
-from ftrun import linux
+from ftrun import linux, own_process
 from ftrun.agent import affinity, numa
 from ftrun.agent.channel import Channel
 from ftrun.agent.env_markers import OWNER_NAME
@@ -155,19 +153,15 @@ def _become_fresh(token: str, assignment: dict[str, Any]) -> NoReturn:
     """Become an interpreter of its own by exec, with the same pid and descriptors.
 
     The assignment is in a file without a name, because the token is in no argument and in no
-    environment. The current directory is taken from the path before anything is imported, so that
-    no file there takes the place of a module.
+    environment.
     """
     fd = os.memfd_create("assignment", 0)  # the new interpreter inherits it
     with open(fd, "wb", closefd=False) as file:
         file.write(json.dumps({"token": token, "assignment": assignment}).encode())
     os.lseek(fd, 0, os.SEEK_SET)
-    home = str(Path(ftrun.__file__).parents[1])
-    code = (
-        f"import sys; sys.path[:1] == [''] and sys.path.pop(0); sys.path.append({home!r}); "
-        "from ftrun.agent.fresh import main; main()"
-    )
-    command = [sys.executable, "-u", "-c", code, str(fd), "." * TITLE_CHARS]
+    words = [str(fd), "." * TITLE_CHARS]
+    python, *rest = own_process.command("ftrun.agent.fresh", words, acts_on_signals=True)
+    command = [python, "-u", *rest]
     owner = {OWNER_NAME: assignment["key"]["incarnation"]}
     try:
         os.execve(sys.executable, command, {**os.environ, **assignment["environment"], **owner})

@@ -32,6 +32,7 @@ from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
 from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.worker_facts import WorkerProcess
 from ftrun.config.settings import RunSettings
+from ftrun.config.starting import FORK, line_without_fork
 from ftrun.core.agent.events import Event, SpawnerReady, StartReplica, WorkerExited
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.ids import WorkerKey
@@ -260,9 +261,12 @@ class Fleet:
 
     # ------------------------------------------------------------ from the spawner
 
-    def spawner_ready(self) -> None:
-        """Torch is imported; the stores follow."""
+    def spawner_ready(self, *, is_bare: bool) -> None:
+        """Torch is imported; the stores follow. ``is_bare``: see own_process.py."""
         self._ready = True
+        if is_bare and not self._assignments.are_fresh:
+            self._assignments.are_fresh = self._settings.start != FORK
+            self._output.terminal.event_line(line_without_fork(self._settings))
         self._announce_ready()
 
     def store_opened(self, name: str, port: int) -> None:

@@ -19,6 +19,5 @@ def main() -> None:
     """The first argument is the descriptor of the assignment."""
     with open(int(sys.argv[1]), "rb") as file:
         message = json.load(file)
-    sys.path.insert(0, "")  # the place of the script's directory
     bootstrap.prepare(message["assignment"]["threads"])
     run_script(message["token"], message["assignment"])

@@ -63,8 +63,8 @@ class StartWorker:
 class SpawnerListener(Protocol):
     """The fleet's callbacks for messages of the spawner and of the store process."""
 
-    def spawner_ready(self) -> None:
-        """Torch is imported; workers can be started."""
+    def spawner_ready(self, *, is_bare: bool) -> None:
+        """Torch is imported; workers can be started. ``is_bare``: see own_process.py."""
 
     def store_opened(self, name: str, port: int) -> None:
         """A TCPStore listens on ``port``."""
@@ -226,7 +226,7 @@ class SpawnerProcess:
                 )
             case "ready":
                 self._watch_spawner(message["pid"], frame.fds[0])
-                self._listener.spawner_ready()
+                self._listener.spawner_ready(is_bare=message["bare"])
             case "warmed":
                 self._emit(SpawnerWarmed())
             case "standby_exited":

@@ -35,7 +35,7 @@ from ftrun.agent.env_markers import GUARD_NAME
 from ftrun.agent.forked import ForkedWorkers
 from ftrun.agent.imports import Imports, Unimportable, import_first
 from ftrun.agent.standbys import Standby, Standbys
-from ftrun.own_process import FOR_THE_JOB
+from ftrun.own_process import FOR_THE_JOB, is_bare
 
 SWEEP_DEADLINE_S = 4.0
 BAD_PRELOAD_EXIT = 2
@@ -155,7 +155,7 @@ class Spawner:
         linux.title_process("ftrun spawner")
         self._store_channel.close()
         pidfd = os.pidfd_open(self._pid)
-        self._send({"op": "ready", "pid": self._pid}, (pidfd,))
+        self._send({"op": "ready", "pid": self._pid, "bare": is_bare()}, (pidfd,))
         os.close(pidfd)
         if self._imports.are_done:
             self._send({"op": "warmed"})

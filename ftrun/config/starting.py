@@ -215,6 +215,20 @@ def line(settings: RunSettings, environ: Mapping[str, str]) -> str:
     )
 
 
+def line_without_fork(settings: RunSettings) -> str:
+    """What the user is told if the spawner had to begin bare (own_process.py)."""
+    why = (
+        "Python starts a thread in each interpreter here (sitecustomize or a debugger does it), "
+        "and a process with threads must not fork"
+    )
+    if settings.start == FORK:
+        return f"{why}: workers are forked from one that was started without it (--start fork)."
+    return (
+        f"{why}: each worker is a new interpreter, as under torchrun. So a restart takes the "
+        "seconds of `import torch`."
+    )
+
+
 def _source_of(script: Script) -> Path | None:
     if script.kind is TargetKind.FUNCTION:
         return Path(script.args[1]) if script.args[1] else None

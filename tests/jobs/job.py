@@ -15,7 +15,7 @@ from tests.jobs.process import LOOK_S, ROOT, START_S, Process
 ASK_S = 400.0
 HOUSE, TOKEN = "lighthouse", "token"
 FTRUN = (sys.executable, "-m", "ftrun")
-LIGHTHOUSE = f"{sys.executable} -m ftrun.lighthouse"
+LIGHTHOUSE = "ftrun lighthouse"
 THIS_TREE = {"PYTHONPATH": str(ROOT)}
 
 

@@ -7,6 +7,7 @@ tests/snapshots/jobs.py …). Not here: what a test asserts.
 from __future__ import annotations
 
 from tests.jobs.family import Family, command_of
+from tests.jobs.forks import ROOT
 from tests.jobs.job import (
     FTRUN,
     HOUSE,
@@ -22,7 +23,6 @@ from tests.jobs.job import (
 from tests.jobs.process import (
     END_S,
     LOOK_S,
-    ROOT,
     START_S,
     Late,
     Process,

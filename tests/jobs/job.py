@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ftrun import clock
 from tests.jobs.family import GONE_S, Family
-from tests.jobs.process import LOOK_S, ROOT, START_S, Process
+from tests.jobs.forks import ROOT
+from tests.jobs.process import LOOK_S, START_S, Process
 
 ASK_S = 400.0
 HOUSE, TOKEN = "lighthouse", "token"
@@ -27,7 +28,7 @@ class Command(Process):
         words: the command.
         environment: more than the tests' own.
         family: to which its processes belong; by default one of their own.
-        session: as ``Process`` has it.
+        session, fresh: as ``Process`` has them; in a directory with modules it is fresh anyway.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Command(Process):
         *,
         family: Family | None = None,
         session: bool = False,
+        fresh: bool = False,
     ) -> None:
         self.directory = directory
         self.family = family or Family()
@@ -52,6 +54,7 @@ class Command(Process):
                 **self.family.environment,
             },
             session=session,
+            fresh=fresh or _has_modules(directory, words),
         )
 
     def close(self) -> None:
@@ -144,7 +147,7 @@ class Job(Command):
         args: of the script's.
         within: a prefix command that starts the rest of the line with fewer resources.
         program: an installed ftrun; by default the one of the tests' own environment.
-        environment, family, session: as ``Command`` has them.
+        environment, family, session, fresh: as ``Command`` has them.
         logs: the name of the directory of its logs; several agents of one job have one each.
     """
 
@@ -159,6 +162,7 @@ class Job(Command):
         environment: dict[str, str] | None = None,
         family: Family | None = None,
         session: bool = False,
+        fresh: bool = False,
         logs: str = "logs",
     ) -> None:
         self.logs = directory / logs
@@ -168,12 +172,21 @@ class Job(Command):
         own = ("--log-dir", str(self.logs), "--job-id", "job", "--prefix")
         words = (*within, *(program or FTRUN), *own, *options, str(self.script), *args)
         more = {**({} if program else THIS_TREE), **(environment or {})}
-        super().__init__(directory, words, more, family=family, session=session)
+        super().__init__(directory, words, more, family=family, session=session, fresh=fresh)
 
     def log(self, replica_id: int, restart: int, group_rank: int = 0) -> str:
         """One worker's log file."""
         path = self.logs / "job" / f"replica_{replica_id}" / f"rank_{group_rank}"
         return (path / f"{restart}.log").read_text()
+
+
+def _has_modules(directory: Path, words: tuple[str, ...]) -> bool:
+    """Whether the working directory holds what an interpreter may import when it starts."""
+    return any(
+        (path.suffix in (".py", ".pth") and str(path) not in words)
+        or (path / "__init__.py").exists()
+        for path in directory.iterdir()
+    )
 
 
 def found_at(directory: Path, address: str) -> tuple[str, ...]:

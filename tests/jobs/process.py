@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import TypeVar
 
 from ftrun import clock
+from tests.jobs.forks import popen
 
 Self = TypeVar("Self", bound="Process")
-ROOT = Path(__file__).resolve().parents[2]
 START_S = 180.0
 END_S = 180.0
 CLOSE_S = 60.0
@@ -43,6 +43,7 @@ class Process:
         directory: its working directory.
         environment: all of it.
         session: give it a session of its own, so that the terminal's Ctrl-C does not reach it.
+        fresh: start it by exec, even if a fork would do (forks.py).
     """
 
     def __init__(
@@ -52,11 +53,12 @@ class Process:
         environment: dict[str, str],
         *,
         session: bool = False,
+        fresh: bool = True,
     ) -> None:
         self._text = ""
         self._has_ended = False
         self._more = threading.Condition()
-        self.process = subprocess.Popen(
+        self.process = (subprocess.Popen if fresh else popen)(
             words,
             cwd=directory,
             env=environment,

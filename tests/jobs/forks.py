@@ -1,0 +1,199 @@
+"""``subprocess.Popen`` for our own programs, whose processes are forks of a template.
+
+A job costs seconds of a core, and most of them are imports: of torch in its spawner, of gRPC in its
+agent and its lighthouse. The template (template.py) has imported all that. A fork of it looks like
+a process that was started by exec: arguments, environment, descriptors, session, signals. It is a
+child of who asked, and /proc shows its own command line and environment.
+
+Not here: the template's side (template.py).
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ftrun import linux
+from ftrun.agent.launch import SINGLE_THREADED
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = ("ftrun", "ftrun.agent.spawner", "ftrun.lighthouse")
+SHOWN_BYTES = 32 * 1024
+"""Of the template's arguments, and of its environment: forks write their own there."""
+REQUEST_BYTES = 128 * 1024
+FDS_MAX = 16
+AT_IMPORT = (
+    "CUDA_", "FORCE_COLOR", "GITHUB_ACTIONS", "GRPC_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_",
+    "MKL_", "NCCL_", "NO_COLOR", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "PY_COLORS",
+    "TERMINAL_WIDTH", "TORCHINDUCTOR_", "TORCH_", "TYPER_", "TZ", "_TYPER_",
+)  # fmt: skip
+"""Beginnings of the names that interpreters and libraries read when they start."""
+AFTERWARDS = ("PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK")
+"""Of these, the ones that a fork can follow, or that are read later."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a fork is to be. ``fds``: the numbers that the descriptors sent along have there.
+
+    ``limits``: pairs of a resource's number and its limits. ``ignored``, ``blocked``: signals.
+    """
+
+    module: str
+    arguments: list[str]
+    words: list[str]
+    environment: dict[str, str]
+    directory: str
+    fds: list[int]
+    session: bool
+    limits: list[tuple[int, tuple[int, int]]]
+    ignored: list[int]
+    blocked: list[int]
+
+    @classmethod
+    def read(cls, data: bytes) -> Request:
+        """What ``Template.fork`` has sent."""
+        return cls(**json.loads(data))
+
+
+class Template:
+    """The end of the socket at which a template is asked. ``environment``: it started with that."""
+
+    def __init__(self, sock: socket.socket, environment: Mapping[str, str]) -> None:
+        self._sock = sock
+        self._started = of_the_start(environment)
+        self._lock = threading.Lock()
+
+    def can_become(self, request: Request) -> bool:
+        """False if only exec makes what is asked for."""
+        entries = [f"{name}={value}" for name, value in request.environment.items()]
+        shown = (len("\0".join(request.words)), sum(len(entry) + 1 for entry in entries))
+        return (
+            4 * max(shown) < SHOWN_BYTES  # a character has four bytes at most
+            and request.environment.get("PYTHONPATH") == str(ROOT)
+            and of_the_start(request.environment) == self._started
+        )
+
+    def fork(self, request: Request, fds: Sequence[int]) -> int:
+        """The pid of a new child of this process.
+
+        Raises:
+            OSError: the template has ended.
+        """
+        with self._lock:
+            _adopt_orphans(True)  # the fork of a fork, whose own parent ends at once
+            try:
+                data = json.dumps(asdict(request)).encode()
+                socket.send_fds(self._sock, [data], list(fds))
+                answer = self._sock.recv(64)
+            finally:
+                _adopt_orphans(False)
+        if not answer:
+            raise OSError(f"the template of {request.module} has ended")
+        return int(answer)
+
+
+def of_the_start(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are read when a program starts, or a library is imported."""
+    found = {k: v for k, v in environment.items() if k.startswith(AT_IMPORT)}
+    return {k: v for k, v in found.items() if k not in (*AFTERWARDS, *SINGLE_THREADED)}
+
+
+def _adopt_orphans(does: bool) -> None:
+    ctypes.CDLL(None).prctl(linux.PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(does), 0, 0, 0)
+
+
+class Popen(subprocess.Popen[Any]):
+    """A ``subprocess.Popen`` that has the template fork those programs which it can become."""
+
+    template: Template | None = None
+
+    def _execute_child(
+        self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any,
+        cwd: Any, env: Any, startupinfo: Any, creationflags: Any, shell: Any,
+        p2cread: int, p2cwrite: int, c2pread: int, c2pwrite: int, errread: int, errwrite: int,
+        *rest: Any,
+    ) -> None:  # fmt: skip
+        """Called by Popen: ``rest[5]`` is ``start_new_session`` in each Python."""
+        standard = (p2cread, c2pwrite, errwrite)
+        request = None
+        if not (shell or executable or preexec_fn):
+            request = _request(args, env, cwd, pass_fds, bool(rest[5]))
+        if request is None or self.template is None or not self.template.can_become(request):
+            super()._execute_child(  # type: ignore[misc]
+                args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo,
+                creationflags, shell, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite,
+                *rest,
+            )  # fmt: skip
+            return
+        ours = [fd if fd >= 0 else number for number, fd in enumerate(standard)]
+        self.pid = self.template.fork(request, [*ours, *pass_fds])
+        self._child_created = True
+        self._close_pipe_fds(  # type: ignore[attr-defined]
+            p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite
+        )
+
+
+def _request(
+    args: Any, env: Mapping[str, str] | None, cwd: Any, pass_fds: Sequence[int], session: bool
+) -> Request | None:
+    """The request for ``python -m MODULE …``; None for any other command."""
+    words = [os.fsdecode(word) for word in args] if isinstance(args, list | tuple) else []
+    if words[:2] != [sys.executable, "-m"] or words[2] not in MODULES:
+        return None
+    numbers = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+    return Request(
+        module=words[2],
+        arguments=words[3:],
+        words=words,
+        environment=dict(os.environ if env is None else env),
+        directory=os.fsdecode(cwd or os.getcwd()),
+        fds=[0, 1, 2, *pass_fds],
+        session=session,
+        limits=[(number, resource.getrlimit(number)) for number in numbers],
+        ignored=[n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN],
+        blocked=list(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+    )
+
+
+def popen(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+    """As ``subprocess.Popen``, and a fork of this process's template where that can be."""
+    if Popen.template is None:
+        Popen.template = _start()
+    return Popen(*args, **options)
+
+
+def _start() -> Template:
+    """Start this process's template; it ends with this process."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {
+        **os.environ,
+        **SINGLE_THREADED,
+        "PYTHONPATH": str(ROOT),
+        "ROOM_FOR_THE_ENVIRONMENT": "." * SHOWN_BYTES,
+    }
+    words = [sys.executable, "-m", "tests.jobs.template", str(theirs.fileno()), "." * SHOWN_BYTES]
+    with theirs:
+        process = subprocess.Popen(
+            words, cwd=ROOT, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+        )
+
+    def end() -> None:
+        ours.close()
+        process.kill()
+        process.wait()
+
+    atexit.register(end)
+    return Template(ours, os.environ)

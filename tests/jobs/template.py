@@ -1,0 +1,238 @@
+"""A process that has imported what jobs need, and forks their programs: see forks.py.
+
+It has one thread, and never runs what it imports. ``python -m tests.jobs.template FD ROOM``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib
+import importlib.util
+import io
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ftrun import linux
+from ftrun.agent.imports import Imports, import_first
+from ftrun.cli import means_a_run
+from ftrun.protocol.quiet import load_grpc_quietly
+from tests.jobs import forks
+from tests.jobs.forks import FDS_MAX, REQUEST_BYTES, Request, Template
+
+OF_THE_AGENT = (
+    "ftrun.commands.app",
+    "ftrun.start",
+    "ftrun.agent.main",
+    "ftrun.lighthouse.main",
+)
+TO_THE_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+UNBUFFERED = "PYTHONUNBUFFERED"
+PARKED = 512
+"""Descriptors are held from here on until each has the number that it is to have."""
+
+Child = Callable[[], None]
+
+
+def main() -> None:
+    """Import, then fork on request until the socket is closed."""
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock.set_inheritable(False)
+    linux.die_with_parent(os.getppid())
+    forks = Forks(sock, sys.path[2:], dict(os.environ))  # behind that of -m, and our PYTHONPATH
+    import_first()
+    load_grpc_quietly()
+    for name in OF_THE_AGENT:
+        importlib.import_module(name)
+    Imports().finish()
+    gc.freeze()
+    assert linux.thread_count() == 1, "a module of the template has started a thread"
+    child = forks.serve()
+    if child is not None:
+        child()
+
+
+class Forks:
+    """Forks on request.
+
+    ``base``: the part of sys.path that every program has. ``started``: the template's environment.
+    """
+
+    def __init__(self, sock: socket.socket, base: list[str], started: dict[str, str]) -> None:
+        self._sock = sock
+        self._base = base
+        self._started = started
+
+    def serve(self) -> Child | None:
+        """Returns what a fork does next; None in the template, at its end."""
+        while True:
+            data, fds, _, _ = socket.recv_fds(self._sock, REQUEST_BYTES, FDS_MAX)
+            if not data:
+                return None
+            told, telling = os.pipe()
+            between = os.fork()
+            if between == 0:
+                between = os.getpid()
+                pid = os.fork()
+                if pid > 0:
+                    os.write(telling, str(pid).encode())
+                    os._exit(0)
+                while os.getppid() == between:
+                    time.sleep(0.001)
+                return self._become(Request.read(data), fds)
+            os.close(telling)
+            os.waitpid(between, 0)  # so whoever asks has adopted the other one
+            self._sock.send(os.read(told, 64))
+            for fd in (told, *fds):
+                os.close(fd)
+
+    def _become(self, request: Request, fds: list[int]) -> Child | None:
+        """Make this fork look like a started program; returns how that goes on."""
+        self._sock.close()
+        if request.module == "ftrun" and means_a_run(request.arguments):
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            if os.fork() == 0:
+                return self._hold(ours, theirs)
+            theirs.close()
+            held = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, PARKED)
+            ours.close()
+            _take(request, fds, held)
+            forks.Popen.template = Template(socket.socket(fileno=held), self._started)
+            subprocess.Popen = forks.Popen  # type: ignore[misc]
+        else:
+            _take(request, fds)
+        _show(request)
+        _renew(request, self._base)
+        forks_too = request.module == "ftrun.agent.spawner"
+        return partial(_run if forks_too else _run_and_end, request.module)
+
+    def _hold(self, ours: socket.socket, theirs: socket.socket) -> Child | None:
+        """Be a template for one agent, whose children must descend from it. Dies with it."""
+        linux.die_with_parent(os.getppid())
+        for number in TO_THE_GROUP:
+            signal.signal(number, signal.SIG_IGN)
+        ours.close()
+        held = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, PARKED)
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        _close_but((0, 1, 2, held))
+        child = Forks(socket.socket(fileno=held), self._base, self._started).serve()
+        if child is None:
+            os._exit(0)
+        return child
+
+
+def _take(request: Request, fds: list[int], *held: int) -> None:
+    """Give each descriptor its number, and close all others but ``held``."""
+    parked = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, PARKED + 1) for fd in fds]
+    for fd, number in zip(parked, request.fds, strict=True):
+        os.dup2(fd, number)
+    _close_but((*request.fds, *held))
+
+
+def _close_but(kept: tuple[int, ...]) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(int(name))
+
+
+def _show(request: Request) -> None:
+    """Have /proc show the command line and the environment."""
+    entries = [f"{name}={value}" for name, value in request.environment.items()]
+    os.environ.clear()  # the C library's entries lie in the memory that is written now
+    os.environ.update(request.environment)
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    shown = ((linux.ARGUMENTS_FIELDS, request.words), (linux.ENVIRONMENT_FIELDS, entries))
+    for (first, last), texts in shown:
+        start, end = int(fields[first]), int(fields[last])
+        data = b"".join(os.fsencode(text) + b"\0" for text in texts)
+        ctypes.memmove(start, data.ljust(end - start, b"\0"), end - start)
+
+
+def _renew(request: Request, base: list[str]) -> None:
+    """What an interpreter has at its start."""
+    if request.session:
+        os.setsid()
+    os.chdir(request.directory)
+    for number, limits in request.limits:
+        resource.setrlimit(number, limits)
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        is_ignored = number in (*request.ignored, signal.SIGPIPE, signal.SIGXFSZ)
+        signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    if signal.SIGINT not in request.ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
+    sys.orig_argv = list(request.words)
+    sys.argv = ["", *request.arguments]
+    sys.path[:] = [request.directory, request.environment["PYTHONPATH"], *base]
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        _open_standard(name, mode)
+    np.random.seed()  # Python's own generator has a seed of its own after each fork
+
+
+def _open_standard(name: str, mode: str) -> None:
+    former = getattr(sys, f"__{name}__")
+    number = ("stdin", "stdout", "stderr").index(name)
+    if UNBUFFERED in os.environ and mode == "w":
+        raw: Any = open(number, "wb", 0, closefd=False)  # noqa: SIM115
+        stream: Any = io.TextIOWrapper(raw, former.encoding, former.errors, write_through=True)
+    else:
+        lines = 1 if name == "stderr" else -1
+        stream = open(  # noqa: SIM115
+            number, mode, lines, former.encoding, former.errors, closefd=False
+        )
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
+
+
+def _run(module: str) -> None:
+    """As ``python -m MODULE``."""
+    spec = importlib.util.find_spec(module)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{module}.__main__")
+    assert spec is not None and spec.loader is not None and spec.origin is not None
+    program = types.ModuleType("__main__")
+    program.__spec__, program.__file__, program.__package__ = spec, spec.origin, spec.parent
+    sys.modules["__main__"] = program
+    sys.argv[:1] = [spec.origin]
+    exec(spec.loader.get_code(spec.name), program.__dict__)  # type: ignore[attr-defined]
+
+
+def _run_and_end(module: str) -> None:
+    """``_run``, without taking the interpreter's modules apart: half a second of a core."""
+    code: object = 0
+    try:
+        _run(module)
+    except SystemExit as end:
+        code = end.code
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)
+
+
+if __name__ == "__main__":
+    main()

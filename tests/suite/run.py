@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -40,6 +41,7 @@ TESTS_FAILED = 1  # pytest's exit code for "some tests failed", and for nothing 
 def main(words: Sequence[str]) -> int:
     """Run the level, or pytest with the options, that ``words`` name; returns the exit code."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # pytest prints there
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is pytest's to act on; its end is ours
     began = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
         linters = pool.submit(lint)

@@ -133,7 +133,7 @@ def test_who_has_ended_well_is_not_failed_for_a_spawner_that_cannot_say(tmp_path
 
 def assert_the_token_is_nowhere(job: Job) -> None:
     """X4: it is in the file that the job's file names, and in no argv, environment or log."""
-    (job_file,) = job.directory.glob("state/ftrun/jobs/*.json")
+    (job_file,) = job.directory.glob("state/ftrun/jobs/*/*.json")
     token_file = Path(json.loads(job_file.read_text())["token_file"])
     assert token_file.stat().st_mode & 0o777 == 0o600
     token = token_file.read_bytes().strip()

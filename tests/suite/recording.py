@@ -10,7 +10,7 @@ With xdist the process that hands the tests out writes. Not here: what follows f
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ class Recorder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._counts: Counter[str] = Counter()
         self._failures: dict[str, str] = {}
         self._broken: dict[str, None] = {}  # each once, in their order

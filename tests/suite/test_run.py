@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.suite import run
-from tests.suite.durations import read_files, write_files, write_slowest
+from tests.suite.durations import ROOT, read_files, write_files, write_slowest
 from tests.suite.levels import KEPT, TESTS, is_long, missing
 
 ONCE = """
@@ -40,7 +40,7 @@ ALWAYS = "def test_fails_always(): assert 1 == 2\n"
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in other directories find the plugin, and have no part in this run."""
-    monkeypatch.setenv("PYTHONPATH", str(run.ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # none is needed, and they cost time
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
@@ -144,4 +144,4 @@ def test_durations_are_written_and_read(tmp_path: Path) -> None:
     assert lines[0] == "    59.5 tests/a.py::test[59]"
     path = write_files(seconds, tmp_path / "files")
     assert path.read_text() == "  1800.0 tests/a.py\n     9.2 tests/b.py\n"
-    assert read_files(path) == {run.ROOT / "tests/a.py": 1800.0, run.ROOT / "tests/b.py": 9.2}
+    assert read_files(path) == {ROOT / "tests/a.py": 1800.0, ROOT / "tests/b.py": 9.2}

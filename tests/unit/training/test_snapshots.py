@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +22,8 @@ from ftrun.training.manager import Drained, Manager
 from tests.unit.training.scripted_agent import DEADLINE_S, Job, job
 
 EVERY_S = 0.2
+PACE_S = 0.01
+"""Between steps, so that those who train leave the cores to the process that writes."""
 
 
 @contextmanager
@@ -53,14 +57,24 @@ def step_until(running: Job, condition: Callable[[], bool]) -> None:
     while not condition():
         assert clock.now() < deadline, "it did not come true"
         running.step(value=0.5)
+        time.sleep(PACE_S)
 
 
-def take(tmp_path: Path, count: int = 1, **options: Any) -> int:
-    """Snapshots of a job that is gone; the step of the newest."""
-    where = tmp_path / "snapshots"
-    with saving(tmp_path, **options) as running:
-        step_until(running, lambda: len(snapshots(where)) >= count)
-    found = look(where).newest
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The two snapshots of a job that is gone. To start a process that writes takes seconds."""
+    directory = tmp_path_factory.mktemp("earlier")
+    where = directory / "snapshots"
+    with saving(directory) as running:
+        step_until(running, lambda: len(snapshots(where)) >= 2)
+    return where
+
+
+@pytest.fixture
+def taken(tmp_path: Path, earlier: Path) -> int:
+    """Both in ``tmp_path/snapshots``; the step of the newest."""
+    shutil.copytree(earlier, tmp_path / "snapshots")
+    found = look(tmp_path / "snapshots").newest
     assert found is not None
     return found.manifest.step
 
@@ -82,15 +96,14 @@ def spoil(path: Path) -> None:
 
 
 @pytest.mark.parametrize("restarts", [0, 1])
-def test_the_next_job_goes_on(tmp_path: Path, restarts: int) -> None:
+def test_the_next_job_goes_on(tmp_path: Path, taken: int, restarts: int) -> None:
     """Whether its workers load at once, or only when their first quorum counts on it."""
-    step = take(tmp_path)
     with saving(tmp_path, every_s=3600.0, restarts=restarts) as running:
         assert running.step(value=0.5) == [True, True]
         zero, one = running.managers["0"], running.managers["1"]
-        assert zero.current_step() == one.current_step() == step + 1
-        assert zero.batches_committed() == 2 * (step + 1)
-        assert torch.equal(running.weights["0"], torch.full((3,), 0.5 * (step + 1)))
+        assert zero.current_step() == one.current_step() == taken + 1
+        assert zero.batches_committed() == 2 * (taken + 1)
+        assert torch.equal(running.weights["0"], torch.full((3,), 0.5 * (taken + 1)))
         assert torch.equal(running.weights["1"], running.weights["0"])
         assert not running.agent.sent("0", Healed) and not running.agent.sent("1", Healed)
 
@@ -187,10 +200,10 @@ def test_one_that_heals_from_peers_reads_nothing(
 
 
 @pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.usefixtures("taken")
 def test_a_damaged_one_is_renamed_and_the_one_before_is_taken(
     tmp_path: Path, restarts: int
 ) -> None:
-    take(tmp_path, count=2)
     newest, older = snapshots(tmp_path / "snapshots")[:2]
     spoil(newest)
     with saving(tmp_path, replicas=1, every_s=3600.0, restarts=restarts) as running:
@@ -200,10 +213,10 @@ def test_a_damaged_one_is_renamed_and_the_one_before_is_taken(
 
 
 @pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.usefixtures("taken")
 def test_without_a_whole_one_it_begins_anew_and_says_so(
     tmp_path: Path, restarts: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    take(tmp_path)
     for path in snapshots(tmp_path / "snapshots"):
         spoil(path)
     with saving(tmp_path, replicas=1, every_s=3600.0, restarts=restarts) as running:
@@ -213,19 +226,18 @@ def test_without_a_whole_one_it_begins_anew_and_says_so(
 
 
 def test_a_script_that_has_loaded_a_newer_state_keeps_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, taken: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    step = take(tmp_path)
     with saving(tmp_path, replicas=1, every_s=3600.0) as running:
         manager = running.managers["0"]
-        manager.load_state_dict({"step": step + 5, "batches_committed": 9})
+        manager.load_state_dict({"step": taken + 5, "batches_committed": 9})
         running.step(value=0.5)
-        assert manager.current_step() == step + 6
-    assert f"so the snapshot of step {step} is not taken" in caplog.text
+        assert manager.current_step() == taken + 6
+    assert f"so the snapshot of step {taken} is not taken" in caplog.text
 
 
+@pytest.mark.usefixtures("taken")
 def test_other_keys_and_another_script_are_refused(tmp_path: Path) -> None:
-    take(tmp_path)
     with saving(tmp_path, replicas=1, every_s=3600.0) as running:
         running.managers["0"].register_state_dict_fn("extra", print, dict)
         with pytest.raises(UserError, match=r"it has no state for extra.*Nothing was loaded"):
@@ -235,9 +247,9 @@ def test_other_keys_and_another_script_are_refused(tmp_path: Path) -> None:
         running.step()
 
 
+@pytest.mark.usefixtures("taken")
 def test_one_that_leaves_before_it_has_read_its_claim_has_nothing_to_save(tmp_path: Path) -> None:
     """A script that saves at ``Drained`` would save its first weights as those of a late step."""
-    take(tmp_path)
     with saving(tmp_path, replicas=1, every_s=3600.0, restarts=1) as running:
         manager = running.managers["0"]
         assert manager.resuming is not None

@@ -1,12 +1,12 @@
 """What ``scripts/test`` leaves to ``scripts/test all``: most real jobs, of which a few are kept.
 
 Three levels. The **gate** is what each change must pass, in five minutes on two idle cores. **all**
-is what is merged: also the variants of real jobs (``long``). What takes longer is marked ``slow``
-where it is written, and belongs to ``scripts/proof``.
+is what must pass before a merge: also the variants of real jobs, which are marked ``long`` here.
+What takes longer is marked ``slow`` where it is written, and belongs to ``scripts/proof``.
 
-Every mechanism keeps a test with real processes in the gate. A new file is in the gate as a whole;
-put it into ``KEPT`` if it starts jobs. Only a run of the whole gate leaves long tests out:
-``scripts/test tests/process/test_run.py`` runs all of that file.
+Every mechanism has a test with real processes in the gate. A new test in the rooms of jobs is long:
+one of a new mechanism is added to ``KEPT``. Only a run of the whole gate leaves long tests out:
+``scripts/test tests/process/test_run.py`` runs all of that file but the slow ones.
 """
 
 from __future__ import annotations
@@ -16,15 +16,23 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 
+ROOMS_OF_JOBS = ("e2e", "local", "process", "snapshots", "torchft", "zero_edit")
 KEPT: dict[str, tuple[str, ...]] = {
     "e2e/test_job.py": ("test_a_killed_worker_is_replaced_and_heals",),
-    "e2e/test_resume.py": ("test_a_job_that_is_stopped_goes_on_to_the_very_same_parameters",),
+    "e2e/test_repair.py": ("test_a_death_in_the_middle_of_a_step_is_repaired",),
+    "local/test_kills.py": ("test_global_weights_stay_equal",),
+    "process/test_account.py": (
+        "test_a_kill_shows_what_it_cost_and_the_account_survives_the_lighthouse",
+    ),
     "process/test_apart.py": ("test_groups_that_train_apart_are_said_to_while_they_do",),
     "process/test_data.py": ("test_an_unmodified_script_trains_each_sample_once",),
-    "process/test_data_options.py": (),
     "process/test_elastic.py": (
         "test_the_same_program_has_the_same_results",
         "test_ftrun_elastic_is_loaded_only_when_it_is_used",
+    ),
+    "process/test_events.py": ("test_a_job_s_events",),
+    "process/test_facts.py": (
+        "test_a_straggler_stands_out_by_its_own_part_and_each_worker_by_its_process",
     ),
     "process/test_fresh.py": ("test_workers_and_replacements_are_as_fresh_as_a_new_interpreter",),
     "process/test_giving_up.py": ("test_the_others_go_on_without_it_until_people_start_it_again",),
@@ -38,32 +46,24 @@ KEPT: dict[str, tuple[str, ...]] = {
     "process/test_lighthouse_killed.py": ("test_requests_are_carried_out_once",),
     "process/test_logs.py": ("test_logs_follow_a_job_over_a_restart",),
     "process/test_nodes.py": ("test_a_node_that_leaves_and_comes_back_gets_its_share_again",),
+    "process/test_numa.py": ("test_two_workers_and_a_replacement_have_cores_of_their_own",),
     "process/test_operators.py": ("test_drain_restart_kill_and_stacks",),
     "process/test_plugins.py": ("test_a_handler_gets_torchruns_events",),
-    "process/test_quiet.py": ("test_a_script_finds_the_environment_and_a_grpc_as_they_were",),
     "process/test_run.py": (
         "test_a_plain_script_runs_as_python_would_run_it",
         "test_the_scripts_exit_code_is_the_jobs",
     ),
-    "process/test_scarcity.py": (
-        "test_too_few_descriptors_are_said_before_anything_starts",
-        "test_a_torch_that_cannot_be_imported_is_named_in_one_line",
-    ),
+    "process/test_scarcity.py": ("test_too_few_descriptors_are_said_before_anything_starts",),
     "process/test_script_timers.py": ("test_a_worker_whose_timer_runs_out_is_replaced",),
     "process/test_sharded.py": ("test_groups_of_two_go_on_and_heal[False]",),
-    "process/test_signals.py": (
-        "test_a_notice_by_a_file_or_a_signal_drains",
-        "test_sigint_is_a_keyboard_interrupt_in_every_worker",
-    ),
+    "process/test_signals.py": ("test_a_notice_by_a_file_or_a_signal_drains",),
     "process/test_snapshots.py": ("test_all_workers_die_and_their_agent_does_not[explicit]",),
-    "process/test_stacks.py": (
-        "test_a_worker_that_holds_the_lock_answers",
-        "test_an_answer_has_the_main_thread_first_and_is_whole",
-    ),
+    "process/test_stacks.py": ("test_a_worker_that_holds_the_lock_answers",),
     "process/test_standstill.py": (
         "test_peers_wait_so_the_one_that_stands_still_is_shown_and_replaced",
     ),
     "process/test_status_line.py": ("test_a_job_of_three_with_a_death",),
+    "process/test_status_screen.py": ("test_a_job_on_the_screen",),
     "process/test_stdin.py": ("test_a_pipe_reaches_the_first_worker_and_no_other",),
     "process/test_the_end.py": ("test_a_drained_replica_is_not_waited_for",),
     "process/test_torchft_script.py": ("test_a_torchft_script_runs_unedited_and_heals",),
@@ -72,38 +72,42 @@ KEPT: dict[str, tuple[str, ...]] = {
         "test_nodes_without_a_lighthouse_are_refused",
     ),
     "process/test_traces.py": ("test_a_collector_has_the_spans_of_a_kill",),
+    "process/test_two_agents.py": ("test_status_asks_the_lighthouse_where_it_said_it_answers",),
+    "process/test_unlike.py": (
+        "test_an_all_reduce_of_another_size_ends_one_replica_and_costs_no_step",
+    ),
     "process/test_versions.py": ("test_another_version_is_refused_in_words[an older lighthouse]",),
     "process/test_worker_environment.py": ("test_a_script_finds_what_it_finds_under_torchrun",),
-    "unit/agent/test_imports.py": (
-        "test_a_worker_of_a_ready_spawner_imports_nothing_for_its_certificate",
-        "test_late_imports_leave_no_variables_behind",
-    ),
-    "unit/snapshots/test_torn.py": ("test_killed_at_each_file_operation[1-1]",),
-    "snapshots/test_kills.py": ("test_killed_twice[unmodified_fsdp]",),
     "torchft/test_threads.py": ("test_a_thread_that_fails_comes_again_and_heals[sync]",),
-    "torchft/test_titan.py": (),
     "zero_edit/test_check.py": ("test_a_script_that_heals",),
-    "zero_edit/test_divergence.py": (),
-    "zero_edit/test_forms.py": (
-        "test_collectives_without_training_are_one_world",
-        "test_a_script_that_has_read_its_rank_before_begins_again",
-    ),
-    "zero_edit/test_kept.py": (),
-    "zero_edit/test_last_second.py": (),
-    "zero_edit/test_matrix.py": (
-        "test_quick[kept.py: 1@train 2 2,0@train 3 5]",
-        "test_quick[loops.py while: 1@train 12]",
-    ),
+    "zero_edit/test_files.py": ("test_a_successor_goes_on_with_the_files_of_its_predecessor",),
+    "zero_edit/test_forms.py": ("test_a_script_that_has_read_its_rank_before_begins_again",),
+    "zero_edit/test_matrix.py": ("test_quick[kept.py: 1@train 2 2,0@train 3 5]",),
     "zero_edit/test_survivors.py": ("test_survivors_lose_no_step[ddp]",),
     "zero_edit/test_workers.py": ("test_the_result_is_torchruns[fsdp loaded]",),
 }
-"""The files with long tests, and those of their tests that are in the gate."""
+"""The tests of those rooms that are in the gate, by file."""
+
+LONG: dict[str, tuple[str, ...]] = {
+    "unit/agent/test_imports.py": (
+        "test_late_imports_leave_variables_where_the_kernel_shows_them",
+        "test_two_forks_of_a_ready_spawner_have_unlike_certificates",
+        "test_who_heals_without_tls_imports_nothing_for_it",
+    ),
+    "unit/snapshots/test_torn.py": ("test_killed_at_each_file_operation[3-1]",),
+}
+"""The tests elsewhere that are not in the gate."""
 
 
 def is_long(file: Path, name: str) -> bool:
     """Whether the test of that file (with its parameters' id in brackets) is not in the gate."""
-    kept = KEPT.get(file.relative_to(TESTS).as_posix()) if file.is_relative_to(TESTS) else None
-    return kept is not None and not {name, name.partition("[")[0]} & set(kept)
+    if not file.is_relative_to(TESTS):
+        return False
+    path = file.relative_to(TESTS)
+    names = {name, name.partition("[")[0]}
+    if path.parts[0] in ROOMS_OF_JOBS:
+        return not names & set(KEPT.get(path.as_posix(), ()))
+    return bool(names & set(LONG.get(path.as_posix(), ())))
 
 
 def missing(ran: Collection[str]) -> list[str]:

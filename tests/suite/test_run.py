@@ -10,7 +10,7 @@ import pytest
 
 from tests.suite import run
 from tests.suite.durations import ROOT, read_files, write_files, write_slowest
-from tests.suite.levels import KEPT, TESTS, is_long, missing
+from tests.suite.levels import KEPT, LONG, TESTS, is_long, missing
 
 ONCE = """
 from pathlib import Path
@@ -116,15 +116,17 @@ def test_a_linter_that_fails_is_shown_whole(capsys: pytest.CaptureFixture[str]) 
     assert printed == "\n== mypy: exit code 1\na.py:1: error\n\nlinters: 1 passed, 1 failed\n"
 
 
-def test_the_gate_keeps_tests_of_files_that_are_there() -> None:
-    for name, kept in KEPT.items():
-        text = (TESTS / name).read_text()
-        for test in kept:
-            assert f"\ndef {test.partition('[')[0]}(" in text, (name, test)
-            assert not is_long(TESTS / name, test)
-        assert is_long(TESTS / name, "test_another")
+def test_the_table_of_levels_names_tests_that_are_there() -> None:
+    for table, is_in_gate in ((KEPT, True), (LONG, False)):
+        for name, tests in table.items():
+            text = (TESTS / name).read_text()
+            for test in tests:
+                assert f"\ndef {test.partition('[')[0]}(" in text, (name, test)
+                assert is_long(TESTS / name, test) != is_in_gate
+    assert is_long(TESTS / "process" / "test_new.py", "test_a_job")
+    assert is_long(TESTS / "process" / "test_run.py", "test_another_job")
     assert not is_long(Path(__file__), "test_another")
-    assert not is_long(Path("/elsewhere/test_it.py"), "test_another")
+    assert not is_long(Path("/elsewhere/process/test_run.py"), "test_another")
 
 
 def test_a_test_that_the_gate_is_to_keep_and_that_did_not_run_is_named() -> None:

@@ -94,7 +94,11 @@ LONG: dict[str, tuple[str, ...]] = {
         "test_two_forks_of_a_ready_spawner_have_unlike_certificates",
         "test_who_heals_without_tls_imports_nothing_for_it",
     ),
+    "unit/inject/test_alone.py": ("test_one_group_that_trains_is_past_its_start",),
     "unit/snapshots/test_torn.py": ("test_killed_at_each_file_operation[3-1]",),
+    "unit/torchft/test_parameter_server.py": (
+        "test_the_example_teaches_the_weights_by_two_clients",
+    ),
 }
 """The tests elsewhere that are not in the gate."""
 

@@ -42,6 +42,7 @@ def main(words: Sequence[str]) -> int:
     """Run the level, or pytest with the options, that ``words`` name; returns the exit code."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # pytest prints there
     signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is pytest's to act on; its end is ours
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # takes pytest along
     began = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
         linters = pool.submit(lint)

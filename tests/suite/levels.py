@@ -89,6 +89,7 @@ KEPT: dict[str, tuple[str, ...]] = {
 """The tests of those rooms that are in the gate, by file."""
 
 LONG: dict[str, tuple[str, ...]] = {
+    "sim/test_sim.py": ("test_a_planted_bug_is_found",),
     "unit/agent/test_imports.py": (
         "test_late_imports_leave_variables_where_the_kernel_shows_them",
         "test_two_forks_of_a_ready_spawner_have_unlike_certificates",

@@ -1,7 +1,8 @@
 """What holds for every test: none fails because the machine is slow, or because of its parent.
 
 Processes that share the tests take whole files in their order. So those that take minutes come
-first (suite/durations.txt): a process that began one of them last would go on alone.
+first (suite/durations.txt; also a file with jobs that is not recorded there): a process that began
+one of them last would go on alone.
 
 Properties are tried with the same examples in every run. Only
 ``--hypothesis-profile "fresh seeds"`` draws others, three times as many, and
@@ -16,6 +17,7 @@ stall every build for 5 s.
 
 from __future__ import annotations
 
+import math
 import signal
 
 import pytest
@@ -24,7 +26,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from ftrun import linux
 from tests.suite.durations import ROOT, read_files
-from tests.suite.levels import is_long
+from tests.suite.levels import has_jobs, is_long
 from tests.suite.properties import FRESH_EXAMPLES
 
 ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -50,7 +52,7 @@ for number in (signal.SIGHUP, signal.SIGQUIT):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Called by pytest: the long files first, all others as they were found; marks long tests."""
     seconds = read_files()
-    items.sort(key=lambda item: -seconds.get(item.path, 0.0))
+    items.sort(key=lambda item: -seconds.get(item.path, math.inf if has_jobs(item.path) else 0.0))
     for item in items:
-        if is_long(item.path, item.nodeid.rpartition("::")[2]):
+        if is_long(item.path, item.name):
             item.add_marker(pytest.mark.long)

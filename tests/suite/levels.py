@@ -104,15 +104,20 @@ LONG: dict[str, tuple[str, ...]] = {
 """The tests elsewhere that are not in the gate."""
 
 
+def has_jobs(file: Path) -> bool:
+    """Whether it is a file of the rooms whose tests start jobs."""
+    return file.is_relative_to(TESTS) and file.relative_to(TESTS).parts[0] in ROOMS_OF_JOBS
+
+
 def is_long(file: Path, name: str) -> bool:
     """Whether the test of that file (with its parameters' id in brackets) is not in the gate."""
     if not file.is_relative_to(TESTS):
         return False
-    path = file.relative_to(TESTS)
+    path = file.relative_to(TESTS).as_posix()
     names = {name, name.partition("[")[0]}
-    if path.parts[0] in ROOMS_OF_JOBS:
-        return not names & set(KEPT.get(path.as_posix(), ()))
-    return bool(names & set(LONG.get(path.as_posix(), ())))
+    if has_jobs(file):
+        return not names & set(KEPT.get(path, ()))
+    return bool(names & set(LONG.get(path, ())))
 
 
 def missing(ran: Collection[str]) -> list[str]:

@@ -35,6 +35,8 @@ LINTERS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)
 LINTER_TIMEOUT_S = 600.0
 FLAKES_MAX = 10
 AGAIN_TIMEOUT_S = 900.0
+WRITE_DURATIONS = "--write-durations"
+USAGE_ERROR = 2
 TESTS_FAILED = 1  # pytest's exit code for "some tests failed", and for nothing else
 
 
@@ -59,6 +61,9 @@ def run_tests(words: Sequence[str]) -> int:
     is_all = words[:1] == ["all"]
     if words and not is_all:
         return pytest(words).code
+    if unknown := [word for word in words[1:] if word != WRITE_DURATIONS]:
+        print(f"scripts/test: all takes {WRITE_DURATIONS} only, not {' '.join(unknown)}")
+        return USAGE_ERROR
     options, marks = level_options(is_all)
     began = time.monotonic()
     run = pytest([*options, *side_by_side(), "-m", marks])
@@ -68,11 +73,13 @@ def run_tests(words: Sequence[str]) -> int:
     for name in missing(run.seconds):
         print(f"not run: {name}, which the gate keeps (tests/suite/levels.py)")
         code = code or TESTS_FAILED
-    if "--write-durations" in words:
+    if WRITE_DURATIONS in words:
         write_files(run.seconds)
     print(f"durations of the slowest tests: {write_slowest(run.seconds).relative_to(ROOT)}")
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(run.counts.items()))
-    print(f"tests: {counts} in {time.monotonic() - began:.0f} s")
+    words_of = {"failed": "flaky"} if code == 0 else {}
+    found = sorted(run.counts.items())
+    counts = [f"{count} {words_of.get(name, name)}" for name, count in found if count]
+    print(f"tests: {', '.join(counts)} in {time.monotonic() - began:.0f} s")
     return code
 
 
@@ -121,7 +128,7 @@ def run_again(run: Run, options: Sequence[str], root: Path = ROOT) -> int:
     for text in run.broken:
         print(f"not excused: {text}")
     if run.broken or not 0 < len(run.failures) <= FLAKES_MAX:
-        print(f"{len(run.failures)} tests failed: none is run again")
+        print(f"tests that failed: {len(run.failures)}; none is run again")
         return run.code
     code = 0
     for name, traceback in run.failures.items():

@@ -92,20 +92,25 @@ def test_what_is_nobodys_failure_is_not_excused(
     assert capfd.readouterr().out == (
         "not excused: test_other.py: not collected\n"
         "not excused: worker 'gw0' crashed while running 'test_it.py::test_ends'\n"
-        "2 tests failed: none is run again\n"
+        "tests that failed: 2; none is run again\n"
     )
 
 
 def test_many_failures_are_no_accident(capsys: pytest.CaptureFixture[str]) -> None:
     failures = {f"test_it.py::test_{number}": "" for number in range(run.FLAKES_MAX + 1)}
     assert run.run_again(run.Run(run.TESTS_FAILED, {}, {}, failures, []), []) == run.TESTS_FAILED
-    assert capsys.readouterr().out == "11 tests failed: none is run again\n"
+    assert capsys.readouterr().out == "tests that failed: 11; none is run again\n"
 
 
 def test_a_run_that_does_not_end_is_no_pass(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("import threading\nthreading.Event().wait()\n")
     found = run.pytest([], 3.0, tmp_path)
     assert (found.code, found.broken) == (-1, ["pytest has not ended within 3 s"])
+
+
+def test_what_all_does_not_know_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.run_tests(["all", "--write-durations", "-x"]) == run.USAGE_ERROR
+    assert "not -x" in capsys.readouterr().out
 
 
 def test_a_linter_that_fails_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:

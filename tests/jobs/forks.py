@@ -29,7 +29,7 @@ from ftrun import linux
 from ftrun.agent.launch import SINGLE_THREADED
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("ftrun", "ftrun.agent.spawner", "ftrun.lighthouse")
+MODULES = ("ftrun", "ftrun.agent.spawner", "ftrun.lighthouse", "tests.jobs.facts")
 SHOWN_BYTES = 32 * 1024
 """Of the template's arguments, and of its environment: forks write their own there."""
 REQUEST_BYTES = 128 * 1024
@@ -168,8 +168,13 @@ def _request(
     )
 
 
-def popen(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
-    """As ``subprocess.Popen``, and a fork of this process's template where that can be."""
+def popen(*args: Any, **options: Any) -> subprocess.Popen[Any]:
+    """As ``subprocess.Popen``, and a fork of this process's template where that can be.
+
+    With ``FRESH_JOBS`` in the environment everything is started by exec.
+    """
+    if os.environ.get("FRESH_JOBS"):
+        return subprocess.Popen(*args, **options)
     if Popen.template is None:
         Popen.template = _start()
     return Popen(*args, **options)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ftrun import clock
 from tests.jobs.family import GONE_S, Family
-from tests.jobs.forks import ROOT
+from tests.jobs.forks import ROOT, popen
 from tests.jobs.process import LOOK_S, START_S, Process
 
 ASK_S = 400.0
@@ -197,13 +197,17 @@ def found_at(directory: Path, address: str) -> tuple[str, ...]:
 def ask(directory: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Another command of ftrun's to its end, for the jobs of this directory."""
     state = {"XDG_STATE_HOME": str(directory / "state"), "COLUMNS": "110"}
-    return subprocess.run(
+    with popen(
         [*FTRUN, *words],
         env={**os.environ, **THIS_TREE, **state, **environment},
         cwd=directory,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=ASK_S,
-        check=False,
-    )
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=ASK_S)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)

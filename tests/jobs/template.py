@@ -36,11 +36,20 @@ from ftrun.protocol.quiet import load_grpc_quietly
 from tests.jobs import forks
 from tests.jobs.forks import FDS_MAX, REQUEST_BYTES, Request, Template
 
-OF_THE_AGENT = (
+IMPORTED = (
     "ftrun.commands.app",
     "ftrun.start",
     "ftrun.agent.main",
+    "ftrun.agent.child",
+    "ftrun.agent.forked",
+    "ftrun.agent.tcp_stores",
     "ftrun.lighthouse.main",
+    "ftrun.lighthouse.web",
+    "ftrun.inject.zero_edit.attaching",
+    "ftrun.training.injected",
+    "encodings.idna",
+    "psutil",
+    "pydantic",  # by typer; ftrun itself has no use for it
 )
 TO_THE_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 UNBUFFERED = "PYTHONUNBUFFERED"
@@ -58,8 +67,9 @@ def main() -> None:
     forks = Forks(sock, sys.path[2:], dict(os.environ))  # behind that of -m, and our PYTHONPATH
     import_first()
     load_grpc_quietly()
-    for name in OF_THE_AGENT:
-        importlib.import_module(name)
+    for name in IMPORTED:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
     Imports().finish()
     gc.freeze()
     assert linux.thread_count() == 1, "a module of the template has started a thread"
@@ -184,22 +194,23 @@ def _renew(request: Request, base: list[str]) -> None:
     sys.orig_argv = list(request.words)
     sys.argv = ["", *request.arguments]
     sys.path[:] = [request.directory, request.environment["PYTHONPATH"], *base]
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        _open_standard(name, mode)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        _open_standard(number, name)
     np.random.seed()  # Python's own generator has a seed of its own after each fork
 
 
-def _open_standard(name: str, mode: str) -> None:
+def _open_standard(number: int, name: str) -> None:
+    """As the interpreter makes sys.stdin, sys.stdout and sys.stderr."""
     former = getattr(sys, f"__{name}__")
-    number = ("stdin", "stdout", "stderr").index(name)
-    if UNBUFFERED in os.environ and mode == "w":
-        raw: Any = open(number, "wb", 0, closefd=False)  # noqa: SIM115
-        stream: Any = io.TextIOWrapper(raw, former.encoding, former.errors, write_through=True)
-    else:
-        lines = 1 if name == "stderr" else -1
-        stream = open(  # noqa: SIM115
-            number, mode, lines, former.encoding, former.errors, closefd=False
-        )
+    raw: Any = open(number, "wb" if number else "rb", 0, closefd=False)  # noqa: SIM115
+    raw.name = f"<{name}>"
+    is_through = number > 0 and UNBUFFERED in os.environ
+    buffer = raw if is_through else (io.BufferedWriter if number else io.BufferedReader)(raw)
+    lines = not is_through and (name == "stderr" or raw.isatty())
+    stream: Any = io.TextIOWrapper(
+        buffer, former.encoding, former.errors, None, lines, write_through=is_through
+    )
+    stream.mode = "w" if number else "r"
     setattr(sys, name, stream)
     setattr(sys, f"__{name}__", stream)
 

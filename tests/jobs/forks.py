@@ -25,11 +25,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ftrun import linux
+from ftrun import linux, own_process
 from ftrun.agent.launch import SINGLE_THREADED
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("ftrun", "ftrun.agent.spawner", "ftrun.lighthouse", "tests.jobs.facts")
+MODULES = ("ftrun", "tests.jobs.facts")
+OWN = own_process.command("", ())[:4]
+"""How each of ftrun's own processes begins."""
 SHOWN_BYTES = 32 * 1024
 """Of the template's arguments, and of its environment: forks write their own there."""
 REQUEST_BYTES = 128 * 1024
@@ -46,13 +48,12 @@ AFTERWARDS = ("PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 @dataclass(frozen=True)
 class Request:
-    """What a fork is to be. ``fds``: the numbers that the descriptors sent along have there.
+    """What a fork is to be: ``words``, ``python -m MODULE …`` or ``python -c CODE …``.
 
-    ``limits``: pairs of a resource's number and its limits. ``ignored``, ``blocked``: signals.
+    ``fds``: the numbers that the descriptors sent along have there. ``limits``: pairs of a
+    resource's number and its limits. ``ignored``, ``blocked``: signals.
     """
 
-    module: str
-    arguments: list[str]
     words: list[str]
     environment: dict[str, str]
     directory: str
@@ -101,7 +102,7 @@ class Template:
             finally:
                 _adopt_orphans(False)
         if not answer:
-            raise OSError(f"the template of {request.module} has ended")
+            raise OSError(f"the template has ended: {request.words}")
         return int(answer)
 
 
@@ -149,14 +150,13 @@ class Popen(subprocess.Popen[Any]):
 def _request(
     args: Any, env: Mapping[str, str] | None, cwd: Any, pass_fds: Sequence[int], session: bool
 ) -> Request | None:
-    """The request for ``python -m MODULE …``; None for any other command."""
+    """The request for a program of ours; None for any other command."""
     words = [os.fsdecode(word) for word in args] if isinstance(args, list | tuple) else []
-    if words[:2] != [sys.executable, "-m"] or words[2] not in MODULES:
+    is_module = words[:2] == [sys.executable, "-m"] and words[2] in MODULES
+    if not is_module and words[: len(OWN)] != OWN:
         return None
     numbers = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
     return Request(
-        module=words[2],
-        arguments=words[3:],
         words=words,
         environment=dict(os.environ if env is None else env),
         directory=os.fsdecode(cwd or os.getcwd()),

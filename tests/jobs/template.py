@@ -52,6 +52,7 @@ IMPORTED = (
     "pydantic",  # by typer; ftrun itself has no use for it
 )
 TO_THE_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+SPAWNER = "ftrun.agent.spawner"
 UNBUFFERED = "PYTHONUNBUFFERED"
 PARKED = 512
 """Descriptors are held from here on until each has the number that it is to have."""
@@ -115,7 +116,7 @@ class Forks:
     def _become(self, request: Request, fds: list[int]) -> Child | None:
         """Make this fork look like a started program; returns how that goes on."""
         self._sock.close()
-        if request.module == "ftrun" and means_a_run(request.arguments):
+        if request.words[1:3] == ["-m", "ftrun"] and means_a_run(request.words[3:]):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             if os.fork() == 0:
                 return self._hold(ours, theirs)
@@ -129,8 +130,8 @@ class Forks:
             _take(request, fds)
         _show(request)
         _renew(request, self._base)
-        forks_too = request.module == "ftrun.agent.spawner"
-        return partial(_run if forks_too else _run_and_end, request.module)
+        forks_too = request.words[1] == "-c" and request.words[5] == SPAWNER
+        return partial(_run if forks_too else _run_and_end, *request.words[1:3])
 
     def _hold(self, ours: socket.socket, theirs: socket.socket) -> Child | None:
         """Be a template for one agent, whose children must descend from it. Dies with it."""
@@ -185,15 +186,17 @@ def _renew(request: Request, base: list[str]) -> None:
     for number, limits in request.limits:
         resource.setrlimit(number, limits)
     signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         is_ignored = number in (*request.ignored, signal.SIGPIPE, signal.SIGXFSZ)
         signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
     if signal.SIGINT not in request.ignored:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
     sys.orig_argv = list(request.words)
-    sys.argv = ["", *request.arguments]
-    sys.path[:] = [request.directory, request.environment["PYTHONPATH"], *base]
+    is_code = request.words[1] == "-c"
+    sys.argv = ["-c" if is_code else "", *request.words[3:]]
+    first = "" if is_code else request.directory
+    sys.path[:] = [first, request.environment["PYTHONPATH"], *base]
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         _open_standard(number, name)
     np.random.seed()  # Python's own generator has a seed of its own after each fork
@@ -215,24 +218,27 @@ def _open_standard(number: int, name: str) -> None:
     setattr(sys, f"__{name}__", stream)
 
 
-def _run(module: str) -> None:
-    """As ``python -m MODULE``."""
-    spec = importlib.util.find_spec(module)
-    if spec is not None and spec.submodule_search_locations is not None:
-        spec = importlib.util.find_spec(f"{module}.__main__")
-    assert spec is not None and spec.loader is not None and spec.origin is not None
+def _run(how: str, what: str) -> None:
+    """As ``python -m MODULE`` or ``python -c CODE``."""
     program = types.ModuleType("__main__")
-    program.__spec__, program.__file__, program.__package__ = spec, spec.origin, spec.parent
     sys.modules["__main__"] = program
-    sys.argv[:1] = [spec.origin]
+    if how == "-c":
+        exec(what, program.__dict__)
+        return
+    spec = importlib.util.find_spec(what)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{what}.__main__")
+    assert spec is not None and spec.loader is not None and spec.origin is not None
+    program.__spec__, program.__file__, program.__package__ = spec, spec.origin, spec.parent
+    sys.argv[0] = spec.origin
     exec(spec.loader.get_code(spec.name), program.__dict__)  # type: ignore[attr-defined]
 
 
-def _run_and_end(module: str) -> None:
+def _run_and_end(how: str, what: str) -> None:
     """``_run``, without taking the interpreter's modules apart: half a second of a core."""
     code: object = 0
     try:
-        _run(module)
+        _run(how, what)
     except SystemExit as end:
         code = end.code
     if code is not None and not isinstance(code, int):

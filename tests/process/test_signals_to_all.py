@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.job import Job
+from tests.jobs import Job
 
 SAVES = """
 import signal, sys, time

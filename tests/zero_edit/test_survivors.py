@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.process.job import Job
+from tests.jobs import Job
 from tests.zero_edit.test_workers import SIZE, ends, source
 
 DEATHS = """

@@ -175,7 +175,8 @@ def _ftrun(job: Job, environment: dict[str, str], nodes: int) -> Iterator[None]:
     options += ["--device", "cpu", "--preload", job.preload] if job.preload else []
     with ExitStack() as stack:
         if nodes > 1:
-            house = stack.enter_context(jobs.Lighthouse(job.out, environment=environment))
+            house = jobs.Lighthouse(job.out, environment=environment, fresh=True)
+            stack.enter_context(house)
             options += ["--nodes", str(nodes), *house.found_by]
         agents = [
             stack.enter_context(

@@ -187,7 +187,7 @@ def _running_lighthouse() -> Iterator[tuple[psutil.Process, str, str]]:
     """``ftrun lighthouse`` on a fresh directory: the process, its address, the token."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-lighthouse-") as name,
-        Lighthouse(Path(name), "--http", "127.0.0.1:0") as found,
+        Lighthouse(Path(name), "--http", "127.0.0.1:0", fresh=True) as found,
     ):
         token = (found.directory / TOKEN).read_text().strip()
         yield psutil.Process(found.pid), found.address, token

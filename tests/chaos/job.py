@@ -65,6 +65,7 @@ class Job:
             environment=self._environment,
             family=self.family,
             session=True,
+            fresh=True,
             logs=f"logs{number}",
         )
         self.agents.append(agent)
@@ -100,6 +101,7 @@ class Job:
             environment=self._environment,
             family=self.family,
             session=True,
+            fresh=True,
         )
         self._services.append(self.service)
         return self.service.address

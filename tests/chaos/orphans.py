@@ -158,7 +158,7 @@ def _start(launcher: str, directory: Path) -> Command:
         "torchrun": (str(BIN / "torchrun"), "--nproc-per-node", "1", "--shutdown-timeout", "2"),
     }
     more = {**THIS_TREE, "ORPHANS_OUT": str(directory)}
-    return Command(directory, (*words[launcher], str(script)), more)
+    return Command(directory, (*words[launcher], str(script)), more, fresh=True)
 
 
 def _worker(launcher: str, directory: Path) -> int:

@@ -17,13 +17,19 @@ class Job(jobs.Job):
     """One ``ftrun`` command. ``more``: variables for the workers; ``name``: of its logs."""
 
     def __init__(
-        self, directory: Path, *options: str, script: Path = SCRIPT, name: str = "logs", **more: str
+        self,
+        directory: Path,
+        *options: str,
+        script: Path = SCRIPT,
+        name: str = "logs",
+        fresh: bool = False,
+        **more: str,
     ) -> None:
         self.out = directory / "steps"
         self.out.mkdir(exist_ok=True)
         self._stop = directory / "stop"
         own = {"E2E_OUT": str(self.out), "E2E_STOP": str(self._stop), **more}
-        super().__init__(directory, script, *options, environment=own, logs=name)
+        super().__init__(directory, script, *options, environment=own, logs=name, fresh=fresh)
 
     def close(self) -> None:
         """P1: nothing is left of a job whose agent is killed. Called at the end of the ``with``."""

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 
 def test_a_killed_worker_is_replaced_and_heals(tmp_path: Path) -> None:
-    with Job(tmp_path, "--replicas", "3") as job:
+    with Job(tmp_path, "--replicas", "3", fresh=True) as job:
         job.await_members(3)
         before = job.members()
         os.kill(before["1", "0"], signal.SIGKILL)

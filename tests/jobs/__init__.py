@@ -7,7 +7,7 @@ tests/snapshots/jobs.py …). Not here: what a test asserts.
 from __future__ import annotations
 
 from tests.jobs.family import Family, command_of
-from tests.jobs.forks import ROOT
+from tests.jobs.forks import ROOT, popen, run
 from tests.jobs.job import (
     FTRUN,
     HOUSE,
@@ -51,6 +51,8 @@ __all__ = [
     "command_of",
     "found_at",
     "free_port",
+    "popen",
+    "run",
     "wait",
     "write_at_once",
 ]

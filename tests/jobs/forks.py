@@ -180,6 +180,28 @@ def popen(*args: Any, **options: Any) -> subprocess.Popen[Any]:
     return Popen(*args, **options)
 
 
+def run(
+    words: Sequence[str],
+    *,
+    timeout: float,
+    check: bool = False,
+    capture_output: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """As ``subprocess.run``, by ``popen``."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with popen(words, **options) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+    done = subprocess.CompletedProcess(words, process.returncode, output, errors)
+    if check:
+        done.check_returncode()
+    return done
+
+
 def _start() -> Template:
     """Start this process's template; it ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

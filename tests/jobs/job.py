@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ftrun import clock
 from tests.jobs.family import GONE_S, Family
-from tests.jobs.forks import ROOT, popen
+from tests.jobs.forks import ROOT, run
 from tests.jobs.process import LOOK_S, START_S, Process
 
 ASK_S = 400.0
@@ -121,11 +121,12 @@ class Lighthouse(Command):
         environment: dict[str, str] | None = None,
         family: Family | None = None,
         session: bool = False,
+        fresh: bool = False,
     ) -> None:
         files = ("--token-file", str(directory / TOKEN), "--state-dir", str(directory / HOUSE))
         words = (*within, *FTRUN, "lighthouse", "--bind", bind, *files, *options)
         more = {**THIS_TREE, **(environment or {})}
-        super().__init__(directory, words, more, family=family, session=session)
+        super().__init__(directory, words, more, family=family, session=session, fresh=fresh)
         try:
             self.expect(r"lighthouse ready: .*")
         except AssertionError:
@@ -197,17 +198,12 @@ def found_at(directory: Path, address: str) -> tuple[str, ...]:
 def ask(directory: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Another command of ftrun's to its end, for the jobs of this directory."""
     state = {"XDG_STATE_HOME": str(directory / "state"), "COLUMNS": "110"}
-    with popen(
+    return run(
         [*FTRUN, *words],
         env={**os.environ, **THIS_TREE, **state, **environment},
         cwd=directory,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
-    ) as process:
-        try:
-            output, errors = process.communicate(timeout=ASK_S)
-        finally:
-            process.kill()
-    return subprocess.CompletedProcess(words, process.returncode, output, errors)
+        timeout=ASK_S,
+    )

@@ -116,7 +116,7 @@ class Forks:
     def _become(self, request: Request, fds: list[int]) -> Child | None:
         """Make this fork look like a started program; returns how that goes on."""
         self._sock.close()
-        if request.words[1:3] == ["-m", "ftrun"] and means_a_run(request.words[3:]):
+        if _starts_others(request.words):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             if os.fork() == 0:
                 return self._hold(ours, theirs)
@@ -148,6 +148,13 @@ class Forks:
         if child is None:
             os._exit(0)
         return child
+
+
+def _starts_others(words: list[str]) -> bool:
+    """Whether it is an agent, or ``ftrun check``, which starts one."""
+    if words[1] == "-c":
+        return words[5] == "ftrun.cli"
+    return words[2] == "ftrun" and (means_a_run(words[3:]) or words[3:4] == ["check"])
 
 
 def _take(request: Request, fds: list[int], *held: int) -> None:

@@ -6,13 +6,11 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from ftrun import clock
-from tests.jobs import Job
+from tests.jobs import Job, ask
 from tests.process.test_incidents import TRAIN
 
 STOPPED_S = 4.0
@@ -20,18 +18,7 @@ STOPPED_S = 4.0
 
 
 def _status(job: Job) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "ftrun", "status", "job", "--json"],
-        env={
-            **os.environ,
-            "XDG_STATE_HOME": str(job.directory / "state"),
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ask(job.directory, "status", "job", "--json")
     found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
     return found
 

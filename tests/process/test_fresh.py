@@ -96,7 +96,7 @@ def standbys(job: Job) -> set[int]:
 
 
 def test_a_standby_that_dies_is_replaced_and_none_outlives_its_spawner(tmp_path: Path) -> None:
-    with Job(tmp_path, TELLS + WARM, "--standby", "1", args=("--x",)) as job:
+    with Job(tmp_path, TELLS + WARM, "--standby", "1", args=("--x",), fresh=True) as job:
         (worker,) = facts(job, 1)
         first = job.expect_process(STANDBY_TITLE)
         os.kill(first, signal.SIGKILL)

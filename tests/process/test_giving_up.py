@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.jobs import Job
+from tests.jobs import Job, ask
 
 TRAIN = """
 import ctypes, os, pathlib, sys, time
@@ -40,12 +37,7 @@ while not (here / "stop").exists():
 
 
 def _ftrun(job: Job, *words: str) -> str:
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "XDG_STATE_HOME": str(job.directory / "state"), "PYTHONPATH": root}
-    command = [sys.executable, "-m", "ftrun", *words]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = ask(job.directory, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 import pytest
 
 from ftrun.core.incident_words import block
-from tests.jobs import Job
+from tests.jobs import Job, ask
 
 TRAIN = """
 import ctypes, os, pathlib, signal, sys, time
@@ -72,18 +70,7 @@ def _records(job: Job, name: str = "job") -> list[dict[str, Any]]:
 
 
 def _explain(job: Job, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "ftrun", "explain", "--log-dir", str(job.logs), "job", *words],
-        env={
-            **os.environ,
-            "XDG_STATE_HOME": str(job.directory / "state"),
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ask(job.directory, "explain", "--log-dir", str(job.logs), "job", *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

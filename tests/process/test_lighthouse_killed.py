@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import Job
+from tests.jobs import THIS_TREE, Job, popen
 from tests.process.test_operators import COMMAND_S, CPU, STEPS, assert_lost_no_step, command
 
 
@@ -66,13 +66,13 @@ def test_requests_are_carried_out_once(tmp_path: Path) -> None:
         os.kill(job.lighthouse(), signal.SIGKILL)
         assert code == 0, text
         job.expect(r"^\[1\.0\] drained True$")
-        waits = subprocess.Popen(
+        waits = popen(
             [sys.executable, "-m", "ftrun", "restart", "2"],
             cwd=tmp_path,
             env={
                 **os.environ,
                 "XDG_STATE_HOME": str(tmp_path / "state"),
-                "PYTHONPATH": str(Path(__file__).parents[2]),
+                **THIS_TREE,
             },
             stdout=subprocess.PIPE,
             text=True,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.jobs import Job
+from tests.jobs import THIS_TREE, Job, run
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120.0
@@ -32,12 +32,12 @@ print("done", file=sys.stderr)
 
 
 def ftrun(directory: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
+    return run(
         [sys.executable, "-m", "ftrun", *words],
         cwd=directory,
         env={
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            **THIS_TREE,
             "XDG_STATE_HOME": str(directory / "state"),
             "TMPDIR": str(directory),
         },

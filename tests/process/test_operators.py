@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.jobs import Job
+from tests.jobs import THIS_TREE, Job, run
 from tests.process.test_nodes import MODEL
 from tests.process.test_two_agents import listening
 
@@ -47,13 +47,13 @@ COMMAND_S = 180.0
 
 def command(directory: Path, *words: str, state: Path | None = None) -> tuple[int, str]:
     """Run ``ftrun WORDS``; returns its exit code and all that it printed."""
-    found = subprocess.run(
+    found = run(
         [sys.executable, "-m", "ftrun", *words],
         cwd=directory,
         env={
             **os.environ,
             "XDG_STATE_HOME": str(state or directory / "state"),
-            "PYTHONPATH": str(Path(__file__).parents[2]),
+            **THIS_TREE,
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

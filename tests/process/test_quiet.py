@@ -143,6 +143,6 @@ def test_a_script_finds_the_environment_and_a_grpc_as_they_were(
 ) -> None:
     for name, value in wished.items():
         monkeypatch.setenv(name, value)
-    with Job(tmp_path, ASKS) as job:
+    with Job(tmp_path, ASKS, fresh=True) as job:
         assert job.end() == 0
         assert f"grpc {wished} False" in job.log(0, 0)

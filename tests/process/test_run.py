@@ -46,7 +46,7 @@ if __name__ == "__main__":
 
 
 def test_a_plain_script_runs_as_python_would_run_it(tmp_path: Path) -> None:
-    with Job(tmp_path, HELLO, "-w", "2", args=("--lr", "3", "--help")) as job:
+    with Job(tmp_path, HELLO, "-w", "2", args=("--lr", "3", "--help"), fresh=True) as job:
         assert job.end() == 0
         for rank in (0, 1):
             log = job.log(0, 0, rank)
@@ -263,7 +263,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_while_all_is_still_starting_ends_at_once(tmp_path: Path) -> None:
-    with Job(tmp_path, STUBBORN) as job:
+    with Job(tmp_path, STUBBORN, fresh=True) as job:
         job.expect_process(" ".join(command("ftrun.agent.spawner", (), forks=True)))
         job.signal(signal.SIGINT)
         assert job.end() == 130

@@ -38,7 +38,8 @@ HELPERS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.
 
 @pytest.mark.parametrize("options", [("--nproc-per-node", "2"), ("--replicas", "2")])
 def test_a_script_saves_when_all_get_sigterm(tmp_path: Path, options: tuple[str, ...]) -> None:
-    with Job(tmp_path, SAVES, *options, "--grace", "120", "--device", "cpu") as job:
+    options += ("--grace", "120", "--device", "cpu")
+    with Job(tmp_path, SAVES, *options, fresh=True) as job:
         job.expect(r"\] up", 2)
         helpers = [job.spawner(), job.stores(), job.lighthouse()]
         for number in HELPERS:

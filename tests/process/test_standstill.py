@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs import THIS_TREE
+from tests.jobs import run as run_command
+
 TIMEOUT_S = 240
 MANAGED = """
 import os, threading, time, torch, ftrun
@@ -74,10 +77,10 @@ for step in range(10):
 def run(directory: Path, script: str, *options: str, **environment: str) -> str:
     """What a job prints; it must end well."""
     (directory / "train.py").write_text(script)
-    done = subprocess.run(
+    done = run_command(
         [sys.executable, "-m", "ftrun", *options, "train.py"],
         cwd=directory,
-        env={**os.environ, **environment},
+        env={**os.environ, **THIS_TREE, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

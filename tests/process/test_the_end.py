@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ftrun import clock
-from tests.jobs import Job
+from tests.jobs import Job, ask
 
 pytestmark = pytest.mark.timeout(300)
 SCRIPT = """
@@ -39,9 +36,7 @@ SOON_S = 25.0
 def test_a_drained_replica_is_not_waited_for(tmp_path: Path) -> None:
     with Job(tmp_path, SCRIPT, "--replicas", "3", "--device", "cpu", args=("200",)) as job:
         job.expect(r"^\[[012]\.0\] step 5$", 3)
-        beside = {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": ROOT}
-        drain = [sys.executable, "-m", "ftrun", "drain", "1"]
-        subprocess.run(drain, cwd=tmp_path, env={**os.environ, **beside}, check=True)
+        assert ask(tmp_path, "drain", "1").returncode == 0
         job.expect(r"^\[[02]\.0\] trained$", 2)
         trained = clock.now()
         assert job.end() == 0, job.output

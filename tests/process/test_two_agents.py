@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ftrun import clock
-from tests.jobs import START_S, Job
+from tests.jobs import START_S, THIS_TREE, Job, popen
 
 WAITS = """
 import os, signal
@@ -47,10 +47,10 @@ def serving(
     """A lighthouse's process, which a test may end, and its address for agents."""
     command = [sys.executable, *program, "lighthouse", "--bind", bind]
     command += ["--token-file", str(token), "--state-dir", str(tmp_path / "state")]
-    with subprocess.Popen(
+    with popen(
         command,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, **THIS_TREE},
     ) as process:
         try:
             yield process, _address(process)

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import jobs
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 REPLICAS = 3
@@ -101,7 +103,7 @@ def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome
         subprocess.TimeoutExpired: it did not end.
     """
     script, *args = case.script, *case.args.split()
-    finished = subprocess.run(
+    finished = jobs.run(
         [
             *(python, "-m", "ftrun", "--replicas", str(case.replicas), "--prefix"),
             *("--workers-per-replica", str(case.workers)),
@@ -110,7 +112,7 @@ def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome
         cwd=directory,
         env={
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            **jobs.THIS_TREE,
             "XDG_STATE_HOME": str(directory / "state"),
             "TMPDIR": str(directory),
             "FTRUN_TEST_DIR": str(directory),

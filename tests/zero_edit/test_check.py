@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.zero_edit.matrix import ROOT, SCRIPTS, STEP_S
+from tests.jobs import THIS_TREE, run
+from tests.zero_edit.matrix import SCRIPTS, STEP_S
 from tests.zero_edit.test_forms import EXPLICIT, NEITHER
 
 BY_RANK = """
@@ -32,12 +33,12 @@ for step in range(10**6):
 
 def check(directory: Path, *words: str) -> tuple[int, list[str]]:
     """The exit code, and the lines of the verdict."""
-    found = subprocess.run(
+    found = run(
         [sys.executable, "-m", "ftrun", "check", "--steps", "18", *words],
         cwd=directory,
         env={
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            **THIS_TREE,
             "XDG_STATE_HOME": str(directory / "state"),
             "TMPDIR": str(directory),
             "FTRUN_TEST_DIR": str(directory),

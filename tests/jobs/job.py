@@ -83,19 +83,19 @@ class Command(Process):
         """The embedded lighthouse's pid."""
         return self.titled(LIGHTHOUSE)
 
-    def titled(self, pattern: str, but: int = 0) -> int:
-        """The pid of the process whose title begins with ``pattern``, and which is not ``but``."""
+    def titled(self, words: str, but: int = 0) -> int:
+        """The pid of the process whose title begins with ``words``, and which is not ``but``."""
         for pid, title in self.family.titles().items():
-            if pid != but and re.match(pattern, title):  # killed, and perhaps not dead yet
+            if pid != but and title.startswith(words):  # killed, and perhaps not dead yet
                 return pid
-        raise AssertionError(f"no process {pattern!r} in:\n{self.output}")
+        raise AssertionError(f"no process {words!r} in:\n{self.output}")
 
-    def expect_process(self, pattern: str, timeout_s: float = START_S, but: int = 0) -> int:
+    def expect_process(self, words: str, timeout_s: float = START_S, but: int = 0) -> int:
         """Wait until there is such a process; returns its pid."""
         deadline = clock.now() + timeout_s
         while True:
             try:
-                return self.titled(pattern, but)
+                return self.titled(words, but)
             except AssertionError:
                 if clock.now() >= deadline:
                     raise

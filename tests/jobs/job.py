@@ -107,7 +107,7 @@ class Command(Process):
 
 
 class Lighthouse(Command):
-    """``ftrun lighthouse OPTIONS``, ready.
+    """``ftrun lighthouse OPTIONS``, ready. ``program``: an ftrun that is not this one.
 
     ``address``, ``http``: where agents and the status find it. ``found_by``: the options for that.
     """
@@ -118,13 +118,14 @@ class Lighthouse(Command):
         *options: str,
         bind: str = "127.0.0.1:0",
         within: tuple[str, ...] = (),
+        program: tuple[str, ...] = FTRUN,
         environment: dict[str, str] | None = None,
         family: Family | None = None,
         session: bool = False,
         fresh: bool = False,
     ) -> None:
         files = ("--token-file", str(directory / TOKEN), "--state-dir", str(directory / HOUSE))
-        words = (*within, *FTRUN, "lighthouse", "--bind", bind, *files, *options)
+        words = (*within, *program, "lighthouse", "--bind", bind, *files, *options)
         more = {**THIS_TREE, **(environment or {})}
         super().__init__(directory, words, more, family=family, session=session, fresh=fresh)
         try:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ftrun import clock
 from ftrun.certs import write_certificates
-from tests.jobs import START_S, Job
+from tests.jobs import Job, Lighthouse, ask
 from tests.unit.checkpoint.asking import WAIT_S, Caller
 
 WAITS = """
@@ -46,27 +42,15 @@ while True:
 @pytest.fixture
 def lighthouse(tmp_path: Path) -> Iterator[str]:
     """``ftrun lighthouse`` with mTLS on any port; its address for agents."""
-    write_certificates(tmp_path / "certs", ("127.0.0.1",))
-    command = [
-        sys.executable, "-m", "ftrun", "lighthouse", "--bind", "127.0.0.1:0",
-        "--token-file", str(tmp_path / "token"), "--state-dir", str(tmp_path / "lighthouse"),
-        "--tls-cert", str(tmp_path / "certs/lighthouse.pem"),
-        "--tls-key", str(tmp_path / "certs/lighthouse.key"),
-        "--tls-ca", str(tmp_path / "certs/ca.pem"),
-    ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-        assert process.stdout is not None
-        deadline, said = clock.now() + START_S, ""
-        while (found := re.search(r"agents (\S+), status https://(\S+)/status", said)) is None:
-            ready, _, _ = select.select([process.stdout], [], [], deadline - clock.now())
-            data = os.read(process.stdout.fileno(), 4096) if ready else b""
-            assert data, said
-            said += data.decode()
-        (tmp_path / "http").write_text(found[2])
-        yield found[1]
-        process.terminate()
-        process.wait(30)
+    certs = tmp_path / "certs"
+    write_certificates(certs, ("127.0.0.1",))
+    options = (
+        "--tls-cert", str(certs / "lighthouse.pem"), "--tls-key", str(certs / "lighthouse.key"),
+        "--tls-ca", str(certs / "ca.pem"),
+    )  # fmt: skip
+    with Lighthouse(tmp_path, *options) as house:
+        (tmp_path / "http").write_text(house.http)
+        yield house.address
 
 
 def options(tmp_path: Path, lighthouse: str, who: str = "agent") -> tuple[str, ...]:
@@ -84,11 +68,7 @@ def test_a_job_runs_and_its_status_is_asked_by_certificate(tmp_path: Path, light
     with Job(tmp_path / "a", WAITS, *options(tmp_path, lighthouse)) as job:
         job.expect(r"slot (\d)")
         http = (tmp_path / "http").read_text()
-        command = [sys.executable, "-m", "ftrun", "status"]
-        told = subprocess.run(
-            [*command, *options(tmp_path, http)], capture_output=True, text=True, timeout=60,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, check=False,
-        )  # fmt: skip
+        told = ask(tmp_path, "status", *options(tmp_path, http))
         assert told.returncode == 0, told.stderr
         assert "job" in told.stdout
         job.signal(signal.SIGTERM)

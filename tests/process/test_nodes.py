@@ -5,15 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.jobs import Job
-from tests.process.test_two_agents import serving
+from tests.jobs import Job, Lighthouse
 
 MODEL = """
 import os, time, torch, ftrun
@@ -73,24 +69,6 @@ while not os.path.exists("end"):
 """
 
 
-@dataclass
-class Lighthouse:
-    """``options``: those by which agents find it. ``process``: may be killed."""
-
-    process: subprocess.Popen[bytes]
-    address: str
-    options: tuple[str, ...]
-
-
-@contextlib.contextmanager
-def shining(tmp_path: Path, bind: str = "127.0.0.1:0") -> Iterator[Lighthouse]:
-    """A lighthouse of its own, as `ftrun lighthouse` runs it."""
-    token = tmp_path / "token"
-    with serving(tmp_path, token, bind) as (process, address):
-        options = ("--lighthouse", address, "--token-file", str(token))
-        yield Lighthouse(process, address, options)
-
-
 def directories(tmp_path: Path, *names: str) -> list[Path]:
     """One for each node."""
     for name in names:
@@ -103,8 +81,8 @@ def test_a_node_that_leaves_and_comes_back_gets_its_share_again(
     tmp_path: Path, rebalance: bool
 ) -> None:
     a, b, c = directories(tmp_path, "a", "b", "c")
-    with shining(tmp_path) as lighthouse:
-        options = (*lighthouse.options, "--replicas", "2", "--nodes", "2")
+    with Lighthouse(tmp_path) as lighthouse:
+        options = (*lighthouse.found_by, "--replicas", "2", "--nodes", "2")
         options += () if rebalance else ("--no-rebalance",)
         with Job(a, TRAINS + FOR_EVER, *options) as stays:
             with Job(b, TRAINS + FOR_EVER, *options) as leaves:
@@ -136,8 +114,8 @@ def test_a_node_that_leaves_and_comes_back_gets_its_share_again(
 @pytest.mark.slow
 def test_the_node_that_is_not_here_is_named(tmp_path: Path) -> None:
     with (
-        shining(tmp_path) as lighthouse,
-        Job(tmp_path, TRAINS, *lighthouse.options, "--replicas", "2", "--nodes", "2") as job,
+        Lighthouse(tmp_path) as lighthouse,
+        Job(tmp_path, TRAINS, *lighthouse.found_by, "--replicas", "2", "--nodes", "2") as job,
     ):
         job.expect(
             "1 of 2 nodes is here, and the job waits for the rest, since 3 s, for .* at most"
@@ -151,19 +129,19 @@ def test_training_that_stands_without_a_lighthouse_says_so_and_goes_on_with_it(
     tmp_path: Path,
 ) -> None:
     with contextlib.ExitStack() as stack:
-        lighthouse = stack.enter_context(shining(tmp_path))
-        options = (*lighthouse.options, "--replicas", "2")
+        lighthouse = stack.enter_context(Lighthouse(tmp_path))
+        options = (*lighthouse.found_by, "--replicas", "2")
         job = stack.enter_context(Job(tmp_path, TRAINS + FOR_EVER, *options))
         job.expect(r"trains (\d)", 2)
         survivor = job.worker(0)
-        lighthouse.process.kill()
+        lighthouse.kill()
         job.expect("The lighthouse is gone .*; training goes on until a replica is lost")
         os.kill(job.worker(1), signal.SIGKILL)
         job.expect(
             r"There is no new quorum without the lighthouse: training stands at step \d+ since "
             r"\d+ s, and goes on when the lighthouse is back"
         )
-        stack.enter_context(shining(tmp_path, lighthouse.address))
+        stack.enter_context(Lighthouse(tmp_path, bind=lighthouse.address))
         job.expect("The lighthouse is back")
         job.expect(r"trains (\d)", 3)
         assert job.worker(0) == survivor
@@ -173,11 +151,11 @@ def test_training_that_stands_without_a_lighthouse_says_so_and_goes_on_with_it(
 
 def test_a_node_does_not_wait_for_ever_for_a_lighthouse_that_is_lost(tmp_path: Path) -> None:
     times = ("--heartbeat-timeout", "1", "--isolation-limit", "3", "--lighthouse-timeout", "8")
-    with shining(tmp_path) as lighthouse:
-        options = (*lighthouse.options, "--replicas", "2", *times)
+    with Lighthouse(tmp_path) as lighthouse:
+        options = (*lighthouse.found_by, "--replicas", "2", *times)
         with Job(tmp_path, TRAINS + FOR_EVER, *options) as job:
             job.expect(r"trains (\d)", 2)
-            lighthouse.process.kill()
+            lighthouse.kill()
             job.expect(r"training goes on until a replica is lost, and for 3 s at most")
             job.expect(
                 rf"No word from the lighthouse at {lighthouse.address} for 3 s: training stands"
@@ -207,11 +185,11 @@ def test_who_waits_for_a_peer_outside_a_step_is_told_and_when_that_is_over(tmp_p
 )
 def test_a_drain_without_a_lighthouse_lets_scripts_save(tmp_path: Path, source: str) -> None:
     with (
-        shining(tmp_path) as lighthouse,
-        Job(tmp_path, source, *lighthouse.options, "--grace", "600") as job,
+        Lighthouse(tmp_path) as lighthouse,
+        Job(tmp_path, source, *lighthouse.found_by, "--grace", "600") as job,
     ):
         job.expect("within")
-        lighthouse.process.kill()
+        lighthouse.kill()
         job.expect("The lighthouse is gone")
         job.signal(signal.SIGTERM)
         job.expect("saves")
@@ -227,11 +205,11 @@ def test_a_drain_without_a_lighthouse_lets_scripts_save(tmp_path: Path, source: 
 @pytest.mark.slow
 def test_another_job_and_other_options_are_refused_with_both_values(tmp_path: Path) -> None:
     a, b, c = directories(tmp_path, "a", "b", "c")
-    with shining(tmp_path) as lighthouse, Job(a, ENDS_WHEN_TOLD, *lighthouse.options) as one:
+    with Lighthouse(tmp_path) as lighthouse, Job(a, ENDS_WHEN_TOLD, *lighthouse.found_by) as one:
         one.expect("up")
         with (
-            Job(b, "", *lighthouse.options, "--job-id", "other") as other,
-            Job(c, "", *lighthouse.options, "--replicas", "3") as unlike,
+            Job(b, "", *lighthouse.found_by, "--job-id", "other") as other,
+            Job(c, "", *lighthouse.found_by, "--replicas", "3") as unlike,
         ):
             assert other.end() == 76
             words = "this agent is for job other, and this lighthouse serves job job, which has not"
@@ -248,10 +226,10 @@ def test_another_job_and_other_options_are_refused_with_both_values(tmp_path: Pa
 @pytest.mark.slow
 def test_a_lighthouse_takes_the_next_job_when_one_has_ended(tmp_path: Path) -> None:
     a, b = directories(tmp_path, "a", "b")
-    with shining(tmp_path) as lighthouse:
-        with Job(a, "print('first')", *lighthouse.options) as one:
+    with Lighthouse(tmp_path) as lighthouse:
+        with Job(a, "print('first')", *lighthouse.found_by) as one:
             assert one.end() == 0
-        with Job(b, "print('next')", *lighthouse.options, "--job-id", "other") as other:
+        with Job(b, "print('next')", *lighthouse.found_by, "--job-id", "other") as other:
             assert other.end() == 0
             assert "[0.0] next" in other.output
             assert "replica 0: finished" in other.output

@@ -14,9 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.jobs import THIS_TREE, Job, run
+from tests.jobs import THIS_TREE, Job, Lighthouse, run
 from tests.process.test_nodes import MODEL
-from tests.process.test_two_agents import listening
 
 STEPS = f"""{MODEL}
 from pathlib import Path
@@ -148,12 +147,11 @@ def test_ps_names_and_removes_what_a_killed_agent_has_left(tmp_path: Path) -> No
 
 
 def test_a_preempted_node_costs_its_peers_no_step(tmp_path: Path) -> None:
-    token = tmp_path / "token"
     homes = [tmp_path / "a", tmp_path / "b"]
     for home in homes:
         home.mkdir()
-    with listening(tmp_path, token, "127.0.0.1:0") as address:
-        shared = ("--lighthouse", address, "--token-file", str(token), "--nodes", "2", *CPU)
+    with Lighthouse(tmp_path) as house:
+        shared = (*house.found_by, "--nodes", "2", *CPU)
         options = (*shared, "--replicas", "2", "--preempt-signal", "USR1")
         with Job(homes[0], STEPS, *options) as a, Job(homes[1], STEPS, *options) as b:
             for job in (a, b):

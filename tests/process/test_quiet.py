@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.jobs import Job
+from tests.jobs import Job, Lighthouse
 
 OWN_LINE = "Got goaway [2]"
 SETTINGS, PING, GOAWAY, INTERNAL_ERROR = 4, 6, 7, 2
@@ -85,23 +83,6 @@ def test_an_agent_whose_lighthouse_goes_away_says_it_in_its_own_words(
             assert (OWN_LINE in job.output) is (verbosity is not None)
 
 
-@contextlib.contextmanager
-def lighthouse(directory: Path, token_file: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """``ftrun lighthouse`` from the command line; yields its address."""
-    command = [sys.executable, "-m", "ftrun", "lighthouse", "--bind", "127.0.0.1:0"]
-    command += ["--token-file", str(token_file), "--state-dir", str(directory / "house")]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            ready = next(line for line in process.stdout if line.startswith("lighthouse ready"))
-            words = ready.split()
-            yield words[words.index("agents") + 1].rstrip(","), process
-        finally:
-            process.kill()
-
-
 @pytest.mark.parametrize(
     "wished",
     [
@@ -111,21 +92,19 @@ def lighthouse(directory: Path, token_file: Path) -> Iterator[tuple[str, subproc
     ],
 )
 def test_a_lighthouse_is_as_silent_about_its_clients(
-    tmp_path: Path, token_file: Path, monkeypatch: pytest.MonkeyPatch, wished: dict[str, str]
+    tmp_path: Path, wished: dict[str, str]
 ) -> None:
-    for name, value in wished.items():
-        monkeypatch.setenv(name, value)
-    with lighthouse(tmp_path, token_file) as (address, process):
-        host, _, port = address.rpartition(":")
+    with Lighthouse(tmp_path, environment=wished, fresh=True) as house:
+        host, _, port = house.address.rpartition(":")
         with socket.create_connection((host, int(port)), 60.0) as client:
             client.sendall(PREFACE + GREETING_AND_FAREWELL + frame(PING, b"answer !"))
             answer = b""
             while b"answer !" not in answer:  # then it has read what came before
                 answer += client.recv(65536) or pytest.fail(f"hung up after {answer!r}")
-        process.terminate()
-        output, _ = process.communicate(timeout=60.0)
-        assert "the lighthouse stops" in output
-        assert (OWN_LINE in output) is bool(wished)
+        house.signal(signal.SIGTERM)
+        house.end()
+        assert "the lighthouse stops" in house.output
+        assert (OWN_LINE in house.output) is bool(wished)
 
 
 ASKS = """

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-import select
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ftrun import clock
-from tests.jobs import START_S, THIS_TREE, Job, popen
+from tests.jobs import Job, Lighthouse, ask
 
 WAITS = """
 import os, signal
@@ -28,46 +21,8 @@ signal.pause()
 @pytest.fixture
 def lighthouse(tmp_path: Path) -> Iterator[tuple[str, ...]]:
     """A running lighthouse; yields the options by which agents find it."""
-    token = tmp_path / "token"
-    with listening(tmp_path, token, "127.0.0.1:0") as address:
-        yield ("--lighthouse", address, "--token-file", str(token))
-
-
-@contextlib.contextmanager
-def listening(tmp_path: Path, token: Path, bind: str) -> Iterator[str]:
-    """A running lighthouse, and its address for agents."""
-    with serving(tmp_path, token, bind) as (_, address):
-        yield address
-
-
-@contextlib.contextmanager
-def serving(
-    tmp_path: Path, token: Path, bind: str, program: Sequence[str] = ("-m", "ftrun")
-) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A lighthouse's process, which a test may end, and its address for agents."""
-    command = [sys.executable, *program, "lighthouse", "--bind", bind]
-    command += ["--token-file", str(token), "--state-dir", str(tmp_path / "state")]
-    with popen(
-        command,
-        stdout=subprocess.PIPE,
-        env={**os.environ, **THIS_TREE},
-    ) as process:
-        try:
-            yield process, _address(process)
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def _address(process: subprocess.Popen[bytes]) -> str:
-    assert process.stdout is not None
-    deadline, said = clock.now() + START_S, ""
-    while (found := re.search(r"agents (\S+),", said)) is None:
-        ready, _, _ = select.select([process.stdout], [], [], max(0, deadline - clock.now()))
-        data = os.read(process.stdout.fileno(), 4096) if ready else b""
-        assert data, f"no lighthouse: {said}"
-        said += data.decode()
-    return found[1]
+    with Lighthouse(tmp_path) as house:
+        yield house.found_by
 
 
 @pytest.mark.slow
@@ -116,7 +71,7 @@ def test_an_agent_that_can_say_hello_when_it_is_refused_hears_it_too(tmp_path: P
         job.expect("No lighthouse answers")
         for title in ("ftrun spawner", "ftrun stores"):
             job.expect_process(title)
-        with listening(tmp_path, token, address):
+        with Lighthouse(tmp_path, bind=address):
             assert job.end() == 76
         assert "does not accept the token" in job.output
 
@@ -127,11 +82,7 @@ def test_status_asks_the_lighthouse_where_it_said_it_answers(
     """Its web server has any port, not the one after the agents' port."""
     with Job(tmp_path, WAITS, *lighthouse) as job:
         job.expect(r"slot 0")
-        done = subprocess.run(
-            [sys.executable, "-m", "ftrun", "status", "job", "--json"],
-            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
-            cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=30, check=False,
-        )  # fmt: skip
+        done = ask(tmp_path, "status", "job", "--json")
         assert done.returncode == 0, done.stderr
         assert '"job_id": "job"' in done.stdout
         job.signal(signal.SIGTERM)

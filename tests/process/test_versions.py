@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from ftrun.core.version import PROTOCOL_VERSION
 from ftrun.errors import ExitCode
-from tests.jobs import Job
-from tests.process.test_two_agents import serving
+from tests.jobs import Job, Lighthouse
 
 NEWER = f"""
 from ftrun.core import version
@@ -39,11 +39,11 @@ main()
     ids=["a newer lighthouse", "an older lighthouse"],
 )
 def test_another_version_is_refused_in_words(tmp_path: Path, program: str, text: str) -> None:
-    token = tmp_path / "token"
-    with serving(tmp_path, token, "127.0.0.1:0", ("-c", program)) as (_, address):
-        options = ("--replicas", "1", "--lighthouse", address, "--token-file", str(token))
-        with Job(tmp_path, "print('never')", *options) as job:
-            job.expect(text.replace("(", r"\(").replace(")", r"\)"))
-            job.expect("Install the same ftrun on all nodes")
-            assert job.end() == ExitCode.REFUSED
-            assert "never" not in job.output
+    with (
+        Lighthouse(tmp_path, program=(sys.executable, "-c", program)) as house,
+        Job(tmp_path, "print('never')", "--replicas", "1", *house.found_by) as job,
+    ):
+        job.expect(text.replace("(", r"\(").replace(")", r"\)"))
+        job.expect("Install the same ftrun on all nodes")
+        assert job.end() == ExitCode.REFUSED
+        assert "never" not in job.output

@@ -65,7 +65,7 @@ def main() -> None:
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
     linux.die_with_parent(os.getppid())
-    forks = Forks(sock, sys.path[2:], dict(os.environ))  # behind that of -m, and our PYTHONPATH
+    template = Forks(sock, sys.path[2:], dict(os.environ))  # behind that of -m, and our PYTHONPATH
     import_first()
     load_grpc_quietly()
     for name in IMPORTED:
@@ -74,7 +74,7 @@ def main() -> None:
     Imports().finish()
     gc.freeze()
     assert linux.thread_count() == 1, "a module of the template has started a thread"
-    child = forks.serve()
+    child = template.serve()
     if child is not None:
         child()
 

@@ -159,12 +159,12 @@ def _become_fresh(token: str, assignment: dict[str, Any]) -> NoReturn:
     with open(fd, "wb", closefd=False) as file:
         file.write(json.dumps({"token": token, "assignment": assignment}).encode())
     os.lseek(fd, 0, os.SEEK_SET)
-    words = [str(fd), "." * TITLE_CHARS]
+    words = (str(fd), "." * TITLE_CHARS)
     python, *rest = own_process.command("ftrun.agent.fresh", words, acts_on_signals=True)
-    command = [python, "-u", *rest]
     owner = {OWNER_NAME: assignment["key"]["incarnation"]}
     try:
-        os.execve(sys.executable, command, {**os.environ, **assignment["environment"], **owner})
+        environ = {**os.environ, **assignment["environment"], **owner}
+        os.execve(python, [python, "-u", *rest], environ)
     except OSError as error:
         sys.exit(f"ftrun: this worker's interpreter cannot be started ({error.strerror}). It ends.")
 

@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.process.job import Job
+from tests.jobs import Job
+from tests.jobs.job import ask
+from tests.jobs.process import ROOT
 
-ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 300.0
+SHADOWS = ("typing", "queue", "select", "token", "secrets", "logging")
+"""Names of Python's own modules that files of the user's have."""
 
 FIRST_LINES = {
     "OMP_NUM_THREADS": "3", "OMP_MAX_ACTIVE_LEVELS": "7", "MKL_NUM_THREADS": "1",
@@ -106,7 +109,8 @@ def test_what_a_script_sets_first_has_the_effect_that_it_has_under_torchrun(tmp_
 
 FAILS_AND_WAITS = """
 import os, signal, sys, threading
-assert "torch" not in sys.modules and not sys.path[0].endswith("tmp")
+assert "torch" not in sys.modules and "" not in sys.path
+assert sys.path[0] == os.path.dirname(os.path.abspath(__file__))
 life = os.environ["TORCHELASTIC_RESTART_COUNT"]
 print("life", life, os.environ["FTRUN_OWNER"] == os.environ["FTRUN_INCARNATION"],
       os.getsid(0) == os.getpid(), sorted(int(x) for x in os.listdir("/proc/self/fd"))[:4],
@@ -123,16 +127,17 @@ threading.Event().wait()
 
 
 def test_failures_stacks_and_stops_of_such_a_worker_are_a_worker_s(tmp_path: Path) -> None:
+    script = tmp_path / "src" / "script.py"
+    script.parent.mkdir()
+    script.write_text(FAILS_AND_WAITS)
+    for name in SHADOWS:
+        script.with_stem(name).write_text(f"raise SystemExit('the user has a {name}.py')")
     options = ("--start", "exec", "--max-restarts", "1", "--standby", "1")
-    with Job(tmp_path, FAILS_AND_WAITS, *options) as job:
+    with Job(tmp_path, script, *options) as job:
         job.expect("ValueError: the first life")
         job.expect("waits$")
         assert job.worker(0) in job.pids()
-        stack = subprocess.run(
-            [sys.executable, "-m", "ftrun", "stack", "job", "0"],
-            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
-            capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
+        stack = ask(tmp_path, "stack", "job", "0")
         assert "script.py" in stack.stdout, stack
         job.signal(signal.SIGTERM)
         job.expect("asked to stop")
@@ -178,13 +183,12 @@ dist.destroy_process_group()
 @pytest.mark.slow
 def test_one_that_is_measured_by_coverage_heals_after_its_death(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINS)
-    module = ("--module", "--prefix", "--replicas", "2", "--inject", "ddp")
     words = ("run", "--source=.", "-p", "train.py")
-    with Job(tmp_path, "", *module, args=words, target="coverage") as job:
+    with Job(tmp_path, Path("coverage"), "--module", "--replicas", "2", args=words) as job:
         job.expect(r"step 1 2$", 2)
         os.kill(job.worker(1), signal.SIGKILL)
         job.expect("died: SIGKILL")
-        ends = job.expect(r"end (.*)$", 2)
+        ends = job.expect(r"\] end (.*)$", 2)
         assert job.end() == 0
         assert job.left() == []
     assert {x.split()[0] for x in ends} == {"0", "1"}

@@ -1,4 +1,4 @@
 """A worker process before and around the user's script.
 
-Not here: the fork (agent/), the Manager (training/).
+Not here: the fork and the exec (agent/), the Manager (training/).
 """

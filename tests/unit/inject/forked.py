@@ -30,10 +30,11 @@ from ftrun.core.ids import WorkerKey
 from ftrun.inject.bootstrap import WorkerTask, prepare, run
 from ftrun.config.script import TargetKind
 from ftrun.training.context import WorkerContext
-import numpy.random
-import random
-import torch
 facts = json.loads(sys.argv[1])
+if facts["torch"]:
+    import numpy.random
+    import random
+    import torch
 for name in facts["preload"]:
     __import__(name)
 for turn, target in enumerate(facts["targets"]):
@@ -46,26 +47,31 @@ for turn, target in enumerate(facts["targets"]):
         )
         arguments = ("--x", "1"), {"FLAG": "on"}
         prepare(facts["threads"])
-        run(WorkerTask(here, target, TargetKind(facts["kind"]), *arguments))
+        more = {"inject": facts["inject"], "explicit_environment": facts["explicit"]}
+        run(WorkerTask(here, target, TargetKind(facts["kind"]), *arguments, **more))
     _, status = os.waitpid(pid, 0)
     print("status", os.waitstatus_to_exitcode(status), flush=True)
 """
 
 
 def fork_and_run(tmp_path: Path, source: str, **changes: Any) -> subprocess.CompletedProcess[str]:
-    """Run one script in a fork; ``changes`` replace what the parent process is given."""
+    """Run one script in a fork; ``changes`` replace what the parent process is given.
+
+    ``torch=False``: it is an interpreter without torch. ``environment``: the parent's own.
+    """
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(source))
     facts = {
         "targets": [str(script)], "kind": "file", "socket": str(tmp_path / "none"), "threads": 1,
-        "replicas": 1, "preload": [], **changes,
+        "replicas": 1, "preload": [], "torch": True, "inject": "explicit", "explicit": {},
+        "environment": {}, **changes,
     }  # fmt: skip
     return subprocess.run(
         [sys.executable, "-c", PARENT, json.dumps(facts)],
         capture_output=True, text=True, timeout=300, cwd=tmp_path, check=True,
         env={
             **os.environ, "PYTHONPATH": str(Path(__file__).parents[3]),
-            "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **facts["environment"],
         },
     )  # fmt: skip
 

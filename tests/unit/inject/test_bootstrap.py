@@ -34,6 +34,13 @@ def test_the_script_is_main_with_its_own_arguments_path_and_environment(tmp_path
     assert done.stderr == ""
 
 
+def test_streams_have_the_encoding_that_was_asked_for(tmp_path: Path) -> None:
+    source = "import sys; print(sys.stdin.encoding, sys.stdout.encoding, sys.stderr.errors)"
+    wanted = {"PYTHONIOENCODING": "latin-1:replace"}
+    done = fork_and_run(tmp_path, source, environment=wanted, torch=False)
+    assert done.stdout.splitlines() == ["iso8859-1 iso8859-1 backslashreplace", "status 0"]
+
+
 DRAWS = """
 import random, numpy, torch
 seed, drop = torch.initial_seed(), torch.nn.functional.dropout(torch.ones(256)).tolist()

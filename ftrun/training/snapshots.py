@@ -26,7 +26,7 @@ from ftrun.checkpoint.format import pack
 from ftrun.checkpoint.leaves import Leaf
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.worker.machine import StepMachine
-from ftrun.core.worker.snapshots import Decision, PartSchedule, SnapshotSchedule
+from ftrun.core.worker.snapshots import Decision, PartSchedule, SkipNotices, SnapshotSchedule
 from ftrun.errors import FtrunError, PeerError
 from ftrun.logs.units import bytes_words
 from ftrun.snapshots import directory
@@ -81,6 +81,7 @@ class Snapshots:
         self._writing = SnapshotWriting(context, self._meeting)
         self._chunks: dict[str, tuple[int, ...] | None] = {}
         self._has_told = False
+        self._skips = SkipNotices()
         self._taken_at = -1
 
     # ------------------------------------------------------------ the training thread
@@ -180,19 +181,29 @@ class Snapshots:
             self._take()
         elif decision is Decision.SKIP:
             assert self._schedule is not None
-            is_writing = self._schedule.is_writing
-            what = "the one before is still being written" if is_writing else self._why_slow()
-            self._say(
-                f"the snapshot of step {self._machine.position} is left out, because {what}. "
-                "Give --snapshot-every a longer time, or --snapshot a faster disk"
-            )
+            with self._lock:
+                is_told = self._skips.skipped(self._schedule.counts.skipped)
+            if is_told:
+                self._say_skipped(self._schedule.is_writing)
             self._show()
         else:
             self._writing.abandon()  # the background thread reports it
 
-    def _why_slow(self) -> str:
+    def _say_skipped(self, is_writing: bool) -> None:
+        """A snapshot is skipped: none is told again until one is written."""
+        step = self._machine.position
+        if is_writing:
+            self._say(
+                f"snapshots are skipped from step {step} on, because the one before is still being "
+                "written. Give --snapshot-every a longer time, or --snapshot a faster disk. A line "
+                "tells when one is written again"
+            )
+            return
         others = "" if self._meeting is None else ", or another worker of this replica,"
-        return f"the process that writes, or the directory{others} is not ready yet"
+        self._say(
+            f"no snapshot at step {step} yet: the process that writes, or the directory{others} is "
+            "not ready. It is taken when that is. A line tells when one is written"
+        )
 
     def _prepare(self) -> None:
         try:
@@ -294,6 +305,7 @@ class Snapshots:
         with self._lock:
             schedule.written()
             schedule.counts.failed += len(answer.get("given_up", ()))
+            goes_on = self._skips.written()
             self._lock.notify_all()
         if not self._is_lead:
             return
@@ -303,6 +315,11 @@ class Snapshots:
                 f"had died. That of step {step} is whole"
             )
         self._show(snapshot_step=step, snapshot_held_ms=1000 * copied.held_s)
+        if goes_on and self._has_told:
+            self._say(
+                f"snapshots are written again: that of step {step}; {schedule.counts.skipped} were "
+                "skipped so far"
+            )
         if not self._has_told:
             self._has_told = True
             self._say(

@@ -296,3 +296,27 @@ class PartSchedule:
         if self._writes_since is not None:
             self._writes_since = None
             self.counts.failed += 1
+
+
+@dataclass
+class SkipNotices:
+    """When people are told of skipped snapshots: one line when it begins, one when it is over.
+
+    Where each second one is skipped, it begins again and again: so only at each doubling of the
+    number. ``told``: the number at the last notice.
+    """
+
+    told: int = 0
+    is_on: bool = False
+
+    def skipped(self, total: int) -> bool:
+        """One more is skipped, ``total`` so far: whether people are told."""
+        if self.is_on or total < 2 * self.told:
+            return False
+        self.told, self.is_on = total, True
+        return True
+
+    def written(self) -> bool:
+        """One is written: whether people are told, because they know of skipped ones."""
+        was_on, self.is_on = self.is_on, False
+        return was_on

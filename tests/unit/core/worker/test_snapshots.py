@@ -12,6 +12,7 @@ from ftrun.core.worker.snapshots import (
     LIMIT_MIN_S,
     Decision,
     PartSchedule,
+    SkipNotices,
     SnapshotSchedule,
 )
 
@@ -303,3 +304,17 @@ def test_a_kill_of_everything_loses_an_interval_a_write_and_what_dead_writers_ha
         assert job.now - job.newest <= bound, (second, deaths)
         if not job.writes:
             costly = 0.0 if job.now - job.newest <= EVERY_S else costly
+
+
+def test_skipped_ones_are_told_when_it_begins_and_when_it_is_over() -> None:
+    notices = SkipNotices()
+    assert not notices.written()
+    assert [notices.skipped(total) for total in (1, 2, 3)] == [True, False, False]
+    assert [notices.written(), notices.written()] == [True, False]
+    assert notices.skipped(4)
+
+
+def test_where_each_second_one_is_skipped_few_lines_come() -> None:
+    notices = SkipNotices()
+    told = [notices.skipped(total) + notices.written() for total in range(1, 101)]
+    assert sum(told) == 2 * 7

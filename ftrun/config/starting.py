@@ -48,6 +48,8 @@ AT_COMPILER = re.compile(
 OF_INTERPRETER = ("PYTHONPROFILEIMPORTTIME", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
 """Variables, read at an interpreter's start, that ask for something about all that it loads."""
 
+_HURRIES = {"standby": "standbys", "preload": "preload"}
+"""Options that make a fork's start shorter, and no other one; their settings."""
 _LOADS = frozenset({"torch", "torchvision", "torchaudio", "torchft"})
 _READS = frozenset({"get", "getenv", "getenvb"})
 _WORDS = (b"environ", b"putenv")
@@ -206,12 +208,13 @@ def line(settings: RunSettings, environ: Mapping[str, str]) -> str:
     if not why:
         return ""
     if settings.start == FORK:
-        return f"{why}: it has no effect in workers that are forked (--start fork)."
-    standbys = ", also with --standby" if settings.standbys else ""
+        return f"{why}. Workers are forked all the same (--start fork), with torch loaded before."
+    for_nothing = [f"--{name}" for name, kept in _HURRIES.items() if getattr(settings, kept)]
+    also = f", also with {' and '.join(for_nothing)}" if for_nothing else ""
     return (
-        f"{why}: each worker is a new interpreter, as under torchrun. So a restart takes the "
-        f"seconds of `import torch`{standbys}. With --start fork it does not, and that has no "
-        "effect."
+        f"{why}. So each worker is a new interpreter, as under torchrun, and each restart takes "
+        f"the seconds of `import torch`{also}. --start fork: fast restarts, and torch is loaded "
+        "before the script begins."
     )
 
 

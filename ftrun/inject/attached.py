@@ -10,6 +10,7 @@ Not here: how an unmodified script is carried (zero_edit/), the rest of a worker
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -65,10 +66,13 @@ class Attached:
         if "torch" in sys.modules:
             self._attach()
         else:
-            sys.meta_path.insert(0, _TorchFirst())
+            self._guard = _TorchFirst()
+            sys.meta_path.insert(0, self._guard)
             Patches().when_imported("torch", self._attach_late)
 
     def _attach_late(self, _: object) -> None:
+        with contextlib.suppress(ValueError):  # the script may have taken it out
+            sys.meta_path.remove(self._guard)
         first = sys.path.pop(0)  # the script's files are not in the way of ftrun's imports
         try:
             self._attach()

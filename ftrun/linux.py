@@ -198,6 +198,15 @@ def process_environment(pid: int) -> bytes:
         return b""
 
 
+def command_line(pid: int) -> str:
+    """The words or the title of a process; "" if it is gone or a zombie."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0")
+    except OSError:
+        return ""
+    return words.replace(b"\0", b" ").decode(errors="replace")
+
+
 def send_signal(row: ProcessRow, number: int) -> int | None:
     """Signal the process of ``row``, and never a later one with the same pid.
 

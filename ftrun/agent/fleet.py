@@ -25,6 +25,7 @@ from ftrun.agent.error_files import read_error_file
 from ftrun.agent.groups import Group, Groups, Worker
 from ftrun.agent.late_status import LateStatus
 from ftrun.agent.launch import SpawnerLaunch
+from ftrun.agent.left_behind import LeftBehind, keep_writing, listed
 from ftrun.agent.logs import Output, WorkerLog
 from ftrun.agent.memory import MemoryWatch
 from ftrun.agent.plugins import NoPlaces, Plugins, has_logs_plugin
@@ -89,6 +90,7 @@ class Fleet:
         self._plugins = plugins
         self._groups = Groups()
         self._owed: dict[WorkerKey, int] = {}
+        self._left = LeftBehind()
         self._late_status = LateStatus(self._groups, self.worker_exited)
         self._sweeps: set[asyncio.Task[None]] = set()
         self._logs: set[WorkerLog] = set()
@@ -243,18 +245,31 @@ class Fleet:
         ]
         return await take_stacks(self._runtime_dir, targets)
 
-    async def stop(self) -> list[int]:
-        """End everything. Returns the pids that would not end: stuck in the kernel."""
-        await self._spawner.stop()
-        for task in self._sweeps:
-            task.cancel()
+    async def stop(self, *, ends_well: bool = False) -> list[int]:
+        """End everything, but not what scripts have left running in a job that ``ends_well``.
+
+        Returns the pids that would not end: stuck in the kernel.
+        """
+        left = await self._loop.run_in_executor(None, self._left.take_all)
+        leaves = ends_well and not self._groups
+        await self._spawner.stop(leaves=leaves)
+        if not leaves:
+            for task in self._sweeps:
+                task.cancel()
         await asyncio.gather(*self._sweeps, return_exceptions=True)
-        selection = sweeper(self.guard_id, self._before)
-        stuck = await self._loop.run_in_executor(None, sweep.kill_all, selection, SWEEP_DEADLINE_S)
+        stuck: list[int] = []
+        if leaves:
+            keep_writing(list(self._logs))
+            self._name(left, "It goes on by itself, and the logs get what it prints.")
+        else:
+            selection = sweeper(self.guard_id, self._before)
+            end = partial(sweep.kill_all, selection, SWEEP_DEADLINE_S)
+            stuck = await self._loop.run_in_executor(None, end)
+            self._name(left, "It is ended with the job.")
         linux.reap_strays(self._before)
         for group in list(self._groups.values()):
             for rank in list(group.workers):
-                self._forget_worker(group, rank)
+                self._forget_worker(group, rank, keeps_log=False)
         for log in list(self._logs):
             log.close()
         return stuck
@@ -311,8 +326,10 @@ class Fleet:
         worker = group.workers.get(group_rank)
         if worker is not None and status == -SIGKILL and not group.is_killed:
             memory = worker.memory.verdict()
+        if status == 0:
+            self._left.ended_well(incarnation, group_rank)
         if group_rank in group.workers:
-            self._forget_worker(group, group_rank)
+            self._forget_worker(group, group_rank, keeps_log=status == 0)
         if not group.workers and not group.expected:
             self._close_group(incarnation)
         path = self._error_file(group, group_rank)
@@ -410,13 +427,15 @@ class Fleet:
         self._loop.remove_reader(pidfd)
         self._late_status.ended(key)
 
-    def _forget_worker(self, group: Group, group_rank: int) -> None:
+    def _forget_worker(self, group: Group, group_rank: int, *, keeps_log: bool) -> None:
         worker = group.workers.pop(group_rank)
         self._loop.remove_reader(worker.pidfd)
         os.close(worker.pidfd)
-        # The pipe has all of its output. A child of the worker may keep the pipe open for longer.
+        # The pipe has all of its output. A child of the worker may keep the pipe open for longer:
+        # then what it prints belongs to the log of a worker that has ended well.
         worker.log.drain()
-        self._loop.call_later(LOG_DRAIN_S, worker.log.close)
+        if not keeps_log:
+            self._loop.call_later(LOG_DRAIN_S, worker.log.close)
 
     def _close_group(self, incarnation: str) -> None:
         group = self._groups.pop(incarnation)
@@ -425,7 +444,15 @@ class Fleet:
         if self._settings.master_port:
             self._order_store()
 
+    def _name(self, left: list[str], then: str) -> None:
+        """Name processes that were running when a worker had ended well."""
+        if left:
+            line = f"Left running by a script that has ended: {listed(left)}. {then}"
+            self._output.terminal.event_line(line)
+
     async def _sweep(self, incarnation: str) -> None:
+        left = await self._loop.run_in_executor(None, self._left.take, incarnation)
+        self._name(left, "It is ended, because its replica has failed or is stopped.")
         select = partial(sweep.owned_processes, incarnation)
         stuck = await self._loop.run_in_executor(None, sweep.kill_all, select, SWEEP_DEADLINE_S)
         if stuck:

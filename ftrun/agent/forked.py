@@ -80,14 +80,15 @@ class ForkedWorkers:
             os.waitid(os.P_PID, seen.si_pid, os.WEXITED)
 
     def _report(self, worker: _Worker, seen: os.waitid_result) -> None:
-        """Report the exit to the agent, then end the rest of the worker's process group.
+        """Report the exit to the agent; end the rest of its process group if it has failed.
 
         The leader is still a zombie here, so its group's number is not in use again.
         """
         status = _status(seen)
         name = {"incarnation": worker.incarnation, "group_rank": worker.group_rank}
         self._send({"op": "exited", **name, "pid": worker.pid, "status": status})
-        _signal_group(worker.pid, signal.SIGTERM if status == 0 else signal.SIGKILL)
+        if status != 0:
+            _signal_group(worker.pid, signal.SIGKILL)
         os.close(worker.pidfd)
 
 

@@ -175,6 +175,13 @@ class WorkerLog:
                 if fd not in self._pipes or not self._read(fd):
                     break
 
+    def give_pipes(self) -> list[int]:
+        """Stop reading what is not at its end, and give it away; ``close`` follows."""
+        self.drain()
+        fds = [os.dup(fd) for fd in self._pipes]
+        self.close()
+        return fds
+
     def close(self) -> None:
         """Read the output that is there, and close."""
         self.drain()

@@ -162,9 +162,15 @@ class SpawnerProcess:
         """Drop a TCPStore."""
         self._send_to_stores({"op": "close", "name": name})
 
-    async def stop(self) -> None:
-        """Have the spawner kill all workers and end; after ``SPAWNER_STOP_S``, kill it."""
+    async def stop(self, *, leaves: bool = False) -> None:
+        """Have the spawner kill all workers and end; after ``SPAWNER_STOP_S``, kill it.
+
+        ``leaves``: no worker runs, and what is left of them lives on (left_behind.py).
+        """
         self._closing = True
+        if leaves:
+            self._send({"op": "leave"})
+            self._send_to_stores({"op": "leave"})
         if self._pidfd < 0:
             return  # It never got its configuration: the launch ends it (launch.py).
         self._close_channels()

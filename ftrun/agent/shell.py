@@ -227,7 +227,10 @@ class Agent:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._resources.close()
         await self._link.close()
-        stuck, _ = await asyncio.gather(self._fleet.stop(), self._stop_lighthouse())
+        ending = self._done.result() if self._done.done() else None
+        ends_well = ending is not None and ending.exit_code == ExitCode.OK and ending.again is None
+        stopping = self._fleet.stop(ends_well=ends_well)
+        stuck, _ = await asyncio.gather(stopping, self._stop_lighthouse())
         await self._server.close()
         if stuck:
             self._console.stuck(stuck)
@@ -235,8 +238,8 @@ class Agent:
             await self._plugins.close()
         if self._line is not None:
             self._line.close()
-        if self._done.done() and self._done.result().again is None:
-            self._console.end(self._done.result(), self._incidents, self._account)
+        if ending is not None and ending.again is None:
+            self._console.end(ending, self._incidents, self._account)
         await self._loop.run_in_executor(None, self._output.close)
 
     async def _stop_lighthouse(self) -> None:

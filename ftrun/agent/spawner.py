@@ -77,6 +77,7 @@ class Spawner:
         self._imports = Imports()
         self._warm_at: float | None = None
         self._stores_pid = 0
+        self._leaves = False
         self._job = _Job("", "", (), "", False, False, False)
 
     def run(self) -> Child | None:
@@ -230,6 +231,8 @@ class Spawner:
                 child = self._start_standby(message["name"], message["threads"])
                 if child is not None:
                     return child
+            elif message["op"] == "leave":
+                self._leaves = True
             elif message["op"] == "signal":
                 self._workers.signal(message["incarnation"], message["signal"])
             elif message["op"] == "ask_to_stop":
@@ -344,9 +347,15 @@ class Spawner:
         sys.exit(BAD_PRELOAD_EXIT)
 
     def _end(self) -> None:
-        """End all of the job (P1): the agent is gone, or has closed the channel."""
+        """End all of the job (P1): the agent is gone, or has closed the channel.
+
+        If the job has ended well, what is left is the scripts' own.
+        """
+        while frames := self._channel.receive():  # an import may have kept it from reading
+            self._leaves |= any(frame.message["op"] == "leave" for frame in frames)
         close(self._held_back)
-        stuck = sweep.kill_all(self._whole_job, SWEEP_DEADLINE_S)
+        # Standbys end with this process.
+        stuck = [] if self._leaves else sweep.kill_all(self._whole_job, SWEEP_DEADLINE_S)
         with contextlib.suppress(OSError):
             if stuck:
                 print(f"ftrun: stuck in the kernel, not killed: pids {stuck}", file=sys.stderr)

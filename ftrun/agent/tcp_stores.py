@@ -48,6 +48,7 @@ class StoreProcess:
         self._guard_id = guard_id
         self._guards = guards
         self._stores: dict[str, Any] = {}
+        self._leaves = False
 
     def run(self) -> None:
         """Serve until the spawner is gone and the agent is gone or closes its end; then sweep."""
@@ -69,11 +70,15 @@ class StoreProcess:
                     poll.unregister(fd)
         for fd in held_back:
             os.close(fd)
-        sweep.kill_all(self._whole_job, SWEEP_DEADLINE_S)
+        if not self._leaves:
+            sweep.kill_all(self._whole_job, SWEEP_DEADLINE_S)
 
     def _serve(self) -> bool:
         """Carry out the agent's requests. False: the agent's end is closed."""
         for frame in self._channel.receive():
+            if frame.message["op"] == "leave":
+                self._leaves = True
+                continue
             name = str(frame.message["name"])
             if frame.message["op"] == "open":
                 self._open(name, frame.message["port"])

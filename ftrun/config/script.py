@@ -6,12 +6,15 @@ it (inject/).
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 from ftrun.errors import UserError
@@ -86,6 +89,18 @@ class Script:
         return Script(self.python, TargetKind.COMMAND, ("-u", *words))
 
 
+def own_path(target: str) -> str:
+    """The path of a script's file, where ``target`` leads to it by a descriptor: /dev/stdin.
+
+    Each worker has other descriptors, and all run the same file.
+    """
+    if target.startswith(("/dev/", "/proc/")):
+        path = os.path.realpath(target)
+        if os.path.isfile(path) and os.path.samefile(path, target):
+            return path
+    return target
+
+
 def is_module_name(text: str) -> bool:
     """True for ``package.module`` and the like, whether or not there is one."""
     return _MODULE.fullmatch(text) is not None
@@ -118,6 +133,12 @@ def check_script(script: Script) -> None:
         return
     if script.kind is TargetKind.FUNCTION:
         return  # it was packed, and so found, by the program that launches it
+    if script.kind is not TargetKind.MODULE and _is_stream(script.target):
+        raise UserError(
+            f"Script {script.target!r} is a stream, which can be read only once, and each worker "
+            "of each start has to read it. Nothing was started. Write the script to a file: "
+            "cat > train.py"
+        )
     if script.python:
         is_file = script.kind is TargetKind.FILE
         _check_for_another(script.python, Path(script.target) if is_file else None)
@@ -138,8 +159,6 @@ def check_script(script: Script) -> None:
     if not path.exists():
         here = _working_directory()
         raise UserError(f"Script {str(path)!r} does not exist (looked from {here}).")
-    if not path.is_file():
-        raise UserError(f"Script {str(path)!r} is not a file.")
     _check_source(path)
 
 
@@ -174,6 +193,13 @@ def _check_source(path: Path) -> None:
         raise UserError(f"Script {str(path)!r} cannot be read ({error.strerror}).") from None
     if source[:2] == b"PK" and path.suffix in (".zip", ".pyz"):
         return
+    if is_compiled(path, source):
+        if not source.startswith(MAGIC_NUMBER):
+            raise UserError(
+                f"{path} was compiled by another version of Python than {sys.version.split()[0]}. "
+                "Nothing was started. Compile it with this one, or give the source."
+            )
+        return
     try:
         compile(source, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
@@ -185,6 +211,22 @@ def _check_source(path: Path) -> None:
         raise UserError(f"{path}, line {error.lineno}: syntax error: {error.msg}.") from None
     except ValueError:
         raise UserError(f"{path} is not a Python file: it holds binary data.") from None
+
+
+def is_compiled(path: Path, source: bytes) -> bool:
+    """True if the interpreter would run this file as bytecode."""
+    return path.suffix == ".pyc" or source.startswith(MAGIC_NUMBER)
+
+
+def _is_stream(target: str) -> bool:
+    """Standard input, a pipe, a socket or a terminal; a path that is not there is none."""
+    if target == "-":
+        return True
+    try:
+        mode = os.stat(target).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _check_module(name: str) -> None:

@@ -20,7 +20,7 @@ from ftrun import clock
 from ftrun.addresses import normal_address, parse_address
 from ftrun.config import torchrun
 from ftrun.config.layers import Stated
-from ftrun.config.script import Script, TargetKind, other_python
+from ftrun.config.script import Script, TargetKind, other_python, own_path
 from ftrun.config.streams import Streams, parse_streams
 from ftrun.core.agent.signals import SignalRules, signal_rules
 from ftrun.core.ids import WorkerKey
@@ -226,6 +226,8 @@ def resolve(
     else:
         target, *args = words
         kind = _kind(options)
+        if kind in (TargetKind.FILE, TargetKind.PATH):
+            target = own_path(target)
         has_python = kind in (TargetKind.FILE, TargetKind.MODULE)
         script = Script(target, kind, tuple(args), other_python(os.environ) if has_python else "")
     low, high = parse_replicas(options["replicas"], options["min_replicas"])

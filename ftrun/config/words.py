@@ -48,7 +48,10 @@ def respell(words: Sequence[str], *, is_final: bool = True) -> list[str]:
             found.append(value)
         if is_final and option is not None:
             _check_alike(given, option, name, value)
-    return [*found, *words[at:]]
+    script, rest = list(words[at : at + 1]), words[at + 1 :]
+    if rest[:1] == ["--"] and script != ["--"]:
+        rest = rest[1:]  # as torchrun, which takes it for the end of its own words
+    return [*found, *script, *rest]
 
 
 def _check(word: str, name: str, option: Option | None, value: str | None) -> None:

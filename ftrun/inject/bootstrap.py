@@ -28,10 +28,11 @@ import traceback
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from importlib.machinery import SourcelessFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ftrun.config.script import TargetKind
+from ftrun.config.script import TargetKind, is_compiled
 from ftrun.errors import UserError
 from ftrun.inject import notices, stacks, stopping, torchft_names
 from ftrun.inject.attached import CARRYING, Attached
@@ -267,7 +268,12 @@ def _run_file(path: str, names: dict[str, Any]) -> None:
     main.__dict__.update(__file__=path, __cached__=None, __builtins__=__builtins__, **names)
     sys.modules["__main__"] = main
     with io.open_code(path) as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
+        source = file.read()
+    if is_compiled(Path(path), source):
+        code = SourcelessFileLoader("__main__", path).get_code("__main__")
+    else:
+        code = compile(source, path, "exec", dont_inherit=True)
+    assert code is not None
     exec(code, main.__dict__)
 
 

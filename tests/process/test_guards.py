@@ -75,13 +75,6 @@ def test_a_failed_workers_family_goes_with_it_and_the_others_stay(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_script_that_ends_well_leaves_nobody_either(tmp_path: Path) -> None:
-    with Job(tmp_path, FAMILY.format(then="os._exit(0)")) as job:
-        assert job.end() == 0
-        assert job.left(0.5) == []
-
-
-@pytest.mark.slow
 def test_a_killed_lighthouse_comes_back_where_it_was(tmp_path: Path) -> None:
     with Job(tmp_path, FOR_EVER) as job:
         job.expect(r"up \d+")

@@ -369,7 +369,7 @@ class ShowStacks:
 
 @dataclass(frozen=True, slots=True)
 class SweepReplica:
-    """End the processes that an incarnation's workers have left behind."""
+    """End the processes that the workers of an incarnation that has not finished left behind."""
 
     replica_id: str
     incarnation: str

@@ -414,7 +414,7 @@ class Supervisor:
         slot.clear_deadlines()
         if slot.is_failing:
             self._failures.judge(slot)
-        self._out.add(SweepReplica(slot.replica_id, slot.incarnation))
+        sweep = SweepReplica(slot.replica_id, slot.incarnation)
         if slot.forgotten:
             self._stopping.report_lost(slot, "its slot was given to another agent")
             self._slots.remove(slot)
@@ -431,11 +431,13 @@ class Supervisor:
         elif was_running:
             slot.end(Outcome.FINISHED, self._out.now)
             self._out.send(ReplicaFinished(slot.replica_id, slot.incarnation))
+            return  # what a script leaves running when it has ended is its own
         elif self.is_ending:
             self._has_stopped(slot)
         else:
             self._stopping.report_lost(slot, "its slot was given away for a moment")
             self._wait(slot, 0.0)
+        self._out.add(sweep)
 
     def _has_stopped(self, slot: SlotState) -> None:
         """All workers of a group that was asked to stop have ended."""

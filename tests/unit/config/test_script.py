@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import sys
 from pathlib import Path
 
 import pytest
 
-from ftrun.config.script import Script, TargetKind, check_script, other_python
+from ftrun.config.script import Script, TargetKind, check_script, other_python, own_path
 from ftrun.errors import UserError
 
 FILE, MODULE = TargetKind.FILE, TargetKind.MODULE
@@ -31,8 +32,43 @@ def test_a_script_that_is_none_is_named(tmp_path: Path) -> None:
         check_script(Script(str(binary), FILE))
     pipe = tmp_path / "pipe.py"
     os.mkfifo(pipe)
-    with pytest.raises(UserError, match="is not a file"):
-        check_script(Script(str(pipe), FILE))
+    for stream in (str(pipe), "-", "/dev/null"):
+        with pytest.raises(UserError, match="is a stream, which can be read only once"):
+            check_script(Script(stream, FILE))
+    with pytest.raises(UserError, match="is a stream"):
+        check_script(Script("-", FILE, python="python"))
+
+
+def test_a_descriptor_that_leads_to_a_file_is_that_file(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)")
+    link = tmp_path / "link.py"
+    link.symlink_to(script)
+    assert own_path(str(link)) == str(link), "a name of the user's own stays"
+    with script.open() as file:
+        for name in (f"/dev/fd/{file.fileno()}", f"/proc/self/fd/{file.fileno()}"):
+            assert own_path(name) == str(script)
+        script.unlink()
+        gone = f"/dev/fd/{file.fileno()}"
+        assert own_path(gone) == gone
+    read_end, write_end = os.pipe()
+    substituted = f"/dev/fd/{read_end}"
+    assert own_path(substituted) == substituted
+    with pytest.raises(UserError, match="is a stream"):
+        check_script(Script(substituted, FILE))
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_bytecode_is_a_script_of_the_python_that_made_it(tmp_path: Path) -> None:
+    source = tmp_path / "train.py"
+    source.write_text("print(1)")
+    compiled = Path(py_compile.compile(str(source), str(tmp_path / "train.pyc"), doraise=True))
+    check_script(Script(str(compiled), FILE))
+    other = tmp_path / "other.pyc"
+    other.write_bytes(b"\0\0\r\n" + compiled.read_bytes()[4:])
+    with pytest.raises(UserError, match="compiled by another version of Python"):
+        check_script(Script(str(other), FILE))
 
 
 def test_a_directory_with_a_main_and_an_archive_are_scripts(tmp_path: Path) -> None:

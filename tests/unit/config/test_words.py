@@ -30,6 +30,10 @@ from ftrun.errors import UserError
         ("--grace 3 --shutdown-timeout 3 t.py", "--grace 3 --shutdown-timeout 3 t.py"),
         ("--standalone -h", "--standalone -h"),
         ("- x", "- x"),
+        ("t.py -- --x", "t.py --x"),
+        ("t.py -- -- x", "t.py -- x"),
+        ("t.py a -- x", "t.py a -- x"),
+        ("-- t.py -- x", "-- t.py -- x"),
         ("--max-restarts", "--max-restarts"),
     ],
 )

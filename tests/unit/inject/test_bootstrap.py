@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import py_compile
 import subprocess
 import sys
 import zipfile
@@ -202,3 +203,21 @@ def test_a_report_is_bounded_and_survives_a_broken_message() -> None:
     long = failure_report(ValueError("x" * 1_000_000), None)
     assert len(long.traceback) < TRACEBACK_CHARS_MAX + 100
     assert len(long.message) == 4000
+
+
+def test_bytecode_runs_and_a_safe_path_has_no_directory_of_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source.py"
+    source.write_text(
+        "import os, sys\n"
+        "print(__name__, os.path.basename(__file__), sys.argv[1:])\n"
+        "print(os.path.dirname(os.path.abspath(__file__)) in sys.path)\n"
+    )
+    target = py_compile.compile(str(source), str(tmp_path / "train.pyc"), doraise=True)
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # known to Python 3.11 and later
+    done = fork_and_run(tmp_path, "", targets=[target])
+    in_path = str(sys.version_info < (3, 11))
+    assert done.stdout.splitlines() == [
+        "__main__ train.pyc ['--x', '1']", in_path, "status 0",
+    ]  # fmt: skip

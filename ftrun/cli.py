@@ -14,7 +14,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from ftrun.errors import ExitCode, FtrunError, UserError, exit_kind
+from ftrun.errors import ExitCode, FtrunError, exit_kind
 
 if TYPE_CHECKING:
     from ftrun.agent.launch import SpawnerLaunch
@@ -41,15 +41,13 @@ class _Launches:
         """The spawner, which is importing torch."""
         if self._launch is None:
             from ftrun.agent.launch import SpawnerLaunch
+            from ftrun.own_process import not_started
 
             _handle_signals()
             try:
                 self._launch = SpawnerLaunch()
             except OSError as error:
-                raise UserError(
-                    f"No process can be started ({error.strerror}). Nothing was started. Raise "
-                    "the limits of this shell: ulimit -n (files), ulimit -u (processes)."
-                ) from None
+                raise not_started(error) from None
         return self._launch
 
     def end(self) -> None:
@@ -75,10 +73,11 @@ def main() -> None:
             _print_exit(error)
         sys.exit(error.exit_code)
     except OSError as error:
-        if error.errno != errno.ENOSPC or error.filename is not None:
+        where = error.filename or ("standard output" if _output_is_full() else None)
+        if error.errno != errno.ENOSPC or where is None:
             raise
         _drop_output()
-        print(f"ftrun: standard output cannot be written: {error.strerror}.", file=sys.stderr)
+        print(f"ftrun: {where} cannot be written: {error.strerror}.", file=sys.stderr)
         sys.exit(ExitCode.USAGE)
     except KeyboardInterrupt:  # before the agent's own handlers: nothing runs yet
         sys.exit(ExitCode.INTERRUPTED)
@@ -136,6 +135,15 @@ def _let_any_text_out() -> None:
     """Replace characters that the terminal's encoding lacks, instead of raising an error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+
+
+def _output_is_full() -> bool:
+    """Whether standard output still has what it could not write."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return error.errno == errno.ENOSPC
+    return False
 
 
 def _drop_output() -> None:

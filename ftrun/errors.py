@@ -5,10 +5,14 @@ An error text states what happened, to whom, what ftrun does next and what the u
 
 from __future__ import annotations
 
+import contextlib
+import os
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ftrun.worker_failure import WorkerFailure
 
 
@@ -138,3 +142,14 @@ class Bug(FtrunError):
 def assert_never(value: NoReturn) -> NoReturn:
     """The last case of a ``match``: mypy rejects it if a class of the union has no case."""
     raise Bug(f"no case for {value!r}")
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Give the name of the file to an error of writing it, which has none of the system."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = os.fspath(path)
+        raise

@@ -10,6 +10,7 @@ Not here: what each process does, workers (agent/child.py).
 
 from __future__ import annotations
 
+import errno
 import importlib
 import signal
 import subprocess
@@ -17,6 +18,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from ftrun.errors import UserError
 
 FOR_THE_JOB = frozenset(
     {
@@ -65,6 +68,14 @@ def start(
         return subprocess.Popen(command(module, words, acts_on_signals, forks), **how)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def not_started(error: OSError) -> UserError:
+    """The refusal of a run whose first process cannot be started."""
+    is_limit = error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN)
+    remedy = " Raise the limits of this shell: ulimit -n (files), ulimit -u (processes)."
+    text = f"No process can be started ({error.strerror}). Nothing was started."
+    return UserError(text + remedy if is_limit else text)
 
 
 def command(

@@ -21,6 +21,7 @@ from typing import Any
 
 from ftrun import clock
 from ftrun.core.messages import FailureReport
+from ftrun.errors import naming
 
 FILE_BYTES_MAX = 1 << 20
 UNNAMED = "Error"
@@ -88,7 +89,8 @@ def hand_on(incident: dict[str, Any] | None, exit_code: int) -> OSError | None:
         },
     }
     try:
-        Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")
+        with naming(path):
+            Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")
     except OSError as error:
         return error
     return None

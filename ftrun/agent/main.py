@@ -22,7 +22,7 @@ from ftrun.agent.terminal import flush_python_streams
 from ftrun.agent.watch import Watch, unwatched
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent
-from ftrun.errors import UserError
+from ftrun.errors import UserError, naming
 
 TEMP_DIR_BYTES_MAX = 80
 
@@ -62,7 +62,8 @@ def run_agent(
         if token_file is None:
             token_file = runtime_dir / "token"
             token_file.touch(mode=0o600)
-            token_file.write_text(token, encoding="ascii")
+            with naming(token_file):
+                token_file.write_text(token, encoding="ascii")
         running = _run(settings, machine, token, token_file, launch, neighbours, runtime_dir)
         return asyncio.run(running)
     finally:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ftrun import own_process
 from ftrun.check.verdict import Trial, lines_of
+from ftrun.errors import naming
 
 VARIABLE, PLAN, REFUSED = "FTRUN_CHECK", "plan.json", "refused.json"
 """As in inject/zero_edit/trial.py, which imports torch."""
@@ -44,7 +45,8 @@ def check_script(
     with tempfile.TemporaryDirectory(prefix="ftrun-check-") as name:
         directory = Path(name)
         plan = {"victim": VICTIM, "kill_at": max(1, steps // 3), "steps": steps}
-        (directory / PLAN).write_text(json.dumps(plan))
+        with naming(directory / PLAN):
+            (directory / PLAN).write_text(json.dumps(plan))
         several = ["--workers-per-replica", str(workers)] if workers > 1 else []
         code, is_late = _run(words, [*several, *options], replicas, directory, timeout_s)
         refused = _read(directory / REFUSED)

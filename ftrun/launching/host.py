@@ -23,6 +23,7 @@ from ftrun.config.script import Script, TargetKind
 from ftrun.errors import ExitCode, FtrunError
 from ftrun.launching.job import ORDER
 from ftrun.launching.reporter import Reporter
+from ftrun.own_process import not_started
 
 
 def main() -> None:
@@ -36,7 +37,7 @@ def main() -> None:
     launch: SpawnerLaunch | None = None
     code: int = ExitCode.BUG
     try:
-        launch = SpawnerLaunch()  # first of all, because importing torch takes longest
+        launch = _launch()  # first of all, because importing torch takes longest
         threading.Thread(target=_follow, args=(pidfd,), name="caller", daemon=True).start()
         code = _run(directory, launch, reporter)
     except FtrunError as error:
@@ -44,7 +45,7 @@ def main() -> None:
         reporter.refused(code, str(error))
     except OSError as error:
         code = ExitCode.USAGE
-        reporter.refused(code, f"No process can be started ({error}). Nothing was started.")
+        reporter.refused(code, f"The job cannot be run: {error}.")
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else ExitCode.BUG
     finally:
@@ -54,6 +55,13 @@ def main() -> None:
         if _has_ended(pidfd):
             shutil.rmtree(directory, ignore_errors=True)
     sys.exit(code)
+
+
+def _launch() -> SpawnerLaunch:
+    try:
+        return SpawnerLaunch()
+    except OSError as error:
+        raise not_started(error) from None
 
 
 def _run(directory: Path, launch: SpawnerLaunch, reporter: Reporter) -> int:

@@ -138,10 +138,7 @@ class Job:
             )
         except OSError as error:
             os.close(read_fd)
-            raise UserError(
-                f"No process can be started ({error.strerror}). Nothing was started. Raise the "
-                "limits: ulimit -n (files), ulimit -u (processes)."
-            ) from None
+            raise own_process.not_started(error) from None
         finally:
             os.close(write_fd)
             for output in outputs:

@@ -10,7 +10,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from ftrun.errors import ProtocolError, UserError
+from ftrun.errors import ProtocolError, UserError, naming
 
 DIGEST_BYTES = 16
 CORRUPT_MAX = 100
@@ -53,7 +53,7 @@ class SealedFile:
         """
         draft = self.path.with_suffix(".draft")
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "wb") as file:
+        with naming(self.path), os.fdopen(fd, "wb") as file:
             file.write(self._magic + _digest(payload) + payload)
             file.flush()
             os.fsync(file.fileno())

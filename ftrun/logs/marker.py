@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ftrun import clock
-from ftrun.errors import UserError
+from ftrun.errors import UserError, naming
 from ftrun.logs.layout import MARKER
 
 SCHEMA = 1
@@ -52,7 +52,8 @@ class LogDirLock:
         self._fd = os.open(directory / MARKER, flags, 0o644)
         # The first agent writes the file; those that come later find the lock taken, or the file.
         if _lock(self._fd, fcntl.LOCK_EX):
-            _write(self._fd, Marked(job_id, socket.gethostname(), os.getpid(), _now()))
+            with naming(directory / MARKER):
+                _write(self._fd, Marked(job_id, socket.gethostname(), os.getpid(), _now()))
         for _ in range(LOCK_TRIES):
             if _lock(self._fd, fcntl.LOCK_SH):
                 return

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from ftrun.errors import UserError
+from ftrun.errors import UserError, naming
 
 TOKEN_BYTES = 32
 TOKEN_PATTERN = re.compile(r"[0-9a-f]{64}")
@@ -110,7 +110,7 @@ def _create(path: Path, token: str) -> None:
     draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(fd, "w", encoding="ascii") as file:
+        with naming(draft), os.fdopen(fd, "w", encoding="ascii") as file:
             file.write(token + "\n")
         with contextlib.suppress(FileExistsError):  # Then the other process's token is the job's.
             os.link(draft, path)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.addresses import is_loopback, parse_address
-from ftrun.errors import UserError
+from ftrun.errors import UserError, naming
 from ftrun.linux import boot_id
 from ftrun.protocol.auth import state_home
 from ftrun.protocol.tls import TlsFiles
@@ -89,7 +89,7 @@ def write_job(job: RunningJob, directory: Path | None = None) -> Path:
         fd = _open(draft)
     except FileNotFoundError:  # the last job of this place has just removed the directory
         fd = _open(draft)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
+    with naming(draft), os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(json.dumps(asdict(job)) + "\n")
     os.replace(draft, path)
     return path

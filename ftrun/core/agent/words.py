@@ -204,8 +204,8 @@ def stacks_wanted(name: str) -> ShowNotice:
 def imports_are_slow(limit_s: float) -> ShowNotice:
     """No worker can start yet."""
     text = (
-        f"torch and the --preload modules are still being imported after {NOTICE_AFTER_S:g} s; no "
-        f"worker can start before. That may take {limit_s:g} s."
+        f"torch (and any module of --preload) is still being imported after "
+        f"{NOTICE_AFTER_S:g} s; no worker can start before. That may take {limit_s:g} s."
     )
     return _notice("importing", text)
 
@@ -213,8 +213,8 @@ def imports_are_slow(limit_s: float) -> ShowNotice:
 def not_imported(limit_s: float) -> str:
     """The reason of a job that ends because no worker could ever be started."""
     return (
-        "no worker could be started: torch and the --preload modules were not imported within "
-        f"{limit_s:g} s (a longer --join-timeout allows more)"
+        "no worker could be started: torch (and any module of --preload) was not imported "
+        f"within {limit_s:g} s (a longer --join-timeout allows more)"
     )
 
 

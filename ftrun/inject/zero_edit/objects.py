@@ -72,7 +72,7 @@ class Objects:
         if given is None:
             given = next((found[rank] for rank in sorted(found) if found[rank]), b"")
             what = "what it gave there last" if given else "left as each replica has it"
-            told.once(f"{site}: rank {root} is away, so its broadcast_object_list is {what}")
+            told.once(f"{site}: rank {root} gave nothing, so its broadcast_object_list is {what}")
         if given:
             self._last.keep(place, given)
         if given and not is_root:
@@ -114,7 +114,7 @@ class Objects:
         for rank in range(len(into)):
             if rank not in found and not self._last.is_still:
                 told.once(
-                    f"{call_site()}: rank {rank} is away, so {what} has rank {lowest}'s object "
+                    f"{call_site()}: rank {rank} gave nothing, so {what} has rank {lowest}'s object "
                     "twice"
                 )
             into[rank] = _to_object(found.get(rank, found[lowest]))

@@ -173,7 +173,7 @@ class World(dist.ProcessGroup):
             told.once(
                 f"{call_site()}: all_reduce {operation_name(op)} of {len(given)} of "
                 f"{self._own_size} ranks, because {'ranks' if len(away) > 1 else 'rank'} "
-                f"{', '.join(away[:MISSING_MAX])} {'are' if len(away) > 1 else 'is'} away"
+                f"{', '.join(away[:MISSING_MAX])} gave nothing"
             )
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
@@ -201,7 +201,7 @@ class World(dist.ProcessGroup):
         found = self._given(what, own or to_bytes(tensor))
         if root not in found:
             told.once(
-                f"{site}: rank {root} is away, so its broadcast is what it gave there last, or "
+                f"{site}: rank {root} gave nothing, so its broadcast is what it gave there last, or "
                 f"else what rank {min(found)} has"
             )
         given = found.get(root, found[min(found)])
@@ -237,7 +237,7 @@ class World(dist.ProcessGroup):
         for rank, output in enumerate(outputs):
             if rank not in found and not self._last.is_still:
                 told.once(
-                    f"{call_site()}: rank {rank} is away, so all_gather has rank {lowest}'s twice"
+                    f"{call_site()}: rank {rank} gave nothing, so all_gather has rank {lowest}'s twice"
                 )
             output.copy_(found.get(rank, found[lowest]).view_as(output))
 

@@ -74,7 +74,10 @@ def test_a_root_that_is_away_has_given_the_last_one_or_nothing(
             found = [None, None]
             dist.broadcast_object_list(found, src=0)
             assert found == expected
-    assert "rank 0 is away, so its broadcast_object_list is left as each" in capfd.readouterr().err
+    assert (
+        "rank 0 gave nothing, so its broadcast_object_list is left as each"
+        in capfd.readouterr().err
+    )
     assert dist.broadcast_object_list is distributed_c10d.broadcast_object_list
 
 

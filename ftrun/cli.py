@@ -12,9 +12,9 @@ import io
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ftrun.errors import ExitCode, FtrunError, exit_kind
+from ftrun.errors import ExitCode, FtrunError, exit_kind, naming
 
 if TYPE_CHECKING:
     from ftrun.agent.launch import SpawnerLaunch
@@ -73,11 +73,10 @@ def main() -> None:
             _print_exit(error)
         sys.exit(error.exit_code)
     except OSError as error:
-        where = error.filename or ("standard output" if _output_is_full() else None)
-        if error.errno != errno.ENOSPC or where is None:
+        if error.errno != errno.ENOSPC or error.filename is None:
             raise
         _drop_output()
-        print(f"ftrun: {where} cannot be written: {error.strerror}.", file=sys.stderr)
+        print(f"ftrun: {error.filename} cannot be written: {error.strerror}.", file=sys.stderr)
         sys.exit(ExitCode.USAGE)
     except KeyboardInterrupt:  # before the agent's own handlers: nothing runs yet
         sys.exit(ExitCode.INTERRUPTED)
@@ -133,17 +132,19 @@ def _leave(number: int, _frame: object) -> None:
 
 def _let_any_text_out() -> None:
     """Replace characters that the terminal's encoding lacks, instead of raising an error."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and out is sys.__stdout__:
+        raw: Any = io.BufferedWriter(_StandardOutput(1, "wb", closefd=False))
+        how = {"line_buffering": out.line_buffering, "write_through": out.write_through}
+        sys.stdout = io.TextIOWrapper(raw, out.encoding, "replace", **how)
 
 
-def _output_is_full() -> bool:
-    """Whether standard output still has what it could not write."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        return error.errno == errno.ENOSPC
-    return False
+class _StandardOutput(io.FileIO):
+    """Its errors have its name."""
+
+    def write(self, data: Any, /) -> int:
+        with naming("standard output"):
+            return super().write(data)
 
 
 def _drop_output() -> None:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ftrun.errors import UserError
 
@@ -88,15 +88,20 @@ def command(
 
 def begin() -> None:
     """Become what ``start`` has asked for; ends the process."""
-    from ftrun import linux  # here, because the start of such a process comes before all else
+    from ftrun import linux  # here, because a run's first act imports this module
 
     _, kind, module, *words = sys.argv[1:]
     if kind != "acts":
         for number in FOR_THE_JOB:
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_JOB)
-    if kind == "forks" and linux.thread_count() > 1:
-        _begin_bare()
+    threads = linux.thread_count()
+    if kind == "forks" and threads > 1:
+        if is_bare():
+            _refuse(threads)
+        # By the C library, because a debugger would put itself in again.
+        program = CLEAN_PATH + _SITE + _BEGIN
+        linux.replace_process([sys.executable, "-S", "-c", program, *sys.argv[1:]])
     sys.argv = ["ftrun", *words]
     sys.exit(importlib.import_module(module).main())
 
@@ -106,17 +111,11 @@ def is_bare() -> bool:
     return bool(sys.flags.no_site)
 
 
-def _begin_bare() -> None:
-    """Begin again without what has started threads; a fork would copy the locks that they hold."""
-    from ftrun import linux
-
-    if not is_bare():
-        # By the C library, because a debugger would put itself in again.
-        program = CLEAN_PATH + _SITE + _BEGIN
-        linux.replace_process([sys.executable, "-S", "-c", program, *sys.argv[1:]])
+def _refuse(threads: int) -> NoReturn:
+    """A fork would copy the locks that other threads hold."""
     files = [path.name for entry in sys.path for path in Path(entry).glob("*.pth") if _acts(path)]
     print(
-        f"{sys.executable} has {linux.thread_count()} threads before ftrun begins, also without "
+        f"{sys.executable} has {threads} threads before ftrun begins, also without "
         f"sitecustomize, and a process that forks must have one. Python runs lines of these files "
         f"at its start: {', '.join(sorted(files)) or 'none is found'}",
         file=sys.stderr,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ftrun.errors import EXIT_REASONS, ExitCode, exit_codes_text, exit_kind
+import pytest
+
+from ftrun.errors import EXIT_REASONS, ExitCode, exit_codes_text, exit_kind, naming
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "EXIT_CODES.md"
 
@@ -27,3 +29,8 @@ def test_a_scripts_own_code_is_told_from_one_of_ftruns() -> None:
     assert exit_kind(139, is_of_script=True) == "signal"
     assert exit_kind(130, is_of_script=False) == "interrupted"
     assert exit_kind(42, is_of_script=False) == "script"
+
+
+def test_an_error_of_writing_has_the_name_of_its_file() -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"), naming("/dev/full"):
+        Path("/dev/full").write_text("x")

@@ -114,8 +114,8 @@ class Objects:
         for rank in range(len(into)):
             if rank not in found and not self._last.is_still:
                 told.once(
-                    f"{call_site()}: rank {rank} gave nothing, so {what} has rank {lowest}'s object "
-                    "twice"
+                    f"{call_site()}: rank {rank} gave nothing, so {what} has rank {lowest}'s "
+                    "object twice"
                 )
             into[rank] = _to_object(found.get(rank, found[lowest]))
 

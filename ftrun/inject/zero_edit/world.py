@@ -201,8 +201,8 @@ class World(dist.ProcessGroup):
         found = self._given(what, own or to_bytes(tensor))
         if root not in found:
             told.once(
-                f"{site}: rank {root} gave nothing, so its broadcast is what it gave there last, or "
-                f"else what rank {min(found)} has"
+                f"{site}: rank {root} gave nothing, so its broadcast is what it gave there last, "
+                f"or else what rank {min(found)} has"
             )
         given = found.get(root, found[min(found)])
         self._last.keep(place, given)
@@ -237,7 +237,8 @@ class World(dist.ProcessGroup):
         for rank, output in enumerate(outputs):
             if rank not in found and not self._last.is_still:
                 told.once(
-                    f"{call_site()}: rank {rank} gave nothing, so all_gather has rank {lowest}'s twice"
+                    f"{call_site()}: rank {rank} gave nothing, so all_gather has rank "
+                    f"{lowest}'s twice"
                 )
             output.copy_(found.get(rank, found[lowest]).view_as(output))
 

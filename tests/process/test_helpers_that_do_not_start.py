@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from tests.jobs.process import ROOT
 from tests.process.job import Job
 
-BROKEN = "raise ImportError('this is no grpc')"
+NO_GRPC = """
+import sys
+if len(sys.argv) == 1:
+    raise ImportError("this is no grpc")  # in the lighthouse, which has no argument
+sys.path.remove(__file__.rpartition("/")[0])
+del sys.modules["grpc"]
+import grpc
+"""
+NO_NUMPY = "import os, sys; print('this is no numpy', file=sys.stderr, flush=True); os._exit(3)"
+WAITS = "import signal\nprint('up', flush=True)\nsignal.pause()"
+
+
+def first_in_path(directory: Path, name: str, text: str) -> dict[str, str]:
+    """A module of this name that stands before the installed one."""
+    (directory / "first").mkdir()
+    (directory / "first" / name).write_text(text)
+    return {"PYTHONPATH": os.pathsep.join([str(directory / "first"), str(ROOT)])}
 
 
 def test_a_lighthouse_that_never_comes_up_ends_the_job(tmp_path: Path) -> None:
-    """In place of grpc's package stands a directory that the variable names."""
-    (tmp_path / "grpc.py").write_text(
-        "import sys\n"
-        "if sys.argv[:1] == ['ftrun'] and len(sys.argv) == 1:\n"  # the lighthouse has no argument
-        f"    {BROKEN}\n"
-        "sys.path.remove(__file__.rpartition('/')[0])\n"
-        "del sys.modules['grpc']\n"
-        "import grpc\n"
-    )
-    source = "import signal\nprint('up', flush=True)\nsignal.pause()"
-    with Job(tmp_path, source, env={"PYTHONPATH": str(tmp_path)}) as job:
+    environment = first_in_path(tmp_path, "grpc.py", NO_GRPC)
+    with Job(tmp_path, WAITS, environment=environment) as job:
         assert job.end() == 2
-        job.expect("The embedded lighthouse ended with exit code 1", 5)
-        assert "this is no grpc" in job.output
-        assert "start 5 of 5" in job.output
-        assert "so the job ends here" in job.output
+        job.expect("The embedded lighthouse ended with exit code 1: .*this is no grpc", 5)
+        assert "start 5 of 5" in job.output and "training goes on" not in job.output
+        assert "It is not started again, so the job ends here" in job.output
         assert job.left() == []
 
 
 def test_a_spawner_that_cannot_start_shows_its_last_lines(tmp_path: Path) -> None:
-    (tmp_path / "numpy.py").write_text("import os; print('no numpy here', file=__import__('sys').stderr); os._exit(3)")
-    with Job(tmp_path, "", env={"PYTHONPATH": str(tmp_path)}) as job:
+    environment = first_in_path(tmp_path, "numpy.py", NO_NUMPY)
+    with Job(tmp_path, "", environment=environment) as job:
         assert job.end() == 70
-        assert "the spawner did not start: it ended with exit code 3: no numpy here" in job.output
+        assert (
+            "the spawner did not start: it ended with exit code 3: this is no numpy" in job.output
+        )
         assert job.left() == []

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable
 
 from ftrun import linux, own_process
-from ftrun.agent import sweep
+from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.agent.logs import WorkerLog
 
 RANK_NAME = "FTRUN_GROUP_RANK"
@@ -30,26 +30,21 @@ class LeftBehind:
     """Knows which workers have ended well; those of a swept incarnation are forgotten."""
 
     def __init__(self) -> None:
-        self._ranks: dict[str, set[int]] = {}
+        self._ranks: dict[str, set[str]] = {}
 
     def ended_well(self, incarnation: str, group_rank: int) -> None:
         """A worker has ended with 0."""
-        self._ranks.setdefault(incarnation, set()).add(group_rank)
+        self._ranks.setdefault(incarnation, set()).add(str(group_rank))
 
-    def take(self, incarnation: str) -> list[str]:
-        """What the workers of an incarnation that ended well have left running, in words."""
-        ranks = {str(rank).encode() for rank in self._ranks.pop(incarnation, ())}
-        rows = sweep.owned_processes(incarnation) if ranks else []
-        found = ((row.pid, _rank_of(row.pid), linux.command_line(row.pid)) for row in rows)
-        return [
-            f"{command[:WORDS_MAX]} (pid {pid})"
-            for pid, rank, command in found
-            if rank in ranks and command and own_process.__name__ not in command
-        ]
+    def take(self, *incarnations: str) -> list[str]:
+        """What the workers of incarnations that ended well have left running, in words."""
+        ranks = {x: self._ranks.pop(x) for x in incarnations if x in self._ranks}
+        rows = linux.process_rows() if ranks else []
+        return [words for row in rows if (words := _words(row.pid, ranks))]
 
     def take_all(self) -> list[str]:
         """The same of all incarnations that were not swept: their scripts have finished."""
-        return [words for incarnation in list(self._ranks) for words in self.take(incarnation)]
+        return self.take(*self._ranks)
 
 
 def listed(processes: list[str]) -> str:
@@ -96,7 +91,12 @@ def main() -> None:
                 del files[fd]
 
 
-def _rank_of(pid: int) -> bytes:
-    prefix = f"{RANK_NAME}=".encode()
-    variables = linux.process_environment(pid).split(b"\0")
-    return next((x.removeprefix(prefix) for x in variables if x.startswith(prefix)), b"")
+def _words(pid: int, ranks: dict[str, set[str]]) -> str:
+    """A process that one of these workers has started; "" for any other."""
+    text = linux.process_environment(pid).decode(errors="replace")
+    variables = dict(line.partition("=")[::2] for line in text.split("\0"))
+    if variables.get(RANK_NAME) not in ranks.get(variables.get(OWNER_NAME, ""), ()):
+        return ""
+    command = linux.command_line(pid)
+    is_ours = own_process.__name__ in command
+    return f"{command[:WORDS_MAX]} (pid {pid})" if command and not is_ours else ""

@@ -55,6 +55,12 @@ OPENBLAS_SETTERS = (
 )
 _RUNPY = (runpy.__file__, "<frozen runpy>")
 _AROUND_THE_SCRIPT = (__file__, str(Path(__file__).with_name("function.py")), *_RUNPY)
+LOADED_FOR_US = (
+    "cProfile", "colorsys", "decimal", "fractions", "getpass", "hmac", "html", "mimetypes",
+    "profile", "pstats", "resource", "secrets", "shlex", "socketserver", "statistics", "sysconfig",
+    "termios", "unicodedata",
+)  # fmt: skip
+"""Modules of Python's own that ftrun loads before the script, and torch's import does not."""
 EXIT_UNCAUGHT = 1
 EXIT_INTERRUPTED = 130
 
@@ -240,8 +246,13 @@ def _run_script(task: WorkerTask) -> None:
 
 def _search_first(directory: str) -> None:
     """Look for the script's modules there first, as the interpreter does unless it is told not."""
-    if not getattr(sys.flags, "safe_path", False):  # of Python 3.11 and later
-        sys.path.insert(0, directory)
+    if getattr(sys.flags, "safe_path", False):  # of Python 3.11 and later
+        return
+    sys.path.insert(0, directory)
+    for name in LOADED_FOR_US:
+        if os.path.exists(os.path.join(directory, f"{name}.py")):
+            for loaded in [x for x in sys.modules if x.partition(".")[0] == name]:
+                del sys.modules[loaded]  # the script's own is imported, as in a fresh interpreter
 
 
 def _names_of(task: WorkerTask) -> dict[str, Any]:

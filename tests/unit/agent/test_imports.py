@@ -105,3 +105,27 @@ os.environ["TORCHINDUCTOR_CACHE_DIR"] = "/tmp"
 print("kept", cache_dir())
 """
     assert run(source) == "kept /tmp"
+
+
+def test_what_only_ftrun_loads_of_python_is_known() -> None:
+    """A script may have a module of that name: it does under torchrun, which loads none."""
+    assert (
+        run(
+            """
+import importlib, pkgutil, sys
+import torch.distributed, numpy
+def loaded():
+    names = {name.partition(".")[0] for name in sys.modules} & sys.stdlib_module_names
+    return {name for name in names if hasattr(sys.modules[name], "__file__")}
+before = loaded()
+from ftrun.agent import imports, spawner
+from ftrun.inject import bootstrap
+from ftrun.inject.zero_edit import loop
+for name in imports.LATE:
+    importlib.import_module(name)
+found = {n for n in loaded() - before if not n.startswith("_") and n not in sys.builtin_module_names}
+print(sorted(found - set(bootstrap.LOADED_FOR_US)))
+"""
+        )
+        == "[]"
+    )

@@ -221,3 +221,14 @@ def test_bytecode_runs_and_a_safe_path_has_no_directory_of_the_script(
     assert done.stdout.splitlines() == [
         "__main__ train.pyc ['--x', '1']", in_path, "status 0",
     ]  # fmt: skip
+
+
+def test_a_module_of_the_script_is_not_taken_for_one_that_ftrun_has_loaded(tmp_path: Path) -> None:
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    (beside / "secrets.py").write_text("KEY = 'the key'")
+    (beside / "random.py").write_text("raise AssertionError('torch needs that of Python')")
+    script = beside / "train.py"
+    script.write_text("import secrets, random, torch\nprint(secrets.KEY, torch.rand(1).shape)")
+    done = fork_and_run(tmp_path, "", targets=[str(script)], preload=["secrets", "hmac"])
+    assert done.stdout.splitlines() == ["the key torch.Size([1])", "status 0"]

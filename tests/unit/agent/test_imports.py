@@ -123,7 +123,8 @@ from ftrun.inject import bootstrap
 from ftrun.inject.zero_edit import loop
 for name in imports.LATE:
     importlib.import_module(name)
-found = {n for n in loaded() - before if not n.startswith("_") and n not in sys.builtin_module_names}
+found = {name for name in loaded() - before if not name.startswith("_")}
+found -= set(sys.builtin_module_names)
 print(sorted(found - set(bootstrap.LOADED_FOR_US)))
 """
         )

@@ -135,8 +135,8 @@ def _let_any_text_out() -> None:
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and out is sys.__stdout__:
         raw: Any = io.BufferedWriter(_StandardOutput(1, "wb", closefd=False))
-        how = {"line_buffering": out.line_buffering, "write_through": out.write_through}
-        sys.stdout = io.TextIOWrapper(raw, out.encoding, "replace", **how)
+        buffering = out.line_buffering, out.write_through
+        sys.stdout = io.TextIOWrapper(raw, out.encoding, "replace", None, *buffering)
 
 
 class _StandardOutput(io.FileIO):

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 ZOMBIE_STATES = ("Z", "X")
+PF_EXITING = 0x4
 SIGNAL_MASKS = ("SigBlk", "SigIgn", "SigCgt")
 ARGUMENTS_FIELDS, ENVIRONMENT_FIELDS = (45, 46), (47, 48)
 """Of /proc/PID/stat, counted from the state: the memory behind ``cmdline`` and ``environ``."""
@@ -44,12 +46,13 @@ class ProcessRow:
 
 
 @lru_cache(maxsize=1)
-def _libc() -> ctypes.CDLL:
+def libc() -> ctypes.CDLL:
+    """The C library of this process."""
     return ctypes.CDLL(None, use_errno=True)
 
 
 def _prctl(option: int, argument: int) -> None:
-    if _libc().prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
+    if libc().prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), f"prctl({option})")
 
@@ -92,7 +95,7 @@ def title_process(title: str) -> None:
     It overwrites the arguments' memory and cannot be longer; ``comm`` gets the first 15 bytes.
     """
     name = ctypes.create_string_buffer(title.encode()[:15])
-    _libc().prctl(PR_SET_NAME, name, 0, 0, 0)
+    libc().prctl(PR_SET_NAME, name, 0, 0, 0)
     start, end = _memory(ARGUMENTS_FIELDS)
     if 0 < start < end:
         ctypes.memmove(
@@ -175,13 +178,26 @@ def status_of_zombie(pid: int) -> int | None:
 
     Without ptrace permission the kernel reports 0.
     """
+    return _status(pid, lambda state, _: state in ZOMBIE_STATES)
+
+
+def status_of_dying(pid: int) -> int | None:
+    """The same from the moment at which the process's main thread begins to end.
+
+    0 may also be a main thread that ends alone, or gives its place to another one that calls exec.
+    """
+    return _status(pid, lambda _, flags: bool(flags & PF_EXITING))
+
+
+def _status(pid: int, has_ended: Callable[[str, int], bool]) -> int | None:
+    """The status in /proc/PID/stat, if the process's state and flags are such."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()
-    status = int(fields[49])
-    return os.waitstatus_to_exitcode(status) if fields[0] in ZOMBIE_STATES else None
+    is_over = has_ended(fields[0], int(fields[6]))
+    return os.waitstatus_to_exitcode(int(fields[49])) if is_over else None
 
 
 def process_rows() -> list[ProcessRow]:
@@ -244,7 +260,7 @@ def look_names_up_in_files_only() -> None:
     torch's TCPStore resolves each client's name in its one thread when it accepts the client: a
     resolver that does not answer stalls all clients for 5 s (seen with torch 2.13).
     """
-    configure = getattr(_libc(), "__nss_configure_lookup", None)  # glibc has it, others may not
+    configure = getattr(libc(), "__nss_configure_lookup", None)  # glibc has it, others may not
     if configure is not None:
         configure(b"hosts", b"files")
 

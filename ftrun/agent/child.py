@@ -184,5 +184,6 @@ def run_script(token: str, assignment: dict[str, Any]) -> NoReturn:
             inject=assignment["inject"],
             torchft=assignment["torchft"],
             explicit_environment=assignment["explicit_environment"],
+            life_lock=assignment["life_lock"],
         )
     )

@@ -5,7 +5,7 @@
 | life     | replica, incarnation, restart: a replica group is started                        |
 | worker   | incarnation, rank, pid: one of its workers runs                                  |
 | raised   | incarnation, rank, type, message, traceback: its script has raised               |
-| exited   | incarnation, rank, pid, status, reason                                           |
+| exited   | incarnation, rank, pid, status, reason: its death; again once it is gone       |
 | stopping | incarnation, asked: the agent asks it to stop, or signals it                     |
 | lost     | incarnation, reason, killed: the agent has reported its loss                     |
 | finished | incarnation: all of its workers have ended well                                  |
@@ -29,6 +29,7 @@ from ftrun.core.agent.events import (
     ShowNotice,
     SignalReplica,
     StartReplica,
+    WorkerDying,
     WorkerExited,
 )
 from ftrun.core.messages import ReplicaFinished, ReplicaLost
@@ -46,7 +47,9 @@ def record_of(fact: Event | Instruction | WorkerStarted) -> dict[str, Any] | Non
                 "raised", key.incarnation, rank=key.group_rank, type=report.error_type,
                 message=report.message, traceback=report.traceback,
             )  # fmt: skip
-        case WorkerExited(incarnation, rank, pid, status, reason):
+        case WorkerDying(WorkerExited(incarnation, rank, pid, status, reason)) | WorkerExited(
+            incarnation, rank, pid, status, reason
+        ):
             return _record("exited", incarnation, rank=rank, pid=pid, status=status, reason=reason)
         case SignalReplica(_, incarnation):
             return _record("stopping", incarnation, asked=False)

@@ -19,6 +19,7 @@ from typing import Any
 from ftrun import linux
 from ftrun.agent import sweep
 from ftrun.agent.assignments import Assignments
+from ftrun.agent.death_watch import DeathWatch
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import threads_per_worker
 from ftrun.agent.error_files import read_error_file
@@ -34,7 +35,7 @@ from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.worker_facts import WorkerProcess
 from ftrun.config.settings import RunSettings
 from ftrun.config.starting import FORK, line_without_fork
-from ftrun.core.agent.events import Event, SpawnerReady, StartReplica, WorkerExited
+from ftrun.core.agent.events import Event, SpawnerReady, StartReplica, WorkerDying, WorkerExited
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.ids import WorkerKey
 from ftrun.logs.layout import log_path
@@ -92,6 +93,7 @@ class Fleet:
         self._owed: dict[WorkerKey, int] = {}
         self._left = LeftBehind()
         self._late_status = LateStatus(self._groups, self.worker_exited)
+        self._deaths = DeathWatch(self._dying)
         self._sweeps: set[asyncio.Task[None]] = set()
         self._logs: set[WorkerLog] = set()
         self.lighthouse = ""
@@ -270,6 +272,7 @@ class Fleet:
         for group in list(self._groups.values()):
             for rank in list(group.workers):
                 self._forget_worker(group, rank, keeps_log=False)
+        self._deaths.close()
         for log in list(self._logs):
             log.close()
         return stuck
@@ -309,6 +312,7 @@ class Fleet:
         group.workers[group_rank] = Worker(pid, pidfd, log, MemoryWatch(pid))
         key = WorkerKey(replica_id, incarnation, group_rank)
         self._loop.add_reader(pidfd, self._ended, key, pidfd)
+        self._deaths.watch(key, pid)
         owed = self._owed.pop(key, None)
         if owed is not None:
             self.signal_worker(key, owed)
@@ -322,19 +326,36 @@ class Fleet:
         if group is None:
             return
         group.expected.discard(group_rank)
-        memory = ""
-        worker = group.workers.get(group_rank)
-        if worker is not None and status == -SIGKILL and not group.is_killed:
-            memory = worker.memory.verdict()
+        end = self._end(group, group_rank, pid, status, reason)
+        self._deaths.forget(WorkerKey(group.start.replica_id, incarnation, group_rank))
         if status == 0:
             self._left.ended_well(incarnation, group_rank)
         if group_rank in group.workers:
             self._forget_worker(group, group_rank, keeps_log=status == 0)
         if not group.workers and not group.expected:
             self._close_group(incarnation)
-        path = self._error_file(group, group_rank)
-        recorded = read_error_file(path) if status > 0 else None
-        self._emit(WorkerExited(incarnation, group_rank, pid, status, reason, memory, recorded))
+        self._emit(end)
+
+    def _dying(self, key: WorkerKey, status: int) -> None:
+        """A worker's death is certain, long before its process is gone."""
+        group, worker = self._groups[key.incarnation], self._groups.worker(key)
+        if worker is not None:
+            worker.end = self._end(group, key.group_rank, worker.pid, status)
+            self._emit(WorkerDying(worker.end))
+
+    def _end(
+        self, group: Group, group_rank: int, pid: int, status: int, reason: str = ""
+    ) -> WorkerExited:
+        """All that is known of a worker's end; what was told when it died stays."""
+        worker = group.workers.get(group_rank)
+        if worker is not None and worker.end is not None:
+            return worker.end
+        memory = ""
+        if worker is not None and status == -SIGKILL and not group.is_killed:
+            memory = worker.memory.verdict()
+        recorded = read_error_file(self._error_file(group, group_rank)) if status > 0 else None
+        incarnation = group.start.incarnation
+        return WorkerExited(incarnation, group_rank, pid, status, reason, memory, recorded)
 
     def _error_file(self, group: Group, group_rank: int) -> Path:
         """Where its script may have left an error: a plugin may have chosen another file."""
@@ -392,7 +413,7 @@ class Fleet:
 
     def _start_workers(self, tasks: Iterable[StartWorker]) -> None:
         for task in tasks:
-            self._spawner.start_worker(task)
+            self._spawner.start_worker(replace(task, life_lock=self._deaths.place(task.key)))
 
     async def _place_and_start(
         self, plugins: Plugins, group: Group, tasks: list[StartWorker]

@@ -10,18 +10,19 @@ from dataclasses import dataclass, field
 from ftrun.agent.logs import WorkerLog
 from ftrun.agent.memory import MemoryWatch
 from ftrun.agent.plugins import Places, StreamPlace
-from ftrun.core.agent.events import StartReplica
+from ftrun.core.agent.events import StartReplica, WorkerExited
 from ftrun.core.ids import WorkerKey
 
 
 @dataclass
 class Worker:
-    """A worker that runs. ``pidfd``: readable once it has ended."""
+    """A worker that runs. ``pidfd``: readable once it has ended. ``end``: how it dies just now."""
 
     pid: int
     pidfd: int
     log: WorkerLog
     memory: MemoryWatch
+    end: WorkerExited | None = None
 
 
 @dataclass

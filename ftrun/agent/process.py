@@ -41,6 +41,7 @@ class StartWorker:
     ``standby``: the standby that becomes this worker, if it still waits; else one is forked.
     ``stdin``: it reads ftrun's standard input; the others find theirs empty. ``cpus``: those it is
     bound to, none if it is not; ``memory_node``: the NUMA node that its memory should be on, or -1.
+    ``life_lock``: where its life lock is (life_lock.py); "": it has none.
     """
 
     key: WorkerKey
@@ -58,6 +59,7 @@ class StartWorker:
     stdin: bool = False
     cpus: tuple[int, ...] = ()
     memory_node: int = -1
+    life_lock: str = ""
 
 
 class SpawnerListener(Protocol):

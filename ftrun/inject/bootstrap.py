@@ -32,6 +32,7 @@ from importlib.machinery import SourcelessFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ftrun import life_lock
 from ftrun.config.script import TargetKind, is_compiled
 from ftrun.errors import UserError
 from ftrun.inject import notices, stacks, stopping, torchft_names
@@ -71,7 +72,8 @@ class WorkerTask:
 
     ``inject``: as config/forms.py has it; ``torchft``: as of ``--torchft``.
     ``explicit_environment``: under ``auto``, in place of ``environment`` if the script turns out to
-    use ftrun itself.
+    use ftrun itself. ``life_lock``: the place of the lock that shows its agent that it lives; "":
+    it has none.
     """
 
     context: WorkerContext
@@ -82,6 +84,7 @@ class WorkerTask:
     inject: str = "explicit"
     torchft: str = "auto"
     explicit_environment: dict[str, str] = field(default_factory=dict)
+    life_lock: str = ""
 
 
 def prepare(threads: int) -> None:
@@ -110,6 +113,9 @@ def run(task: WorkerTask) -> NoReturn:
     Raises:
         SystemExit: always. The caller lets it end the interpreter, as at a script's end.
     """
+    if task.life_lock:
+        with contextlib.suppress(OSError):  # its agent knows of its end by the pidfd then
+            life_lock.hold(task.life_lock)
     os.environ.update(task.environment)
     if task.inject != "off":
         context.install(task.context)

@@ -51,6 +51,16 @@ class WorkerExited:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerDying:
+    """A worker has died; the kernel takes its memory down before it is gone (``WorkerExited``).
+
+    ``end``: as it will be reported then. Its status is never 0.
+    """
+
+    end: WorkerExited
+
+
+@dataclass(frozen=True, slots=True)
 class FailureReported:
     """A worker's script has raised; its exit follows."""
 
@@ -276,6 +286,7 @@ class TimerFired:
 
 Event: TypeAlias = (
     SlotsAssigned
+    | WorkerDying
     | WorkerExited
     | FailureReported
     | NoManagerMade

@@ -87,7 +87,7 @@ class OnRequest:
         slot = self._slots.get(asked.replica_id)
         if slot is None or slot.incarnation != asked.incarnation:
             return
-        for rank in sorted(slot.alive & set(asked.group_ranks)):
+        for rank in sorted(slot.living & set(asked.group_ranks)):
             key = WorkerKey(slot.replica_id, slot.incarnation, rank)
             slot.killed_on_request.add(rank)
             self._out.add(SignalWorker(key, SIGKILL))

@@ -76,7 +76,8 @@ class SlotSummary:
 class SlotState:
     """One slot. Deadlines are None while they are off.
 
-    ``alive``: group_ranks whose process has not ended. ``has_manager``: one of its workers has sent
+    ``alive``: group_ranks whose process is not gone. ``dying``: those of them whose death is told
+    already. ``has_manager``: one of its workers has sent
     a message, so there is a Manager. ``left``: the group_ranks that left at a boundary. ``lost``:
     the loss of this incarnation is reported. ``killed``: how, if the group did not end when asked.
     ``has_trained``: the slot was in a quorum once. ``steps_alone``: an optimizer steps, and there
@@ -101,6 +102,7 @@ class SlotState:
     incarnation: str = ""
     started: int = 0
     alive: set[int] = field(default_factory=set)
+    dying: set[int] = field(default_factory=set)
     failure_reports: dict[int, FailureReport] = field(default_factory=dict)
     has_manager: bool = False
     left: set[int] = field(default_factory=set)
@@ -145,6 +147,7 @@ class SlotState:
         self.outcome = None
         self.started += 1
         self.alive = set(range(workers))
+        self.dying = set()
         self.failure_reports = {}
         self.left = set()
         self.hang_watch = HangWatch(hang_timeout_s)
@@ -182,6 +185,11 @@ class SlotState:
             if self.hung is None:
                 yield from self.loop_watch.deadlines()
                 yield from self.script_timers.deadlines()
+
+    @property
+    def living(self) -> set[int]:
+        """Those whose script may still run."""
+        return self.alive - self.dying
 
     @property
     def is_at_start(self) -> bool:

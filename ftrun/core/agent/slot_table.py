@@ -117,6 +117,8 @@ class NodeSlots:
             phase = slot.phase
             runs = phase is SlotPhase.RUNNING or phase is SlotPhase.STOPPING
             assert bool(slot.alive) == runs, self._described(slot)
+            # A death that is told is a failure; its group neither runs on nor ends well.
+            assert not slot.dying or slot.has_failed or slot.is_failing, self._described(slot)
             assert (phase is SlotPhase.WAITING) == (slot.wake_at is not None), self._described(slot)
             assert (phase is SlotPhase.ENDED) == (slot.outcome is not None), self._described(slot)
             assert 0 <= slot.budget.spent <= self._rules.max_restarts, self._described(slot)

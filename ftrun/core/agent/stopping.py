@@ -73,10 +73,14 @@ class Stopping:
 
     def kill(self, slot: SlotState) -> None:
         """Send SIGKILL to all that it runs."""
+        self.await_end(slot)
+        self._out.add(SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
+
+    def await_end(self, slot: SlotState) -> None:
+        """All that it runs is dying: only the kernel is waited for."""
         slot.phase = SlotPhase.STOPPING
         slot.clear_deadlines()
         slot.stuck_at = self._out.now + self._settings.stuck_after_s
-        self._out.add(SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
 
     def report_lost(
         self,

@@ -8,6 +8,7 @@ instructions that it returns. Each slot that the lighthouse has assigned is in o
 | wake time        | RUNNING |                         |                 |           |
 | a script raises  |         | lost                    |                 |           |
 | a worker exits 0 |         | all have: ENDED         | all have: next  |           |
+| one is dying     |         | lost; kill: STOPPING    |                 |           |
 | one exits else   |         | lost; kill: STOPPING    | all have: next  |           |
 | restart asked    |         | lost; kill: STOPPING    |                 |           |
 | drain asked      | ENDED   | asked: STOPPING         |                 |           |
@@ -20,6 +21,10 @@ instructions that it returns. Each slot that the lighthouse has assigned is in o
 "Next" after STOPPING is WAITING for a restart, ENDED, or the slot's removal. A group that is asked
 to stop has the whole grace (inject/stopping.py); if it must be killed then, the report says so. The
 rest of a broken group is killed first, and its loss is reported right after that (Q3).
+
+A death is one failure, told once: as ``WorkerDying`` where the kernel shows it early, else as
+``WorkerExited``. Peers wait for the loss alone; the restart, the verdict and the report wait until
+the process is gone.
 
 Not here: the agent's end (ending.py), what follows a failure (failed_slots.py, restarts.py), how a
 slot is stopped (stopping.py), requests of people (on_request.py), the lighthouse's absence
@@ -69,6 +74,7 @@ from ftrun.core.agent.events import (
     SweepReplica,
     TimerFired,
     WorkerDisconnected,
+    WorkerDying,
     WorkerExited,
     WorkerSent,
     WorkerUsed,
@@ -149,6 +155,8 @@ class Supervisor:
         match event:
             case SlotsAssigned(replica_ids):
                 self._assign(replica_ids)
+            case WorkerDying(end):
+                self._worker_dying(end)
             case WorkerExited():
                 self._worker_exited(event)
             case FailureReported(key, report):
@@ -366,30 +374,45 @@ class Supervisor:
 
     # ------------------------------------------------------------ workers' ends
 
+    def _worker_dying(self, end: WorkerExited) -> None:
+        """Tell a death at once; any other end is looked at when the process is gone."""
+        slot = self._slots.of_incarnation(end.incarnation)
+        if slot is None or end.group_rank not in slot.living:
+            return
+        if not (slot.is_failing or _is_failure(slot, end)):
+            return
+        slot.dying.add(end.group_rank)
+        self._slots.note(self._out.now, slot, f"worker {end.group_rank} is dying: {end.status}")
+        self._worker_ended(slot, end)
+
     def _worker_exited(self, event: WorkerExited) -> None:
         slot = self._slots.of_incarnation(event.incarnation)
         if slot is None or event.group_rank not in slot.alive:
             return
+        was_dying = event.group_rank in slot.dying
         slot.alive.discard(event.group_rank)
-        slot.hang_watch.gone(event.group_rank)
-        slot.loop_watch.gone(event.group_rank)
-        slot.script_timers.gone(event.group_rank)
         self._slots.note(self._out.now, slot, f"worker {event.group_rank} exited {event.status}")
-        if slot.phase is SlotPhase.RUNNING:
-            # A script that raised has failed, even if its exit handler ends it with status 0.
-            status = event.status or int(event.group_rank in slot.failure_reports)
-            slot.status = status
-            if status != 0 and event.group_rank not in slot.left and not _as_asked(slot, status):
-                self._fail(slot, replace(event, status=status))
-            else:
-                self._on_request.left(slot)
-        elif slot.is_failing and event.status not in (0, -SIGKILL):
-            # It ended by itself, before our SIGKILL came: the first cause may be here.
-            slot.ends.note(self._out.now, failure_of(slot, event))
-        elif self.is_ending and not slot.killed:
-            slot.status = event.status
+        if not was_dying:
+            self._worker_ended(slot, event)
         if not slot.alive:
             self._group_ended(slot)
+
+    def _worker_ended(self, slot: SlotState, end: WorkerExited) -> None:
+        """Judge a worker's end, once; its process may not be gone yet."""
+        slot.hang_watch.gone(end.group_rank)
+        slot.loop_watch.gone(end.group_rank)
+        slot.script_timers.gone(end.group_rank)
+        if slot.phase is SlotPhase.RUNNING:
+            slot.status = _status(slot, end)
+            if _is_failure(slot, end):
+                self._fail(slot, replace(end, status=slot.status))
+            else:
+                self._on_request.left(slot)
+        elif slot.is_failing and end.status not in (0, -SIGKILL):
+            # It ended by itself, before our SIGKILL came: the first cause may be here.
+            slot.ends.note(self._out.now, failure_of(slot, end))
+        elif self.is_ending and not slot.killed:
+            slot.status = end.status
 
     def _fail(self, slot: SlotState, event: WorkerExited) -> None:
         """Kill the rest of a broken group, and then report its loss.
@@ -402,11 +425,13 @@ class Supervisor:
         slot.hung = None
         slot.outcome_ahead = Outcome.FAILED
         slot.stands(self._out.now)
-        has_exited = event.group_rank not in slot.alive
-        if slot.alive and has_exited and self._settings.asks_siblings and not slot.has_manager:
+        has_ended = event.group_rank not in slot.living
+        if slot.living and has_ended and self._settings.asks_siblings and not slot.has_manager:
             self._stopping.ask_siblings(slot)
-        elif slot.alive:
+        elif slot.living:
             self._stopping.kill(slot)
+        elif slot.alive:
+            self._stopping.await_end(slot)
         self._failures.report(slot, failure)
 
     def _group_ended(self, slot: SlotState) -> None:
@@ -461,7 +486,7 @@ class Supervisor:
 
     def _failure_reported(self, key: WorkerKey, report: FailureReport) -> None:
         slot = self._slots.of_incarnation(key.incarnation)
-        if slot is None or key.group_rank not in slot.alive:
+        if slot is None or key.group_rank not in slot.living:
             return
         if report.step is not None and not report.heals:
             slot.budget.progressed(report.step)
@@ -529,7 +554,7 @@ class Supervisor:
 
     def _worker_sent(self, key: WorkerKey, message: FromWorker) -> None:
         slot = self._slots.of_incarnation(key.incarnation)
-        if slot is None:
+        if slot is None or key.group_rank in slot.dying:
             return
         slot.has_manager = True
         slot.hang_watch.received(key.group_rank, self._out.now)
@@ -621,6 +646,18 @@ class Supervisor:
         if self.is_ending:
             slot.alive.clear()
             self._group_ended(slot)
+
+
+def _status(slot: SlotState, end: WorkerExited) -> int:
+    """A script that raised has failed, even if its exit handler ends it with status 0."""
+    return end.status or int(end.group_rank in slot.failure_reports)
+
+
+def _is_failure(slot: SlotState, end: WorkerExited) -> bool:
+    """Whether this end of a worker that was to run on, or to leave, is a bad one."""
+    status = _status(slot, end)
+    is_well = status == 0 or end.group_rank in slot.left or _as_asked(slot, status)
+    return slot.phase is SlotPhase.RUNNING and not is_well
 
 
 def _as_asked(slot: SlotState, status: int) -> bool:

@@ -1,0 +1,119 @@
+"""Learns of a worker's death at once, by the lock that it holds while it lives.
+
+A pidfd is readable only once the kernel has taken down the process's memory. One thread for each
+worker waits for its lock instead, because an event loop cannot. Whether a process ends, and how,
+is read from /proc then: a worker that calls exec loses its lock too, and lives.
+
+Not here: the lock (life_lock.py), the process's end itself (forked.py, late_status.py), what
+follows (core/agent/supervisor.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ftrun import clock, linux
+from ftrun.core.ids import WorkerKey
+from ftrun.life_lock import LOCKS_MAX, OWNER_DIED, RELEASED, LifeLock, LifeLocks
+
+JOIN_S = 1.0
+
+Dying = Callable[[WorkerKey, int], None]
+"""A worker, and its status: the exit code or minus the signal, never 0."""
+
+
+@dataclass
+class _Watched:
+    number: int
+    lock: LifeLock
+    thread: threading.Thread | None = None
+
+
+class DeathWatch:
+    """Calls ``dying`` in the event loop's thread, at most once for each worker.
+
+    Where the kernel or the C library lacks what it needs it does nothing, and likewise for workers
+    beyond ``LOCKS_MAX``: their ends are known by their pidfds.
+    """
+
+    def __init__(self, dying: Dying) -> None:
+        self._dying = dying
+        self._loop = asyncio.get_running_loop()
+        self._watched: dict[WorkerKey, _Watched] = {}
+        self._forgotten: list[_Watched] = []
+        self._locks: LifeLocks | None = None
+        with contextlib.suppress(OSError):
+            self._locks = LifeLocks()
+
+    def place(self, key: WorkerKey) -> str:
+        """Where a worker that is about to start finds its lock; "": there is none for it."""
+        number = self._free_number()
+        if self._locks is None or number is None:
+            return ""
+        self._watched[key] = _Watched(number, self._locks.lock(number))
+        return self._locks.place(number)
+
+    def watch(self, key: WorkerKey, pid: int) -> None:
+        """The worker runs; it takes its lock when it comes to that."""
+        watched = self._watched.get(key)
+        if watched is not None:
+            wait = (key, pid, watched.lock)
+            watched.thread = threading.Thread(
+                target=self._wait, args=wait, name="ftrun death watch", daemon=True
+            )
+            watched.thread.start()
+
+    def forget(self, key: WorkerKey) -> None:
+        """The worker's end is known, or it was never started."""
+        watched = self._watched.pop(key, None)
+        if watched is not None:
+            watched.lock.release()
+            self._forgotten.append(watched)
+
+    def close(self) -> None:
+        """End all threads."""
+        for key in list(self._watched):
+            self.forget(key)
+        deadline = clock.now() + JOIN_S
+        for watched in self._forgotten:
+            if watched.thread is not None:
+                watched.thread.join(max(0.0, deadline - clock.now()))
+        self._drop_ended()
+        if self._locks is not None and not self._forgotten:
+            self._locks.close()
+        self._locks = None
+
+    def _drop_ended(self) -> None:
+        """A lock is not used again before the thread that waited for it has ended."""
+        self._forgotten = [
+            x for x in self._forgotten if x.thread is not None and x.thread.is_alive()
+        ]
+
+    def _free_number(self) -> int | None:
+        self._drop_ended()
+        used = {x.number for x in (*self._watched.values(), *self._forgotten)}
+        return next((number for number in range(LOCKS_MAX) if number not in used), None)
+
+    def _wait(self, key: WorkerKey, pid: int, lock: LifeLock) -> None:
+        """The thread: wait until the worker dies, or is forgotten."""
+        while (word := lock.read()) != RELEASED:
+            status = linux.status_of_dying(pid) if word & OWNER_DIED else None
+            if status:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+                    self._loop.call_soon_threadsafe(self._read_on, key, status, 2)
+                return
+            lock.wait_while(word)
+
+    def _read_on(self, key: WorkerKey, status: int, rounds: int) -> None:
+        """Handle first what the worker has sent before its end: it may have said goodbye.
+
+        It is in the sockets by now, so the loop reads it in its next round but one at the latest.
+        """
+        if rounds:
+            self._loop.call_soon(self._read_on, key, status, rounds - 1)
+        elif key in self._watched:
+            self._dying(key, status)

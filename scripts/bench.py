@@ -52,9 +52,20 @@ def _peers_are_there() -> None:
 
 
 @app.command()
-def recovery(replicas: int = 3, kills: int = 6, rounds: int = 2, seed: int = 1) -> None:
-    """SIGKILL of a random worker: survivors' stall, steps lost, time to rejoin."""
-    _show(recovery_bench.measure(replicas, kills, rounds, seed))
+def recovery(
+    replicas: int = 3,
+    kills: int = 6,
+    rounds: int = 2,
+    seed: int = 1,
+    memory: str = "0.05,4,6",
+    peers: str = "ftrun,torchft",
+) -> None:
+    """SIGKILL of a random worker: survivors' stall, steps lost, time to rejoin.
+
+    ``--memory``: GB that each worker holds; a job for each size, round and peer.
+    """
+    sizes = [float(size) for size in memory.split(",")]
+    _show(recovery_bench.measure(replicas, kills, rounds, seed, sizes, peers.split(",")))
 
 
 @app.command()
@@ -178,7 +189,7 @@ def _whole() -> list[Callable[[], None]]:
 
 def _shortened() -> list[Callable[[], None]]:
     return [
-        partial(recovery, kills=4),
+        partial(recovery, kills=4, memory="0.05"),
         partial(join, joins=3, rounds=1),
         partial(drain, rounds=1),
         partial(step, starts=1),

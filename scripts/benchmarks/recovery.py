@@ -1,8 +1,9 @@
 """Recovery after SIGKILL: survivors' stall, lost steps, time until the replacement is back.
 
 Timed from outside: the moment of the kill against the time stamps that each worker writes per step.
-At the end of each job its lighthouse is stopped (SIGSTOP) for a while: a job that needs it in every
-step stands still then.
+The kernel takes down a dead worker's memory before it closes its sockets, so workers hold more in
+some of the jobs. At the end of each job its lighthouse is stopped (SIGSTOP) for a while: a job that
+needs it in every step stands still then.
 """
 
 from __future__ import annotations
@@ -15,16 +16,23 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import psutil
+
 from benchmarks.jobs import Job, Line, read, run_job
 from benchmarks.results import Result, Row
 
 PEERS = ("ftrun", "torchft")
+GB = 1e9
+SPARE_GB = 2.0
+"""What the job needs beside the memory that its workers hold."""
 RECOVERY_TIMEOUT_S = 60.0
 STEPS_BETWEEN_KILLS = 40
 STEPS_AFTER_KILL = 3
 FROZEN_S = 2.0
 TRACE_BEFORE_S, TRACE_AFTER_S = 1.0, 7.0
 
+Kills = dict[str, list["Kill"]]
+"""By peer."""
 Trace = list[list[tuple[float, int]]]
 """Per worker process: seconds since the kill, step."""
 
@@ -39,23 +47,47 @@ class Kill:
     step_s: float  # the survivors' median step
 
 
-def measure(replicas: int, kills: int, rounds: int, seed: int) -> Result:
-    """``rounds`` jobs of each peer in turn, ``kills`` kills in each."""
+def measure(
+    replicas: int,
+    kills: int,
+    rounds: int,
+    seed: int,
+    sizes: Sequence[float],
+    peers: Sequence[str] = PEERS,
+) -> Result:
+    """``rounds`` jobs of each peer and size in turn, ``kills`` kills in each.
+
+    ``sizes``: GB that a worker holds, the usual size first.
+
+    Raises:
+        MemoryError: the machine has too little memory for the largest.
+    """
+    wanted, there = replicas * max(sizes) + SPARE_GB, psutil.virtual_memory().available / GB
+    if wanted > there:
+        raise MemoryError(f"--memory needs {wanted:.0f} GB, and {there:.0f} GB are available")
     rng = random.Random(seed)
-    found: dict[str, list[Kill]] = {peer: [] for peer in PEERS}
-    frozen: dict[str, list[float]] = {peer: [] for peer in PEERS}
+    found: dict[float, Kills] = {size: {peer: [] for peer in peers} for size in sizes}
+    frozen: dict[str, list[float]] = {peer: [] for peer in peers}
     traces: dict[str, Trace] = {}
     for _ in range(rounds):
-        for peer in PEERS:
-            with run_job(peer, replicas) as job:
-                for _ in range(kills):
-                    found[peer].append(kill_one(job, rng, traces))
-                frozen[peer].append(_without_lighthouse(job))
-                job.stop()
+        for size in sizes:
+            for peer in peers:
+                with run_job(peer, replicas, held_bytes=int(size * GB)) as job:
+                    for _ in range(kills):
+                        found[size][peer].append(kill_one(job, rng, traces))
+                    if size == sizes[0]:
+                        frozen[peer].append(_without_lighthouse(job))
+                    job.stop()
+    more = [_stall_row(size, found[size], f"stall_ms_{size:g}") for size in sizes[1:]]
     return Result(
         "recovery",
-        f"SIGKILL of one of {replicas} workers, {kills * rounds} times",
-        [*_rows(found), _frozen_row(frozen)],
+        f"SIGKILL of one of {replicas} workers, {kills * rounds} times at each size",
+        [
+            _stall_row(sizes[0], found[sizes[0]]),
+            *more,
+            *_rows(found[sizes[0]]),
+            _frozen_row(frozen),
+        ],
         notes=[
             "The stall is the longest of the three steps of any survivor from the kill on, beyond "
             "the median step.",
@@ -65,12 +97,16 @@ def measure(replicas: int, kills: int, rounds: int, seed: int) -> Result:
     )
 
 
-def _rows(found: dict[str, list[Kill]]) -> list[Row]:
+def _stall_row(size: float, found: Kills, key: str = "stall_ms") -> Row:
+    samples = {peer: [kill.stall_s * 1000 for kill in kills] for peer, kills in found.items()}
+    return Row(key, f"survivors' stall beyond one step, {size:g} GB a worker", "ms", samples)
+
+
+def _rows(found: Kills) -> list[Row]:
     def of(name: str, factor: float = 1000.0) -> dict[str, list[float]]:
         return {peer: [getattr(k, name) * factor for k in kills] for peer, kills in found.items()}
 
     return [
-        Row("stall_ms", "survivors' stall beyond one step", "ms", of("stall_s")),
         Row("lost_steps", "steps lost by survivors", "steps", of("lost_steps", 1.0)),
         Row("rejoin_ms", "kill → replacement's first committed step", "ms", of("rejoin_s")),
         Row("step_ms", "survivors' median step", "ms", of("step_s")),

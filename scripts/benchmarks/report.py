@@ -53,8 +53,12 @@ class Verdict:
 
 
 FIGURES = (
-    Figure("survivors' stall after a SIGKILL, p50", "recovery", "stall_ms", BELOW, 50),
-    Figure("survivors' stall after a SIGKILL, p99", "recovery", "stall_ms", BELOW, 150, 0.99),
+    *(
+        Figure(f"survivors' stall after a SIGKILL, {size} GB a worker, {name}", "recovery", key,
+               BELOW, limit, share)
+        for size, key in (("0.05", "stall_ms"), ("4", "stall_ms_4"), ("6", "stall_ms_6"))
+        for name, limit, share in (("p50", 20, 0.5), ("p99", 60, 0.99))
+    ),
     Figure("steps lost by survivors per death, at most", "recovery", "lost_steps", BELOW, 0, 1.0),
     Figure("SIGKILL → replacement's first committed step", "recovery", "rejoin_ms", BELOW, 400),
     Figure("survivors' longest step at a join, over the median", "join", "join_stall_ms",

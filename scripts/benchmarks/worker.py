@@ -27,6 +27,7 @@ OUT = Path(os.environ["BENCH_OUT"])
 STEP_S = float(os.environ.get("BENCH_STEP_S", "0.04"))  # the forward pass is stretched to this
 WIDTH = int(os.environ.get("BENCH_WIDTH", "256"))
 BALLAST_BYTES = int(os.environ.get("BENCH_BALLAST_BYTES", "0"))  # more state, to be healed
+HELD_BYTES = int(os.environ.get("BENCH_HELD_BYTES", "0"))  # memory that is no state
 AWAITS_GO = os.environ.get("BENCH_AWAITS_GO") == "1"
 GO_TIMEOUT_S = 60.0
 CLASSES, BATCH = 10, 32
@@ -42,6 +43,7 @@ def main() -> None:
     """Train until the step in ``stop``."""
     if AWAITS_GO and list(OUT.glob(f"steps.{REPLICA}.*")):
         _await_go()
+    held = torch.ones(HELD_BYTES // 4)  # every page is touched, as of a model that is in use
     torch.set_num_threads(1)
     torch.manual_seed(0)
     teacher = nn.Linear(WIDTH, CLASSES)
@@ -81,6 +83,7 @@ def main() -> None:
             reached = manager.current_step()
             committed = int(reached > step)
             lines.write(f"{time.monotonic()} {reached} {committed} {loss.item():.6f}\n")
+    assert len(held) == HELD_BYTES // 4
     _write_end(manager.current_step(), model)
     manager.shutdown()
     sys.stdout.flush()

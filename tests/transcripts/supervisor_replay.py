@@ -12,6 +12,7 @@ the next; ``0a.1`` is worker 1 of it. Workers have the pids 1000, 1001, … by t
     assign 0,1 | assign -         the lighthouse's word on the slots of this node
     0a exits -9 | 0a cannot start: reason
     0a exits 5 having recorded KeyError: inner | 0a exits -9 for want of memory: words
+    0a dies -9                    the same words: its process is not gone so far
     0a raises [at 7] [healing]: ValueError: no
     0a has no manager [and trains] | 0a wants world: reason | 0a beats | 0a pauses for 30: eval
     0a sets timer NAME for 5, signal 9 | 0a releases timer NAME | 0a disconnects
@@ -288,17 +289,25 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 INCARNATION = r"(\d+[a-z]+)"
 WORKER = r"(\d+[a-z]+(?:\.\d+)?)"
 NUMBER = r"(-?[\d.e]+)"
+ENDS = rf"{NUMBER}(?: having recorded (.*))?(?: for want of memory: (.*))?"
 
 Make = Callable[..., "e.Event | None"]
 
 
-def _exit(r: Replay, name: str, status: str, recorded: str | None, memory: str | None) -> e.Event:
+def _exit(
+    r: Replay, name: str, status: str, recorded: str | None, memory: str | None
+) -> e.WorkerExited:
     key = r.key(name)
     report = _report(recorded) if recorded else None
     pid, code = FIRST_PID + key.group_rank, int(status)
     return e.WorkerExited(
         key.incarnation, key.group_rank, pid, code, memory=memory or "", recorded=report
     )
+
+
+def _dying(r: Replay, name: str, status: str, *more: str | None) -> e.Event:
+    recorded, memory = more
+    return e.WorkerDying(_exit(r, name, status, recorded, memory))
 
 
 def _not_started(r: Replay, name: str, reason: str) -> e.Event:
@@ -361,7 +370,8 @@ EVENTS: dict[str, Make] = {
     r"warm": lambda r: e.SpawnerWarmed(),
     r"assign -": lambda r: e.SlotsAssigned(()),
     r"assign ([\d,]+)": lambda r, names: e.SlotsAssigned(tuple(names.split(","))),
-    rf"{WORKER} exits {NUMBER}(?: having recorded (.*))?(?: for want of memory: (.*))?": _exit,
+    rf"{WORKER} exits {ENDS}": _exit,
+    rf"{WORKER} dies {ENDS}": _dying,
     rf"{WORKER} cannot start: (.*)": _not_started,
     rf"{WORKER} raises(?: at (\d+))?( healing)?: (.*)": _raised,
     rf"{WORKER} has no manager( and trains)?": lambda r, name, trains: e.NoManagerMade(

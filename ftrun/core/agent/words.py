@@ -93,11 +93,11 @@ def out_of_grace(grace_s: float) -> str:
 
 
 def stuck(replica_id: str, group_ranks: Iterable[int]) -> ShowNotice:
-    """Workers have survived SIGKILL."""
+    """Workers have died or were killed, and their processes are not gone."""
     ranks = ", ".join(str(rank) for rank in sorted(group_ranks))
     text = (
-        f"replica {replica_id}: worker {ranks} was killed and does not end: it is stuck in the "
-        "kernel. Its slot waits for it."
+        f"replica {replica_id}: worker {ranks} is dead or killed and not gone: the kernel still "
+        "takes down its memory, or is stuck in a driver. Its slot waits for it."
     )
     return _notice("stuck", text, replica_id)
 

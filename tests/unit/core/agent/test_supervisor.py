@@ -26,6 +26,7 @@ from ftrun.core.agent.events import (
     StartReplica,
     StopAsked,
     TimerFired,
+    WorkerDying,
     WorkerExited,
     WorkerSent,
 )
@@ -76,7 +77,7 @@ EVENTS = st.lists(
     st.tuples(
         st.sampled_from(
             ["assign", "exit", "crash", "raise", "restart", "wait", "drain", "stop", "end",
-             "spoke", "gone", "spawner", "progress"]
+             "spoke", "gone", "spawner", "progress", "dies"]
         ),
         st.integers(0, 3),
     ),
@@ -107,6 +108,7 @@ def _one(agent: Agent, name: str, number: int) -> list[Instruction]:
         "assign": SlotsAssigned((("0",), ("1",), ("0", "1"), ())[number]),
         "exit": WorkerExited(key.incarnation, rank, 1, 0),
         "crash": WorkerExited(key.incarnation, rank, 1, -9),
+        "dies": WorkerDying(WorkerExited(key.incarnation, rank, 1, -9)),
         "raise": FailureReported(key, RAISED),
         "restart": RestartAsked(slot, key.incarnation, "silent"),
         "wait": TimerFired(),

@@ -17,6 +17,7 @@ from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.agent.evidence import Unconfirmed
 from ftrun.core.agent.hang_watch import Silence
+from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.data.plan import DataPlan, DataPosition
 from ftrun.core.lighthouse import forming, membership, succession, takeover
 from ftrun.core.lighthouse.attempts import AttemptCounter
@@ -48,6 +49,7 @@ from ftrun.core.worker.operations import OperationLedger
 from ftrun.core.worker.parting import Parting, Stage
 from ftrun.core.worker.quorums import Quorums
 from ftrun.core.worker.under_way import Fate, StepUnderWay
+from tests.sim.deaths import DYING_FROM
 from tests.sim.healing import Fetch, Offer
 from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.parting import LINGERING_FROM
@@ -450,6 +452,9 @@ MUTANTS: dict[str, Mutant] = {
         "L1",
         ("kill_worker",),
         LINGERING_FROM,
+    ),
+    "the dying are gone": Mutant(
+        Supervisor, "_worker_dying", Supervisor._worker_exited, "P8", ("kill_worker",), DYING_FROM
     ),
     "samples of the dead are lost": Mutant(
         DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES

@@ -16,7 +16,7 @@ from ftrun.core.agent.supervisor import Supervisor, SupervisorSettings
 from ftrun.core.ids import WorkerKey
 from tests.sim.actor import HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, STANDSTILL_FACTOR, Actor
 from tests.sim.network import Stream
-from tests.sim.violation import Violation
+from tests.sim.violation import Violation, require
 from tests.sim.worker import Worker
 
 if TYPE_CHECKING:
@@ -284,6 +284,8 @@ class Agent(Actor):
         if world.receives(self) and self._owns(replica_id):
             heard = world.living(replica_id, heard=True)
             world.invariants.starts(replica_id, world.living(replica_id), heard)
+        still = [str(key) for key in self.workers if key.replica_id == replica_id]
+        require(not still, "P8", f"{replica_id} is started while {still} are not gone")
         ranks = range(world.job.workers)
         keys = [WorkerKey(replica_id, incarnation, rank) for rank in ranks]
         ballot = world.rings.ballot(incarnation)
@@ -357,6 +359,12 @@ class Agent(Actor):
         self.handle(s.WorkerSent(worker.key, message))
         if not isinstance(message, m.Progress) and self.stream is not None:
             self.stream.up.send(m.WorkerMessage(worker.key, message))
+
+    def worker_dying(self, worker: Worker, status: int) -> None:
+        """The kernel shows that a worker has died; its process is not gone."""
+        key = worker.key
+        end = s.WorkerExited(key.incarnation, key.group_rank, 1, status)
+        self.handle(s.WorkerDying(end))
 
     def worker_exited(self, worker: Worker, status: int) -> None:
         """The kernel reports that a worker has ended."""

@@ -21,6 +21,7 @@ from ftrun.core.lighthouse.phases import Phase
 from tests.sim import exhaustive
 from tests.sim.actor import ISOLATION_LIMIT_S
 from tests.sim.coverage import Coverage
+from tests.sim.deaths import DYING_FROM
 from tests.sim.faults import Faults, all_faults
 from tests.sim.freezes import SPARING_FROM
 from tests.sim.mutants import MUTANTS
@@ -112,6 +113,11 @@ def test_scripts_that_have_a_place_for_newcomers_at_few_steps() -> None:
 def test_scripts_that_come_to_their_end_and_wait_for_each_other() -> None:
     seeds = range(LINGERING_FROM, LINGERING_FROM + 150)
     outcomes = [outcome_of(seed) for seed in seeds]
+    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
+
+
+def test_workers_whose_memory_is_taken_down_long_after_their_deaths() -> None:
+    outcomes = [outcome_of(seed) for seed in range(DYING_FROM, DYING_FROM + 150)]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 

@@ -19,6 +19,7 @@ from ftrun.core.worker.machine import NOBODY_JOINS, StepMachine, StepPhase
 from ftrun.core.worker.marks import Marks
 from tests.sim import comparing
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S, Actor
+from tests.sim.deaths import TEARDOWNS_S, dies_slowly
 from tests.sim.exchanging import SimulatedExchanges
 from tests.sim.freezes import Barred, enters, spares
 from tests.sim.healing import Fetch, Fetched, Offer
@@ -139,7 +140,11 @@ class Worker(Actor):
         self.alive = False
         world.invariants.died(self.key)
         self._leave_all()
-        world.at(world.rng.uniform(0.001, 0.01), self.agent, self.agent.worker_exited, self, status)
+        gone_in_s = world.rng.uniform(0.001, 0.01)
+        if status != 0 and dies_slowly(world.seed):
+            world.at(gone_in_s, self.agent, self.agent.worker_dying, self, status)
+            gone_in_s += world.rng.choice(TEARDOWNS_S)
+        world.at(gone_in_s, self.agent, self.agent.worker_exited, self, status)
 
     def vanish(self) -> None:
         """End with the machine: no peer and no agent is notified."""

@@ -17,12 +17,13 @@ from ftrun import life_lock
 from ftrun.agent import death_watch
 from ftrun.agent.death_watch import DeathWatch
 from ftrun.core.ids import WorkerKey
+from tests.tracing import held_back
 
 TIMEOUT_S = 120.0
 TRIES = 8
 MIB_300 = 300 << 20
 HOLDER = f"""
-import mmap, os, sys
+import mmap, os, sys, threading
 from ftrun import life_lock
 held = mmap.mmap(-1, {MIB_300})
 held.write(bytes({MIB_300}))
@@ -114,6 +115,22 @@ def test_a_death_is_known_before_the_process_is_gone_and_once() -> None:
             if orders[-1] == ["dying", "gone"]:
                 break
         assert ["dying", "gone"] in orders
+
+    run(test)
+
+
+def test_it_is_known_however_long_the_process_takes_to_go() -> None:
+    threaded = HOLDER.replace("print(", "threading.Thread(target=input).start(); print(")
+
+    async def test(node: Node) -> None:
+        key = WorkerKey("0", "a", 0)
+        async with holder(node, key, threaded) as process:
+            with held_back(process.pid):
+                process.kill()
+                await node.until(lambda: bool(node.facts))
+                assert node.facts == [("dying", key, -signal.SIGKILL)]
+            await node.until(lambda: len(node.facts) >= 2)
+        assert node.facts == [("dying", key, -signal.SIGKILL), ("gone", key, 0)]
 
     run(test)
 

@@ -1,0 +1,36 @@
+"""A traced thread: its process has died and is not gone until its tracer has waited for it.
+
+That is what a worker with much memory looks like to its agent, for as long as a test wants.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SEIZE = 0x4206
+WALL = 0x4000_0000
+"""Of ptrace(2) and waitpid(2)."""
+
+
+@contextmanager
+def held_back(pid: int) -> Iterator[None]:
+    """In the block the process may die, and it is not gone before the block's end.
+
+    It needs a second thread, and this thread must be one that may trace it.
+    """
+    tid = next(
+        int(path.name) for path in Path(f"/proc/{pid}/task").iterdir() if path.name != f"{pid}"
+    )
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.ptrace(ctypes.c_long(SEIZE), ctypes.c_long(tid), None, None) != 0:
+        pytest.skip(f"this system lets no test trace: {os.strerror(ctypes.get_errno())}")
+    try:
+        yield
+    finally:
+        os.waitpid(tid, WALL)

@@ -84,7 +84,7 @@ def replace_process(words: list[str]) -> None:
         OSError: the system's refusal; else this does not return.
     """
     argv = (ctypes.c_char_p * (len(words) + 1))(*map(os.fsencode, words), None)
-    _libc().execv(argv[0], argv)
+    libc().execv(argv[0], argv)
     code = ctypes.get_errno()
     raise OSError(code, os.strerror(code), words[0])
 

@@ -5,7 +5,7 @@
 | life     | replica, incarnation, restart: a replica group is started                        |
 | worker   | incarnation, rank, pid: one of its workers runs                                  |
 | raised   | incarnation, rank, type, message, traceback: its script has raised               |
-| exited   | incarnation, rank, pid, status, reason: its death; again once it is gone       |
+| exited   | incarnation, rank, pid, status, reason; a death again once the process is gone   |
 | stopping | incarnation, asked: the agent asks it to stop, or signals it                     |
 | lost     | incarnation, reason, killed: the agent has reported its loss                     |
 | finished | incarnation: all of its workers have ended well                                  |

@@ -9,16 +9,20 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
 from ftrun.doctor.findings import Finding, ok, problem, warning
+from ftrun.life_lock import OWNER_DIED, LifeLocks
 
 PYTHON_MIN = (3, 10)
 TORCH_MIN = (2, 9)
 KERNEL_MIN = (5, 4)
 """The first one with ``pidfd_open`` and ``waitid(P_PIDFD)``."""
 OOM_SCORE_HIGH = 500
+HOLD_TIMEOUT_S = 8.0
+_HOLD = "import sys; from ftrun import life_lock; life_lock.hold(sys.argv[1])"
 
 
 def versions() -> list[Finding]:
@@ -33,11 +37,15 @@ def versions() -> list[Finding]:
 
 
 def kernel_features() -> list[Finding]:
-    """Process descriptors, and how willingly the kernel kills this process for want of memory."""
+    """Process descriptors, early notice of deaths, and whom the kernel kills for want of memory."""
     score = 0
     with contextlib.suppress(OSError, ValueError):
         score = int(Path("/proc/self/oom_score_adj").read_text())
-    return [judge_pidfd(_has_pidfd()), judge_oom(score, _overcommit())]
+    return [
+        judge_pidfd(_has_pidfd()),
+        judge_life_lock(_hindrance()),
+        judge_oom(score, _overcommit()),
+    ]
 
 
 def judge_python(version: tuple[int, ...]) -> Finding:
@@ -83,6 +91,18 @@ def judge_pidfd(can_open: bool) -> Finding:
     )
 
 
+def judge_life_lock(hindrance: str) -> Finding:
+    """Whether a worker's death is known before its memory is taken down; ``hindrance``: why not."""
+    if not hindrance:
+        return ok("deaths", "known at once, whatever memory a worker holds")
+    return warning(
+        "deaths",
+        f"known only when the kernel has taken down the worker's memory: {hindrance}",
+        "Jobs run, and survivors wait longer the more memory it held. Use Linux with glibc, and let "
+        "the container's profile permit memfd_create and /proc/PID/fd.",
+    )
+
+
 def judge_oom(score: int, overcommit: str) -> Finding:
     """Whether the kernel would kill the launcher before anything else."""
     text = f"oom_score_adj {score}, overcommit_memory {overcommit}"
@@ -114,6 +134,24 @@ def _has_pidfd() -> bool:
     except (OSError, AttributeError):
         return False
     return True
+
+
+def _hindrance() -> str:
+    """Let a process take a life lock and end; "": its end has shown."""
+    try:
+        locks = LifeLocks()
+    except OSError as error:
+        return str(error)
+    lock, command = locks.lock(0), [sys.executable, "-c", _HOLD, locks.place(0)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=HOLD_TIMEOUT_S, check=False
+        )
+        if lock.read() & OWNER_DIED:
+            return ""
+        return (done.stderr.strip().splitlines() or ["the kernel does not show it"])[-1]
+    finally:
+        locks.close()
 
 
 def _overcommit() -> str:

@@ -21,6 +21,19 @@ GIB = 1 << 30
 CARD = Gpu(0, "Card 9000", "GPU-00", 80 * GIB, GIB, ecc_errors=0)
 
 
+def test_what_keeps_a_death_from_being_known_at_once_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = {finding.check: finding for finding in system.kernel_features()}
+    assert found["deaths"].verdict is OK
+    monkeypatch.setattr(system, "_HOLD", "raise OSError('no robust mutexes')")
+    found = {finding.check: finding for finding in system.kernel_features()}
+    assert found["deaths"].text.endswith("memory: OSError: no robust mutexes")
+    monkeypatch.setattr("platform.machine", lambda: "vax")
+    found = {finding.check: finding for finding in system.kernel_features()}
+    assert "futex on vax is not known" in found["deaths"].text
+
+
 @pytest.mark.parametrize(
     ("finding", "verdict"),
     [
@@ -36,6 +49,8 @@ CARD = Gpu(0, "Card 9000", "GPU-00", 80 * GIB, GIB, ecc_errors=0)
         (system.judge_kernel("Linux", "6.18.44-cloud", "glibc 2.36"), OK),
         (system.judge_pidfd(False), PROBLEM),
         (system.judge_pidfd(True), OK),
+        (system.judge_life_lock(""), OK),
+        (system.judge_life_lock("no such file"), WARNING),
         (system.judge_oom(0, "0"), OK),
         (system.judge_oom(900, "0"), WARNING),
         (system.judge_oom(0, "2"), WARNING),

@@ -98,8 +98,8 @@ def judge_life_lock(hindrance: str) -> Finding:
     return warning(
         "deaths",
         f"known only when the kernel has taken down the worker's memory: {hindrance}",
-        "Jobs run, and survivors wait longer the more memory it held. Use Linux with glibc, and let "
-        "the container's profile permit memfd_create and /proc/PID/fd.",
+        "Jobs run, and survivors wait longer the more memory it held. Use Linux with glibc, and "
+        "let the container's profile permit memfd_create and /proc/PID/fd.",
     )
 
 

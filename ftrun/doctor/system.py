@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ftrun.doctor.findings import Finding, ok, problem, warning
 from ftrun.life_lock import OWNER_DIED, LifeLocks
+from ftrun.own_process import CLEAN_PATH
 
 PYTHON_MIN = (3, 10)
 TORCH_MIN = (2, 9)
@@ -142,7 +143,7 @@ def _hindrance() -> str:
         locks = LifeLocks()
     except OSError as error:
         return str(error)
-    lock, command = locks.lock(0), [sys.executable, "-c", _HOLD, locks.place(0)]
+    lock, command = locks.lock(0), [sys.executable, "-c", CLEAN_PATH + _HOLD, locks.place(0)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=HOLD_TIMEOUT_S, check=False

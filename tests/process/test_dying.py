@@ -17,8 +17,9 @@ from tests.tracing import held_back
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_the_others_go_on_before_it_is_gone(tmp_path: Path) -> None:
-    with Job(tmp_path, SCRIPT, "--replicas", "2", "--device", "cpu") as job:
+@pytest.mark.parametrize("start", ["fork", "exec"])
+def test_the_others_go_on_before_it_is_gone(tmp_path: Path, start: str) -> None:
+    with Job(tmp_path, SCRIPT, "--replicas", "2", "--device", "cpu", "--start", start) as job:
         job.expect(r"^\[[01]\.0\] step 5$", 2)
         victim = job.worker(1)
         with held_back(victim):

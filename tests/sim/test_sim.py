@@ -117,7 +117,7 @@ def test_scripts_that_come_to_their_end_and_wait_for_each_other() -> None:
 
 
 def test_workers_whose_memory_is_taken_down_long_after_their_deaths() -> None:
-    outcomes = [outcome_of(seed) for seed in range(DYING_FROM, DYING_FROM + 150)]
+    outcomes = [outcome_of(seed) for seed in range(DYING_FROM, DYING_FROM + 60)]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 

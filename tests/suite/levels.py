@@ -26,6 +26,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     ),
     "process/test_apart.py": ("test_groups_that_train_apart_are_said_to_while_they_do",),
     "process/test_data.py": ("test_an_unmodified_script_trains_each_sample_once",),
+    "process/test_dying.py": ("test_the_others_go_on_before_it_is_gone[fork]",),
     "process/test_elastic.py": (
         "test_the_same_program_has_the_same_results",
         "test_ftrun_elastic_is_loaded_only_when_it_is_used",

@@ -21,6 +21,7 @@ from ftrun.core.ids import WorkerKey
 from ftrun.life_lock import LOCKS_MAX, OWNER_DIED, RELEASED, LifeLock, LifeLocks
 
 JOIN_S = 1.0
+THREAD_NAME = "ftrun death watch"
 
 Dying = Callable[[WorkerKey, int], None]
 """A worker, and its status: the exit code or minus the signal, never 0."""
@@ -62,10 +63,10 @@ class DeathWatch:
         watched = self._watched.get(key)
         if watched is not None:
             wait = (key, pid, watched.lock)
-            watched.thread = threading.Thread(
-                target=self._wait, args=wait, name="ftrun death watch", daemon=True
-            )
-            watched.thread.start()
+            thread = threading.Thread(target=self._wait, args=wait, name=THREAD_NAME, daemon=True)
+            with contextlib.suppress(RuntimeError):  # the node's limit of threads is reached
+                thread.start()
+                watched.thread = thread
 
     def forget(self, key: WorkerKey) -> None:
         """The worker's end is known, or it was never started."""

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from ftrun import clock
 from ftrun.agent.status_line import Bar, LineFacts, amount
 from ftrun.agent.watch import WorkerStarted
-from ftrun.core.agent.events import Event, Instruction, NoManagerMade, WorkerExited, WorkerSent
+from ftrun.core.agent.events import (
+    Event,
+    Instruction,
+    NoManagerMade,
+    WorkerDying,
+    WorkerExited,
+    WorkerSent,
+)
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import HealProgress, JobGlance, Progress, Report
 
@@ -55,7 +62,7 @@ class JobView:
                     self._replicas[key.replica_id] = _Replica(key.incarnation)
             case WorkerSent(key, message):
                 self._note_message(key, message)
-            case WorkerExited(incarnation):
+            case WorkerDying(WorkerExited(incarnation)) | WorkerExited(incarnation):
                 gone = [x for x, one in self._replicas.items() if one.incarnation == incarnation]
                 for replica_id in gone:
                     del self._replicas[replica_id]

@@ -55,17 +55,21 @@ class MemoryWatch:
         self._counters = _counters(proc or Path(f"/proc/{pid}"), root, vmstat)
 
     def verdict(self) -> str:
-        """After a SIGKILL that ftrun did not send: how it is known to be the kernel's; or ""."""
+        """After a SIGKILL that ftrun did not send: how it is known to be the kernel's; or "".
+
+        Peers wait for it, so the log is read only if a counter has risen, or where there is none.
+        """
+        risen = [(x, now) for x in self._counters if (now := x.now()) > x.value]
+        if self._counters and not risen:
+            return ""
         line = _kernel_line(self._kernel_log, self._pid)
         if line:
             return f"the kernel's log: {line}"
-        for counter in self._counters:
-            now = counter.now()
-            if now > counter.value:
-                return (
-                    f"the kernel's count of out-of-memory kills rose from {counter.value} to {now} "
-                    f"while it ran ({counter.path}, {counter.key})"
-                )
+        for counter, now in risen:
+            return (
+                f"the kernel's count of out-of-memory kills rose from {counter.value} to {now} "
+                f"while it ran ({counter.path}, {counter.key})"
+            )
         return ""
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from ftrun import life_lock
 from ftrun.agent import death_watch
-from ftrun.agent.death_watch import DeathWatch
+from ftrun.agent.death_watch import THREAD_NAME, DeathWatch
 from ftrun.core.ids import WorkerKey
 from tests.tracing import held_back
 
@@ -94,7 +94,7 @@ def run(test: Callable[[Node], Awaitable[None]]) -> None:
 
     asyncio.run(whole())
     names = [thread.name for thread in threading.enumerate()]
-    assert "ftrun death watch" not in names, "a closed watch leaves no thread"
+    assert THREAD_NAME not in names, "a closed watch leaves no thread"
 
 
 def test_a_death_is_known_before_the_process_is_gone_and_once() -> None:
@@ -135,6 +135,34 @@ def test_it_is_known_however_long_the_process_takes_to_go() -> None:
     run(test)
 
 
+def test_what_it_has_sent_before_is_read_first() -> None:
+    """It may have said goodbye. The loop is busy here until the thread has seen the death."""
+    program = HOLDER + "print('goodbye', flush=True); os._exit(3)"
+
+    async def test(node: Node) -> None:
+        key = WorkerKey("0", "a", 0)
+        loop = asyncio.get_running_loop()
+        async with holder(node, key, program) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            pipe = process.stdout.fileno()
+
+            def heard() -> None:
+                loop.remove_reader(pipe)
+                node.facts.append(("goodbye", key, 0))
+
+            loop.add_reader(pipe, heard)
+            process.stdin.write(b"end\n")
+            process.stdin.flush()
+            (thread,) = [x for x in threading.enumerate() if x.name == THREAD_NAME]
+            thread.join(TIMEOUT_S)
+            await node.until(lambda: ("dying", key, 3) in node.facts)
+        facts = [fact for fact, *_ in node.facts]
+        assert facts.index("goodbye") < facts.index("dying")
+
+    run(test)
+
+
 def test_an_exec_and_a_good_end_are_no_deaths() -> None:
     cat = HOLDER + "os.execv('/bin/cat', ['cat'])"
     well = HOLDER + "os._exit(0)"
@@ -165,12 +193,27 @@ def test_a_forgotten_worker_is_told_no_more_and_its_lock_is_used_again(
             process.kill()
             await node.until(lambda: bool(node.facts))
         assert node.facts == [("gone", first, 0)]
-        ended = [x for x in threading.enumerate() if x.name == "ftrun death watch"]
+        ended = [x for x in threading.enumerate() if x.name == THREAD_NAME]
         for thread in ended:
             await asyncio.to_thread(thread.join, TIMEOUT_S)
         assert node.watch.place(second)
         async with holder(node, WorkerKey("0", "c", 0), "print('held', flush=True)"):
             pass
+
+    run(test)
+
+
+def test_without_room_for_a_thread_the_pidfd_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def test(node: Node) -> None:
+        key = WorkerKey("0", "a", 0)
+        with monkeypatch.context() as limited:
+            limited.setattr(threading.Thread, "start", refused)
+            assert node.watch.place(key)
+            node.watch.watch(key, os.getpid())
+        node.watch.forget(key)
 
     run(test)
 

@@ -65,6 +65,17 @@ def test_the_kernels_log_names_the_process(tmp_path: Path) -> None:
     assert watch.verdict().startswith("the kernel's log: Memory cgroup out of memory: Killed")
 
 
+def test_the_log_is_not_read_while_the_counts_stand(tmp_path: Path) -> None:
+    """Peers wait for the verdict, and the log may have thousands of records."""
+    machine = Machine(tmp_path, "0::/jobs/a\n")
+    machine.counts("jobs/a/memory.events", 4)
+    watch = machine.watch()
+    machine.log.write_text("3,1,9,-;Out of memory: Killed process 812 (an earlier one)\n")
+    assert watch.verdict() == ""
+    machine.counts("jobs/a/memory.events", 5)
+    assert watch.verdict().startswith("the kernel's log: Out of memory")
+
+
 def test_files_that_are_missing_or_odd_tell_nothing(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "nonsense\n0::/gone\n")
     machine.vmstat.write_text("oom_kill many\n")

@@ -377,7 +377,7 @@ class Supervisor:
     def _worker_dying(self, end: WorkerExited) -> None:
         """Tell a death at once; any other end is looked at when the process is gone."""
         slot = self._slots.of_incarnation(end.incarnation)
-        if slot is None or end.group_rank not in slot.living:
+        if slot is None or end.group_rank not in slot.alive:
             return
         if not (slot.is_failing or _is_failure(slot, end)):
             return
@@ -389,16 +389,14 @@ class Supervisor:
         slot = self._slots.of_incarnation(event.incarnation)
         if slot is None or event.group_rank not in slot.alive:
             return
-        was_dying = event.group_rank in slot.dying
         slot.alive.discard(event.group_rank)
         self._slots.note(self._out.now, slot, f"worker {event.group_rank} exited {event.status}")
-        if not was_dying:
-            self._worker_ended(slot, event)
+        self._worker_ended(slot, event)
         if not slot.alive:
             self._group_ended(slot)
 
     def _worker_ended(self, slot: SlotState, end: WorkerExited) -> None:
-        """Judge a worker's end, once; its process may not be gone yet."""
+        """Judge a worker's end. A death that was told before changes nothing more."""
         slot.hang_watch.gone(end.group_rank)
         slot.loop_watch.gone(end.group_rank)
         slot.script_timers.gone(end.group_rank)

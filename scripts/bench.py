@@ -54,18 +54,26 @@ def _peers_are_there() -> None:
 @app.command()
 def recovery(
     replicas: int = 3,
-    kills: int = 6,
-    rounds: int = 2,
+    kills: int = 8,
+    rounds: int = 1,
     seed: int = 1,
     memory: str = "0.05,4,6",
     peers: str = "ftrun,torchft",
+    write_docs: bool = False,
 ) -> None:
     """SIGKILL of a random worker: survivors' stall, steps lost, time to rejoin.
 
-    ``--memory``: GB that each worker holds; a job for each size, round and peer.
+    ``--memory``: GB that each worker holds; a job for each size, round and peer. ``--write-docs``:
+    and ``report``.
     """
     sizes = [float(size) for size in memory.split(",")]
-    _show(recovery_bench.measure(replicas, kills, rounds, seed, sizes, peers.split(",")))
+    try:
+        result = recovery_bench.measure(replicas, kills, rounds, seed, sizes, peers.split(","))
+    except MemoryError as error:
+        raise typer.BadParameter(f"{error}. Give smaller sizes.", param_hint="--memory") from error
+    _show(result)
+    if write_docs:
+        report()
 
 
 @app.command()

@@ -64,7 +64,7 @@ def measure(
     """
     wanted, there = replicas * max(sizes) + SPARE_GB, psutil.virtual_memory().available / GB
     if wanted > there:
-        raise MemoryError(f"--memory needs {wanted:.0f} GB, and {there:.0f} GB are available")
+        raise MemoryError(f"the workers need {wanted:.0f} GB, and {there:.0f} GB are available")
     rng = random.Random(seed)
     found: dict[float, Kills] = {size: {peer: [] for peer in peers} for size in sizes}
     frozen: dict[str, list[float]] = {peer: [] for peer in peers}

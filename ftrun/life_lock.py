@@ -22,6 +22,7 @@ Not here: who waits (agent/death_watch.py), what an end means (core/agent/superv
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import platform
@@ -81,7 +82,11 @@ class LifeLock:
         return self._word.value
 
     def wait_while(self, word: int) -> None:
-        """Wait until the word may be another one; returns at once if it is."""
+        """Wait until the word may be another one; returns at once if it is.
+
+        Raises:
+            OSError: this system refuses to wait.
+        """
         _futex(self._at, _FUTEX_WAIT, word)
 
     def release(self) -> None:
@@ -136,11 +141,13 @@ def _map_for_ever(fd: int) -> int:
 
 
 def _futex(at: int, operation: int, value: int) -> None:
-    # A signal, or another word than ``value``, ends a wait early: callers look again.
     long = ctypes.c_long
-    linux.libc().syscall(
+    result = linux.libc().syscall(
         long(_futex_number()), ctypes.c_void_p(at), long(operation), long(value), None, None, None
     )
+    # A signal, or another word than ``value``, ends a wait early: callers look again.
+    if result < 0 and (code := ctypes.get_errno()) not in (errno.EAGAIN, errno.EINTR):
+        _check(code)
 
 
 def _futex_number() -> int:

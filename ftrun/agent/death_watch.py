@@ -101,13 +101,14 @@ class DeathWatch:
 
     def _wait(self, key: WorkerKey, pid: int, lock: LifeLock) -> None:
         """The thread: wait until the worker dies, or is forgotten."""
-        while (word := lock.read()) != RELEASED:
-            status = linux.status_of_dying(pid) if word & OWNER_DIED else None
-            if status:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+        # The system refuses to wait, or the loop is closed and nobody asks any more.
+        with contextlib.suppress(OSError, RuntimeError):
+            while (word := lock.read()) != RELEASED:
+                status = linux.status_of_dying(pid) if word & OWNER_DIED else None
+                if status:
                     self._loop.call_soon_threadsafe(self._read_on, key, status, 2)
-                return
-            lock.wait_while(word)
+                    return
+                lock.wait_while(word)
 
     def _read_on(self, key: WorkerKey, status: int, rounds: int) -> None:
         """Handle first what the worker has sent before its end: it may have said goodbye.

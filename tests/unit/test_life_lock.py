@@ -190,6 +190,11 @@ def test_what_cannot_be_had_is_an_error_of_the_system(
 ) -> None:
     with pytest.raises(OSError, match="No such file"):
         life_lock.hold(f"/proc/{os.getpid()}/fd/987654:0")
+    lock = locks.lock(0)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(life_lock, "_FUTEX_WAIT", 99)
+        with pytest.raises(OSError, match="not implemented"):
+            lock.wait_while(0)
     monkeypatch.setattr("platform.machine", lambda: "vax")
     with pytest.raises(OSError, match="vax is not known"):
         LifeLocks()

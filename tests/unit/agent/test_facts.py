@@ -5,6 +5,8 @@ from __future__ import annotations
 from ftrun.agent.facts import record_of
 from ftrun.agent.watch import WorkerStarted
 from ftrun.core.agent.events import (
+    Event,
+    Instruction,
     SendToLighthouse,
     SignalReplica,
     StartReplica,
@@ -18,7 +20,7 @@ from ftrun.launching.story import Story
 
 def test_who_died_first_is_known_though_the_rest_was_killed_before_it_was_gone() -> None:
     dead, killed = WorkerExited("a", 1, 101, -11), WorkerExited("a", 0, 100, -9)
-    facts = [
+    facts: list[Event | Instruction | WorkerStarted] = [
         StartReplica("0", "a", 0),
         *(WorkerStarted(WorkerKey("0", "a", rank), 100 + rank) for rank in (0, 1)),
         WorkerDying(dead),

@@ -19,10 +19,9 @@ Everything else is a JSON object whose only key names its kind::
     {"tuple": [...]} {"Size": [...]}
     {"set": [...]} {"frozenset": [...]}               of plain values, in one order everywhere
     {"deque": [[...], 10]}                            its items and maxlen
-    {"timedelta": [0, 5, 0]}                          days, seconds, microseconds
-    {"int": "-0x1f"} {"float": "7ff8000000000000"}    numbers that JSON cannot hold
-    {"complex": "...16 bytes as hex"}
-    {"dtype": "float32"} {"device": "cuda:0"} {"scalar": ["<f4", "0000803f"]}
+    {"slice": [0, null, 2]}
+    {"SimpleNamespace": {"map": {...}}}               and "Namespace", argparse's
+    {"int": "-0x1f"} {"path": ["PosixPath", "/a"]}    and other plain values (plain_values.py)
     {"enum": ["module:Class", "MEMBER"]}              of the script's classes (script_classes.py)
     {"namedtuple": ["module:Class", {"field": 1}]}    and "dataclass"
     {"leaf": 3}                  the fourth of the leaves
@@ -31,19 +30,19 @@ Everything else is a JSON object whose only key names its kind::
 from __future__ import annotations
 
 import json
-import math
 import struct
+from argparse import Namespace
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 
 from ftrun.checkpoint import script_classes
-from ftrun.checkpoint.leaves import DTYPES, Leaf, LeafSpec, leaf_of, numpy_dtype, restore
+from ftrun.checkpoint.leaves import Leaf, LeafSpec, leaf_of, restore
+from ftrun.checkpoint.plain_values import read_plain, write_plain
 from ftrun.errors import ProtocolError, UserError
 
 Tree: TypeAlias = Any
@@ -51,8 +50,7 @@ Json: TypeAlias = Any
 
 DEPTH_MAX = 64
 LEAVES_MAX = 1_000_000
-INT_TEXT_MAX = 1 << 20
-JSON_INT_BITS = 63
+NAMESPACES: dict[str, type] = {kind.__name__: kind for kind in (SimpleNamespace, Namespace)}
 FACTORIES: dict[str, type] = {
     kind.__name__: kind
     for kind in (
@@ -139,9 +137,9 @@ class _Packer:
             )
         if value is None or type(value) in (bool, str):
             return value
-        write = _PLAIN.get(type(value))
-        if write is not None:
-            return write(value)
+        written = write_plain(value)
+        if written is not None:
+            return written
         if type(value) in (dict, OrderedDict, Counter, defaultdict):
             return self._mapping(value, path, depth)
         if type(value) in (list, tuple, torch.Size):
@@ -152,8 +150,10 @@ class _Packer:
         if type(value) is deque:
             items = [self.node(v, path, f"[{i}]", depth + 1) for i, v in enumerate(value)]
             return {"deque": [items, value.maxlen]}
-        if isinstance(value, np.generic):
-            return _write_scalar(value, path)
+        if type(value) is slice:
+            return {"slice": self.node([value.start, value.stop, value.step], path, "", depth)}
+        if type(value) in NAMESPACES.values():
+            return {type(value).__name__: self._mapping({**vars(value)}, path, depth)}
         return self._leaf(value, parent, name, depth)
 
     def _mapping(self, value: dict[Any, Any], path: str, depth: int) -> Json:
@@ -250,31 +250,6 @@ def _refusal(value: object, path: str, why: str = "") -> UserError:
     )
 
 
-def _write_int(value: int) -> Json:
-    # Python refuses to read decimal integers beyond 4300 digits, hexadecimal ones never.
-    return value if value.bit_length() <= JSON_INT_BITS else {"int": hex(value)}
-
-
-def _write_float(value: float) -> Json:
-    return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
-
-
-def _write_scalar(value: np.generic, path: str) -> Json:
-    if value.dtype.kind not in "biufcmMSU":
-        raise _refusal(value, path)
-    return {"scalar": [value.dtype.str, value.tobytes().hex()]}
-
-
-_PLAIN: dict[type, Callable[[Any], Json]] = {
-    int: _write_int,
-    float: _write_float,
-    torch.dtype: lambda value: {"dtype": str(value).removeprefix("torch.")},
-    torch.device: lambda value: {"device": str(value)},
-    complex: lambda value: {"complex": struct.pack(">dd", value.real, value.imag).hex()},
-    timedelta: lambda value: {"timedelta": [value.days, value.seconds, value.microseconds]},
-}
-
-
 # ---------------------------------------------------------------- putting together
 
 
@@ -314,11 +289,17 @@ class _Unpacker:
             written_items, most = body
             items = tuple(self.node(item, depth + 1) for item in written_items)
             return deque(items, None if most is None else _natural(most))
+        if kind == "slice":
+            return slice(*[self.node(item, depth + 1) for item in body])
+        if kind in NAMESPACES:
+            made = NAMESPACES[kind]()
+            vars(made).update(self.node(body, depth + 1))
+            return made
         if kind in script_classes.KINDS:
             return self._of_script(kind, body, depth)
         if kind == "leaf":
             return self.values[_natural(body)]
-        return _READ[kind](body)
+        return read_plain(kind, body)
 
     def _items(self, kind: str, body: Json, depth: int) -> Iterator[tuple[Any, Tree]]:
         if kind == "map":
@@ -360,44 +341,3 @@ def _natural(value: Json) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not an index")
     return value
-
-
-def _read_int(text: str) -> int:
-    if len(text) > INT_TEXT_MAX:
-        raise ValueError("an integer too long")
-    return int(text, 16)
-
-
-def _read_float(text: str) -> float:
-    value: float = struct.unpack(">d", bytes.fromhex(text))[0]
-    return value
-
-
-def _read_complex(text: str) -> complex:
-    return complex(*struct.unpack(">dd", bytes.fromhex(text)))
-
-
-def _read_timedelta(body: list[int]) -> timedelta:
-    days, seconds, microseconds = body
-    return timedelta(days, seconds, microseconds)
-
-
-def _read_dtype(name: str) -> torch.dtype:
-    return DTYPES[name]
-
-
-def _read_scalar(body: list[str]) -> np.generic:
-    dtype, data = body
-    value: np.generic = np.frombuffer(bytes.fromhex(data), dtype=numpy_dtype(dtype))[0]
-    return value
-
-
-_READ: dict[str, Callable[[Any], Any]] = {
-    "int": _read_int,
-    "float": _read_float,
-    "dtype": _read_dtype,
-    "device": torch.device,
-    "scalar": _read_scalar,
-    "complex": _read_complex,
-    "timedelta": _read_timedelta,
-}

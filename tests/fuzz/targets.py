@@ -14,10 +14,15 @@ import tempfile
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import torch
 
@@ -58,6 +63,14 @@ TREE = {
     "raw": b"bytes",
     "own": [ExitCode.BUG, EXIT_REASONS[ExitCode.BUG], StateId(3, "ab")],
     "seen": defaultdict(list, {"a": [1]}),
+    "best": [Path("a/b"), UUID(int=7), Decimal("1.5"), Fraction(1, 3), range(3), slice(1, None)],
+    "times": [
+        datetime(2026, 1, 2, tzinfo=timezone.utc),
+        date(2026, 1, 2),
+        time(3, 4),
+        timedelta(5),
+    ],
+    "args": SimpleNamespace(lr=0.1, out=Path("out")),
 }
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import struct
+from argparse import Namespace
 from collections import Counter, OrderedDict
+from datetime import timedelta, timezone
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,7 @@ DTYPES = [
     torch.float8_e4m3fn,
 ]
 
+zones = st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone)
 keys = st.one_of(
     st.text(max_size=5),
     st.integers(),
@@ -43,6 +47,17 @@ plain = st.one_of(
     st.sampled_from(DTYPES),
     st.sampled_from([torch.device("cpu"), torch.device("cuda:1"), torch.device("meta")]),
     st.lists(st.integers(0, 9), max_size=3).map(torch.Size),
+    st.text(max_size=9).map(PurePosixPath),
+    st.timedeltas(),
+    st.dates(),
+    st.datetimes(timezones=st.none() | zones, allow_imaginary=True),
+    st.times(timezones=st.none() | zones),
+    zones,
+    st.decimals(allow_nan=False),
+    st.fractions(),
+    st.uuids(),
+    st.builds(range, st.integers(), st.integers(), st.integers(min_value=1)),
+    st.slices(9),
 )
 
 
@@ -92,6 +107,7 @@ trees = st.recursive(
         st.dictionaries(keys, inner, max_size=3),
         st.dictionaries(st.text(max_size=3), inner, max_size=3).map(OrderedDict),
         st.dictionaries(st.integers(), st.integers(0, 3), max_size=3).map(Counter),
+        st.dictionaries(st.text(max_size=3), inner, max_size=2).map(lambda d: Namespace(**d)),
     ),
     max_leaves=12,
 )
@@ -108,6 +124,8 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         pairs = zip(a.items(), b.items(), strict=False)
         return len(a) == len(b) and all(same(k, m) and same(v, w) for (k, v), (m, w) in pairs)
+    if isinstance(a, Namespace):
+        return same(vars(a), vars(b))
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(same(v, w) for v, w in zip(a, b, strict=True))
     if isinstance(a, float):

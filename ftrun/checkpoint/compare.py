@@ -1,4 +1,7 @@
-"""Compares the tensors of two state trees, key by key, before any weight is touched.
+"""Compares the tensors of two state trees, key by key, to explain why one was not loaded.
+
+A state may change its form while it trains, and what its load function makes of that is the
+script's to decide.
 
 Trees of equal replicas may differ in tensors that are not made yet: a fresh optimizer has no
 moments. So a tensor that only one side has is a difference only if the other side has tensors under
@@ -10,7 +13,6 @@ master copy of a weight at once, and its moments at the first step.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import TypeAlias
 
 from ftrun.checkpoint.format import Tree, pack
@@ -27,23 +29,18 @@ _OF_AN_OPTIMIZER = re.compile(r"(?:^|\.)state(?:\[\d+\]|\..+)$")
 
 
 class ShapeMismatch(UserError):
-    """Two replicas hold models of different shapes; the text names the keys."""
+    """A state of other shapes was not taken by the script; the text names the keys."""
 
 
 def describe(tree: Tree) -> Shapes:
     """The shapes and dtypes of all tensors and arrays of ``tree``, by key."""
-    return shapes_of(leaf.spec for leaf in pack(tree).leaves)
-
-
-def shapes_of(specs: Iterable[LeafSpec]) -> Shapes:
-    """As ``describe``, from leaf specs."""
     shapes: Shapes = {}
-    for spec in specs:
-        shapes.setdefault(spec.parent, {})[spec.name] = spec
+    for leaf in pack(tree).leaves:
+        shapes.setdefault(leaf.spec.parent, {})[leaf.spec.name] = leaf.spec
     return shapes
 
 
-def compare(mine: Shapes, theirs: Shapes, there: str = "at the donor") -> list[str]:
+def compare(mine: Shapes, theirs: Shapes, there: str) -> list[str]:
     """One line per key that differs: ``model.fc.weight: 128x64 here, 256x64 at the donor``.
 
     ``there``: where ``theirs`` is.
@@ -62,17 +59,11 @@ def compare(mine: Shapes, theirs: Shapes, there: str = "at the donor") -> list[s
     return lines
 
 
-def require_alike(mine: Shapes, theirs: Shapes, donor: str) -> None:
-    """Raise ShapeMismatch, naming the keys, unless the shapes agree."""
-    lines = compare(mine, theirs)
-    if not lines:
-        return
+def differences(mine: Tree, theirs: Tree, there: str) -> str:
+    """The first lines of ``compare`` as one text; "": nothing differs."""
+    lines = compare(describe(mine), describe(theirs), there)
     more = f"; and {len(lines) - NAMED_MAX} more" if len(lines) > NAMED_MAX else ""
-    raise ShapeMismatch(
-        f"this replica cannot heal from {donor}: their state differs in shape: "
-        f"{'; '.join(lines[:NAMED_MAX])}{more}. Nothing was applied. All replicas must build the "
-        "same model and optimizer"
-    )
+    return f"{'; '.join(lines[:NAMED_MAX])}{more}"
 
 
 def _difference(own: LeafSpec | None, other: LeafSpec | None, there: str) -> str:

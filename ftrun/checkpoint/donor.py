@@ -39,12 +39,16 @@ SOCKET_TIMEOUT = struct.pack("@ll", 1, 0)
 
 
 class DonorRefused(PeerError):
-    """The donor answered and refused the request. ``ask_again``: it may accept it later."""
+    """The donor answered and refused the request.
+
+    ``ask_again``: it may accept it later. ``cannot_serve``: its state cannot be served; ``text``
+    says why.
+    """
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"HTTP {status}: {text}")
         self.status, self.text = status, text
-        self.ask_again = status == 409
+        self.ask_again, self.cannot_serve = status == 409, status == 500
 
 
 @dataclass(frozen=True, slots=True)

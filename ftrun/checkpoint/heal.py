@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ftrun import clock
-from ftrun.checkpoint.compare import require_alike, shapes_of
 from ftrun.checkpoint.destination import Arrivals, Destination, Overwrite, Overwritten
 from ftrun.checkpoint.donor import DonorLink, DonorRefused
 from ftrun.checkpoint.format import Tree, pack, unpack
@@ -40,6 +39,10 @@ DONE_GRACE_S = 0.05
 NAMED_MAX = 5
 
 _log = logging.getLogger(__name__)
+
+
+class NoneServes(PeerError):
+    """All donors have answered that they cannot serve their state; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,7 @@ def fetch(
         tag: of the quorum's attempt and step; a donor that has not reached it is asked again.
         token: the job's. It is not sent; requests prove that the receiver knows it.
         timeout_s: of the whole fetch.
-        mine: this process's own tree. Its shapes are compared before any leaf is read. It gives the
-            meshes of DTensors and the devices of tensors.
+        mine: this process's own tree, for the meshes of DTensors and the devices of tensors.
         cancel: when set, the fetch ends with PeerError.
         expected: the state id that the quorum names; a donor with another is left out.
         overwrite: read into the memory of ``mine``'s tensors where they fit, on these terms.
@@ -92,7 +94,8 @@ def fetch(
             connections use TLS. Default: none does.
 
     Raises:
-        ShapeMismatch: the donors' tensors have other shapes than ``mine``; names the keys.
+        UserError: a DTensor is sharded in another way than that of ``mine``; names its key.
+        NoneServes: each donor has answered that it cannot serve its state.
         PeerError: no donor could deliver before the deadline. Nothing was applied. Its cause is the
             answer of a donor that refused for good, if one did.
     """
@@ -103,6 +106,7 @@ def fetch(
     order.mine = pack(mine).leaves if mine is not None else None
     started, why_not, remaining = clock.now(), dict[str, str](), list(donors)
     refused: DonorRefused | None = None
+    cannot = dict[str, str]()
     while remaining:
         transfer = _Transfer(order)
         transfer.run(remaining)
@@ -112,7 +116,10 @@ def fetch(
         if transfer.refusal:
             raise transfer.refusal
         refused = transfer.refused or refused
+        cannot |= transfer.cannot
         remaining = list(transfer.left_out) if not order.over() else []
+    if donors and cannot.keys() >= set(donors):
+        raise NoneServes("; ".join(dict.fromkeys(cannot.values())))
     raise PeerError(_failure(order, donors, why_not)) from refused
 
 
@@ -159,6 +166,7 @@ class _Transfer:
         self.left_out: dict[str, str] = {}
         self.refusal: FtrunError | None = None
         self.refused: DonorRefused | None = None
+        self.cannot: dict[str, str] = {}
         self._order = order
         self._destination: Destination | None = None
         self._delivered: set[str] = set()
@@ -246,6 +254,8 @@ class _Transfer:
             self.lost[address] = str(why) or type(why).__name__
             if isinstance(why, DonorRefused) and not why.ask_again:
                 self.refused = why
+                if why.cannot_serve:
+                    self.cannot[address] = why.text
             _log.debug("donor %s is out: %s", address, why)
         except FtrunError as why:
             self.refusal = why
@@ -306,9 +316,6 @@ class _Transfer:
             raise ProtocolError(f"asked for the state of {order.tag}, got that of {header.tag}")
         if order.expected is not None and header.state_id != order.expected:
             raise PeerError(f"it holds {header.state_id}, and the quorum names {order.expected}")
-        if order.mine is not None:
-            mine = shapes_of(leaf.spec for leaf in order.mine)
-            require_alike(mine, shapes_of(header.specs), address)
         return order.arrivals.open(order.tag, header, raw, order.mine or (), order.overwrite)
 
     def _fetch_with_retries(self, link: DonorLink) -> None:

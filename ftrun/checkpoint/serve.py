@@ -12,6 +12,7 @@ Every route requires a proof of the job's token (X1) and names the tag of the st
 
     401 no or a wrong proof   404 no such route    409 not there yet: ask again
     410 the tag is over here: ask another donor    400, 405, 416 a malformed request
+    500 this donor cannot serve its state, and why: ask another one
 
 The first request of a connection has no proof, because the challenge comes with the 401 that
 answers it (proof.py). If the next request has no valid proof either, the connection is closed.
@@ -38,6 +39,7 @@ import xxhash
 
 from ftrun import clock
 from ftrun.checkpoint import wire
+from ftrun.checkpoint.donor import REFUSAL_BYTES_MAX
 from ftrun.checkpoint.format import Tree, pack
 from ftrun.checkpoint.header import header_of
 from ftrun.checkpoint.layout import CHUNK_BYTES, DIGEST_BYTES, Layout, pieces
@@ -69,6 +71,7 @@ IDLE_TIMEOUT_S = 60.0
 STALL_TIMEOUT_S = 30.0
 SWEEP_INTERVAL_S = 5.0
 ANSWER_TIMEOUT_S = 1.0
+CANNOT_SERVE = "500 Internal Server Error"
 
 LookUp = Callable[[Question, float], "bytes | None"]
 Exchanged = Callable[[ExchangeQuestion, float], "bytes | None"]
@@ -100,6 +103,7 @@ class StateServer:
         self._lock = threading.Lock()
         self._offers: dict[Tag, Offer] = {}
         self._newest: Tag | None = None
+        self._refusal: tuple[Tag, str] | None = None
         self._connections: set[socket.socket] = set()
         self._closed = False
         self.look_up: LookUp | None = None
@@ -159,6 +163,16 @@ class StateServer:
         for forgotten in old:
             forgotten.withdraw()
         return layout.nbytes
+
+    def refuse(self, tag: Tag, reason: str) -> None:
+        """Answer all who ask for ``tag`` that it cannot be served here, and why."""
+        self.withdraw(tag)
+        with self._lock:
+            self._newest = max(tag, self._newest or tag)
+            self._refusal = (
+                tag,
+                reason.encode("utf-8", "replace")[:REFUSAL_BYTES_MAX].decode("utf-8", "ignore"),
+            )
 
     def retire(self, tag: Tag, copy_bytes_max: int) -> int:
         """Copy what receivers still need. To be called right before the optimizer runs.
@@ -280,9 +294,11 @@ class StateServer:
 
     def _find(self, tag: Tag) -> Offer:
         with self._lock:
-            offer, newest = self._offers.get(tag), self._newest
+            offer, newest, refusal = self._offers.get(tag), self._newest, self._refusal
         if offer:
             return offer
+        if refusal is not None and refusal[0] == tag:
+            raise Refusal(CANNOT_SERVE, refusal[1])
         other = self._offers.get(newest) if newest and self.has_one_step else None
         if other is not None and not other.is_retired:
             raise Refusal("400 Bad Request", f"serving {other.tag.step} but got step={tag.step}")

@@ -1,4 +1,4 @@
-"""Reads a snapshot back: verified, compared with the script's own state, without unpickling.
+"""Reads a snapshot back: verified, without unpickling.
 
 The tensors lie in torch's DCP files, and the manifest says where, so that DCP's own index, which is
 a pickle, is not read. Not here: who reads, and what follows (training/resuming.py).
@@ -12,15 +12,12 @@ from pathlib import Path
 
 import torch
 
-from ftrun.checkpoint.compare import compare, shapes_of
 from ftrun.checkpoint.format import Tree, pack, unpack
-from ftrun.checkpoint.leaves import Leaf, LeafSpec, leaf_of
-from ftrun.errors import ProtocolError, UserError
+from ftrun.checkpoint.leaves import LeafSpec, leaf_of
+from ftrun.errors import ProtocolError
 from ftrun.snapshots import manifest as manifests
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.manifest import Damaged, Share, StoredLeaf
-
-NAMED_MAX = 8
 
 
 def read(found: Found, mine: Tree, rank: int = 0) -> Tree:
@@ -29,12 +26,11 @@ def read(found: Found, mine: Tree, rank: int = 0) -> Tree:
     Raises:
         Damaged: its bytes are not what was written.
         OSError: they cannot be read now.
-        UserError: its tensors have other shapes than the script's own; nothing was read.
+        UserError: a DTensor is sharded in another way than that of ``mine``; names its key.
     """
     share = found.manifest.share(rank)
     specs = tuple(_spec(leaf) for leaf in share.leaves)
     own = pack(mine).leaves
-    _require_alike(own, specs, found)
     manifests.verify(found.path, found.manifest, rank)
     buffers = _buffers(found.path, share, specs)
     try:
@@ -53,19 +49,6 @@ def _spec(stored: StoredLeaf) -> LeafSpec:
     except (ValueError, TypeError, ProtocolError) as why:
         raise Damaged(f"its manifest is malformed: {why}") from why
     return spec
-
-
-def _require_alike(own: tuple[Leaf, ...], specs: tuple[LeafSpec, ...], found: Found) -> None:
-    mine = shapes_of(leaf.spec for leaf in own)
-    lines = compare(mine, shapes_of(specs), there="in the snapshot")
-    if not lines:
-        return
-    more = f"; and {len(lines) - NAMED_MAX} more" if len(lines) > NAMED_MAX else ""
-    raise UserError(
-        f"the snapshot {found.path} does not fit this script: its state differs in shape: "
-        f"{'; '.join(lines[:NAMED_MAX])}{more}. Nothing was loaded. Build the same model and "
-        "optimizer, or begin anew with --resume none"
-    )
 
 
 def _buffers(path: Path, share: Share, specs: tuple[LeafSpec, ...]) -> list[torch.Tensor]:

@@ -47,10 +47,6 @@ LOCK_WAIT_S = 5.0
 """How long the report of a failure waits for another thread that decides about an event."""
 BUILD_TIMEOUT_S = 10.0
 T = TypeVar("T")
-ALIKE = (
-    "All replicas must reduce the same tensors in the same order. This replica ends, before it "
-    "disturbs the others"
-)
 
 
 class Engine:
@@ -102,7 +98,7 @@ class Engine:
             e.UseGroup: lambda i: self.in_flight.use_group(i.quorum),
             e.Launch: lambda i: self.in_flight.launch(i.first, i.stop),
             e.Ask: lambda i: self._comparing.ask(i.question),
-            e.FailScript: lambda i: self.die(UserError(f"{i.reason}. {ALIKE}")),
+            e.FailScript: lambda i: self.die(UserError(i.reason)),
             e.Reissue: self._reissue,
             e.HandOut: lambda i: self.in_flight.hand_out(i.indices),
             e.FailOperations: self._fail_operations,

@@ -103,6 +103,8 @@ class Fragment:
 
     def _load_state(self, state: dict[str, Any]) -> None:
         for name, theirs in state["original_parameters"].items():
+            if theirs.shape != self.original_parameters[name].shape:  # copy_ would broadcast it
+                raise ValueError(f"parameter {name} has another shape: build the same model")
             self.original_parameters[name].copy_(theirs)
         self._outer_optimizer.load_state_dict(state["outer_optimizer"])
 

@@ -25,9 +25,10 @@ from typing import Any
 
 import torch
 
+from ftrun.checkpoint.compare import ShapeMismatch, differences
 from ftrun.checkpoint.destination import Arrivals, Overwrite
 from ftrun.checkpoint.format import validate
-from ftrun.checkpoint.heal import FetchedState, fetch
+from ftrun.checkpoint.heal import FetchedState, NoneServes, fetch
 from ftrun.checkpoint.leaves import Leaf, local_of
 from ftrun.checkpoint.serve import Exchanged, LookUp, StateServer
 from ftrun.core.ids import Tag
@@ -41,6 +42,7 @@ from ftrun.training.script_transport import ScriptTransport, donor, receivers
 log = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 30.0
+REASON_CHARS_MAX = 2000
 
 LoadFn = Callable[[Any], None]
 StateFn = Callable[[], Any]
@@ -49,6 +51,10 @@ USER, OWN, TRANSPORT = "user", "torchft", "transport"
 
 AskPlace = Callable[[Quorum, int, Callable[[], bool], float], str]
 """Of a quorum's donors at a step, until the heal is over, within seconds."""
+
+
+class StateUnread(UserError):
+    """A state function of the script's has raised; the text names its key."""
 
 
 class Healing:
@@ -190,10 +196,25 @@ class Healing:
 
     def tree(self) -> dict[str, Any]:
         """All state as one tree; as last seen, where only the training thread may ask for it."""
-        if self._is_elsewhere:
-            return {USER: dict(self._seen), OWN: self._own_state()}
-        user = {key: state() for key, (_, state) in self._functions.items()}
+        user = dict(self._seen) if self._is_elsewhere else self._read()
         return {USER: user, OWN: self._own_state()}
+
+    def _read(self) -> dict[str, Any]:
+        """What the script's functions give.
+
+        Raises:
+            StateUnread: one of them has raised.
+        """
+        user = {}
+        for key, (_, state) in self._functions.items():
+            try:
+                user[key] = state()
+            except Exception as error:
+                raise StateUnread(
+                    f"the script's state function of key {key!r} raised {type(error).__name__}: "
+                    f"{error}"
+                ) from error
+        return user
 
     def _comparable(self) -> dict[str, Any]:
         tree = self.tree()
@@ -219,8 +240,12 @@ class Healing:
             )
         self.is_loading = True
         try:
-            for key, (load, _) in self._functions.items():
-                load(user[key])
+            for key, (load, state) in self._functions.items():
+                try:
+                    load(user[key])
+                except Exception as error:
+                    _explain(error, key, state, user[key], fetched.donors)
+                    raise
         finally:
             self.is_loading = False
         if self._is_still:
@@ -240,15 +265,18 @@ class Healing:
         with self._lock:
             self._offer, self._offer_waits = order, True
         if not self._in_forward:
-            self._serve_or_die()
+            self._serve()
 
     def retire(self, tag: Tag) -> None:
         """End an offer, because the script's state is about to change: receivers get a copy."""
         with self._lock:
             self._offer, self._offer_waits = None, False
-            self._server.retire(tag, COPY_BYTES_MAX)
-            if self._transport is not None:
-                self._transport.end()
+            try:
+                self._server.retire(tag, COPY_BYTES_MAX)
+                if self._transport is not None:
+                    self._transport.end()
+            except Exception as error:  # noqa: BLE001  # no memory, or the script's transport
+                self._refuse(tag, error)
 
     def forward_may_run(self) -> None:
         """From now on the main thread may be in a forward pass, which changes buffers (S3)."""
@@ -262,7 +290,7 @@ class Healing:
         """
         self._in_forward = False
         if self._offer_waits:
-            self._serve_or_die()
+            self._serve()
         self._in_forward = may_resume
 
     @contextlib.contextmanager
@@ -281,7 +309,7 @@ class Healing:
     def quorum_stands(self) -> None:
         """In the training thread, before its forward pass: what only it may read is served now."""
         if self._needs_training_thread and self._offer_waits:
-            self._serve_or_die()
+            self._serve()
 
     def keep_still(self) -> None:
         """In the training thread, at the script's end: from now on any thread may serve its state.
@@ -289,12 +317,16 @@ class Healing:
         The training thread waits for peers then, and could not serve those that come meanwhile.
         """
         if self._needs_training_thread:
-            self._is_still = True
             self._see()
         self.forward_over()
 
     def _see(self) -> None:
-        self._seen = {key: state() for key, (_, state) in self._functions.items()}
+        self._is_still = False
+        try:
+            self._seen = self._read()
+            self._is_still = True
+        except StateUnread as error:
+            log.warning("%s at the script's end", error)
 
     @property
     def _is_elsewhere(self) -> bool:
@@ -309,16 +341,27 @@ class Healing:
         with self._lock:
             self._readable = allowed
             if allowed:
-                self._serve_if_readable()
+                self._serve()
             elif self._offer is not None and not self._offer_waits:
                 self.retire(self._offer.tag)
 
-    def _serve_or_die(self) -> None:
-        try:
-            with self._lock:
+    def _serve(self) -> None:
+        """Serve the offer that waits, if it may be read. Only its receivers pay for an error."""
+        with self._lock:
+            order = self._offer
+            try:
                 self._serve_if_readable()
-        except Exception as error:  # noqa: BLE001  # whatever the script's own functions raise
-            self._die(error)  # takes the engine's lock, which others take before this one
+            except Exception as error:  # noqa: BLE001  # whatever the script's own functions raise
+                assert order is not None, "serves nothing"
+                self._refuse(order.tag, error)
+
+    def _refuse(self, tag: Tag, error: Exception) -> None:
+        """This replica trains on: it may be the last one that holds the job's state."""
+        what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        reason = f"Replica {self._context.replica_id} cannot give its state to others: {what}"
+        self._server.refuse(tag, reason)
+        log.error("%s. It trains on, and refuses those that want to heal from it", reason)
+        log.debug("the error in serving:", exc_info=error)
 
     def _serve_if_readable(self) -> None:
         order = self._offer
@@ -404,10 +447,11 @@ class Healing:
         except PeerError as error:
             if not order.cancel.is_set():
                 log.warning("heal for %s failed: %s", order.tag, error)
-            self._feed(HealFailed(order.tag, str(error)[:500]))
+            is_refused = isinstance(error, NoneServes)
+            self._feed(HealFailed(order.tag, str(error)[:REASON_CHARS_MAX], is_refused))
             return
         except Exception as error:  # noqa: BLE001
-            # Shapes that differ, or an error of the script's functions: the main thread raises it.
+            # What cannot be put together here, or an error of the script's functions.
             self._die(error)
             return
         with self._lock:
@@ -477,6 +521,28 @@ class Healing:
         rank = self._context.group_rank
         members = (q for q in quorum.members if q.replica_id in quorum.donors)
         return {member.replica_id: member.endpoints[rank] for member in members}
+
+
+def _explain(
+    error: Exception, key: str, state: StateFn, theirs: Any, donors: tuple[str, ...]
+) -> None:
+    """Raise ShapeMismatch if the script's state has other shapes: that may be why it was not taken.
+
+    ``donors``: whose the state was; none: it was a snapshot's.
+    """
+    whose, there = f"replica {donors[0]}" if donors else "the snapshot", "at its peers"
+    remedy = "Build the same model and optimizer in all replicas"
+    if not donors:
+        there, remedy = "in the snapshot", "Build the same ones, or begin anew with --resume none"
+    unlike = ""
+    with contextlib.suppress(Exception):  # of the script's own function
+        unlike = differences({key: state()}, {key: theirs}, there)
+    if unlike:
+        raise ShapeMismatch(
+            f"the load function of key {key!r} did not take the state of {whose}: "
+            f"{type(error).__name__}: {' '.join(str(error).split())[:REASON_CHARS_MAX]}. Their "
+            f"shapes differ: {unlike}. {remedy}, or let the function take what is given"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

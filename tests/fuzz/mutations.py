@@ -29,7 +29,8 @@ JSON_VALUES: tuple[Any, ...] = (
     {"scalar": ["O", "00"]}, {"scalar": ["<M8[7D]", "00" * 8]}, {"Counter": {"pairs": [[{}, 1]]}},
     {"path": ["Path", "a"]}, {"Decimal": "1E"}, {"Fraction": ["0x1", "0x0"]},
     {"datetime": [1, 1, 1, 0, 0, 0, 0, 0, {"timezone": [-1, 0, 1]}]}, {"date": [1 << 70, 1, 1]},
-    {"UUID": "0"}, {"range": ["0x1", "0x1", "0x0"]}, {"slice": [{}, []]}, {"Namespace": {"pairs": [[0, {"leaf": 0}]]}},
+    {"UUID": "0"}, {"range": ["0x1", "0x1", "0x0"]}, {"slice": [{}, []]},
+    {"Namespace": {"pairs": [[0, {"leaf": 0}]]}},
 )  # fmt: skip
 
 

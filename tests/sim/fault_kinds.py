@@ -398,6 +398,30 @@ def _stand_still(world: World) -> None:
 STANDSTILL_KINDS: Mapping[str, Callable[[World], None]] = {"stand_still": _stand_still}
 """Drawn like the late ones, and apart from them (``Faults.add_standstill``)."""
 
+# ---------------------------------------------------------------- states that cannot be served
+
+
+def _cannot_serve(world: World) -> None:
+    """The state of one worker comes to hold what cannot be carried, for good."""
+    worker = _any_worker(world)
+    if worker is not None:
+        worker.serves_nothing = True
+
+
+def _nobody_can_serve(world: World) -> None:
+    """The script's state comes to hold what cannot be carried, in all replicas."""
+    world.state_is_not_carried = True
+    for host in world.hosts:
+        for worker in host.workers():
+            worker.serves_nothing = True
+
+
+SERVING_KINDS: Mapping[str, Callable[[World], None]] = {
+    "cannot_serve": _cannot_serve,
+    "nobody_can_serve": _nobody_can_serve,
+}
+"""Drawn like the late ones, and apart from them (``Faults.add_serving``)."""
+
 # ---------------------------------------------------------------- people
 
 

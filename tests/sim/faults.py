@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
-from tests.sim.fault_kinds import FIRST_KINDS, KINDS, LATE_KINDS, OPERATOR_KINDS, STANDSTILL_KINDS
+from tests.sim.fault_kinds import (
+    FIRST_KINDS,
+    KINDS,
+    LATE_KINDS,
+    OPERATOR_KINDS,
+    SERVING_KINDS,
+    STANDSTILL_KINDS,
+)
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -27,6 +34,10 @@ RATES = {**FIRST_RATES, "build_failure_at_all": 0.2, "heal_error": 0.3}
 LATE_SHARE = 0.06
 OPERATOR_SHARE = 0.12
 STANDSTILL_SHARE = 0.06
+SERVING_SHARE = 0.1
+SERVING_ERROR = "serving_error"
+"""An offer fails once."""
+ALL_KINDS = {**KINDS, **LATE_KINDS, **OPERATOR_KINDS, **STANDSTILL_KINDS, **SERVING_KINDS}
 
 
 @dataclass
@@ -107,6 +118,18 @@ class Faults:
             self.timed = (*self.timed, (when_s, "stand_still"))
         return True
 
+    def add_serving(self, rng: random.Random) -> bool:
+        """For few seeds, separately as well, donors cannot serve; True: for this one."""
+        if rng.random() >= SERVING_SHARE:
+            return False
+        if rng.random() < 0.5:
+            self.rates[SERVING_ERROR] = rng.choice((0.3, 0.8))
+        else:
+            when_s = rng.uniform(0.2, self.window_s)
+            self.timed = (*self.timed, (when_s, rng.choice(list(SERVING_KINDS))))
+        self.timed = (*self.timed, (rng.uniform(0.3, self.window_s), "kill_worker"))
+        return True
+
     def plan(self, world: World) -> None:
         """Put the timed faults into the queue."""
         for when_s, kind in self.timed:
@@ -134,7 +157,7 @@ class Faults:
             world.note("world", "fault", kind)
             self.done.append(kind)
             self._struck(world, kind)
-            {**KINDS, **LATE_KINDS, **OPERATOR_KINDS, **STANDSTILL_KINDS}[kind](world)
+            ALL_KINDS[kind](world)
 
     def _struck(self, world: World, kind: str) -> None:
         if world.coverage is not None:
@@ -143,4 +166,4 @@ class Faults:
 
 def all_faults() -> Iterable[str]:
     """The names of all kinds."""
-    return (*KINDS, *LATE_KINDS, *OPERATOR_KINDS, *STANDSTILL_KINDS, *RATES)
+    return (*ALL_KINDS, *RATES, SERVING_ERROR)

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Offer:
-    """A state under its tag. ``copy``: of the content when it was retired."""
+    """A state under its tag. ``copy``: of the content when it was retired.
+
+    ``is_refused``: the donor cannot serve it, and says so.
+    """
 
     donor: Worker
     tag: Tag
@@ -31,6 +34,7 @@ class Offer:
     finished: set[int] = field(default_factory=set)
     retired: bool = False
     copy: int | None = None
+    is_refused: bool = False
     position: DataPosition = field(init=False)
 
     def __post_init__(self) -> None:
@@ -38,7 +42,9 @@ class Offer:
 
     @property
     def content(self) -> int | None:
-        """The content that a receiver reads now; None: it is not offered any more."""
+        """The content that a receiver reads now; None: it is not offered, or not any more."""
+        if self.is_refused:
+            return None
         return self.copy if self.retired else self.donor.content
 
     def retire(self) -> None:
@@ -93,10 +99,14 @@ class Fetch:
         donors = [world.endpoints[address] for address in self.donors]
         living = [donor for donor in donors if donor.alive]
         heard = [donor for donor in living if self._hears(donor)]
-        offers = [donor.offers[self.tag] for donor in heard if self.tag in donor.offers]
-        offers = [offer for offer in offers if offer.content is not None]
+        known = [donor.offers[self.tag] for donor in heard if self.tag in donor.offers]
+        offers = [offer for offer in known if offer.content is not None]
         if not living:
             self._fail("all donors are gone")
+        elif sum(offer.is_refused for offer in known) == len(donors):
+            if self.worker.machine._awaits_state(self.tag):
+                world.invariants.refused(self.worker.key)
+            self.worker.feed(e.HealFailed(self.tag, "no donor can serve", is_refused=True))
         elif world.now >= self._deadline:
             self._fail("no donor could deliver in time")
         elif not offers:

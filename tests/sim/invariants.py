@@ -1,4 +1,4 @@
-"""Checks the invariants Q1-Q6, C1-C4, S1 and S2 of INVARIANTS.md on a history.
+"""Checks the invariants Q1-Q6, C1-C4, S1, S2 and H1 of INVARIANTS.md on a history.
 
 Each method takes a fact and raises a ``Violation`` if it breaks an invariant. Nothing here depends
 on the simulation: the history of a run with real processes can be checked as well. Not here: L1,
@@ -8,16 +8,20 @@ which must know when faults have stopped (world.py), the rules with a memory of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 from ftrun.core import messages as m
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey
 from ftrun.core.quorum import Quorum
+from ftrun.core.worker.heal import REFUSALS_MAX
 from tests.sim.commit_rules import CommitRules, LineageRules
 from tests.sim.quorum_rules import Incarnation, PromiseRules, QuorumRules
 from tests.sim.violation import Sum, Violation, require
 
-__all__ = ["Invariants", "Violation"]
+CANNOT_SERVE = "cannot serve its state"
+
+__all__ = ["CANNOT_SERVE", "Invariants", "Violation"]
 
 
 class Invariants:
@@ -35,6 +39,8 @@ class Invariants:
         self._succeeded: set[str] = set()  # incarnations whose slot another one took
         self._contents: dict[tuple[StateId, int], tuple[int, WorkerKey]] = {}
         self._offers: dict[tuple[Attempt, int], tuple[StateId, WorkerKey]] = {}
+        self._serves_not: set[WorkerKey] = set()
+        self._refusals: Counter[WorkerKey] = Counter()
 
     # ------------------------------------------------------------ the lighthouse
 
@@ -165,9 +171,25 @@ class Invariants:
             not again, "S7", f"{key} changes operation {index} of {tag}, which it has handed out"
         )
 
+    def cannot_serve(self, key: WorkerKey) -> None:
+        """A donor finds that it cannot serve its state: that is no reason to end (H1)."""
+        self._serves_not.add(key)
+
+    def refused(self, key: WorkerKey) -> None:
+        """All donors of a newcomer have refused once more; a heal begins the count anew (H1)."""
+        self._refusals[key] += 1
+        text = f"{key} was refused {self._refusals[key]} times in a row, and tries on"
+        require(self._refusals[key] <= REFUSALS_MAX, "H1", text)
+
+    def raises(self, key: WorkerKey, reason: str) -> None:
+        """A worker's main thread ends with an error (H1)."""
+        is_of_serving = key in self._serves_not and reason == CANNOT_SERVE
+        require(not is_of_serving, "H1", f"{key} ends because it could not serve its state")
+
     def heals(self, key: WorkerKey) -> None:
         """The next state of this rank is not its own work (C2)."""
         self.lineages.heals(key)
+        self._refusals.pop(key, None)
 
     def in_force(self, quorum: Quorum) -> None:
         """A worker trains under ``quorum`` now."""

@@ -44,6 +44,7 @@ from ftrun.core.worker.comparison import Comparison, Entry, Question
 from ftrun.core.worker.exchange import PEEKS, Kept
 from ftrun.core.worker.exchange_names import Numbers
 from ftrun.core.worker.exchanging import _BetweenSteps
+from ftrun.core.worker.heal import HealState
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.operations import OperationLedger
 from ftrun.core.worker.parting import Parting, Stage
@@ -51,9 +52,11 @@ from ftrun.core.worker.quorums import Quorums
 from ftrun.core.worker.under_way import Fate, StepUnderWay
 from tests.sim.deaths import DYING_FROM
 from tests.sim.healing import Fetch, Offer
+from tests.sim.invariants import CANNOT_SERVE
 from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.parting import LINGERING_FROM
 from tests.sim.rings import Ballot
+from tests.sim.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -367,6 +370,15 @@ def _overlooks_processes(self: Replicas, replica_id: str) -> None:
 
 _remove = Replicas.remove
 
+
+def _ends_with_its_newcomers(self: Worker, tag: ids.Tag) -> None:
+    self.offers[tag].is_refused = True
+    self.world.invariants.cannot_serve(self.key)
+    self.fatal = CANNOT_SERVE
+
+
+_SERVING = ("cannot_serve", "nobody_can_serve", "kill_worker", "kill_two_workers")
+
 MUTANTS: dict[str, Mutant] = {
     "no attempt number": Mutant(StepUnderWay, "counts", _counts_any_attempt, "C3", _BETWEEN),
     "promise not kept": Mutant(Quorums, "at_promise", _forgets_its_promise, "Q5"),
@@ -456,6 +468,10 @@ MUTANTS: dict[str, Mutant] = {
     "the dying are gone": Mutant(
         Supervisor, "_worker_dying", Supervisor._worker_exited, "P8", ("kill_worker",), DYING_FROM
     ),
+    "who cannot serve ends": Mutant(
+        Worker, "cannot_serve", _ends_with_its_newcomers, "H1", _SERVING
+    ),
+    "who is refused tries on": Mutant(HealState, "refuse", _never, "H1", _SERVING),
     "samples of the dead are lost": Mutant(
         DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES
     ),

@@ -104,6 +104,7 @@ class Script:
         self._until = None
         self._program.close()
         self._world.note(self._worker.name, "raises", reason)
+        self._world.invariants.raises(self._worker.key, reason)
         self._worker.crash(1)
 
     def _resume(self) -> None:

@@ -10,7 +10,8 @@ import pytest
 from ftrun.core import messages as m
 from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey, pack_quorum_id
 from ftrun.core.quorum import Member, Quorum
-from tests.sim.invariants import Invariants, Violation
+from ftrun.core.worker.heal import REFUSALS_MAX
+from tests.sim.invariants import CANNOT_SERVE, Invariants, Violation
 from tests.sim.rings import Contribution, Result
 from tests.sim.samples import SampleRules, plan_of
 
@@ -172,6 +173,21 @@ def disjoint_and_not_fenced(rules: Invariants) -> None:
     rules.lighthouse_sent(2.0, m.NewQuorum(quorum(2, B)))
 
 
+def refused_once_too_often(rules: Invariants) -> None:
+    for _ in range(REFUSALS_MAX):
+        rules.refused(A)
+    rules.heals(A)
+    for _ in range(REFUSALS_MAX + 1):
+        rules.refused(A)
+
+
+def a_donor_that_ends(rules: Invariants) -> None:
+    rules.raises(A, CANNOT_SERVE)  # of its own, at its start
+    rules.cannot_serve(A)
+    rules.raises(A, "its optimizer")
+    rules.raises(A, CANNOT_SERVE)
+
+
 def one_vote_of_two(rules: Invariants) -> None:
     rules = Invariants(slots=3, workers=2, min_replicas=1)
     tag = Tag(attempt(1), 0)
@@ -227,6 +243,8 @@ def given_out_and_changed(rules: Invariants) -> None:
         ("C1", a_vote_of_the_try_before),
         ("C2", another_state_without_a_heal),
         ("S7", given_out_and_changed),
+        ("H1", refused_once_too_often),
+        ("H1", a_donor_that_ends),
     ],
 )
 def test_a_broken_invariant_is_named(code: str, history: Callable[[Invariants], None]) -> None:

@@ -54,6 +54,7 @@ class Worker(Actor):
         self.name = f"{key.replica_id}/{key.group_rank}-{key.incarnation[:4]}"
         self.to_agent = Pipe(world, agent, self._told_agent, LOCAL_DELAY_S)
         self.from_agent = Pipe(world, self, self._from_agent, LOCAL_DELAY_S)
+        self.serves_nothing = world.state_is_not_carried
         self.heard: list[m.ToWorker] = []
         self.said: list[m.FromWorker] = []
         self.offers: dict[Tag, Offer] = {}
@@ -285,12 +286,19 @@ class Worker(Actor):
             case e.OfferState(tag, state, receivers):
                 self.world.invariants.offers(self.key, tag, state, self.content)
                 self.offers[tag] = Offer(self, tag, state, receivers)
+                if self.serves_nothing or self.world.faults.strikes(self.world, "serving_error"):
+                    self.cannot_serve(tag)
             case e.RetireState(tag):
                 self.offers[tag].retire()
             case e.ShowPeers(roster):
                 self.peers = roster
             case e.ShowProgress(activity, since_s):
                 self.report(self.machine.position, activity, since_s)
+
+    def cannot_serve(self, tag: Tag) -> None:
+        """Its state function raises: it says so to whoever asks, and trains on."""
+        self.offers[tag].is_refused = True
+        self.world.invariants.cannot_serve(self.key)
 
     def report(self, batches: int, activity: Activity, since_s: float) -> None:
         """Report its progress, as training/progress.py does."""

@@ -38,8 +38,8 @@ from tests.sim.actor import (
 from tests.sim.coverage import Coverage
 from tests.sim.exchange_rules import ExchangeRules
 from tests.sim.exchanging import Programme
-from tests.sim.fault_kinds import LATE_KINDS, STANDSTILL_KINDS
-from tests.sim.faults import Faults
+from tests.sim.fault_kinds import LATE_KINDS, SERVING_KINDS, STANDSTILL_KINDS
+from tests.sim.faults import SERVING_ERROR, Faults
 from tests.sim.freezes import Freezes
 from tests.sim.invariants import Invariants, Violation
 from tests.sim.lighthouse import LighthouseProcess
@@ -210,6 +210,7 @@ class World:
         self.disk_full_until = 0.0
         self.tears_journal = False
         self.journals_lost = 0
+        self.state_is_not_carried = False
         self.hung = 0
         self.calendar_offset_s = 0.0
         self.links_cut_until = 0.0
@@ -222,10 +223,12 @@ class World:
         late = random.Random(f"{seed}/late")
         may_hang = bool(set(focus) & set(LATE_KINDS))
         may_stand = bool(set(focus) & set(STANDSTILL_KINDS))
+        serves_badly = bool(set(focus) & {*SERVING_KINDS, SERVING_ERROR})
         if faults is None and not focus and seed % 2 and not self.exchanges_at_all:
             may_hang = self.faults.add_late_kinds(late)
             may_stand = self.faults.add_standstill(random.Random(f"{seed}/stand"))
             self.faults.add_operators(random.Random(f"{seed}/operators"))
+            serves_badly = self.faults.add_serving(random.Random(f"{seed}/serving"))
         if may_hang and late.random() < 0.5:
             self.hang_timeout_s = HANG_TIMEOUT_SHORT_S
         self.max_restarts = PLENTY
@@ -233,6 +236,7 @@ class World:
             self.max_restarts = random.Random(f"{seed}/budget").choice((0, 1, 2))
         self.is_apart = seed >= 1000 and seed % 64 in APART_SEEDS and not focus
         self.standstill_limit_s = STANDSTILL_LIMIT_S if may_stand else 0.0
+        self.gives_up = serves_badly or self.max_restarts != PLENTY or bool(self.shapes.wrong)
 
     # ------------------------------------------------------------ time
 
@@ -356,6 +360,9 @@ class World:
         for actor in self._actors():
             actor.spare()
             actor.go_on()
+        self.state_is_not_carried = False
+        for worker in (worker for host in self.hosts for worker in host.workers()):
+            worker.serves_nothing = False
         for host in self.hosts:
             host.mend()
         for worker in self.standing():
@@ -383,7 +390,7 @@ class World:
         """
         assert self.lighthouse is not None
         drains_late = any(not x.has_ended for x in self.lighthouse.core.state.operations)
-        if self.max_restarts != PLENTY or self.shapes.wrong or drains_late:
+        if self.gives_up or drains_late:
             self.at(RESTORED_AFTER_S, None, self._restore)
         for replica_id in self.lighthouse.core.state.slots.withdrawn:
             self.lighthouse.feed(OperatorAsked(self.next_number(), Request("restart", replica_id)))

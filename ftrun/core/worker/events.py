@@ -168,10 +168,11 @@ class StateSpoiled:
 
 @dataclass(frozen=True, slots=True)
 class HealFailed:
-    """No donor gave the state for ``tag``."""
+    """No donor gave the state for ``tag``. ``is_refused``: each has said that it cannot."""
 
     tag: Tag
     reason: str
+    is_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +291,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class FailScript:
-    """Raise an error in the script: its mistake would end its peers."""
+    """Raise an error in the script: with this worker its peers cannot go on."""
 
     reason: str
 

@@ -6,6 +6,9 @@ written over, and is *torn* until a heal is applied (S3). Only a *fresh* state, 
 worker started with, may be written over, because a restart brings it back. A state of the job that
 this worker once held is kept until the new one is complete (C6).
 
+Donors may all refuse, because they cannot serve their state. What they could not do once they may
+at the next try, but a try interrupts everybody: after ``REFUSALS_MAX`` in a row this worker ends.
+
 Not here: when a heal begins or fails (machine.py), donors and bytes (checkpoint/).
 """
 
@@ -14,6 +17,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ftrun.core.ids import StateId, Tag, extend_lineage
+
+REFUSALS_MAX = 3
 
 
 class HealState:
@@ -32,6 +37,7 @@ class HealState:
         self.torn = False
         self.is_fresh = True
         self.heals_first = heals_first
+        self._refusals = 0  # by all donors, in a row
         self.healed_to = state.step
 
     def reset(self, state: StateId) -> None:
@@ -64,6 +70,11 @@ class HealState:
         assert self.is_fresh, "C6: writes over the job's state"
         self.torn = True
 
+    def refuse(self) -> bool:
+        """All donors have refused; whether so often that no other try is made."""
+        self._refusals += 1
+        return self._refusals >= REFUSALS_MAX
+
     def apply(self, tag: Tag) -> bool:
         """The script has applied the loaded state; False: that was given up meanwhile."""
         if self.loaded is None:  # no other worker holds this state: it gets its own name (S1)
@@ -73,6 +84,7 @@ class HealState:
         self.state, self.loaded = self.loaded, None
         self.healed_to = self.state.step
         self.healing = self.torn = self.is_fresh = False
+        self._refusals = 0
         return True
 
     def spoil(self) -> bool:

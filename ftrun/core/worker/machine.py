@@ -71,6 +71,10 @@ GROUP_TIMEOUT_S = 5.0
 """Seconds that a rank with a void step waits in the vote before it ends its mates' quorum."""
 
 NOBODY_JOINS = "the script lets nobody join at this step"
+ALIKE = (
+    "All replicas must reduce the same tensors in the same order. This replica ends, before it "
+    "disturbs the others"
+)
 
 __all__ = ["NOBODY_JOINS", "STORY_LINES_MAX", "Fate", "StepMachine", "StepPhase"]
 
@@ -594,6 +598,11 @@ class StepMachine:
         if step.fate is Fate.OPEN and not stays:
             self._give_up(reason or "the step was not committed", step.tag.step)
 
+    def _fail_script(self, step: StepUnderWay, reason: str) -> None:
+        """End this worker alone; its peers see that it is lost, and go on."""
+        self._void(step, reason)
+        self._out.append(e.FailScript(reason))
+
     def _on_state_reset(self, event: e.StateReset) -> None:
         reason = "the script has set its step"
         self._heal.reset(event.state)
@@ -664,8 +673,7 @@ class StepMachine:
             return
         step.comparison.answer(event.question, event.replica_id, event.entry)
         if step.comparison.unlike:
-            self._void(step, step.comparison.unlike)
-            self._out.append(e.FailScript(step.comparison.unlike))
+            self._fail_script(step, f"{step.comparison.unlike}. {ALIKE}")
         else:
             step.touched_at = self._now
             self._let_out(step)
@@ -732,7 +740,13 @@ class StepMachine:
             self._give_up(f"heal: {event.reason}")
 
     def _on_heal_failed(self, event: e.HealFailed) -> None:
-        if self._awaits_state(event.tag):
+        step = self._step
+        if step is None or not self._awaits_state(event.tag):
+            return
+        if event.is_refused and self._heal.refuse():
+            words = f"this replica cannot heal, and ends; the others train on. {event.reason}"
+            self._fail_script(step, words)
+        else:
             self._give_up(f"heal: {event.reason}")
 
     # ------------------------------------------------------------ giving up, and the verdict

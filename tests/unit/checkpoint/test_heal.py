@@ -24,9 +24,8 @@ import torch
 from ftrun import clock
 from ftrun.checkpoint import donor as donor_side
 from ftrun.checkpoint import stripes
-from ftrun.checkpoint.compare import ShapeMismatch
 from ftrun.checkpoint.destination import Arrivals, Overwrite
-from ftrun.checkpoint.heal import FetchedState, fetch
+from ftrun.checkpoint.heal import FetchedState, NoneServes, fetch
 from ftrun.checkpoint.layout import CHUNK_BYTES
 from ftrun.checkpoint.offer import Offer
 from ftrun.checkpoint.proof import heal_key
@@ -40,6 +39,7 @@ from tests.unit.checkpoint.state_trees import same
 
 TOKEN = "5a" * 32
 TAG = Tag(Attempt(8, 1), 10)
+LATER = Tag(Attempt(8, 2), 10)
 STATE_ID = StateId(10, "abcd")
 TIMEOUT_S = 30.0
 SHORT_S = 2.0
@@ -202,13 +202,39 @@ def test_mine_is_not_touched_unless_asked_for(stage: Stage) -> None:
     assert same(healed.tree, state(0))
 
 
-def test_other_shapes_are_named_before_anything_is_read(stage: Stage) -> None:
-    proxy = stage.network(stage.donor(state()).address)
-    mine = {**state(1), "model": {"w": torch.ones(3), "odd": torch.ones(3)}}
-    with pytest.raises(ShapeMismatch, match=rf"model\.w: 3 here, {BIG} at the donor"):
-        stage.heal(proxy.address, mine=mine, overwrite=Overwrite())
-    assert proxy.sent < CHUNK_BYTES
+def test_what_has_another_form_is_read_into_new_memory(stage: Stage) -> None:
+    """Only what agrees is written in place; the load function judges the rest."""
+    mine = {
+        **state(1),
+        "model": {"w": torch.ones(3), "odd": noise(1)[:12345].clone()},
+        "step": None,
+    }
+    healed = stage.heal(stage.donor(state()).address, mine=mine, overwrite=Overwrite())
+    assert same(healed.tree, state())
     assert torch.equal(mine["model"]["w"], torch.ones(3))
+    assert same(mine["model"]["odd"], state()["model"]["odd"])  # in place
+
+
+def test_donors_that_cannot_serve_are_passed_over_and_named(stage: Stage) -> None:
+    one, other = stage.donor(state()), stage.donor(state())
+    one.refuse(TAG, "Replica 0 cannot: é" + "x" * 5000)
+    healed = stage.heal(one.address, other.address)
+    assert healed.donors == (other.address,)
+    assert "Replica 0 cannot: é" in healed.left_out[one.address]
+    other.refuse(TAG, "Replica 1 cannot")
+    with pytest.raises(NoneServes, match=r"Replica [01] cannot.*; Replica [01] cannot"):
+        stage.heal(one.address, other.address)
+    one.offer(LATER, STATE_ID, state())  # at its next try it can
+    assert same(stage.heal(one.address, other.address, tag=LATER).tree, state())
+
+
+def test_who_cannot_be_reached_has_not_refused(stage: Stage) -> None:
+    one, gone = stage.donor(state()), stage.donor(state())
+    one.refuse(TAG, "Replica 0 cannot")
+    gone.close()
+    with pytest.raises(PeerError) as caught:
+        stage.heal(one.address, gone.address, timeout_s=SHORT_S)
+    assert not isinstance(caught.value, NoneServes)
 
 
 MISBEHAVIOURS: dict[str, dict[str, Any]] = {

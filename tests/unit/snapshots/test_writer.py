@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from ftrun.errors import PeerError, UserError
+from ftrun.errors import PeerError
 from ftrun.snapshots import manifest
 from ftrun.snapshots.directory import look
 from ftrun.snapshots.manifest import Damaged
@@ -187,12 +187,12 @@ def test_one_that_is_torn_is_passed_over(tmp_path: Path, file: str, how: str) ->
     assert [p.name for p, _ in looked.passed_over] == ["step-000000000002"]
 
 
-def test_a_state_of_another_shape_is_refused_and_named(tmp_path: Path) -> None:
-    write_tree(tmp_path, tree_of(a={"w": torch.ones(3), "b": torch.ones(1)}))
-    with pytest.raises(
-        UserError, match=r"user\.a\.w: 4 here, 3 in the snapshot.*Nothing was loaded"
-    ):
-        read(newest(tmp_path), tree_of(a={"w": torch.ones(4), "b": torch.ones(1)}))
+def test_a_state_of_another_shape_is_read_for_the_script_to_judge(tmp_path: Path) -> None:
+    saved = tree_of(a={"w": torch.arange(3.0), "b": torch.ones(1)})
+    write_tree(tmp_path, saved)
+    found = read(newest(tmp_path), tree_of(a={"w": None, "b": torch.ones(4)}))
+    assert torch.equal(found["user"]["a"]["w"], torch.arange(3.0))
+    assert torch.equal(found["user"]["a"]["b"], torch.ones(1))
 
 
 def test_a_key_of_ftruns_own_and_a_full_disk_are_refused_and_leave_no_draft(

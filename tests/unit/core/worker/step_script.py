@@ -110,7 +110,9 @@ EVENTS: dict[str, Callable[..., e.Event]] = {
     r"loaded (\S+) (\S+)": lambda tag, state: e.StateLoaded(tag_of(tag), state_of(state)),
     r"overwrite (\S+)": lambda tag: e.OverwriteBegun(tag_of(tag)),
     r"spoiled: (.*)": lambda why: e.StateSpoiled(why),
-    r"heal failed (\S+): (.*)": lambda tag, why: e.HealFailed(tag_of(tag), why),
+    r"heal (failed|refused) (\S+): (.*)": lambda how, tag, why: e.HealFailed(
+        tag_of(tag), why, is_refused=how == "refused"
+    ),
     r"applied from ([\d ]+)": lambda donors: e.StateApplied(tuple(donors.split()), 1000, 0.5),
     r"reset to (\S+)": lambda state: e.StateReset(state_of(state)),
     r"built (\S+)": lambda attempt: e.GroupBuilt(attempt_of(attempt)),
@@ -188,6 +190,8 @@ def words_of(instruction: e.Instruction, name: Names) -> str:
             return "reissue"
         case e.HandOut(indices):
             return f"hand out {_row(indices)}"
+        case e.FailScript(reason):
+            return f"fail script: {reason}"
         case e.FailOperations(reason):
             return _plain(f"fail operations: {reason}", name)
         case e.LoadState(tag, _, in_place):

@@ -219,7 +219,7 @@ class PendingQuorum(_message.Message):
     def __init__(self, quorum: _Optional[_Union[Quorum, _Mapping]] = ..., promise: _Optional[_Union[SwitchPromise, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "reduced", "voted", "healing", "local_step_index", "repairable", "torn", "freezes_membership", "too_few")
+    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "reduced", "voted", "healing", "local_step_index", "repairable", "torn", "freezes_membership", "too_few", "contributors_min")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     INTERRUPTED_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +233,7 @@ class Report(_message.Message):
     TORN_FIELD_NUMBER: _ClassVar[int]
     FREEZES_MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     TOO_FEW_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTORS_MIN_FIELD_NUMBER: _ClassVar[int]
     state: StateId
     endpoint: Endpoint
     interrupted: Attempt
@@ -246,7 +247,8 @@ class Report(_message.Message):
     torn: bool
     freezes_membership: bool
     too_few: bool
-    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[PendingQuorum, _Mapping]] = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., local_step_index: _Optional[int] = ..., repairable: bool = ..., torn: bool = ..., freezes_membership: bool = ..., too_few: bool = ...) -> None: ...
+    contributors_min: int
+    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[PendingQuorum, _Mapping]] = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., local_step_index: _Optional[int] = ..., repairable: bool = ..., torn: bool = ..., freezes_membership: bool = ..., too_few: bool = ..., contributors_min: _Optional[int] = ...) -> None: ...
 
 class Built(_message.Message):
     __slots__ = ("attempt",)

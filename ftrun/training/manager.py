@@ -109,7 +109,8 @@ class Manager:
             One of ftrun's, or a torchft wrapper of such a group (process_groups/adapted.py).
         load_state_dict, state_dict: the script's state, for healing; first called at the first
             ``start_quorum``. ``register_state_dict_fn`` adds more.
-        min_replica_size: a step with fewer contributors is not committed.
+        min_replica_size: a step with fewer contributors is not committed. The launcher knows it,
+            and waits for more replicas instead of training with fewer.
         use_async_quorum: a newcomer heals during its first forward and backward pass and adds
             zeros; False: it heals before its forward pass and counts at once.
         timeout: deadline of an operation, and of a heal. TORCHFT_TIMEOUT_SEC counts more.
@@ -234,6 +235,7 @@ class Manager:
                 heal_first=not use_async_quorum,
                 contributors_max=min_replica_size if spares else None,
                 contributors_min=min_replica_size,
+                tells_min=not self._seat.is_thread,
                 operation_timeout_s=self._timeout_s,
                 quorum_timeout_s=quorum_timeout_s,
                 is_known_when_issued=factory.caller_waits,

@@ -115,7 +115,9 @@ class StepFlow:
             return True
         if timeout_s is None:
             limits = self._limits
-            timeout_s = limits.quorum_timeout_s if machine.begun else limits.first_timeout_s
+            may_lack = limits.min_replica_size > 1  # a replica that must be started again first
+            is_long = may_lack or not machine.begun
+            timeout_s = limits.first_timeout_s if is_long else limits.quorum_timeout_s
         if self._resuming is not None:
             self._resuming.claim()
         self._healing.forward_over()
@@ -220,6 +222,7 @@ class StepFlow:
         if self._vote is not None:
             votes = self._ask_group(self._vote, flag, timeout_s)
         before = machine.state.step
+        may_follow = machine.will_be_enough  # newcomers count in the next try: that is no failure
         reason = str(error) if error is not None else forgoes or "voted against"
         torn = votes.commits is None
         shared = not enough or all_forgo
@@ -229,7 +232,8 @@ class StepFlow:
             self._snapshots.voted(votes.copies, committed=machine.state.step > before)
         if error is None and not enough:
             reason = "too few replicas contribute"
-        if forgoes and error is None and machine.state.step == before:
+        is_left = bool(forgoes) or may_follow
+        if is_left and error is None and machine.state.step == before:
             self._engine.note_progress()
             return False
         return self._note_outcome(machine.state.step > before, reason)

@@ -471,6 +471,9 @@ MUTANTS: dict[str, Mutant] = {
     "who cannot serve ends": Mutant(
         Worker, "cannot_serve", _ends_with_its_newcomers, "H1", _SERVING
     ),
+    "what the script needs is not known": Mutant(
+        MembershipState, "least", property(lambda self: self.spec.min_replicas), "Q4", _LOSSES
+    ),
     "who is refused tries on": Mutant(HealState, "refuse", _never, "H1", _SERVING),
     "samples of the dead are lost": Mutant(
         DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES

@@ -168,8 +168,8 @@ class QuorumRules:
     ) -> None:
         """A shrink has survivors only. Without any it is a new start, of at least min_replicas."""
         open_count = self._slots - len(self.ended | self.closed)
-        enough = len(members) >= min(self._min_replicas, open_count)
-        require(enough, "Q4", f"{quorum.attempt} has {len(members)} members")
+        needed = min(self._min_replicas, open_count)
+        require(len(members) >= needed, "Q4", f"{quorum.attempt} has {len(members)} members")
         if self._forms:
             return  # a lighthouse that has lost its journal knows of no predecessor
         struck = {x for x in members if x in self._struck or x[1] in self._missing}
@@ -178,7 +178,7 @@ class QuorumRules:
         survivors = [x for x in members if x in known and x not in struck]
         of_all = all(set(survivors) & set(old) for old in (last, self._prior) if old)
         too_few = any((k.replica_id, k.incarnation) in survivors for k in self.too_few)
-        if of_all and len(survivors) >= self._min_replicas and not too_few:
+        if of_all and len(survivors) >= needed and not too_few:
             others = [x for x in members if x not in survivors]
             if (quorum.step or 0) < self._last_step:
                 return  # no survivor has its first state: unaccounted members are needed (C6)

@@ -193,7 +193,7 @@ class World:
         self.invariants = Invariants(
             self.job.replicas,
             self.job.workers,
-            self.job.min_replicas,
+            max(self.job.min_replicas, self.job.min_size),  # the script tells the lighthouse
             self.job.contributors_max,
         )
         self.plan = plan_of(self.job.replicas, repairs=self.job.repair)

@@ -17,7 +17,7 @@ A line at the margin is an event; the indented lines below it are the instructio
     A says finished 0a | A says leaves | A says gives up 3: reason (the job)
     A says gives-up 0a [elsewhere] 3: reason (the replica)
     0a 1a: report 5/x [interrupted=1.1#1 in=1.1#1 pending=1.2#1 promised=7 confirmed healing torn
-                       reduced=1.1#1@5 voted=1.1#1@5 local_step_index=2 cannot_repair]
+                       reduced=1.1#1@5 voted=1.1#1@5 local_step_index=2 cannot_repair needs=2]
     0a: built 1.1#1 | buildfailed 1.1#1: reason | promised 1.2#1@7 | refused 1.2#1@7 current=8
     0a: inforce 1.1#1@0 | errored 1.1#1@5: reason | healed 1.1#1@5 from 0,2 | progress 5
     0a: leaving finished | present [part=0,1]
@@ -293,6 +293,7 @@ class Replay:
             repairable="cannot_repair" not in options,
             freezes_membership="freezes" in options,
             too_few="toofew" in options,
+            contributors_min=int(options.get("needs", 0)),
         )
 
     # ------------------------------------------------------------ what follows

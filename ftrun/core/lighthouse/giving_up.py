@@ -4,8 +4,9 @@ Three rules, in this order:
 - Another node gets the slot, if the cause may be the first one's, and if that node has room, no
   failures, and has not given the slot up before. So a slot goes to each node once at most.
 - Where the others go on, the slot is withdrawn, as by a drain, and nobody gets it until people ask
-  (``ftrun restart``). The others go on if ``min_replicas`` of them have a Manager that has
-  reported: replicas that fail alike, or have not come to their first step, end the job.
+  (``ftrun restart``). The others go on if as many of them as the job needs have a Manager that has
+  reported, or have finished: replicas that fail alike, or have not come to their first step, end
+  the job.
 - Otherwise the job ends, with the exit code and the reason of the failure.
 
 In a takeover nobody knows yet who goes on, so the answer comes after it. Not here: when an agent
@@ -23,7 +24,7 @@ from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.set_aside import SetAside
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import MembershipState
-from ftrun.core.messages import ReplicaGivenUp
+from ftrun.core.messages import LeaveReason, ReplicaGivenUp
 
 
 class GivingUp:
@@ -76,8 +77,8 @@ class GivingUp:
             self._incidents.set_aside(name, text)
             state.outbox.notice("aside", [name], sentence(text))
             return
-        rest = self._those_who_go_on(name)
-        if len(rest) < max(1, state.spec.min_replicas):
+        trains, done = self._others(name)
+        if len(trains | done) < max(1, state.least):
             self._membership.end(given_up.exit_code or 1, given_up.reason, given_up.kind)
             return
         state.slots.give_up(name, given_up.reason)
@@ -85,20 +86,22 @@ class GivingUp:
         self._membership.drain([name])
         self._assignment.ended(name)
         state.journal()
-        verb = "trains" if len(rest) == 1 else "train"
-        text = (
-            f"Replica {name} is given up: {given_up.reason}. {sentence(replicas(rest))} {verb} on "
-            f"without it. To start it again: ftrun restart {name}"
-        )
+        text = f"Replica {name} is given up: {given_up.reason}. {_fate(name, trains, done)}"
         self._incidents.goes_on(name, text)
         state.outbox.notice("given up", [name], text)
 
-    def _those_who_go_on(self, name: str) -> list[str]:
+    def _others(self, name: str) -> tuple[set[str], set[str]]:
+        """The replicas that train on without ``name``, and those whose scripts have ended."""
         state = self._state
-        return [
-            replica.replica_id
-            for replica in state.replicas
-            if replica.replica_id != name
-            and not replica.leaving
-            and replica.is_known(state.workers)
-        ]
+        known = [r for r in state.replicas if r.is_known(state.workers) and r.replica_id != name]
+        ends = {r.replica_id for r in known if r.leaving is LeaveReason.FINISHED}
+        return {r.replica_id for r in known if not r.leaving}, ends | {*state.slots.finished()}
+
+
+def _fate(name: str, trains: set[str], done: set[str]) -> str:
+    """What becomes of a job without replica ``name``: whether others train, or have finished."""
+    who = sentence(replicas(trains or done))
+    if not trains:
+        return f"{who} {'has' if len(done) == 1 else 'have'} finished."
+    verb = "trains" if len(trains) == 1 else "train"
+    return f"{who} {verb} on without it. To start it again: ftrun restart {name}"

@@ -48,6 +48,7 @@ class MembershipState:
     train (presence.py). ``drains``: replicas that have been asked to leave at a boundary.
     ``interrupt``: the attempt that survivors must have given up in REJOIN. ``step_max``: the
     highest step that a member is known to have come to.
+    ``contributors_min``: without so many the job's scripts commit nothing, by their Reports.
     ``stalled``: members that wait for peers, and since when. ``too_few``: members that repeat their
     step because too few contribute to it, and since when. ``reassigned``: agents that have not been
     sent their changed slots. ``ended_at``: when the job ended; None: not yet, or under an earlier
@@ -91,6 +92,7 @@ class MembershipState:
         self.reassigned: set[str] = set()
         self.interrupt: Attempt = NO_ATTEMPT
         self.step_max = 0
+        self.contributors_min = 0
         self.departed = DepartedMembers()
         self.waiting = Waiting()
         self.last_message_at: dict[str, float] = {}
@@ -114,7 +116,12 @@ class MembershipState:
     @property
     def needed(self) -> int:
         """The smallest quorum that may be formed; replicas that have finished do not count."""
-        return max(1, min(self.spec.min_replicas, self.slots.open_count))
+        return max(1, min(self.least, self.slots.open_count))
+
+    @property
+    def least(self) -> int:
+        """How many replicas the job needs, by its options and by its scripts."""
+        return max(self.spec.min_replicas, self.contributors_min)
 
     def enter(self, phase: Phase, timeout_s: float | None = None) -> None:
         """Change the phase; the new one waits for nobody until answers are expected."""
@@ -205,6 +212,7 @@ class MembershipState:
     def note_report(self, replica: Replica, rank: int, report: Report) -> None:
         """Keep a worker's newest report; in a takeover the last one of a replica may end it."""
         self.outrun(report)
+        self.contributors_min = max(self.contributors_min, report.contributors_min)
         replica.reports[rank] = report
         if self.phase is Phase.TAKEOVER:
             self.is_dirty |= replica.is_known(self.workers)

@@ -143,9 +143,19 @@ class Waits:
             return SET_UP if self._not_present() or self._latecomers() else ""
         if state.too_few:
             return TOO_FEW
+        if self._are_too_few:
+            return GATHER
         if state.phase in ASKED and not state.waiting.done:
             return ANSWERS
         return PEERS if state.stalled and state.phase in IN_QUORUM else ""
+
+    @property
+    def _are_too_few(self) -> bool:
+        """The survivors have answered, and are fewer than a quorum needs."""
+        state = self._state
+        if state.phase is not Phase.REJOIN or not state.waiting.done:
+            return False
+        return 0 < len(state.live | state.replicas.ready) < state.needed
 
     def _nodes(self) -> Wait:
         state = self._state
@@ -155,14 +165,15 @@ class Waits:
         return Wait(NODES, here, words, self._since, self._gathers_until())
 
     def _gathering(self) -> Wait:
-        """Ready replicas wait for the rest before the first quorum."""
+        """Those that are here wait for the rest, before the first quorum or the next one."""
         state = self._state
-        ready = state.replicas.ready
+        ready = state.replicas.ready | state.live
         late = {slot.replica_id for slot in state.slots if not slot.is_finished} - ready
         least = f"{state.needed} of {state.spec.replicas} {'is' if state.needed == 1 else 'are'}"
+        by = ", by the script's min_replica_size" * (state.least > state.spec.min_replicas)
         words = (
             f"{replicas(ready)} {_wait(ready)} for {replicas(late)} to come to a first step (at "
-            f"least {least} needed)"
+            f"least {least} needed{by})"
         )
         return Wait(GATHER, _ordered(late), words, self._since, state.deadline)
 

@@ -40,7 +40,8 @@ class Report:
     it works on or begins next. ``repairable``: under a next quorum it can go on with that step and
     lose nothing. ``torn``: a heal left ``state`` half written over, so it holds none.
     ``freezes_membership``: at its step the script lets nobody join. ``too_few``: it repeats its
-    step because too few contributed, so every ready replica is needed.
+    step because too few contributed, so every ready replica is needed. ``contributors_min``: its
+    script commits no step with fewer (``min_replica_size``); 0: it does not tell.
     """
 
     state: StateId
@@ -56,6 +57,7 @@ class Report:
     torn: bool = False
     freezes_membership: bool = False
     too_few: bool = False
+    contributors_min: int = 0
 
     def quorums(self) -> list[Quorum]:
         """The quorums that the worker trains in or prepares."""

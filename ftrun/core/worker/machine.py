@@ -100,7 +100,8 @@ class StepMachine:
         repair: reissue operations after an interrupt instead of discarding the step.
         heal_first: newcomers heal before their forward pass (synchronous quorum).
         contributors_max: members beyond it are spares (``FIXED_WITH_SPARES``); None: no limit.
-        contributors_min: with fewer, no replica commits, and the step is repeated.
+        contributors_min: with fewer, no replica commits, and the step is repeated. ``tells_min``:
+            the lighthouse is told, and forms no smaller quorum.
         operation_timeout_s: seconds after which an outstanding operation is an error.
         quorum_timeout_s: seconds that a step waits for the next quorum's verdict.
         is_known_when_issued: see ``Pace``.
@@ -117,6 +118,7 @@ class StepMachine:
         heal_first: bool = False,
         contributors_max: int | None = None,
         contributors_min: int = 1,
+        tells_min: bool = True,
         operation_timeout_s: float = 60.0,
         quorum_timeout_s: float = 60.0,
         is_known_when_issued: bool = True,
@@ -143,6 +145,7 @@ class StepMachine:
         self._repair = repair
         self._contributors_max = contributors_max
         self.contributors_min = contributors_min
+        self._tells_min = tells_min
         self._operation_timeout_s = operation_timeout_s
         self._quorum_timeout_s = quorum_timeout_s
         self._offered: Tag | None = None
@@ -406,6 +409,13 @@ class StepMachine:
         """Enough replicas contribute to the step under way for it to be committed."""
         return len(self.contributors()) >= self.contributors_min
 
+    @property
+    def will_be_enough(self) -> bool:
+        """Too few contribute because members heal: they count when the step is repeated."""
+        members = () if self.in_force is None else self.in_force.members
+        most = self._contributors_max or len(members)
+        return min(len(members), most) >= self.contributors_min and not self.is_enough
+
     def report(self) -> m.Report:
         """All that the lighthouse must know of this worker.
 
@@ -429,6 +439,7 @@ class StepMachine:
             repairable=can_repair,
             freezes_membership=self._quorums.freezes_membership,
             too_few=self.is_stuck,
+            contributors_min=self.contributors_min if self._tells_min else 0,
         )
 
     def check(self) -> None:

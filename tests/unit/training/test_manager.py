@@ -355,20 +355,6 @@ def test_max_retries(tmp_path: Path) -> None:
                 assert not manager.should_commit()
 
 
-def test_too_few_replicas_commit_nothing(tmp_path: Path) -> None:
-    with job(tmp_path, 2, min_replicas=1) as both:
-        both.add("0", min_replica_size=2)
-        both.add("1", min_replica_size=2)
-        assert both.step() == [True, True]
-        both.die("1")
-        assert [both.step() for _ in range(3)] == [[False]] * 3
-        machine = both.managers["0"]._engine.machine
-        both.agent.wait(lambda: both.agent.sent("0", Built)[-1].attempt == machine.seen, "its word")
-        builds = len(both.agent.sent("0", Built))
-        assert both.step() == [False]
-        assert len(both.agent.sent("0", Built)) == builds  # no new quorum for each
-
-
 # ------------------------------------------------------------ deaths, healing
 
 

@@ -25,9 +25,16 @@ def split_address(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     host = host.strip("[]")
-    if not host or not port.isdecimal() or int(port) > PORT_MAX:
+    if not host or "/" in host or not port.isdecimal() or int(port) > PORT_MAX:
         raise ValueError(f"{text!r} is not an address of the form host:port")
     return host, int(port)
+
+
+def without_scheme(text: str) -> str:
+    """``HOST:PORT`` of a URL; schemes are written in any case."""
+    scheme, mark, rest = text.partition("://")
+    is_web = bool(mark) and scheme.lower() in ("http", "https")
+    return (rest if is_web else text).rstrip("/")
 
 
 def join_address(host: str, port: int) -> str:
@@ -38,11 +45,13 @@ def join_address(host: str, port: int) -> str:
 def parse_address(text: str, option: str) -> tuple[str, int]:
     """An option's ``HOST:PORT`` in two; ``http://`` in front and a ``/`` behind are ignored.
 
+    ``https://`` too: whether TLS is used is for other options to say.
+
     Raises:
         UserError: no host, no port, or a port above 65535.
     """
     try:
-        return split_address(text.removeprefix("http://").rstrip("/"))
+        return split_address(without_scheme(text))
     except ValueError:
         raise UserError(
             f"{option} {text!r} is not HOST:PORT. For example: {option} {BIND}."

@@ -198,7 +198,12 @@ class _Packer:
         return sorted(written, key=lambda one: json.dumps(one, sort_keys=True))
 
     def _leaf(self, value: Any, parent: str, name: str, depth: int) -> Json:
-        leaf = leaf_of(value, parent, name)
+        try:
+            leaf = leaf_of(value, parent, name)
+        except RuntimeError as error:  # of a kind of tensor that has no plain memory, or no memory
+            raise UserError(
+                f"state_dict key {shown(parent + name)} cannot be read: {error}"
+            ) from error
         if leaf is None:
             return self._of_script(value, parent + name, depth)
         if len(self.leaves) >= LEAVES_MAX:
@@ -241,7 +246,8 @@ def _refusal(value: object, path: str, why: str = "") -> UserError:
     kind = type(value)
     what = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     if isinstance(value, torch.Tensor):
-        what = f"{what} of {value.layout} on {value.device.type}"
+        nested = "nested " * value.is_nested
+        what = f"{nested}{what} of {value.layout} on {value.device.type}"
     return UserError(
         f"state_dict key {shown(path)} holds a {f'{what} {why}'.rstrip()}: ftrun carries dense "
         "tensors, numpy arrays, plain values, dicts, lists and tuples of them, enums, named tuples "

@@ -152,7 +152,12 @@ def _tensor_leaf(value: torch.Tensor, parent: str, name: str) -> Leaf | None:
     if not dtensor and type(value) not in (torch.Tensor, torch.nn.Parameter):
         return None
     local = cast(torch.Tensor, local_of(value)).detach()
-    if local.layout != torch.strided or local.is_quantized or local.device.type == "meta":
+    if (
+        local.is_nested
+        or local.layout != torch.strided
+        or local.is_quantized
+        or local.device.type == "meta"
+    ):
         return None
     order, dense = _dense(local.resolve_conj().resolve_neg())
     # By strides, because reshape keeps the odd stride of a dimension with one element.

@@ -110,8 +110,8 @@ class Story:
                 pid = life.pids.get(group_rank, 0)
                 missing.append(
                     WorkerFailure(
-                        rank, life.replica_id, group_rank, pid, 0, life.restart, 0.0,
-                        reason=str(error),
+                        rank, life.replica_id, group_rank, pid, 1, life.restart, 0.0,
+                        reason=str(error),  # it ended with 0, and yet has failed
                     )
                 )  # fmt: skip
         return dict(sorted(values.items())), tuple(missing)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from ftrun.addresses import join_address, split_address
+from ftrun.addresses import join_address, split_address, without_scheme
 
 T = TypeVar("T")
 
@@ -37,8 +37,9 @@ def target_of(address: str) -> str:
     Raises:
         ValueError: it has another form.
     """
-    text = address.removeprefix("http://").rstrip("/")
-    return join_address(*split_address(text))
+    if address.lower().startswith("https://"):
+        raise ValueError(f"{address!r} asks for TLS, and torchft's protocol has none")
+    return join_address(*split_address(without_scheme(address)))
 
 
 def open_channel(address: str, connect_timeout_s: float) -> grpc.Channel:

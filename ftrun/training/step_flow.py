@@ -243,12 +243,11 @@ class StepFlow:
         self._healing.keep_still()
 
     def report_error(self, error: Exception) -> None:
-        """Forbid to commit the step under way; the first error is kept."""
-        if self._error is None:
-            self._error = error
+        """Forbid to commit the step under way; the last error is kept, as with torchft."""
+        self._error = error
 
     def errored(self) -> Exception | None:
-        """The first error of the step under way."""
+        """The last error that was reported of the step under way, or its first own one."""
         return self._error or self._engine.in_flight.error
 
     def _ask_group(self, vote: GroupVote, flag: bool, timeout_s: float) -> Votes:

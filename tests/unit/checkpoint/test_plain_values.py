@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from ftrun.checkpoint import format
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.errors import ProtocolError, UserError
 from tests.unit.checkpoint.test_format import round_trip
@@ -81,6 +82,23 @@ class Folder(pathlib.PurePosixPath):
 def test_what_is_of_a_class_of_the_scripts_own_is_refused_by_its_key(value: object) -> None:
     with pytest.raises(UserError, match=r"state_dict key 'best'"):
         pack({"best": value})
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_refused_by_its_key(layout: torch.layout) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=layout)
+    with pytest.raises(UserError, match=r"key 'batch\.rows' holds a nested torch"):
+        pack({"batch": {"rows": nested}})
+
+
+def test_a_tensor_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(format, "leaf_of", fails)
+    with pytest.raises(UserError, match=r"'a\[1\]' cannot be read: .*allocate memory"):
+        pack({"a": [1, torch.ones(1)]})
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,8 @@ def test_a_value_that_cannot_be_read_names_its_worker() -> None:
     with pytest.raises(LaunchError, match="not every value") as caught:
         told.result(read)
     assert caught.value.values == {0: "fine"}
-    assert [(one.rank, one.reason) for one in caught.value.failures] == [(1, "a lock was returned")]
+    [one] = caught.value.failures
+    assert (one.rank, one.status, one.reason) == (1, 1, "a lock was returned")
 
 
 def test_an_end_without_a_last_word_is_a_bug() -> None:

@@ -12,7 +12,9 @@ master copy of a weight at once, and its moments at the first step.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ftrun.checkpoint.format import Tree, pack
@@ -24,6 +26,7 @@ Shapes: TypeAlias = dict[str, dict[str, LeafSpec]]
 """Leaf specs by parent path and name."""
 
 NAMED_MAX = 8
+CHARS_MAX = 2000
 _OF_AN_OPTIMIZER = re.compile(r"(?:^|\.)state(?:\[\d+\]|\..+)$")
 """The entry of one parameter, by number or name, in ``Optimizer.state_dict()["state"]``."""
 
@@ -64,6 +67,28 @@ def differences(mine: Tree, theirs: Tree, there: str) -> str:
     lines = compare(describe(mine), describe(theirs), there)
     more = f"; and {len(lines) - NAMED_MAX} more" if len(lines) > NAMED_MAX else ""
     return f"{'; '.join(lines[:NAMED_MAX])}{more}"
+
+
+def explain(
+    error: Exception, key: str, state: Callable[[], Tree], theirs: Tree, donors: Sequence[str]
+) -> None:
+    """Raise ShapeMismatch if the script's state has other shapes: that may be why it was not taken.
+
+    ``donors``: whose the state was; none: it was a snapshot's.
+    """
+    whose, there = f"replica {donors[0]}" if donors else "the snapshot", "at its peers"
+    remedy = "Build the same model and optimizer in all replicas"
+    if not donors:
+        there, remedy = "in the snapshot", "Build the same ones, or begin anew with --resume none"
+    unlike = ""
+    with contextlib.suppress(Exception):  # of the script's own function
+        unlike = differences({key: state()}, {key: theirs}, there)
+    if unlike:
+        raise ShapeMismatch(
+            f"the load function of key {key!r} did not take the state of {whose}: "
+            f"{type(error).__name__}: {' '.join(str(error).split())[:CHARS_MAX]}. Their "
+            f"shapes differ: {unlike}. {remedy}, or let the function take what is given"
+        ) from error
 
 
 def _difference(own: LeafSpec | None, other: LeafSpec | None, there: str) -> str:

@@ -301,7 +301,7 @@ class _Transfer:
     def _agree(self, address: str, raw: bytes) -> Destination | None:
         with self._changed:
             if self._destination is None:
-                self._destination = self._prepare(address, raw)
+                self._destination = self._prepare(raw)
             to = self._destination
             if raw != to.raw:
                 self.left_out[address] = _disagreement(to.header, decode_header(raw))
@@ -310,7 +310,7 @@ class _Transfer:
             self._agreed.add(address)
             return to
 
-    def _prepare(self, address: str, raw: bytes) -> Destination:
+    def _prepare(self, raw: bytes) -> Destination:
         header, order = decode_header(raw), self._order
         if header.tag != order.tag.path():
             raise ProtocolError(f"asked for the state of {order.tag}, got that of {header.tag}")

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from ftrun.checkpoint.compare import ShapeMismatch, differences
+from ftrun.checkpoint.compare import explain
 from ftrun.checkpoint.destination import Arrivals, Overwrite
 from ftrun.checkpoint.format import validate
 from ftrun.checkpoint.heal import FetchedState, NoneServes, fetch
@@ -244,7 +244,7 @@ class Healing:
                 try:
                     load(user[key])
                 except Exception as error:
-                    _explain(error, key, state, user[key], fetched.donors)
+                    explain(error, key, state, user[key], fetched.donors)
                     raise
         finally:
             self.is_loading = False
@@ -394,7 +394,8 @@ class Healing:
             rank = order.quorum.index(key.replica_id, key.incarnation)
             assert rank is not None, "heals in a quorum that it is not in"
             own = donor(order.quorum, rank)
-            endpoints = {own: endpoints[own]}
+            others = {} if self._transport is not None else endpoints
+            endpoints = {own: endpoints[own], **others}
         donors = {endpoint.heal: donor for donor, endpoint in endpoints.items()}
         shown = {endpoint.heal: endpoint.heal_certificate for endpoint in endpoints.values()}
         fetching = _Fetch(order, donors, shown if self._context.heal_tls else None)
@@ -429,18 +430,7 @@ class Healing:
         if before is not None:
             before.join(JOIN_TIMEOUT_S)  # both threads may write to the same memory
         try:
-            fetched = fetch(
-                list(order.donors),
-                order.tag,
-                self._context.token,
-                self._timeout_s,
-                mine=self._comparable() if self._transport is None else None,
-                cancel=order.cancel,
-                expected=order.load.quorum.state,
-                overwrite=self._overwrite(order),
-                arrivals=self._arrivals,
-                certificates=order.certificates,
-            )
+            fetched = self._fetch(order)
             if self._transport is not None:
                 fetched = self._receive(self._transport, order, fetched)
             place = self._ask_place(order)
@@ -461,6 +451,32 @@ class Healing:
             self.fetched = replace(fetched, donors=donors)
             self._fetched_place = place
         self._feed(StateLoaded(order.tag, fetched.state_id))
+
+    def _fetch(self, order: _Fetch) -> FetchedState:
+        """From all donors at once; or from one alone, the first that can serve its state.
+
+        Raises:
+            PeerError: as ``fetch``.
+        """
+        mine = self._comparable() if self._transport is None else None
+        refusals = []
+        for donors in [[x] for x in order.donors] if self._one_donor else [[*order.donors]]:
+            try:
+                return fetch(
+                    donors,
+                    order.tag,
+                    self._context.token,
+                    self._timeout_s,
+                    mine=mine,
+                    cancel=order.cancel,
+                    expected=order.load.quorum.state,
+                    overwrite=self._overwrite(order),
+                    arrivals=self._arrivals,
+                    certificates=order.certificates,
+                )
+            except NoneServes as error:
+                refusals.append(str(error))
+        raise NoneServes("; ".join(refusals))
 
     def _ask_place(self, order: _Fetch) -> str:
         """The donors' place, if the script has one; at step 0 all stand at the beginning.
@@ -521,28 +537,6 @@ class Healing:
         rank = self._context.group_rank
         members = (q for q in quorum.members if q.replica_id in quorum.donors)
         return {member.replica_id: member.endpoints[rank] for member in members}
-
-
-def _explain(
-    error: Exception, key: str, state: StateFn, theirs: Any, donors: tuple[str, ...]
-) -> None:
-    """Raise ShapeMismatch if the script's state has other shapes: that may be why it was not taken.
-
-    ``donors``: whose the state was; none: it was a snapshot's.
-    """
-    whose, there = f"replica {donors[0]}" if donors else "the snapshot", "at its peers"
-    remedy = "Build the same model and optimizer in all replicas"
-    if not donors:
-        there, remedy = "in the snapshot", "Build the same ones, or begin anew with --resume none"
-    unlike = ""
-    with contextlib.suppress(Exception):  # of the script's own function
-        unlike = differences({key: state()}, {key: theirs}, there)
-    if unlike:
-        raise ShapeMismatch(
-            f"the load function of key {key!r} did not take the state of {whose}: "
-            f"{type(error).__name__}: {' '.join(str(error).split())[:REASON_CHARS_MAX]}. Their "
-            f"shapes differ: {unlike}. {remedy}, or let the function take what is given"
-        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -425,7 +425,9 @@ MUTANTS: dict[str, Mutant] = {
     "attempts not outrun": Mutant(AttemptCounter, "outrun", _never, "Q2", _EPOCHS),
     "a hold is not held": Mutant(Quorums, "bars", _never, "Q9"),
     "who is held off joins at once": Mutant(succession, "_held_off", _nobody, "Q9"),
-    "too few for ever": Mutant(Membership, "_note_too_few", _does_nothing, "L1", _LOSSES),
+    "too few for ever": Mutant(
+        Membership, "_note_too_few", _does_nothing, "L1", ("kill_worker",), LINGERING_FROM
+    ),
     "nothing is compared": Mutant(Comparison, "_is_changed", _never, "C7"),
     "unlike goes out": Mutant(Comparison, "answer", _takes_all_for_alike, "C7"),
     "the reference tells too early": Mutant(

@@ -104,7 +104,9 @@ def test_only_the_newcomer_ends(
     assert "It trains on, and refuses those that want to heal from it" in caplog.text
 
 
-def test_another_donor_serves_in_its_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("one_donor", [False, True], ids=["all", "one"])
+def test_another_donor_serves_in_its_place(tmp_path: Path, one_donor: bool) -> None:
+    """Also where a newcomer heals from one donor alone, as those that train locally do."""
     state: list[Callable[[], dict[str, Any]]] = [dict]
     healed = threading.Event()
 
@@ -124,7 +126,9 @@ def test_another_donor_serves_in_its_place(tmp_path: Path) -> None:
         three.die("2")
         state[0] = things
         three.agent.restart("2")
-        with_more(three, "2", dict, weight=9.0)
+        newcomer = with_more(three, "2", dict, weight=9.0)
+        if one_donor:
+            newcomer.train_locally()
         three.run(lambda slot, manager: (one(slot, manager), manager.leave()))
         [word] = [x for x in three.agent.sent("2", m.Healed) if x.step > 0]
         assert word.donors == ("1",)

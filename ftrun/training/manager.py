@@ -786,7 +786,7 @@ class Manager:
         self._flow.report_error(e)
 
     def errored(self) -> ExceptionWithTraceback | None:
-        """The error of the step under way that counts; ``original_exception`` is what was raised."""
+        """The error of the step under way; its ``original_exception`` is what was raised."""
         error = self._flow.errored()
         if error is None or (self._error and self._error.original_exception is error):
             return None if error is None else self._error

@@ -72,11 +72,13 @@ class Drains:
                 f"replica {slot.replica_id} is the last one: without it the job would stand. To "
                 "end the job in order, drain it without naming a replica",
             )
-        if len(others) < state.spec.min_replicas:
+        if len(others) < state.least:
             left = counted(len(others), "replica")
+            of_script = state.least > state.spec.min_replicas
+            who = "the script's min_replica_size" if of_script else "--min-replicas"
             raise Refused(
                 CONFLICT,
-                f"{left} would be left, and --min-replicas asks for {state.spec.min_replicas}: "
+                f"{left} would be left, and {who} asks for {state.least}: "
                 "training would stand. To replace one, use `ftrun restart`",
             )
 

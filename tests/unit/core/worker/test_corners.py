@@ -1,0 +1,190 @@
+"""Corners of the exchanges, of snapshots and of marks that no schedule needs to come to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ftrun.core.ids import Attempt
+from ftrun.core.worker import exchange
+from ftrun.core.worker.asking import AskLighthouse, AskPeer, AwaitChange, Known
+from ftrun.core.worker.exchange import (
+    ASKS,
+    PEEKS,
+    ExchangeQuestion,
+    Kept,
+    answer_of,
+)
+from ftrun.core.worker.exchange_places import (
+    PLACES_KEPT,
+    AskingDonors,
+    PeekingAtPlace,
+    ShownPlaces,
+    place_of,
+)
+from ftrun.core.worker.exchanging import Exchanging
+from ftrun.core.worker.marks import INTERVAL_S, SELDOM, Marks
+from ftrun.core.worker.snapshots import LIMIT_MIN_S, Decision, PartSchedule, SnapshotSchedule
+from tests.unit.core.worker.test_exchanging import (
+    FIRST,
+    KEY,
+    NAME,
+    Peer,
+    quorum_of,
+    roster_of,
+    value_of,
+)
+
+HERE = Attempt(1, 1)
+
+
+def test_a_gap_while_nothing_is_waited_for_takes_nothing_back() -> None:
+    kept = Kept("0")
+    kept.give(NAME, value_of("0"))
+    kept.note_gaps(1)
+    assert kept.under(NAME) == [value_of("0")] and not kept.has_taken_back(NAME)
+
+
+def test_while_it_is_undecided_nothing_is_declined() -> None:
+    kept = Kept("0")
+    kept.begins_to_peek(NAME)
+    assert kept.decline(NAME) is None
+    kept.has_decided(NAME, reads=True)
+    assert kept.decline(NAME) == []
+
+
+def test_a_peer_of_another_attempt_gets_no_answer() -> None:
+    kept = Kept("0")
+    question = ExchangeQuestion(NAME, Attempt(2, 1), how=ASKS)
+    assert answer_of(kept, question, HERE, is_set_up=True, heals_to=None, gaps=0) is None
+
+
+def test_who_asks_without_an_incarnation_is_not_noted() -> None:
+    kept = Kept("0")
+    kept.asked(ExchangeQuestion(FIRST, of="1"))
+    assert kept.asked_by("1") == frozenset()
+
+
+def test_what_is_kept_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "KEPT_BYTES_MAX", 2)
+    kept = Kept("0")
+    kept.add(FIRST, [value_of("1", b"12")])
+    assert not kept.is_full
+    kept.add(FIRST, [value_of("2")])
+    assert kept.is_full
+
+
+def test_who_has_been_answered_gets_all_though_others_are_waited_for() -> None:
+    one = Peer(NAME)
+    one.known = replace(one.known, quorum=quorum_of("0", "1", "2"))
+    one.hears(value_of("1"))
+    found = one.answer(ExchangeQuestion(NAME, HERE, of="1", how=PEEKS))
+    assert found == [value_of("0"), value_of("1")], "1 has answered, so it is not waited for"
+    assert one.exchanging.open == ("2",)
+
+
+def test_whose_answers_are_missing_while_it_peeks() -> None:
+    one = Peer(NAME, is_late=True)
+    one.known = replace(one.known, quorum=quorum_of("0", "1", "2"))
+    one.asks()
+    assert one.exchanging.open == ("1", "2")
+    one.exchanging.is_over()
+    assert one.exchanging.next(one.known) is not None
+
+
+def test_an_answer_that_nobody_asked_for_is_not_kept() -> None:
+    one = Peer(NAME)
+    one.known = replace(one.known, quorum=quorum_of("0", "1", "2"))
+    ask = one.hears(value_of("1"))
+    one.exchanging.answered(ask, [value_of("1", b"again")], one.known)
+    one.exchanging.answered(
+        replace(ask, question=replace(ask.question, how=PEEKS)), [value_of("2")], one.known
+    )
+    assert one.kept.under(NAME) == [value_of("0"), value_of("1")]
+
+
+def test_in_the_set_up_all_have_to_be_reached() -> None:
+    one = Peer(FIRST)
+    nobody = Exchanging(KEY, FIRST, value_of("0"), one.kept)
+    one.known = replace(one.known, roster=roster_of("a0", "a1"))
+    ask = one.asks()
+    nobody.failed(ask, reached=False)
+    assert nobody.next(Known(None, None, 0.0)) == AskLighthouse(), "it has no roster yet"
+    one.exchanging.failed(ask, reached=True)
+    assert isinstance(one.exchanging.next(one.known), AskPeer), "it has not come there yet"
+    one.exchanging.failed(ask, reached=False)
+    assert one.exchanging.next(one.known) == AskLighthouse(anew=True)
+    one.exchanging.failed(ask, reached=False)
+    one.known = replace(one.known, roster=roster_of("a1", has_begun=True))
+    one.exchanging.failed(one.asks(), reached=False)
+    assert one.exchanging.next(one.known) == AskLighthouse(anew=True), "nobody is left to read"
+
+
+def test_places_of_old_steps_are_forgotten_and_a_later_one_is_made_when_asked() -> None:
+    places = ShownPlaces()
+    for step in range(PLACES_KEPT + 2):
+        places.show(step, lambda step=step: f"place {step}")  # type: ignore[misc]
+    assert places.at(1) is None and places.at(PLACES_KEPT + 1) == f"place {PLACES_KEPT + 1}"
+    places.show_now(lambda step: f"now at {step}")
+    assert places.at(9) == "now at 9"
+
+
+def test_donors_that_stand_elsewhere_are_asked_again_under_the_next_quorum() -> None:
+    asking = AskingDonors(KEY, 3)
+    known = Known(None, quorum_of("0", "1", newcomers=("0",)), 0.0)
+    assert asking.next(replace(known, quorum=None)) is None
+    first = asking.next(known)
+    assert isinstance(first, AskPeer)
+    asking.answered(first, [])
+    assert asking.next(known) == AwaitChange("1")
+    assert asking.next(known) == first
+
+
+def test_peeking_at_a_place_asks_who_trains_until_one_has_it() -> None:
+    peeking = PeekingAtPlace(KEY)
+    assert peeking.next(Known(None, None, 0.0)) == AskLighthouse()
+    known = Known(roster_of("a0", "a1", has_begun=True), None, 0.0)
+    ask = peeking.next(known)
+    assert isinstance(ask, AskPeer) and ask.replica_id == "1"
+    peeking.failed(ask)
+    assert peeking.next(known) == AskLighthouse(anew=True)
+    again = peeking.next(known)
+    assert isinstance(again, AskPeer)
+    places = ShownPlaces()
+    places.show(4, lambda: "here")
+    peer = replace(KEY, replica_id="1")
+    peeking.answered(again, place_of(places, peer, again.question, is_set_up=True) or [])
+    assert peeking.found == "here"
+    assert peeking.next(known) is None
+
+
+def test_before_anybody_trains_there_is_no_place() -> None:
+    peeking = PeekingAtPlace(KEY)
+    assert peeking.next(Known(roster_of("a0", "a1"), None, 0.0)) is None
+    assert peeking.next(Known(roster_of("a1", has_begun=True), None, 0.0)) is None, "it is over"
+
+
+def test_most_marks_are_shown_now_and_then() -> None:
+    marks = Marks()
+    assert marks.wants(1, 0.0)
+    assert not marks.wants(2, INTERVAL_S / 2)
+    assert marks.wants(SELDOM, INTERVAL_S / 2)
+    assert marks.wants(3, INTERVAL_S * 2)
+
+
+def test_the_writer_takes_one_more_at_its_end_if_none_is_under_way() -> None:
+    schedule = SnapshotSchedule(10.0, 0.0)
+    assert not schedule.at_end(0.0), "who writes is not known yet"
+    assert schedule.at_boundary(True, 0.0) is Decision.LOOK
+    assert not schedule.at_end(1.0), "it looks for the newest one"
+    schedule.looked(None, 1.0)
+    assert schedule.is_idle and schedule.limit_s >= LIMIT_MIN_S
+    assert schedule.at_end(2.0) and not schedule.is_idle
+    assert not schedule.at_end(3.0)
+
+
+def test_a_part_that_was_never_begun_cannot_fail() -> None:
+    schedule = PartSchedule(10.0, 0.0)
+    schedule.failed()
+    assert schedule.counts.failed == 0

@@ -22,6 +22,7 @@ from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.forms import Form
 from ftrun.core.messages import AgentLeaving, Goodbye
+from ftrun.errors import assert_never
 
 ALL_FINISHED = "all replicas have finished"
 ECHO_S = 0.2
@@ -77,7 +78,7 @@ class Ending:
     def signalled(self, number: int) -> None:
         """A signal has come to the agent: leave, stop at once, or go on (signals.py)."""
         rules, name = self._settings.signals, signal_name(number)
-        match rules.reaction(number):
+        match reaction := rules.reaction(number):
             case Reaction.SHOW_STACKS:
                 self._out.add(words.stacks_wanted(name))
                 self._out.add(ShowStacks())
@@ -88,6 +89,8 @@ class Ending:
                 self.stop_now(rules.exit_code(number), name)
             case Reaction.LEAVE:
                 self._leave(number, name)
+            case _:
+                assert_never(reaction)
 
     def _leave(self, number: int, name: str) -> None:
         """The first request asks, a second one stops at once; an echo of the first is neither."""
@@ -137,8 +140,6 @@ class Ending:
 
     def begin_again(self, form: Form, reason: str) -> None:
         """Kill every group: the run begins again in another form, with nothing of this one."""
-        if self.has_begun:
-            return
         self._begin(0, reason, Outcome.STOPPED, again=form)
         for slot in self._slots:
             if slot.alive:

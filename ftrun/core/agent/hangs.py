@@ -128,8 +128,8 @@ class Hangs:
 
     def overdue(self, slot: SlotState) -> None:
         """The stacks have not come in time."""
-        if slot.hung is not None:
-            self._fail(slot, slot.hung)
+        assert slot.hung is not None, "its deadline is on while it hangs"
+        self._fail(slot, slot.hung)
 
     def _give_up(self, slot: SlotState, gone: WorkerExited) -> None:
         if slot.hung is not None:

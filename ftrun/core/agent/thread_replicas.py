@@ -189,11 +189,6 @@ class ThreadReplicas:
 
     # ------------------------------------------------------------ facts
 
-    @property
-    def group_size(self) -> int:
-        """The workers of each replica group."""
-        return self._group_size
-
     def is_open(self, key: WorkerKey) -> bool:
         """Whether this seat has an open Manager in an incarnation that lives."""
         group = self._current(key)

@@ -22,6 +22,11 @@ def report(message: str = "no", line: int = 3) -> FailureReport:
         (Failure("0", 0, 1, 0, 1, report()), "ValueError: no", "failed: ValueError: no"),
         (Failure("0", 0, 1, 0, 1, report("")), "ValueError", "failed: ValueError"),
         (Failure("0", 0, 0, 0, 1, None, "no memory"), "no memory", "no memory"),
+        (
+            Failure("0", 0, 1, 0, -9, on_request=True),
+            "killed on request",
+            "was killed on request (ftrun kill)",
+        ),
     ],
 )
 def test_words_and_cause(failure: Failure, words: str, cause: str) -> None:

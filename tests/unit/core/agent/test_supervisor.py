@@ -73,6 +73,15 @@ def test_check_tells_the_story_of_what_is_wrong() -> None:
         agent.core.check()
 
 
+def test_what_an_agent_is_asked_about_itself() -> None:
+    agent = Agent()
+    agent.on(SlotsAssigned(("0",)))
+    assert not agent.core.was_answered
+    agent.on(LighthouseSent(agent.now))
+    assert agent.core.was_answered
+    assert any("started as" in line for line in agent.core.story("0"))
+
+
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(

@@ -6,7 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from ftrun.core import messages as m
+from ftrun.core.activity import Activity
 from ftrun.core.ids import Attempt
+from ftrun.core.quorum import Endpoint
+from ftrun.core.worker import events as e
 from ftrun.core.worker import exchange
 from ftrun.core.worker.asking import AskLighthouse, AskPeer, AwaitChange, Known
 from ftrun.core.worker.exchange import (
@@ -24,8 +28,12 @@ from ftrun.core.worker.exchange_places import (
     place_of,
 )
 from ftrun.core.worker.exchanging import Exchanging
+from ftrun.core.worker.machine import Fate, StepMachine
 from ftrun.core.worker.marks import INTERVAL_S, SELDOM, Marks
+from ftrun.core.worker.parting import ShownStage, Stage, is_of_stage
 from ftrun.core.worker.snapshots import LIMIT_MIN_S, Decision, PartSchedule, SnapshotSchedule
+from tests.unit.core.worker.step_script import attempt_of, machine_of
+from tests.unit.core.worker.step_script import quorum_of as quorum_in_words
 from tests.unit.core.worker.test_exchanging import (
     FIRST,
     KEY,
@@ -35,6 +43,7 @@ from tests.unit.core.worker.test_exchanging import (
     roster_of,
     value_of,
 )
+from tests.unit.core.worker.test_parting import STATE, Case, member, pair
 
 HERE = Attempt(1, 1)
 
@@ -188,3 +197,82 @@ def test_a_part_that_was_never_begun_cannot_fail() -> None:
     schedule = PartSchedule(10.0, 0.0)
     schedule.failed()
     assert schedule.counts.failed == 0
+
+
+def stepping(quorum: str = "0 1") -> StepMachine:
+    """A machine with a step under way in this quorum."""
+    machine = machine_of("worker 0 holds 5/A")
+    machine.handle(m.NewQuorum(quorum_in_words("1.5#1", "5/A", quorum)), 0.0)
+    machine.handle(e.BoundaryReached(), 0.0)
+    machine.handle(e.GroupBuilt(attempt_of("1.5#1")), 0.0)
+    assert machine.fate is Fate.OPEN
+    return machine
+
+
+def test_between_two_steps_the_end_of_operations_is_nothing() -> None:
+    machine = machine_of("worker 0 holds 5/A")
+    assert machine.handle(e.OperationsEnded(), 0.0) == []
+    assert not machine.freezes_membership and not machine.is_alone
+
+
+def test_a_step_that_is_void_has_nobody_to_exchange_with() -> None:
+    machine = stepping()
+    assert not machine.is_alone
+    machine.handle(e.VoteStarted(), 0.0)
+    machine.handle(m.Interrupt(attempt_of("1.5#1")), 0.0)
+    machine.handle(e.Ticked(), 1000.0)
+    assert machine.fate is Fate.VOID and machine.is_alone
+
+
+def test_a_peer_of_the_quorum_that_is_not_reached_ends_it_and_another_one_does_not() -> None:
+    machine = stepping()
+    assert machine.handle(e.PeerUnreached(attempt_of("1.4#1"), "1"), 0.0) == []
+    out = machine.handle(e.PeerUnreached(attempt_of("1.5#1"), "1"), 0.0)
+    errored = [x.message for x in out if isinstance(x, e.Send)]
+    assert [type(x) for x in errored] == [m.Errored]
+    assert isinstance(errored[0], m.Errored) and errored[0].reason == "replica 1 is not reached"
+
+
+def test_a_roster_that_was_not_asked_for_is_shown_to_nobody() -> None:
+    machine = machine_of("worker 0 holds 5/A")
+    assert machine.handle(roster_of("a1"), 0.0) == []
+    machine.handle(e.PeersAsked(), 0.0)
+    assert machine.handle(roster_of("a1"), 0.0) == [e.ShowPeers(roster_of("a1"))]
+
+
+def test_what_a_worker_is_at_when_its_script_ends() -> None:
+    machine = stepping()
+    machine.lingers = True
+    assert machine.activity()[0] is Activity.ENDING
+    left = machine_of("worker 0 holds 5/A")
+    left.handle(e.WentAway(m.LeaveReason.FINISHED), 0.0)
+    assert left.activity()[0] is Activity.LEFT
+
+
+def test_whom_a_worker_at_its_end_waits_for() -> None:
+    case = pair()
+    assert case.parting.awaited == ["1"]
+    case.answers(Stage.KNOWS)
+    ask = case.parting.next(case.now)
+    assert ask is None and case.parting.awaited == []
+
+
+def test_a_worker_that_is_not_at_its_end_gives_no_stage() -> None:
+    question = pair().asked().question
+    shown = ShownStage()
+    assert shown.answer(KEY, question) is None
+    shown.state, shown.stage = STATE, Stage.HERE
+    later = replace(question, name=replace(question.name, index=question.name.index + 1))
+    assert shown.answer(KEY, later) is None, "it has not come to that stage"
+    assert is_of_stage(question.name) and not is_of_stage(NAME)
+
+
+def test_a_peer_that_is_no_mate_and_is_not_reached_has_not_left() -> None:
+    case = Case(member("0", "a", 2), member("1", "b", 2))
+    case.next()
+    case.shown.mates.add("1")
+    ask = case.asked()
+    case.parting.failed(
+        replace(ask, endpoint=Endpoint("h", "elsewhere:1")), case.now, reached=False
+    )
+    assert case.parting.awaited == ["1"]

@@ -301,10 +301,13 @@ def _give(names: dict[str, Any]) -> None:
 
 
 def forget() -> None:
-    """Take our names out of the script's modules."""
+    """Take our names out of the script's modules.
+
+    The type of each name is asked, not the value: torch has names that warn when they are used.
+    """
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})
-        for name in [name for name, value in names.items() if isinstance(value, Count)]:
+        for name in [name for name, value in names.items() if type(value) is Count]:
             names[name] = Count.plain
         for name, ours in NAMES.items():
             if names.get(name) is ours:

@@ -67,7 +67,7 @@ def has_imported_ftrun() -> bool:
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and is_script(file):
             for value in list(vars(module).values()):
-                is_module = isinstance(value, ModuleType)
+                is_module = issubclass(type(value), ModuleType)  # asks the value for nothing
                 if is_module and value.__name__.partition(".")[0] == ftrun.__name__:
                     return True
     return False

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import builtins
 import copy
+import itertools
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.inject.zero_edit.counting import (
     RANGES,
+    Count,
     Counted,
     Enumerate,
     Numbers,
     Range,
     Ranges,
+    forget,
 )
 from ftrun.inject.zero_edit.frames import Spot
 
@@ -41,6 +47,20 @@ def test_isinstance_knows_both() -> None:
     assert isinstance(builtins.range(3), Range)
     assert isinstance(Enumerate([1]), Enumerate)
     assert not isinstance([1], Range)
+
+
+def test_what_is_taken_out_asks_no_name_for_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``torch.distributed.reduce_op``, which warns at each use, also at isinstance()."""
+
+    class Deprecated:
+        def __getattribute__(self, name: str) -> object:
+            raise AssertionError(name)
+
+    module = ModuleType("of_the_script")
+    vars(module).update(old=Deprecated(), count=Count())
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    forget()
+    assert vars(module)["count"] is itertools.count
 
 
 def here() -> Spot:

@@ -39,7 +39,7 @@ from tests.sim.coverage import Coverage
 from tests.sim.exchange_rules import ExchangeRules
 from tests.sim.exchanging import Programme
 from tests.sim.fault_kinds import LATE_KINDS, SERVING_KINDS, STANDSTILL_KINDS
-from tests.sim.faults import SERVING_ERROR, Faults
+from tests.sim.faults import Faults
 from tests.sim.freezes import Freezes
 from tests.sim.invariants import Invariants, Violation
 from tests.sim.lighthouse import LighthouseProcess
@@ -223,7 +223,7 @@ class World:
         late = random.Random(f"{seed}/late")
         may_hang = bool(set(focus) & set(LATE_KINDS))
         may_stand = bool(set(focus) & set(STANDSTILL_KINDS))
-        serves_badly = bool(set(focus) & {*SERVING_KINDS, SERVING_ERROR})
+        serves_badly = bool(set(focus) & set(SERVING_KINDS))
         if faults is None and not focus and seed % 2 and not self.exchanges_at_all:
             may_hang = self.faults.add_late_kinds(late)
             may_stand = self.faults.add_standstill(random.Random(f"{seed}/stand"))

@@ -114,6 +114,15 @@ def extend_lineage(lineage: str, tag: Tag) -> str:
     return _digest(f"{lineage}|{tag.path()}")
 
 
+def later_lineage(lineage: str, managers: int) -> str:
+    """The first lineage of a Manager before which its process had so many others.
+
+    Their weights are other ones than those of the first Managers, also where all replicas promise
+    equal ones.
+    """
+    return _digest(f"{lineage}|later|{managers}") if managers else lineage
+
+
 def fresh_lineage(incarnation: str) -> str:
     """A lineage unlike every other, of weights that only one replica holds: all but one heal.
 

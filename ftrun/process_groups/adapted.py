@@ -30,7 +30,11 @@ from ftrun.process_groups.handles import store_client
 from ftrun.process_groups.nccl import ProcessGroupNCCL
 from ftrun.process_groups.quantized_messages import MessageGroup
 from ftrun.process_groups.reconfigurable import ReconfigurableGroup
-from ftrun.process_groups.wrappers import ProcessGroupDummy, ProcessGroupWrapper
+from ftrun.process_groups.wrappers import (
+    ErrorSwallowingProcessGroupWrapper,
+    ProcessGroupDummy,
+    ProcessGroupWrapper,
+)
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +86,15 @@ def own_error(pg: dist.ProcessGroup) -> Callable[[], Exception | None] | None:
         return pg.errored
     inner = pg._inner() if isinstance(pg, ProcessGroupWrapper) else None
     return None if inner is None else own_error(inner)
+
+
+def _swallowed(pg: ReconfigurableGroup) -> Exception | None:
+    """The error that a wrapper has swallowed, this one or one within it."""
+    if not isinstance(pg, ProcessGroupWrapper):
+        return None
+    error = pg.error() if isinstance(pg, ErrorSwallowingProcessGroupWrapper) else None
+    inner = pg._inner()
+    return error if error is not None or inner is None else _swallowed(inner)
 
 
 def name_ranks(
@@ -167,15 +180,22 @@ class _Passing(MessageGroup):
     """A built group whose all-reduces go through the script's own object."""
 
     def __init__(
-        self, inner: BuiltGroup, signal: AbortSignal, allreduce: Callable[[Any, Any], Work]
+        self, inner: BuiltGroup, signal: AbortSignal, through: ReconfigurableGroup
     ) -> None:
         super().__init__(inner.rank, inner.world_size, inner, signal)
-        self._allreduce = allreduce
+        self._through = through
 
     def allreduce(self, tensors: Tensors, op: Any = ReduceOp.SUM) -> Work:
         options = dist.AllreduceOptions()
         options.reduceOp = op
-        return self._allreduce(list(tensors), options)
+        return self._through.allreduce(list(tensors), options)
+
+    def is_connected(self) -> bool | None:
+        inner: BuiltGroup = self._native
+        return inner.is_connected()
+
+    def swallowed(self) -> Exception | None:
+        return _swallowed(self._through)
 
     def threads_sleep(self) -> bool | None:
         inner: BuiltGroup = self._native
@@ -217,7 +237,7 @@ class _WrappedFactory(ProcessGroup):
     ) -> BuiltGroup:
         signal = signal or AbortSignal()
         place = store_addr, prefix, rank, world_size, host, timeout_s
-        return _Passing(self._factory.build(*place, signal), signal, self._wrapper.allreduce)
+        return _Passing(self._factory.build(*place, signal), signal, self._wrapper)
 
     def use(self, built: BuiltGroup | None) -> BuiltGroup | None:
         self._factory.use(built._native if isinstance(built, _Passing) else None)
@@ -244,7 +264,7 @@ class _CreatingFactory(ProcessGroup):
         built = BuiltGroup(place.rank, place.world_size, native, place.signal)
         if hasattr(native, "abort"):
             place.signal.subscribe(native.abort)
-        return _Passing(built, place.signal, self._wrapper.allreduce)
+        return _Passing(built, place.signal, self._wrapper)
 
     def use(self, built: BuiltGroup | None) -> BuiltGroup | None:
         inner = built._native if isinstance(built, _Passing) else None

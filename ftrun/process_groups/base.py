@@ -57,8 +57,8 @@ class ProcessGroup(ReconfigurableGroup):
       (``signal.subscribe``). ``build`` does the rest: a group of one, an abort, errors.
     - **Use.** The Manager issues the same collectives in the same order on all ranks, under a lock:
       a call returns at once with a Work. The error of a broken group is in the Work, or raised as a
-      DistError. Any other RuntimeError, TypeError or ValueError that is raised, unless the group is
-      aborted, counts as the script's mistake and ends this worker.
+      DistError. If all connections are up (``is_connected``), an error in the Work is the
+      operation's: no replica commits the step (C8). So is any other error that is raised.
     - **Abort.** The signal's ``trigger``, from any thread, takes milliseconds: waits end with an
       error, here and, where the backend can, at the peers. Collectives issued later fail.
     - **Who waits** (``caller_waits``). A Work's future completes in a thread of the group, once the

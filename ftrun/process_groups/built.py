@@ -117,6 +117,17 @@ class BuiltGroup:
         """Whether all threads that write to host memory for this group sleep; None: unclear."""
         return None
 
+    def is_connected(self) -> bool | None:
+        """Whether the connections to all peers are up; None: unclear.
+
+        If they are when an operation has failed, the operation is at fault, and no peer.
+        """
+        return None
+
+    def swallowed(self) -> Exception | None:
+        """The error that a wrapper of the script's has kept to itself since it got this group."""
+        return None
+
     def shutdown(self) -> None:
         """Abort, and release descriptors, threads and memory.
 

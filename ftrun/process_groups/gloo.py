@@ -27,7 +27,7 @@ from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.built import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup
 from ftrun.process_groups.quantized_messages import MessageGroup
 from ftrun.process_groups.rendezvous import RankRecord, Rendezvous
-from ftrun.process_groups.sockets import is_listening, shut_down_connections
+from ftrun.process_groups.sockets import count_established, is_listening, shut_down_connections
 from ftrun.process_groups.writers import BUILDS, Build, all_sleep, foreign_threads
 
 PIECE_BYTES = 4 << 20
@@ -104,7 +104,13 @@ class GlooGroup(MessageGroup):
         self._tids, self._build = tids, build
         self._listening = records[rank].address
         self._peers = frozenset(record.address for peer, record in records.items() if peer != rank)
+        # In a process of several ranks there may be more than its own; fewer: one is lost already.
+        up = count_established(self._listening, self._peers)
+        self._connections = max(up, world_size - 1)
         signal.subscribe(self._shut_down_connections)
+
+    def is_connected(self) -> bool | None:
+        return count_established(self._listening, self._peers) == self._connections
 
     def threads_sleep(self) -> bool | None:
         asleep = all_sleep(self._tids, _THREADS)

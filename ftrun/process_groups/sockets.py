@@ -12,11 +12,13 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from ftrun.process_groups.store import split_address
 
 Address = tuple[str, int]
+_ESTABLISHED = 1
+"""TCP_ESTABLISHED of Linux."""
 
 
 def shut_down_connections(listening: Address | None, peers: Collection[Address]) -> int:
@@ -30,16 +32,16 @@ def shut_down_connections(listening: Address | None, peers: Collection[Address])
         The number of connections that were shut down.
     """
     count = 0
-    for name in os.listdir("/proc/self/fd"):
-        connection = _duplicate(int(name))
-        if connection is None:
-            continue
-        with connection:
-            if _belongs(connection, listening, peers):
-                with contextlib.suppress(OSError):  # The other end may be gone already.
-                    connection.shutdown(socket.SHUT_RDWR)
-                    count += 1
+    for connection in _connections(listening, peers):
+        with contextlib.suppress(OSError):  # The other end may be gone already.
+            connection.shutdown(socket.SHUT_RDWR)
+            count += 1
     return count
+
+
+def count_established(listening: Address, peers: Collection[Address]) -> int:
+    """The number of those connections that neither end has closed."""
+    return sum(_state(connection) == _ESTABLISHED for connection in _connections(listening, peers))
 
 
 def is_listening(address: Address) -> bool:
@@ -83,6 +85,21 @@ def _duplicate(fd: int) -> socket.socket | None:
         return candidate
     candidate.close()
     return None
+
+
+def _connections(listening: Address | None, peers: Collection[Address]) -> Iterator[socket.socket]:
+    for name in os.listdir("/proc/self/fd"):
+        connection = _duplicate(int(name))
+        if connection is None:
+            continue
+        with connection:
+            if _belongs(connection, listening, peers):
+                yield connection
+
+
+def _state(connection: socket.socket) -> int:
+    """The first byte of Linux's tcp_info."""
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
 
 
 def _belongs(

@@ -143,10 +143,12 @@ class Interrupt(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ...) -> None: ...
 
 class NewQuorum(_message.Message):
-    __slots__ = ("quorum",)
+    __slots__ = ("quorum", "refused")
     QUORUM_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     quorum: Quorum
-    def __init__(self, quorum: _Optional[_Union[Quorum, _Mapping]] = ...) -> None: ...
+    refused: str
+    def __init__(self, quorum: _Optional[_Union[Quorum, _Mapping]] = ..., refused: _Optional[str] = ...) -> None: ...
 
 class Prepare(_message.Message):
     __slots__ = ("quorum",)
@@ -219,7 +221,7 @@ class PendingQuorum(_message.Message):
     def __init__(self, quorum: _Optional[_Union[Quorum, _Mapping]] = ..., promise: _Optional[_Union[SwitchPromise, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "reduced", "voted", "healing", "local_step_index", "repairable", "torn", "freezes_membership", "too_few", "contributors_min")
+    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "reduced", "voted", "healing", "local_step_index", "repairable", "torn", "freezes_membership", "too_few", "contributors_min", "refused")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     INTERRUPTED_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +236,7 @@ class Report(_message.Message):
     FREEZES_MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     TOO_FEW_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTORS_MIN_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     state: StateId
     endpoint: Endpoint
     interrupted: Attempt
@@ -248,7 +251,8 @@ class Report(_message.Message):
     freezes_membership: bool
     too_few: bool
     contributors_min: int
-    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[PendingQuorum, _Mapping]] = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., local_step_index: _Optional[int] = ..., repairable: bool = ..., torn: bool = ..., freezes_membership: bool = ..., too_few: bool = ..., contributors_min: _Optional[int] = ...) -> None: ...
+    refused: str
+    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[PendingQuorum, _Mapping]] = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., local_step_index: _Optional[int] = ..., repairable: bool = ..., torn: bool = ..., freezes_membership: bool = ..., too_few: bool = ..., contributors_min: _Optional[int] = ..., refused: _Optional[str] = ...) -> None: ...
 
 class Built(_message.Message):
     __slots__ = ("attempt",)
@@ -293,14 +297,16 @@ class InForce(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Errored(_message.Message):
-    __slots__ = ("attempt", "step", "reason")
+    __slots__ = ("attempt", "step", "reason", "own")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     step: int
     reason: str
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    own: bool
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ..., reason: _Optional[str] = ..., own: bool = ...) -> None: ...
 
 class Healed(_message.Message):
     __slots__ = ("attempt", "step", "donors", "nbytes", "duration_s")

@@ -34,7 +34,7 @@ COUNT_FIELDS = frozenset({"replicas", "workers_per_replica", "min_replicas", "no
 
 PROSE_FIELDS = frozenset(
     {"reason", "cause", "text", "message", "traceback", "error_type", "words"}
-    | {"memory", "output", "stacks"}
+    | {"memory", "output", "stacks", "refused"}
 )
 """Texts for people, of any length at the sender: cut at encoding rather than refused."""
 

@@ -98,8 +98,8 @@ def _keep(quorums: dict[Attempt, Quorum], quorum: Quorum) -> None:
 def with_quorums(message: Any, change: Callable[[Quorum], Quorum]) -> Any:
     """The message with each quorum in it replaced by ``change`` of it."""
     match message:
-        case ToWorkers(targets, NewQuorum(quorum)):
-            return ToWorkers(targets, NewQuorum(change(quorum)))
+        case ToWorkers(targets, NewQuorum(quorum) as inner):
+            return ToWorkers(targets, replace(inner, quorum=change(quorum)))
         case ToWorkers(targets, Prepare(quorum)):
             return ToWorkers(targets, Prepare(change(quorum)))
         case WorkerMessage(key, Report() as report):

@@ -80,7 +80,7 @@ class WorkerContext:
 class _Process:
     """The state of this process, which is one worker for all its life.
 
-    ``managed``: the worker whose Manager is open. ``had_manager``: there was one, open or closed.
+    ``managed``: the worker whose Manager is open. ``managers``: how many it has had, with that one.
     ``place``: of the last Manager, which may be closed.
     ``leave``: see ``trains``. ``before_claim``: see there.
     ``stop_signal``: what it was asked to stop with; 0: it was not.
@@ -89,7 +89,7 @@ class _Process:
     context: WorkerContext | None = None
     failed: bool = False
     managed: WorkerKey | None = None
-    had_manager: bool = False
+    managers: int = 0
     place: Callable[[], Place] | None = None
     stop_signal: int = 0
     leave: Callable[[], None] | None = None
@@ -139,7 +139,7 @@ def claim(key: WorkerKey) -> None:
             "call its shutdown() first"
         )
     _Process.managed = key
-    _Process.had_manager = True
+    _Process.managers += 1
 
 
 def release(key: WorkerKey) -> None:
@@ -163,7 +163,12 @@ def place() -> Place:
 
 def had_manager() -> bool:
     """Whether the script has ever made a Manager."""
-    return _Process.had_manager
+    return _Process.managers > 0
+
+
+def managers_before() -> int:
+    """How many Managers this process has had and shut down."""
+    return _Process.managers - (_Process.managed is not None)
 
 
 def trains(leave: Callable[[], None]) -> None:

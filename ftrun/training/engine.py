@@ -131,13 +131,7 @@ class Engine:
             self.in_flight.run_ready()
 
     def issue(self, reduction: Reduction) -> None:
-        """Issue one more reduction of this step: it goes out now, or once it has been compared.
-
-        Raises:
-            RuntimeError, TypeError, ValueError: the backend cannot take the tensor or operation.
-                That is ``fatal``, because peers would wait for this operation for ever. If the
-                operation is compared first, later calls raise the error.
-        """
+        """Issue one more reduction of this step: it goes out now, or once it has been compared."""
         with self.changed:
             over = reduction.closes and reduction.awaited
             self._healing.forward_over(may_resume=reduction.batched and not over)

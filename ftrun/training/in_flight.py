@@ -32,7 +32,7 @@ from ftrun.training.reductions import Reduction
 RECHECK_INTERVAL = timedelta(milliseconds=20)
 REASON_CHARS_MAX = 500
 
-_Launched = tuple[Attempt, int, Work]
+_Launched = tuple[BuiltGroup, Attempt, int, Work]
 
 
 class InFlight:
@@ -81,6 +81,7 @@ class InFlight:
         self._feed = feed
         self._die = die
         self._has_ended = False
+        self._refusal: Exception | None = None  # of an operation that may be at fault itself
         self._batch: list[_Launched] = []
         self._works: list[Work] = []
         self._aborted: list[tuple[BuiltGroup, list[Work]]] = []
@@ -96,7 +97,7 @@ class InFlight:
         self._works = []
         if self._aborted:
             self._wait_for_writers()
-        self.error = None
+        self.error = self._refusal = None
 
     def use_group(self, quorum: Quorum) -> None:
         """Launch on the group of ``quorum`` from now on."""
@@ -122,6 +123,7 @@ class InFlight:
         """Put all local inputs back, divided by the number of contributors; launches follow."""
         self._wait_for_writers()
         self._batch = []
+        self._refusal = None
         for reduction in self.reductions:
             reduction.restore(self.divisor)
 
@@ -135,7 +137,7 @@ class InFlight:
 
     def release_all(self, error: Exception) -> None:
         """Make ready the futures of all reductions, without results, because of ``error``."""
-        self.error = self.error or error
+        self.error = self.error or self._refusal or error
         for reduction in self.reductions:
             if reduction.claim():
                 self.ready.append(reduction.release)
@@ -150,30 +152,48 @@ class InFlight:
         if tag is None or group is None:
             story = "\n".join(self._machine.story())
             raise Bug(f"an operation was issued without a group:\n{story}")
+        attempt = tag.attempt
+        try:
+            self._prepare(reduction)
+            if group.world_size == 1:
+                self._note(e.OperationCompleted(attempt, index))
+                return
+            work = reduction.launch(group)
+            if self._caller_waits and reduction.writes_early:
+                self._works.append(work)
+                if is_awaited:
+                    self._batch.append((group, attempt, index, work))
+                    return
+            done = work.get_future()
+        except Exception as error:  # noqa: BLE001  # of the backend, or of a script's own group
+            self._note(self._failure(group, attempt, index, error, at_launch=True))
+            return
+        done.add_done_callback(lambda future: self._on_done(group, attempt, index, future))
+
+    def _prepare(self, reduction: Reduction) -> None:
         if self.rank is None:
             reduction.add_nothing()
         else:
             reduction.divide_by(self.divisor)
             if reduction.average:
                 reduction.weigh(self.weight())
-        if group.world_size == 1:
-            self._note(e.OperationCompleted(tag.attempt, index))
-            return
-        attempt = tag.attempt
-        try:
-            work = reduction.launch(group)
-        except (RuntimeError, TypeError, ValueError) as error:
-            if group.aborted or isinstance(error, DistError):
-                self._note(e.OperationFailed(attempt, index, str(error)[:REASON_CHARS_MAX]))
-            else:
-                self._die(error)  # the script's mistake, which it would repeat
-            return
-        if self._caller_waits and reduction.writes_early:
-            self._works.append(work)
-            if is_awaited:
-                self._batch.append((attempt, index, work))
-                return
-        work.get_future().add_done_callback(lambda f: self._on_done(attempt, index, f))
+
+    def _failure(
+        self,
+        group: BuiltGroup,
+        attempt: Attempt,
+        index: int,
+        error: Exception,
+        *,
+        at_launch: bool = False,
+    ) -> e.OperationFailed:
+        """What has failed: a connection, or the operation itself. From any thread."""
+        refused = False if group.aborted else group.is_connected()
+        if refused is None and at_launch and not isinstance(error, DistError):
+            refused = True  # it has met no peer
+        if refused is not False:
+            self._refusal = self._refusal or error
+        return e.OperationFailed(attempt, index, str(error)[:REASON_CHARS_MAX], refused)
 
     def _wait_for_writers(self) -> None:
         """Wait until no thread of an aborted group writes to tensors that are written again now.
@@ -201,7 +221,7 @@ class InFlight:
         counts = self._machine.counts
         batch, self._batch = self._batch, []
         completed = False
-        for attempt, index, work in batch:
+        for group, attempt, index, work in batch:
             try:
                 while not work.is_completed() and not self._has_ended and counts(attempt):
                     with contextlib.suppress(RuntimeError):  # also at the timeout
@@ -209,8 +229,8 @@ class InFlight:
                 if not work.is_completed():
                     break  # a repair or a failed step completes the futures
                 work.wait()
-            except (RuntimeError, PeerError) as error:
-                self._feed(e.OperationFailed(attempt, index, str(error)[:REASON_CHARS_MAX]))
+            except Exception as error:  # noqa: BLE001
+                self._feed(self._failure(group, attempt, index, error))
             else:
                 completed = True
                 self._feed(e.OperationCompleted(attempt, index))
@@ -223,6 +243,7 @@ class InFlight:
         for reduction in self.reductions:
             if reduction.is_claimed and not reduction.is_released:
                 reduction.wait()
+            self.error = self.error or reduction.failure
 
     # ------------------------------------------------------------ in any thread
 
@@ -238,11 +259,16 @@ class InFlight:
             except Exception as error:  # noqa: BLE001  # this may be any thread
                 self._die(error)
 
-    def _on_done(self, attempt: Attempt, index: int, future: torch.futures.Future[Any]) -> None:
+    def _on_done(
+        self, group: BuiltGroup, attempt: Attempt, index: int, future: torch.futures.Future[Any]
+    ) -> None:
         try:
             future.value()
-        except (RuntimeError, PeerError) as error:
-            self._feed(e.OperationFailed(attempt, index, str(error)[:REASON_CHARS_MAX]))
+            swallowed = group.swallowed()
+            if swallowed is not None:
+                raise swallowed
+        except Exception as error:  # noqa: BLE001  # torch would only log it
+            self._feed(self._failure(group, attempt, index, error))
             return
         self._feed(e.OperationCompleted(attempt, index))
         self._groups.release_dropped()

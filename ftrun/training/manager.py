@@ -9,6 +9,7 @@ Not here: any decision (core/worker/machine.py), the flow of a step (step_flow.p
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import weakref
 from collections.abc import Iterator
@@ -21,13 +22,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp, Work
 
-from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
+from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage, later_lineage
 from ftrun.core.messages import LeaveReason, Roster
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import PeerError, UserError
 from ftrun.process_groups.adapted import adapt, name_ranks, own_error
 from ftrun.process_groups.base import ProcessGroup
+from ftrun.process_groups.built import FinishedWork
 from ftrun.training import compiling, seats
 from ftrun.training.batch import Batch
 from ftrun.training.between_steps import BetweenSteps, Given
@@ -62,6 +64,8 @@ from ftrun.training.step_flow import StepFlow, StepLimits
 from ftrun.training.vote import GroupVote
 
 __all__ = ["Drained", "Manager", "WorldSizeMode"]
+
+log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = timedelta(seconds=60)
 PARTING_S = 2.0
@@ -226,10 +230,11 @@ class Manager:
             if load_state_dict is not None and state_dict is not None:
                 self.register_state_dict_fn(DEFAULT_KEY, load_state_dict, state_dict)
             lineage = fresh_lineage(context.key.incarnation) if init_sync else SHARED_LINEAGE
+            self._before = self._seat.managers_before()
             self._machine = StepMachine(
                 context.key,
                 self._healing.endpoint,
-                StateId(0, lineage),
+                StateId(0, later_lineage(lineage, self._before)),
                 workers_per_replica=context.workers_per_replica,
                 repair=self._keeps_inputs,
                 heal_first=not use_async_quorum,
@@ -246,8 +251,10 @@ class Manager:
                 self._timeout_s,
                 quorum_timeout_s,
                 # Peers may take long to their first step: the launcher knows how long the job
-                # waits.
-                max(quorum_timeout_s, context.quorum_timeout_s),
+                # waits. They are all there when a script makes its second Manager.
+                quorum_timeout_s
+                if self._before
+                else max(quorum_timeout_s, context.quorum_timeout_s),
                 max_retries,
             )
             self._events = EventLoggers(context.job_id, name, context.group_rank)
@@ -290,6 +297,14 @@ class Manager:
     def _make_snapshots(self) -> tuple[Resuming | None, Snapshots | None]:
         context, engine = self._context, self._engine
         if not context.snapshot_dir:
+            return None, None
+        if self._before:
+            log.warning(
+                "replica %s: this is Manager %d of its script, and snapshots are of the first one "
+                "only, because a job that is started again begins with that: none are taken now",
+                context.replica_id,
+                self._before + 1,
+            )
             return None, None
         parts = engine, self._machine, self._healing, self._progress
         resuming = Resuming(context, *parts, self._vote)
@@ -514,31 +529,43 @@ class Manager:
     ) -> Work:
         """Reduce ``tensor`` in place over the contributors; AVG divides by their number.
 
-        Never raises for a peer's failure: ``errored`` reports it, and the step is not committed.
+        Never raises for a peer's failure, nor for a tensor or an operation that cannot be reduced:
+        ``errored`` reports it, and no replica commits the step.
 
         ``should_quantize``: send 8 bits for each value: "int8" (True means this one) or "fp8". All
         replicas get the same result, whose error process_groups/quantized.py bounds.
 
         Raises:
-            UserError: ``should_quantize`` names no kind, or the group is NCCL's.
-            ValueError: a reduction that cannot be managed, or an average of integers.
+            UserError: ``should_quantize`` names no kind, or no step is under way.
+            ValueError: an average of integers.
         """
-        if reduce_op == ReduceOp.AVG and not tensor.is_floating_point():
+        is_average = reduce_op == ReduceOp.AVG and isinstance(tensor, torch.Tensor)
+        if is_average and not tensor.is_floating_point():
             raise ValueError(AVERAGE_OF_INTEGERS)
         batch = self._batch
         batched = batch is not None
-        if should_quantize:
-            kind = quantized_kind(should_quantize)
-            reduction: Reduction = QuantizedReduction(tensor, reduce_op, kind, batched=batched)
-        else:
-            reduction = Reduction(
-                tensor, reduce_op, keep=self._keeps_inputs, batched=batched, copies=self._copies
-            )
+        kind = quantized_kind(should_quantize) if should_quantize else ""
+        try:
+            if kind:
+                reduction: Reduction = QuantizedReduction(tensor, reduce_op, kind, batched=batched)
+            else:
+                reduction = Reduction(
+                    tensor, reduce_op, keep=self._keeps_inputs, batched=batched, copies=self._copies
+                )
+        except Exception as error:  # noqa: BLE001  # whatever torch says of the tensor
+            self._refuse(error)
+            return FinishedWork(tensor)
         if batch is None:
             self._issue(reduction)
         else:
             batch.add(reduction)
         return ManagedWork(reduction, self.report_error, batch, self._healing.between_passes)
+
+    def _refuse(self, error: Exception) -> None:
+        """An operation of the step under way cannot be carried out: nobody commits the step."""
+        self._require_step()
+        self.report_error(error)
+        self._engine.feed(e.OperationRefused(f"{type(error).__name__}: {error}"))
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -859,7 +886,11 @@ class Manager:
         self._close(LeaveReason.LEFT)
 
     def shutdown(self, wait: bool = True) -> None:
-        """Leave because the script has finished. Called at exit as well; idempotent."""
+        """Leave because the script has finished. Called at exit as well; idempotent.
+
+        After it the script may make another Manager: a newcomer that begins at step 0, or with the
+        state of those that train.
+        """
         self._close(None if self._seat.has_failed() else LeaveReason.FINISHED)
 
     def _close(self, reason: LeaveReason | None) -> None:

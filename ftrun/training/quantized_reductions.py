@@ -71,10 +71,10 @@ class QuantizedReduction(Reduction):
         self._work = group.allreduce_quantized(self.data, self._factor, self._codec)
         return self._work
 
-    def hand_out(self, divisor: int) -> None:
+    def _finish(self, divisor: int) -> None:
         work, self._work = self._work, None
         if isinstance(work, QuantizedWork):
             work.write(self._codec, self.data)
         elif self._factor != 1.0:  # alone
             self.data.mul_(self._factor)
-        super().hand_out(divisor)
+        super()._finish(divisor)

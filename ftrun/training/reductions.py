@@ -106,6 +106,7 @@ class Reduction:
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         self.is_claimed = False
         self.is_released = False
+        self.failure: Exception | None = None  # the result stands, and its tensor does not have it
         self._releases: int | None = None  # the thread that completes the future
         self._released = threading.Condition()
         self.shape = _shape(self.data, self.op)
@@ -191,15 +192,22 @@ class Reduction:
     def hand_out(self, divisor: int) -> None:
         """Complete the future with the result, which stands."""
         try:
-            if self.average and self._divided_by is None:
-                number = divisor if self._counted is None else self._counted(divisor)
-                if number > 1:
-                    self._divide(number)
-        finally:
-            self.release()
+            self._finish(divisor)
+        except Exception as error:  # noqa: BLE001  # whatever torch says of the script's tensor
+            self.failure = error
+        self.release()
+
+    def _finish(self, divisor: int) -> None:
+        if self.average and self._divided_by is None:
+            number = divisor if self._counted is None else self._counted(divisor)
+            if number > 1:
+                self._divide(number)
 
     def release(self) -> None:
-        """Complete the future with the tensor as it is, and run the callbacks chained on it."""
+        """Complete the future with the tensor as it is, and run the callbacks chained on it.
+
+        It completes whatever happens: ``failure`` is an error.
+        """
         kept, self._kept = self._kept, None
         self._keeps = False
         if kept is not None:
@@ -209,6 +217,9 @@ class Reduction:
             if self.data.data_ptr() != self.tensor.data_ptr():
                 self.tensor.detach().copy_(self.data)
                 _await_device(self.data)
+        except Exception as error:  # noqa: BLE001
+            self.failure = self.failure or error
+        try:
             self.future.set_result(self.tensor)
         finally:
             with self._released:
@@ -251,12 +262,22 @@ def _reducible(tensor: torch.Tensor) -> torch.Tensor:
     Raises:
         ValueError: no backend can.
     """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"one tensor is reduced at a time, and this is a {type(tensor).__name__}")
     kind = WIDER.get(tensor.dtype, tensor.dtype)
-    if tensor.layout != torch.strided or kind not in REDUCIBLE:
-        raise ValueError(f"a tensor of {tensor.dtype}, {tensor.layout} cannot be reduced")
-    if kind == tensor.dtype and _is_dense(tensor):
+    if tensor.layout != torch.strided or kind not in REDUCIBLE or tensor.is_meta:
+        text = f"a tensor of {tensor.dtype}, {tensor.layout} on {tensor.device}"
+        raise ValueError(f"{text} cannot be reduced")
+    is_lazy = tensor.is_conj() or tensor.is_neg()
+    if kind == tensor.dtype and _is_dense(tensor) and not is_lazy:
         return tensor.detach()  # a parameter itself refuses to be written
-    return tensor.detach().to(kind, copy=True, memory_format=torch.contiguous_format)
+    if _overlaps(tensor):
+        raise ValueError(
+            "elements of this tensor share memory (as after expand()), so they cannot have a "
+            "result each: clone() it before it is reduced"
+        )
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain.to(kind, copy=True, memory_format=torch.contiguous_format)
 
 
 def _shape(tensor: torch.Tensor, op: Any) -> Shape:
@@ -273,6 +294,8 @@ def neutral(op: Any, dtype: torch.dtype) -> float | int | bool:
     """
     if op == ReduceOp.SUM:
         return 0
+    if dtype.is_complex:
+        raise ValueError(f"{dtype} can be reduced by SUM only, and not by {op}")
     if op == ReduceOp.PRODUCT:
         return 1
     if op in (ReduceOp.MAX, ReduceOp.MIN):
@@ -288,8 +311,6 @@ def neutral(op: Any, dtype: torch.dtype) -> float | int | bool:
 def _extreme(dtype: torch.dtype, lowest: bool) -> float | int | bool:
     if dtype == torch.bool:
         return not lowest
-    if dtype.is_complex:
-        raise ValueError(f"{dtype} has no order: reduce it by SUM, AVG or PRODUCT")
     if dtype.is_floating_point:
         return -math.inf if lowest else math.inf
     limits = torch.iinfo(dtype)
@@ -306,6 +327,21 @@ def _is_dense(tensor: torch.Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two of its elements are at one place in memory."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            break
+        reach += stride * (size - 1)
+    else:
+        return False
+    places = torch.zeros((), dtype=torch.int64)
+    for stride, size in zip(tensor.stride(), tensor.shape, strict=True):
+        places = places.unsqueeze(-1) + torch.arange(size) * stride
+    return len(set(places.flatten().tolist())) < tensor.numel()
 
 
 class ManagedWork(Work):

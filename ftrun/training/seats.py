@@ -42,6 +42,9 @@ class Seat(Protocol):
     context: WorkerContext
     is_thread: bool
 
+    def managers_before(self) -> int:
+        """How many Managers have had this place and were shut down."""
+
     def claim(self) -> None:
         """The Manager is about to connect."""
 
@@ -77,6 +80,9 @@ class ProcessSeat:
 
     def __init__(self, context: WorkerContext) -> None:
         self.context = context
+
+    def managers_before(self) -> int:
+        return process.managers_before()
 
     def claim(self) -> None:
         process.claim(self.context.key)
@@ -129,6 +135,9 @@ class ThreadSeat:
         self._is_released = False
         self._ended: Exception | None = None
         self._end: Callable[[Exception], None] | None = None
+
+    def managers_before(self) -> int:
+        return 0  # each has an incarnation of its own
 
     def claim(self) -> None:
         pass  # the agent has given the seat to this Manager alone

@@ -170,6 +170,7 @@ class LighthouseProcess(Actor):
             world.invariants.excuse(message.incarnation, "it was asked to leave")
         elif isinstance(message, m.RestartReplica):
             world.invariants.excuse(message.incarnation, "it was given up")
+            world.refusal_rules.gives_up(message)
         stream = self.sessions.get(agent_id)
         if stream is not None:
             stream.down.send(message)

@@ -38,6 +38,7 @@ from ftrun.core.lighthouse.uses import Use
 from ftrun.core.lighthouse.waiting import Waiting
 from ftrun.core.quorum import Quorum
 from ftrun.core.step_times import StepTimes
+from ftrun.core.worker import events as e
 from ftrun.core.worker import machine as step
 from ftrun.core.worker.asking import AskPeer, Known
 from ftrun.core.worker.comparison import Comparison, Entry, Question
@@ -159,6 +160,17 @@ def _nobody(*_: Any) -> tuple[str, ...]:
 
 def _any_is_enough(votes: Any) -> bool:
     return any(flag for _, _, flag in votes.values())
+
+
+_operation_failed = StepMachine._on_operation_failed
+
+
+def _takes_a_refusal_for_a_failure(self: StepMachine, _: StepUnderWay, reason: str) -> None:
+    self._give_up(reason)
+
+
+def _never_finds_out(self: StepMachine, event: e.OperationFailed) -> None:
+    _operation_failed(self, replace(event, refused=bool(event.refused)))
 
 
 # ---------------------------------------------------------------- the exchanges' bugs
@@ -340,6 +352,8 @@ _EXCHANGES = ("exchanges", "kill_worker", "kill_two_workers", "cut")
 _EXCHANGES_CUT_OFF = ("exchanges", "kill_worker", "cut_off", "part_workers")
 _EXCHANGES_DRAINS = ("exchanges", "drain", "kill_worker")
 
+_REFUSALS = ("refusals",)
+
 _TRUE = property(lambda self: True)
 
 
@@ -477,6 +491,16 @@ MUTANTS: dict[str, Mutant] = {
         MembershipState, "least", property(lambda self: self.spec.min_replicas), "Q4", _LOSSES
     ),
     "who is refused tries on": Mutant(HealState, "refuse", _never, "H1", _SERVING),
+    "a refusal is a failure": Mutant(
+        StepMachine, "_refuse_step", _takes_a_refusal_for_a_failure, "C8", _REFUSALS
+    ),
+    "an unclear failure is never a refusal": Mutant(
+        StepMachine, "_on_operation_failed", _never_finds_out, "C8", _REFUSALS
+    ),
+    "refusals are counted": Mutant(forming.Forming, "excuse", _does_nothing, "C8", _REFUSALS),
+    "peers repair what was refused": Mutant(
+        forming.Forming, "_refused", lambda *_: "", "C8", _REFUSALS
+    ),
     "samples of the dead are lost": Mutant(
         DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES
     ),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Contribution:
     """One member's part in one reduction. ``base``: the content it was computed from.
 
-    ``drawn``: the samples it was computed from.
+    ``drawn``: the samples it was computed from. ``refused``: see refusals.py.
 
     ``counts`` is False for zeros: a healing rank, a spare.
     """
@@ -42,6 +42,7 @@ class Contribution:
     counts: bool
     shape: Shape = USUAL
     drawn: Spans = ()
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,9 @@ class Reduction:
         value: int,
         shape: Shape,
         drawn: Spans = (),
+        refused: str = "",
     ) -> None:
+        self.refused = refused
         self.shape = shape
         self.drawn = drawn
         self.batched = batched
@@ -167,6 +170,10 @@ class Ring:
         """This end's next reduction."""
         number = end.launched
         end.launched += 1
+        if part.refused:
+            delay_s = self.world.rng.uniform(0.0002, 0.01)
+            self.world.at(delay_s, end.worker, self._refuse, end, index)
+            return
         reduction = self._reductions.setdefault(number, _Round())
         for other in reduction.parts.values():
             text = f"{part.key} has {part.shape} where {other.key} has {other.shape}"
@@ -182,6 +189,20 @@ class Ring:
                 delay_s = self.world.rng.uniform(0.001, 0.01)
                 peer = self.ends[rank]
                 self.world.at(delay_s, peer.worker, self._complete, peer, number)
+
+    def _refuse(self, end: End, index: int) -> None:
+        """The group finds out that it cannot do this at all; nothing of it was sent."""
+        if not end.gone:
+            is_known = None if self._knows_nothing else not end.broken
+            end.worker.was_refused(self.attempt, index, is_known)
+            self._fails(end, index, "refused", is_known)
+
+    @property
+    def _knows_nothing(self) -> bool:
+        return self.world.refusals.how == "unknown"
+
+    def _fails(self, end: End, index: int, reason: str, refused: bool | None) -> None:
+        end.worker.feed(e.OperationFailed(self.attempt, index, reason, refused))
 
     def _cut_for_s(self, end: End) -> float:
         """How long this end receives nothing from some peer on another machine."""
@@ -235,7 +256,7 @@ class Ring:
     def _fail(self, end: End, number: int) -> None:
         index = self._reductions[number].waiting.pop(end.rank, None)
         if index is not None and not end.gone:
-            end.worker.feed(e.OperationFailed(self.attempt, index, "the ring broke"))
+            self._fails(end, index, "the ring broke", None if self._knows_nothing else False)
 
 
 class Ballot:

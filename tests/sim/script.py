@@ -15,7 +15,7 @@ from ftrun.core.agent.events import NoManagerMade
 from ftrun.core.data.spans import Spans
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Shape
-from ftrun.core.worker.machine import StepPhase
+from ftrun.core.worker.machine import Fate, StepPhase
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S
 from tests.sim.invariants import Violation
 from tests.sim.parting import linger
@@ -44,6 +44,7 @@ class Script:
         self.stands = False
         self.mistake: list[Shape] | None = None  # the operations of its pass, if they are wrong
         self._missed = False
+        self._tries = (-1, 0)  # a step, and how often it was computed before
 
     def start(self) -> None:
         """Run until the first wait."""
@@ -105,6 +106,7 @@ class Script:
         self._program.close()
         self._world.note(self._worker.name, "raises", reason)
         self._world.invariants.raises(self._worker.key, reason)
+        self._world.refusal_rules.raises(self._worker.key, reason)
         self._worker.crash(1)
 
     def _resume(self) -> None:
@@ -245,21 +247,34 @@ class Script:
         right = self._world.shapes.of(worker.machine.position, job.operations)
         self.mistake = None if shapes == right else shapes
         last_held = min(job.operations, len(shapes)) - 1
+        step, tries = self._tries
+        position = worker.machine.position
+        self._tries = (position, tries + 1 if step == position else 0)
+        refused = ""
         for number, shape in enumerate(shapes):
-            yield job.step_s * rng.uniform(0.3, 0.5) / job.operations
+            if refused != "unissued":  # else the next one follows at once
+                yield job.step_s * rng.uniform(0.3, 0.5) / job.operations
             if not worker.machine.in_step:
                 raise Violation("BUG", f"{worker.name} is in no step while it computes")
             batched = job.batched and number <= last_held
             closes = batched and number == last_held
             value = worker.mix(base, int(worker.key.incarnation, 16), self._batch, number)
-            worker.issue(Reduction(batched, closes, base, value, shape, self._drawn))
+            refused = "" if self._world.calm else self._refused(number)
+            if refused == "unissued":
+                worker.refuse()
+                continue
+            worker.issue(Reduction(batched, closes, base, value, shape, self._drawn, refused))
             if job.waits_each and not job.batched:
-                yield self._released(number)
+                yield self._released(len(worker.reductions) - 1)
         yield Until(
             lambda: all(reduction.released for reduction in worker.reductions),
             2 * BOTH_TIMEOUTS_S,
             "the gradients",
         )
+
+    def _refused(self, number: int) -> str:
+        step, tries = self._tries
+        return self._world.refusals.of(self._worker.key.replica_id, step, tries, number)
 
     def _released(self, number: int) -> Until:
         reductions = self._worker.reductions
@@ -305,15 +320,18 @@ class Script:
 
     def _decide(self, outcome: bool | None, enough: bool) -> bool:
         worker, machine, world = self._worker, self._worker.machine, self._world
-        tag, before = machine.tag, machine.state
+        tag, before, was_void = machine.tag, machine.state, machine.fate is Fate.VOID
         reason = worker.error or "voted against"
         results = list(worker.reductions)
         divisor = worker.divisor
         torn = outcome is None
         worker.feed(e.Decided(outcome is True, shared=not enough, reason=reason, torn=torn))
         committed = machine.state.step > before.step
+        if committed and tag is not None:
+            world.refusal_rules.commits(worker, tag)
         if tag is not None:
-            repeats = not committed and not enough and machine.in_force is not None
+            stays = machine.in_force is not None and machine.in_force.attempt == tag.attempt
+            repeats = not committed and stays and (not enough or was_void)
             world.invariants.decided(worker.key, tag, committed, repeats)
         if committed:
             finals = [(x.final[0], x.final[1]) if x.final else None for x in results]

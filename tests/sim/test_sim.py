@@ -26,6 +26,7 @@ from tests.sim.faults import Faults, all_faults
 from tests.sim.freezes import SPARING_FROM
 from tests.sim.mutants import MUTANTS
 from tests.sim.parting import LINGERING_FROM
+from tests.sim.refusals import REFUSALS, REFUSING_FROM
 from tests.sim.run import covered, first_found, outcome_of, replay, settle_memory
 from tests.sim.shapes import Shapes
 from tests.sim.world import Job, World
@@ -118,6 +119,13 @@ def test_scripts_that_come_to_their_end_and_wait_for_each_other() -> None:
 
 def test_workers_whose_memory_is_taken_down_long_after_their_deaths() -> None:
     outcomes = [outcome_of(seed) for seed in range(DYING_FROM, DYING_FROM + 60)]
+    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
+
+
+def test_scripts_with_an_operation_that_is_refused() -> None:
+    """Alone, and beside all other faults."""
+    outcomes = [outcome_of(seed, focus=(REFUSALS,)) for seed in range(60)]
+    outcomes += [outcome_of(seed) for seed in range(REFUSING_FROM, REFUSING_FROM + 90)]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 

@@ -71,6 +71,8 @@ class Worker(Actor):
         self.registered = False
         self.marks = Marks()
         self.streak = 0
+        self.launched_under: Attempt | None = None
+        self._failed: set[tuple[int, int, int]] = set()  # quorums, steps and operations
         self.peers: m.Roster | None = None
         self.exchanges = SimulatedExchanges(self, world.programme)
         self._stop_requests = 0
@@ -260,6 +262,7 @@ class Worker(Actor):
             case e.UseGroup(quorum):
                 self._use(quorum)
             case e.Reissue():
+                self.world.refusal_rules.repairs(self)
                 self.take_stock()
                 for index, reduction in enumerate(self.reductions):
                     self._hands_out(index, again=reduction.final is not None)
@@ -381,10 +384,26 @@ class Worker(Actor):
         self.reductions.append(reduction)
         self.feed(e.OperationIssued(reduction.batched, reduction.closes, reduction.shape))
 
+    def refuse(self) -> None:
+        """One more reduction, which is refused before it is issued."""
+        tag = self.machine.tag
+        if tag is not None and self.machine.may_issue:
+            self.world.refusal_rules.refused(self, tag.attempt, tag.step)
+        self.error = self.error or "refused"
+        self.feed(e.OperationRefused("refused before it was issued"))
+
+    def was_refused(self, attempt: Attempt, index: int, is_known: bool | None) -> None:
+        """A group cannot do an operation; if it does not know, the second time tells."""
+        place = attempt.quorum_id, self.machine.position, index
+        if is_known or (is_known is None and place in self._failed):
+            self.world.refusal_rules.refused(self, attempt, self.machine.position)
+        self._failed.add(place)
+
     def _launch(self, index: int, reduction: Reduction) -> None:
         tag, end = self.machine.tag, self._end
         assert tag is not None and end is not None, "an operation was issued without a group"
         self.world.invariants.reduces(self.key, tag)
+        self.launched_under = tag.attempt
         counts = self.rank is not None
         part = Contribution(
             self.key,
@@ -395,6 +414,7 @@ class Worker(Actor):
             counts,
             reduction.shape,
             reduction.drawn,
+            reduction.refused,
         )
         if end.size == 1:
             reduction.buffer = Result(tag.attempt, (part,))
@@ -441,6 +461,7 @@ class Worker(Actor):
         """Forget the last step at once, as training/engine.py does: the script may stand still."""
         self._begun = self.machine.begun
         self.reductions = []
+        self.launched_under = None
         self.take_stock()
 
     def register(self) -> None:

@@ -46,6 +46,7 @@ from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.node import Agent, Host
 from tests.sim.parting import PartingRules, lingers, that_lingers
 from tests.sim.records import Records
+from tests.sim.refusals import REFUSALS, RefusalRules, Refusals, refuses
 from tests.sim.rings import Rings
 from tests.sim.samples import SampleRules, plan_of
 from tests.sim.shapes import Shapes
@@ -170,7 +171,9 @@ class World:
         self.job = job or Job.draw(self.rng).asking_for_more(random.Random(f"{seed}/few"))
         self.exchanges_at_all = seed >= 1000 and seed % 32 in EXCHANGE_SEEDS and not focus
         self.exchanges_at_all = self.exchanges_at_all or EXCHANGES in focus
-        focus = tuple(kind for kind in focus if kind != EXCHANGES)
+        has_refusals = REFUSALS in focus or refuses(seed)
+        goes_well = focus == (REFUSALS,)
+        focus = tuple(kind for kind in focus if kind not in (EXCHANGES, REFUSALS))
         if self.exchanges_at_all:
             self.job = self.job.that_exchanges(random.Random(f"{seed}/exchange"))
         self.lingers = lingers(seed)
@@ -190,6 +193,10 @@ class World:
             tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]
         ] = []
         self._count = 0
+        self.refusals = Refusals()
+        if has_refusals:
+            self.refusals = Refusals.draw(seed, self.job.replicas, self.job.operations)
+        self.refusal_rules = RefusalRules(is_well=goes_well)
         self.invariants = Invariants(
             self.job.replicas,
             self.job.workers,
@@ -199,7 +206,7 @@ class World:
         self.plan = plan_of(self.job.replicas, repairs=self.job.repair)
         self.samples = SampleRules(self.plan)
         # A replica that is right must be able to commit alone: no other repeats its step.
-        self.shapes = Shapes.draw(seed, may_err=self.job.min_replicas == 1)
+        self.shapes = Shapes.draw(seed, may_err=self.job.min_replicas == 1 and not goes_well)
         self.freezes = Freezes.draw(seed, max(self.job.min_replicas, self.job.min_size))
         self.rings = Rings(self)
         self.endpoints: dict[str, Any] = {}
@@ -218,6 +225,8 @@ class World:
         self.lighthouse: LighthouseProcess | None = None
         self.hosts = [Host(self, number) for number in range(self.job.agents)]
         self.hosts_left = len(self.hosts)
+        if goes_well:
+            faults = Faults(window_s=self.rng.uniform(2.0, 8.0))
         self.faults = faults or Faults.draw(self.rng, focus, of_all=bool(seed % 2))
         self.hang_timeout_s = HANG_TIMEOUT_S
         late = random.Random(f"{seed}/late")

@@ -265,7 +265,7 @@ class Replay:
         if kind == "inforce":
             return m.InForce(attempt, step)
         if kind == "errored":
-            return m.Errored(attempt, step, detail)
+            return m.Errored(attempt, step, detail, own="own" in words)
         assert kind == "healed", text
         return m.Healed(attempt, step, tuple(_listed(words[2])), 12_300_000, 0.0421)
 
@@ -294,6 +294,7 @@ class Replay:
             freezes_membership="freezes" in options,
             too_few="toofew" in options,
             contributors_min=int(options.get("needs", 0)),
+            refused=options.get("refused", ""),
         )
 
     # ------------------------------------------------------------ what follows
@@ -340,7 +341,8 @@ class Replay:
             return f"{kind} {message.attempt}"
         if isinstance(message, m.NewQuorum | m.Prepare):
             self.quorums[str(message.quorum.attempt)] = message.quorum
-            return f"{kind} {_quorum(message.quorum)}"
+            refused = getattr(message, "refused", "")
+            return f"{kind} {_quorum(message.quorum)}" + (f", {refused}" if refused else "")
         if isinstance(message, m.ProposeSwitch | m.Switch):
             return f"{kind} {message.attempt}@{message.step}"
         return f"{kind} {message.attempt}" if isinstance(message, m.Cancel) else kind

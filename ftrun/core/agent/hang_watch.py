@@ -55,6 +55,10 @@ class HangWatch:
         self._silences.pop(rank, None)
         self._gone.add(rank)
 
+    def back(self, rank: int) -> None:
+        """A worker that had left has made another Manager: it is watched again."""
+        self._gone.discard(rank)
+
     def ask(self, now: float) -> Iterator[int]:
         """The workers to ask now; the caller reports each one's processor time by ``used``."""
         for rank, silence in self._silences.items():

@@ -111,6 +111,7 @@ from ftrun.core.messages import (
     ReplicaGivenUp,
     ReplicaProgress,
     ReplicaStarted,
+    Report,
     RunningReplica,
 )
 from ftrun.errors import assert_never
@@ -565,6 +566,8 @@ class Supervisor:
                     slot.account(message, self._out.now)
             case Healed(step=step):
                 slot.budget.healed(step)
+            case Report():
+                slot.hang_watch.back(key.group_rank)
             case InForce():
                 slot.has_trained = True
                 slot.goes_on(self._out.now)

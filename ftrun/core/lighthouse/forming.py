@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from ftrun.core import messages as m
-from ftrun.core.ids import replica_order
+from ftrun.core.ids import Attempt, replica_order
 from ftrun.core.lighthouse.choice import Choice, can_repair
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import Phase
@@ -31,6 +31,7 @@ class Forming:
         self._silence_check = SilenceCheck()
         self._tries = 0
         self._tried_step = -1
+        self._excused: Attempt | None = None
         self._errors: Counter[str] = Counter()
 
     # ------------------------------------------------------------ EMPTY
@@ -159,7 +160,7 @@ class Forming:
         state.install(None, ())
         state.enter(Phase.EMPTY)
         state.journal()
-        self._is_lost = True
+        self._is_lost = not any(replica.is_anew for replica in state.replicas)
         return True
 
     def notice_wait(self, only: str | None = None) -> None:
@@ -193,6 +194,9 @@ class Forming:
             # The holders of the job's state are done; the rest would train from the beginning.
             state.end(0, "some replicas have finished and nobody who is left holds their work")
             return True
+        refused = self._refused(ids)
+        if refused:
+            self.excuse()  # a peer may have reported the connection that broke in consequence
         quorum = self._quorum(choice)
         for name in ids:
             state.replicas[name].joins(name in choice.newcomers)
@@ -203,9 +207,17 @@ class Forming:
         state.enter(Phase.BUILD, state.settings.build_timeout_s)
         state.waiting.expect(ids, state.workers)
         state.journal()
-        state.send(ids, m.NewQuorum(quorum))
+        state.send(ids, m.NewQuorum(quorum, refused))
         self._notice_anew(choice.state.step)
         return True
+
+    def _refused(self, replica_ids: Collection[str]) -> str:
+        """Whose operation was refused, and why; "": nobody's (C8)."""
+        for name in sorted(replica_ids, key=replica_order):
+            for report in self._state.replicas[name].reports.values():
+                if report.refused:
+                    return f"refused at replica {name}: {report.refused}"
+        return ""
 
     def _notice_anew(self, step: int) -> None:
         """Notice that training starts over; only now, because the loss might have ended the job."""
@@ -269,8 +281,14 @@ class Forming:
         self._errors[replica_id] += 1
 
     def excuse(self) -> None:
-        """The attempt failed because a replica is in an announced pause: it does not count."""
-        self._tries = max(0, self._tries - 1)
+        """The attempt failed by nobody's fault, so it does not count.
+
+        A replica is in an announced pause, or has decided by itself to give the attempt up.
+        """
+        quorum = self._state.quorum
+        if quorum is not None and quorum.attempt != self._excused:
+            self._excused = quorum.attempt
+            self._tries = max(0, self._tries - 1)
 
     def is_exhausted(self) -> bool:
         """Whether so many attempts brought no progress that a replica must be replaced."""

@@ -104,6 +104,23 @@ class Leaving:
         if self.finish_at is None:
             self.finish_at = state.now + state.settings.finish_grace_s
 
+    def begins_anew(self, replica: Replica) -> Replica:
+        """Its script has shut its Manager down and made another one: a newcomer like any other.
+
+        The process is the same, and what the former Manager held is gone. It commits nothing more,
+        so nobody need wait for it as for a removed member (Q3).
+        """
+        state, name = self._state, replica.replica_id
+        if name in state.live:
+            state.remove_member(replica, "its Manager was shut down", is_dead=True)
+        if state.departed.contains(name, replica.incarnation):
+            state.departed.release(name, replica.incarnation)
+        fresh = Replica(name, replica.incarnation, replica.agent_id, replica.store)
+        fresh.facts, fresh.is_anew = replica.facts, True
+        state.replicas.remove(name)
+        state.replicas.add(fresh)
+        return fresh
+
     def remove_finished_in_time(self) -> None:
         """Remove replicas that have finished, once the grace for others is over."""
         if self.finish_at is not None and self._state.now >= self.finish_at:

@@ -169,6 +169,8 @@ class Membership:
 
     def _on_report(self, replica: Replica, rank: int, report: m.Report) -> None:
         state = self.state
+        if replica.leaving is m.LeaveReason.FINISHED and not replica.has_ended:
+            replica = self.leaving.begins_anew(replica)  # a Manager that has left reports nothing
         state.note_report(replica, rank, report)
         if replica.replica_id in state.live:
             self._member_reported(replica, rank, report)
@@ -184,7 +186,8 @@ class Membership:
             if report.interrupted >= state.interrupt:
                 state.waiting.answer(replica.replica_id, rank)
         elif any(report.interrupted >= attempt for attempt in state.attempts_of(replica)):
-            self._fail(replica, "a worker has given the quorum up")
+            own = bool(report.refused)
+            self._fail(replica, report.refused or "a worker has given the quorum up", own=own)
 
     def _admit(self, replica: Replica) -> None:
         """A replica outside the quorum has reported: note whether it is ready to join one."""
@@ -260,7 +263,7 @@ class Membership:
         if self.state.phase is Phase.TAKEOVER:
             self.takeover.is_disturbed = True
         elif error.attempt in self.state.attempts_of(replica):  # C3
-            self._fail(replica, f"step {error.step}: {error.reason}")
+            self._fail(replica, f"step {error.step}: {error.reason}", own=error.own)
 
     def _on_healed(self, replica: Replica, rank: int, healed: m.Healed) -> None:
         quorum = self.state.quorum
@@ -278,11 +281,17 @@ class Membership:
         )
         self.state.outbox.notice("healed", [replica.replica_id], text)
 
-    def _fail(self, replica: Replica, reason: str) -> None:
-        """The attempt has failed, so far without a loss; blame the first replica to report it."""
+    def _fail(self, replica: Replica, reason: str, *, own: bool = False) -> None:
+        """The attempt has failed, so far without a loss; blame the first replica to report it.
+
+        ``own``: it has decided so by itself, and nobody is to blame (C8).
+        """
         state = self.state
         if state.phase in IN_QUORUM and replica.replica_id in state.live and not state.failure:
-            self._blame(replica)
+            if own:
+                self.forming.excuse()
+            else:
+                self._blame(replica)
             state.failure = f"replica {replica.replica_id}: {reason}"
 
     def _blame(self, replica: Replica) -> None:

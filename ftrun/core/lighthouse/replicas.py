@@ -30,6 +30,7 @@ class Replica:
     ``heals``: it has joined a quorum whose state it does not hold yet. ``awaits_switch``: it is to
     join by a switch that is not complete. ``is_overtaken``: it has joined a quorum, that came to
     stand, or it healed, since its last Progress. ``has_healed``: it came to a job that trained.
+    ``is_anew``: its script has shut a Manager down and made this one.
     ``begun``: the last attempt whose first step its main thread has begun. ``facts``: what its
     agent has measured of each worker, by group_rank, with the time of the measurement.
     """
@@ -52,6 +53,7 @@ class Replica:
     awaits_switch: bool = False
     is_overtaken: bool = False
     has_healed: bool = False
+    is_anew: bool = False
     facts: dict[int, tuple[float, WorkerFacts]] = field(default_factory=dict)
     target: RunningReplica = field(init=False)
     _member: Member | None = field(init=False, default=None, repr=False)

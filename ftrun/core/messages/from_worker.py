@@ -41,7 +41,8 @@ class Report:
     lose nothing. ``torn``: a heal left ``state`` half written over, so it holds none.
     ``freezes_membership``: at its step the script lets nobody join. ``too_few``: it repeats its
     step because too few contributed, so every ready replica is needed. ``contributors_min``: its
-    script commits no step with fewer (``min_replica_size``); 0: it does not tell.
+    script commits no step with fewer (``min_replica_size``); 0: it does not tell. ``refused``: why
+    an operation of the attempt that it gave up last can be carried out by no attempt; "": none was.
     """
 
     state: StateId
@@ -58,6 +59,7 @@ class Report:
     freezes_membership: bool = False
     too_few: bool = False
     contributors_min: int = 0
+    refused: str = ""
 
     def quorums(self) -> list[Quorum]:
         """The quorums that the worker trains in or prepares."""
@@ -112,11 +114,16 @@ class InForce:
 
 @dataclass(frozen=True, slots=True)
 class Errored:
-    """A reduction, vote or heal under ``attempt`` failed here; the worker has given it up."""
+    """A reduction, vote or heal under ``attempt`` failed here; the worker has given it up.
+
+    ``own``: by its own decision (a vote against, an operation that was refused): no connection and
+    no member has failed, so nobody is to blame.
+    """
 
     attempt: Attempt
     step: int
     reason: str
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

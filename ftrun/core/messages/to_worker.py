@@ -18,9 +18,14 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class NewQuorum:
-    """Form or shrink: build ``quorum`` in the background; it is in force as soon as it is built."""
+    """Form or shrink: build ``quorum`` in the background; it is in force as soon as it is built.
+
+    ``refused``: whose operation of the step under way was refused, and why: no member commits that
+    step, so none repairs it. "": none was.
+    """
 
     quorum: Quorum
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,10 @@ class Comparison:
         """The script wants its results: no more operations follow."""
         self._ended = True
 
+    def withdraw(self) -> None:
+        """Answer nothing about this step any more: an operation of it was refused."""
+        self.repeat = -1
+
     def begin_again(self, quorum: Quorum) -> None:
         """The same operations go out in the next quorum, which may have other members."""
         self.tag, self.repeat = Tag(quorum.attempt, self.tag.step), 0

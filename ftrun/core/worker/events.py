@@ -113,10 +113,22 @@ class OperationCompleted:
 
 @dataclass(frozen=True, slots=True)
 class OperationFailed:
-    """Reduction ``index`` failed under ``attempt``."""
+    """Reduction ``index`` failed under ``attempt``.
+
+    ``refused``: all connections of the group are up, so the operation is at fault. False: one is
+    lost. None: the group does not know.
+    """
 
     attempt: Attempt
     index: int
+    reason: str
+    refused: bool | None = False
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRefused:
+    """A reduction of this step cannot be carried out, so it was not even issued."""
+
     reason: str
 
 
@@ -214,6 +226,7 @@ Event: TypeAlias = (
     | WentAway
     | OperationCompleted
     | OperationFailed
+    | OperationRefused
     | OperationAnswered
     | GroupBuilt
     | GroupFailed

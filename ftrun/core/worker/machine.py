@@ -38,6 +38,8 @@ Rules that the rest relies on:
   quorum's ``recomputes`` lists the groups that must not repair.
 - A step that a true vote decided is committed even if an interrupt follows the vote, because a
   mate may have committed already (C1).
+- An operation that is *refused* is no failure of a member (C8). The step becomes void here, and the
+  Report says why, so that the next quorum makes it void at all members that have not completed it.
 
 Not here: threads, sockets, tensors (training/); the choice of members
 (core/lighthouse/membership.py); the records of quorums (quorums.py) and of the step under way
@@ -67,6 +69,7 @@ from ftrun.core.worker.shown import ShownActivity
 from ftrun.core.worker.under_way import Fate, StepUnderWay
 
 STORY_LINES_MAX = 64
+OWED_MAX = 64
 GROUP_TIMEOUT_S = 5.0
 """Seconds that a rank with a void step waits in the vote before it ends its mates' quorum."""
 
@@ -136,6 +139,12 @@ class StepMachine:
         self.lingers = False  # the script has ended: this worker commits nothing more
         self.trains_between_steps = False  # by itself: DiLoCo's inner steps, for example
         self._quorums = Quorums(key)
+        self._refused = ""  # why, in the attempt that was given up last
+        self._failed: tuple[int, int, int] | None = None  # the operation that has failed last
+        self._reached: int | None = None  # the last step begun in the quorum given up last
+        # Tries of a step that peers have given up before they began here, and why.
+        self._owed: deque[tuple[int, str]] = deque(maxlen=OWED_MAX)
+        self._pays = False  # the step under way is such a try
         self._step: StepUnderWay | None = None
         self._comparisons = Comparisons(key)
         self._too_few = 0  # steps in a row, under this quorum, with too few contributors
@@ -167,6 +176,7 @@ class StepMachine:
             e.OperationAnswered: self._on_operation_answered,
             e.OperationCompleted: self._on_operation_completed,
             e.OperationFailed: self._on_operation_failed,
+            e.OperationRefused: self._on_operation_refused,
             e.VoteStarted: self._on_vote_started,
             e.Decided: self._on_decided,
             e.OverwriteBegun: self._on_overwrite_begun,
@@ -440,6 +450,7 @@ class StepMachine:
             freezes_membership=self._quorums.freezes_membership,
             too_few=self.is_stuck,
             contributors_min=self.contributors_min if self._tells_min else 0,
+            refused=self._refused,
         )
 
     def check(self) -> None:
@@ -515,6 +526,7 @@ class StepMachine:
             self.gaps += 1
             self._heal.healed_to = max(self._heal.healed_to, self.state.step)
         self._adopted = quorum.attempt
+        self._refused, self._reached = "", None
         self._too_few = 0
         self._out.append(e.UseGroup(quorum))
 
@@ -534,13 +546,19 @@ class StepMachine:
         self._heal.begin(heals, quorum.state)
         tag = Tag(quorum.attempt, number)
         comparison = self._comparisons.begin(quorum, tag, heals=heals)
-        self._step = StepUnderWay(tag, self._quorums.begin(tag), self._now, comparison)
+        owed = self._owed.popleft() if self._owed else (-1, "")
+        self._pays = owed[0] == number and not heals
+        repeats = not self._pays and self._quorums.begin(tag)
+        self._step = StepUnderWay(tag, repeats, self._now, comparison)
         self._step.is_enough = self.is_enough
         self.step_times.reached(number, self._now)
         self.begun += 1
         self.pace.goes_on(self._now)
         self._between_steps = StepPhase.IDLE
-        if is_first:
+        if self._pays:  # this try does not count under this quorum
+            comparison.withdraw()
+            self._void(self._step, owed[1])
+        elif is_first:
             self._announce(quorum, tag)
 
     def _announce(self, quorum: Quorum, tag: Tag) -> None:
@@ -607,7 +625,7 @@ class StepMachine:
             self._too_few += 1
             self._too_few_since = self._now if self._too_few == 1 else self._too_few_since
         if step.fate is Fate.OPEN and not stays:
-            self._give_up(reason or "the step was not committed", step.tag.step)
+            self._give_up(reason or "the step was not committed", step.tag.step, own=True)
 
     def _fail_script(self, step: StepUnderWay, reason: str) -> None:
         """End this worker alone; its peers see that it is lost, and go on."""
@@ -618,7 +636,7 @@ class StepMachine:
         reason = "the script has set its step"
         self._heal.reset(event.state)
         self._comparisons.forget()
-        self._give_up(reason)
+        self._give_up(reason, own=True)
         if self._step is not None and self._step.fate is not Fate.VOID:
             self._void(self._step, reason)
 
@@ -710,8 +728,30 @@ class StepMachine:
             self._out.append(e.HandOut(ready))
 
     def _on_operation_failed(self, event: e.OperationFailed) -> None:
-        if self.counts(event.attempt):
-            self._give_up(f"operation {event.index}: {event.reason}")
+        step = self._step
+        if step is None or not step.counts(event.attempt):
+            return  # C3
+        reason = f"operation {event.index}: {event.reason}"
+        failed = step.tag.attempt.quorum_id, step.tag.step, event.index
+        before, self._failed = self._failed, failed
+        if event.refused or (event.refused is None and before == failed):
+            self._refuse_step(step, reason)
+        else:
+            self._give_up(reason)
+
+    def _on_operation_refused(self, event: e.OperationRefused) -> None:
+        if self._step is not None:
+            self._refuse_step(self._step, event.reason)
+
+    def _refuse_step(self, step: StepUnderWay, reason: str) -> None:
+        """No attempt can carry out an operation of this step: it is void, here and at all peers."""
+        if step.fate is Fate.VOID:
+            return
+        self._refused = reason
+        step.comparison.withdraw()
+        if step.fate is Fate.OPEN:
+            self._give_up(reason, own=True)
+        self._void(step, reason)
 
     # ------------------------------------------------------------ healing
 
@@ -762,14 +802,17 @@ class StepMachine:
 
     # ------------------------------------------------------------ giving up, and the verdict
 
-    def _give_up(self, reason: str, step: int | None = None) -> None:
-        """Give up the quorum in force and the pending one, because of this worker's own error."""
+    def _give_up(self, reason: str, step: int | None = None, *, own: bool = False) -> None:
+        """Give up the quorum in force and the pending one, because of an error here.
+
+        ``own``: see ``Errored``.
+        """
         if self.in_force is None:
             return
         attempt = self.in_force.attempt
         position = self.position if step is None else step
         self._abort(self.seen)
-        self._send(m.Errored(attempt, position, reason))
+        self._send(m.Errored(attempt, position, reason, own))
 
     def _give_up_torn(self, reason: str) -> None:
         """Give up every known quorum, because a mate is one quorum ahead or behind.
@@ -784,6 +827,11 @@ class StepMachine:
     def _abort(self, attempt: Attempt) -> None:
         """Give up every attempt up to and including ``attempt``."""
         self.step_times.skip()
+        if self.in_force is not None:
+            own = self.state.step
+            between = self._quorums.next_step(own) - (not self._quorums.has_begun_next(own))
+            is_in_step = self._step is not None and not self._pays
+            self._reached = self.position if is_in_step else between
         self._abort_groups(self._quorums.give_up(attempt))
         self.pace.skip()
         step = self._step
@@ -795,13 +843,18 @@ class StepMachine:
     def _abort_groups(self, attempts: Iterable[Attempt]) -> None:
         self._out += [e.AbortGroup(attempt) for attempt in attempts]
 
-    def _judge(self, step: StepUnderWay, quorum: Quorum) -> None:
-        """Apply the verdict of ``quorum`` to the step under way."""
+    def _judge(self, step: StepUnderWay, quorum: Quorum, refused: str) -> None:
+        """Apply the verdict of ``quorum`` to the step under way.
+
+        ``refused``: see ``NewQuorum``.
+        """
         step.is_blind = self.isolated  # then the quorum may have been replaced (Q3)
         tag = self.reduced if self.healing else step.decisive
         held = self._heal.after
         if tag is not None and held is not None and quorum.state == held.committed(tag):
             step.stand()
+        elif refused:
+            self._void(step, refused)
         elif self._repairable(step, quorum):
             step.repair()
             self._heal.keep_loaded_if(quorum.state)
@@ -853,7 +906,16 @@ class StepMachine:
             self._abort(self.seen)  # the Interrupt was lost on the way
         self._take(quorum, is_switch=False)
         if self._step is not None and self._step.fate.is_interrupted:
-            self._judge(self._step, quorum)
+            self._judge(self._step, quorum, event.refused)
+        if event.refused and self._is_late(quorum):
+            # All try a step equally often, so that scripts that count their tries stay alike.
+            self._owed.append((quorum.first_step, event.refused))
+
+    def _is_late(self, quorum: Quorum) -> bool:
+        """Whether it has not begun the step that its peers have given up and begin again."""
+        holds = (self._step is None or self._pays) and quorum.state == self.state
+        holds = (holds or self.fate is Fate.STANDS) and self._workers == 1
+        return holds and self._reached is not None and self._reached < quorum.first_step
 
     def _is_new(self, quorum: Quorum) -> bool:
         """Whether ``quorum`` is newer than all known ones; sends Built again if it is built."""

@@ -102,7 +102,10 @@ EVENTS: dict[str, Callable[..., e.Event]] = {
         bool(batched), bool(closes)
     ),
     r"done (\S+) (\d+)": lambda a, i: e.OperationCompleted(attempt_of(a), int(i)),
-    r"failed (\S+) (\d+): (.*)": lambda a, i, why: e.OperationFailed(attempt_of(a), int(i), why),
+    r"failed (\S+) (\d+)( refused| unclear)?: (.*)": lambda a, i, by, why: e.OperationFailed(
+        attempt_of(a), int(i), why, {" refused": True, " unclear": None}.get(by, False)
+    ),
+    r"refused: (.*)": e.OperationRefused,
     r"vote": e.VoteStarted,
     r"decide (commit|no)( shared)?( torn)?(?:: (.*))?": lambda outcome, shared, torn, why: (
         e.Decided(outcome == "commit", bool(shared), why or "", bool(torn))
@@ -120,7 +123,7 @@ EVENTS: dict[str, Callable[..., e.Event]] = {
     r"go away: (.*)": lambda reason: e.WentAway(m.LeaveReason(reason)),
     r"tick": e.Ticked,
     r"interrupt (\S+)": lambda attempt: m.Interrupt(attempt_of(attempt)),
-    rf"new quorum {QUORUM}": lambda *q: m.NewQuorum(_quorum(*q)),
+    rf"new quorum {QUORUM}(?:, (.*))?": lambda *q: m.NewQuorum(_quorum(*q[:-1]), q[-1] or ""),
     rf"prepare {QUORUM}": lambda *q: m.Prepare(_quorum(*q)),
     r"propose (\S+)": lambda tag: m.ProposeSwitch(tag_of(tag).attempt, tag_of(tag).step),
     r"switch (\S+)": lambda tag: m.Switch(tag_of(tag).attempt, tag_of(tag).step),
@@ -218,8 +221,8 @@ def _message(message: m.FromWorker, name: Names) -> str:
             return f"refused {attempt}@{step}: {current} has begun" + ", later" * later
         case m.InForce(attempt, step):
             return f"in force {attempt}@{step}"
-        case m.Errored(attempt, step, reason):
-            return _plain(f"errored {attempt}@{step}: {reason}", name)
+        case m.Errored(attempt, step, reason, own):
+            return _plain(f"errored {attempt}@{step}{' by itself' * own}: {reason}", name)
         case m.Healed(attempt, step, donors):
             return f"healed {attempt}@{step} from {_row(donors)}"
         case m.Leaving(reason):
@@ -252,6 +255,8 @@ def _report(report: m.Report, name: Names) -> str:
         words.append("too few")
     if not report.repairable:
         words.append("cannot repair")
+    if report.refused:
+        words.append(f"refused: {report.refused}")
     return ", ".join(words)
 
 

@@ -261,3 +261,18 @@ def test_who_waits_for_an_answer_for_too_long_gives_up() -> None:
     machine.handle(e.OperationsEnded(), 0.0)
     machine.handle(e.Ticked(), 61.0)
     assert machine.fate is Fate.INTERRUPTED
+
+
+def test_nothing_is_compared_with_a_step_of_which_an_operation_was_refused() -> None:
+    """What followed the refused one would be taken for it, and a peer's own for the mistake."""
+    reference, refuser = member(0), member(1)
+    refuser.handle(e.OperationIssued(shape=TEN), 0.0)
+    assert refuser.look_up(question(0, cleared=False)) is not None
+    refuser.handle(e.OperationRefused("not a tensor"), 0.0)
+    refuser.handle(e.OperationIssued(shape=FIFTH), 0.0)
+    refuser.handle(e.OperationsEnded(), 0.0)
+    for index in range(3):
+        assert refuser.look_up(question(index, cleared=False)) is None
+    for shape in (TEN, TWENTY):
+        issued = reference.handle(e.OperationIssued(shape=shape), 0.0)
+        assert not [x for x in carry(reference, issued, refuser) if isinstance(x, e.FailScript)]

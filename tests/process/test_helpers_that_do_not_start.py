@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.jobs.process import ROOT
+from tests.jobs.forks import ROOT
 from tests.process.job import Job
 
 NO_GRPC = """

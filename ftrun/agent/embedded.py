@@ -34,6 +34,7 @@ class EmbeddedLighthouse:
     """Runs ``ftrun/lighthouse/__main__.py`` until ``stop``.
 
     ``on_end`` gets how a child has ended, and when the next one is started; None: never.
+    ``outlives``: its state is of use to a later run (``--state-dir``).
     """
 
     def __init__(
@@ -44,7 +45,10 @@ class EmbeddedLighthouse:
         log_path: Path,
         on_ready: Callable[[ServiceAddress], None],
         on_end: Callable[[str, float | None], None],
+        *,
+        outlives: bool,
     ) -> None:
+        self._outlives = outlives
         self._state_dir = state_dir
         self._token = token
         self._guard_id = guard_id
@@ -119,6 +123,7 @@ class EmbeddedLighthouse:
             bind=self._address.grpc,
             http=self._address.http,
             log_dir=self._log_path.parent,
+            outlives=self._outlives,
         )
         return {**os.environ, **added, GUARD_NAME: self._guard_id}
 

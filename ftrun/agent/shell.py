@@ -278,6 +278,7 @@ class Agent:
             self._settings.job_log_dir / "lighthouse.log",
             self._lighthouse_ready,
             self._lighthouse_ended,
+            outlives=self._settings.state_dir is not None,
         )
 
     def _open_file_timer(self) -> None:

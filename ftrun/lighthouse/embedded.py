@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftrun import linux
-from ftrun.protocol.embedding import BIND, HTTP, LOG_DIR, STATE_DIR, TOKEN_FD
+from ftrun.protocol.embedding import BIND, HTTP, LOG_DIR, OUTLIVES, STATE_DIR, TOKEN_FD
 
 TOKEN_BYTES_MAX = 4096
 
@@ -29,6 +29,8 @@ class Embedding:
     log_dir: Path | None = None
     stop_fd: int = -1
     """A pipe whose end means that this process is to stop."""
+    outlives: bool = True
+    """The state is of use after a crash of the machine: it is not of the agent's life alone."""
 
 
 def take_embedding(environ: Mapping[str, str]) -> Embedding:
@@ -42,7 +44,8 @@ def take_embedding(environ: Mapping[str, str]) -> Embedding:
     with os.fdopen(fd, "rb", closefd=False) as pipe:
         token = pipe.readline(TOKEN_BYTES_MAX).decode("ascii").strip()
     log_dir = Path(environ[LOG_DIR]) if environ.get(LOG_DIR) else None
-    return Embedding(Path(environ[STATE_DIR]), environ[BIND], environ[HTTP], token, log_dir, fd)
+    state_dir, outlives = Path(environ[STATE_DIR]), bool(environ.get(OUTLIVES, "1"))
+    return Embedding(state_dir, environ[BIND], environ[HTTP], token, log_dir, fd, outlives)
 
 
 def tie_to_parent(parent_pid: int) -> None:

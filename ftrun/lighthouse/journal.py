@@ -28,10 +28,13 @@ class JournalFile:
     """The journal file of one lighthouse. One process at a time (main.py holds the lock).
 
     Without a path nothing is kept: for a lighthouse that lives no longer than its only agent.
+    ``outlives``: see sealed_file.py.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._file = SealedFile(path, MAGIC, "journal", MESSAGE_BYTES_MAX) if path else None
+    def __init__(self, path: Path | None = None, *, outlives: bool = True) -> None:
+        self._file: SealedFile | None = None
+        if path is not None:
+            self._file = SealedFile(path, MAGIC, "journal", MESSAGE_BYTES_MAX, outlives=outlives)
         self.writes = 0
         self.write_s = 0.0
 
@@ -57,7 +60,7 @@ class JournalFile:
             return None
 
     def write(self, state: JournalState) -> None:
-        """Write ``state``; it is durably on disk when this returns.
+        """Write ``state``; it is durably on disk when this returns, if it ``outlives`` a crash.
 
         Raises:
             OSError: it could not be written; the old record stays.

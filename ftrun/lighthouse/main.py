@@ -83,6 +83,7 @@ def run_embedded(embedding: Embedding) -> int:
         http=embedding.http,
         core=EMBEDDED,
         log_dir=embedding.log_dir,
+        outlives=embedding.outlives,
     )
     try:
         return run_lighthouse(settings, log.info, embedding.stop_fd)
@@ -97,7 +98,7 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None], stop_
     grpc_host, grpc_port = server.bind()
     with listen(*settings.http_address(), "--http") as listener:
         http = f"{settings.http_address()[0]}:{listener.getsockname()[1]}"
-        journal = JournalFile(settings.state_dir / JOURNAL_FILE)
+        journal = JournalFile(settings.state_dir / JOURNAL_FILE, outlives=settings.outlives)
         rules = replace(settings.core, http=http)
         record = journal.load() or _no_journal()
         account = AccountFile(settings.state_dir / ACCOUNT_FILE)

@@ -1,7 +1,9 @@
 """A small file that is whole at any moment: a magic line, a digest and a payload.
 
 A new one is written under another name, fsynced and renamed, so a reader finds the old payload or
-the new one, never half of one. Not here: what is in it (journal.py, torchft.py).
+the new one, never half of one. A file that nobody reads after a crash of the machine is not
+fsynced: a kill of its writer leaves it whole all the same, and a busy disk delays an fsync for
+seconds. Not here: what is in it (journal.py, torchft.py).
 """
 
 from __future__ import annotations
@@ -18,9 +20,15 @@ CORRUPT_MAX = 100
 
 
 class SealedFile:
-    """One such file. ``what``: its name in errors. One process at a time."""
+    """One such file. ``what``: its name in errors. One process at a time.
 
-    def __init__(self, path: Path, magic: bytes, what: str, bytes_max: int) -> None:
+    ``outlives``: it is needed after a crash of the machine.
+    """
+
+    def __init__(
+        self, path: Path, magic: bytes, what: str, bytes_max: int, *, outlives: bool = True
+    ) -> None:
+        self._outlives = outlives
         self.path = path
         self._magic = magic
         self._what = what
@@ -46,7 +54,7 @@ class SealedFile:
         return self._unwrap(data)
 
     def write(self, payload: bytes) -> None:
-        """Replace the payload; it is durably on disk when this returns.
+        """Replace the payload; it is durably on disk when this returns, if it ``outlives``.
 
         Raises:
             OSError: it could not be written; the old payload stays.
@@ -56,9 +64,11 @@ class SealedFile:
         with naming(self.path), os.fdopen(fd, "wb") as file:
             file.write(self._magic + _digest(payload) + payload)
             file.flush()
-            os.fsync(file.fileno())
+            if self._outlives:
+                os.fsync(file.fileno())
         os.replace(draft, self.path)
-        _fsync_directory(self.path.parent)
+        if self._outlives:
+            _fsync_directory(self.path.parent)
 
     def keep_aside(self) -> Path:
         """Rename a corrupt file, for people to look at; returns its new name."""

@@ -87,7 +87,7 @@ class ServiceSettings:
     ``bind``'s (any, if that is 0). ``tls``: if it has a CA, both ports require a certificate.
     ``insecure_plaintext``: allows another address than loopback without TLS.
     ``allowed_hosts``: further host names in requests to the web server. ``log_dir``: of the job, if
-    an agent runs this lighthouse.
+    an agent runs this lighthouse. ``outlives``: the state is of use after a crash of the machine.
     """
 
     state_dir: Path
@@ -100,6 +100,7 @@ class ServiceSettings:
     allowed_hosts: tuple[str, ...] = ()
     core: LighthouseSettings = field(default_factory=LighthouseSettings)
     log_dir: Path | None = None
+    outlives: bool = True
 
     def grpc_address(self) -> tuple[str, int]:
         """Host and port for agents."""

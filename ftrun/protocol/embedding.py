@@ -22,6 +22,7 @@ BIND = "FTRUN_LIGHTHOUSE_BIND"
 HTTP = "FTRUN_LIGHTHOUSE_HTTP"
 LOG_DIR = "FTRUN_LIGHTHOUSE_LOG_DIR"
 TOKEN_FD = "FTRUN_LIGHTHOUSE_TOKEN_FD"
+OUTLIVES = "FTRUN_LIGHTHOUSE_OUTLIVES"
 PARENT_PID = "FTRUN_LIGHTHOUSE_PARENT_PID"
 
 ADDRESS_FILE = "address.json"
@@ -45,12 +46,15 @@ def child_environment(
     bind: str = ANY_PORT,
     http: str = ANY_PORT,
     log_dir: Path | None = None,
+    outlives: bool = True,
 ) -> dict[str, str]:
     """Variables that the agent adds to the environment of its lighthouse.
 
-    ``log_dir``: of the job, where ``events.jsonl`` is written too.
+    ``log_dir``: of the job, where ``events.jsonl`` is written too. ``outlives``: ``state_dir`` is
+    of use after a crash of the machine.
     """
     return {
+        OUTLIVES: "1" if outlives else "",
         LOG_DIR: "" if log_dir is None else str(log_dir.absolute()),
         STATE_DIR: str(state_dir),
         BIND: bind,

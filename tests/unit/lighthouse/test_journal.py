@@ -143,3 +143,16 @@ def test_an_epoch_with_none_after_it_is_kept_aside(tmp_path: Path) -> None:
         assert journal.load() is None
     journal.write(JournalState(epoch=EPOCH_MAX - 1))
     assert journal.load() == JournalState(epoch=EPOCH_MAX - 1)
+
+
+def test_only_a_journal_that_outlives_the_machine_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Survivors wait for it, and a disk to which a checkpoint is written is slow for seconds."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    JournalFile(tmp_path / "of a life", outlives=False).write(STATE)
+    assert not synced
+    assert JournalFile(tmp_path / "of a life").load() == STATE
+    JournalFile(tmp_path / "for good").write(STATE)
+    assert len(synced) == 2, "the file and its directory"

@@ -38,3 +38,11 @@ def test_the_child_reads_what_the_agent_passed(tmp_path: Path) -> None:
     assert (embedding.state_dir, embedding.bind, embedding.http) == (tmp_path, "127.0.0.1:0", "h:1")
     assert embedding.token == "secret"
     assert "secret" not in repr(embedding)
+    assert embedding.outlives
+
+
+def test_a_state_of_the_agents_life_alone_is_told_as_such(tmp_path: Path) -> None:
+    token_read, token_write = os.pipe()
+    os.close(token_write)
+    environment = child_environment(tmp_path, token_read, parent_pid=1, outlives=False)
+    assert not take_embedding(environment).outlives

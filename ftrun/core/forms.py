@@ -21,6 +21,10 @@ WATCHED = "watched"
 """Of one that has begun again as explicit. Nobody can give it."""
 
 
+UNFIT = "unfit"
+"""Asked for in place of a form: the script cannot run in the one that the user has given."""
+
+
 class Form(Enum):
     """``EXPLICIT``: the script makes its Manager itself. ``DDP``: it is unmodified, and heals.
 

@@ -132,7 +132,7 @@ def test_failures_stacks_and_stops_of_such_a_worker_are_a_worker_s(tmp_path: Pat
     script.write_text(FAILS_AND_WAITS)
     for name in SHADOWS:
         script.with_stem(name).write_text(f"raise SystemExit('the user has a {name}.py')")
-    options = ("--start", "exec", "--max-restarts", "1", "--standby", "1")
+    options = ("--start", "exec", "--nproc-per-node", "1", "--max-restarts", "1", "--standby", "1")
     with Job(tmp_path, script, *options) as job:
         job.expect("ValueError: the first life")
         job.expect("waits$")

@@ -93,7 +93,7 @@ from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState, SlotSumma
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.standby import StandbyPool
 from ftrun.core.agent.stopping import SIGKILL, Stopping
-from ftrun.core.forms import parse
+from ftrun.core.forms import UNFIT, parse
 from ftrun.core.ids import WorkerKey, replica_order
 from ftrun.core.messages import (
     FailureEvidence,
@@ -523,13 +523,19 @@ class Supervisor:
         """The run begins again in another form, where this agent alone can decide that.
 
         One world of workers on several nodes is not what a replica group is: the job ends then,
-        unless it is a replica that was started again which asks: the others may train on.
+        unless it is a replica that was started again which asks: the others may train on. A form
+        that the user has given and that does not suit the script ends it at the first start too.
         """
         slot = self._slots.of_incarnation(event.key.incarnation)
         form = parse(event.form)
-        if slot is None or form is None or self.is_ending:
+        if slot is None or self.is_ending:
             return
         settings, who = self._settings, slot.replica_id
+        if event.form == UNFIT and slot.started == 1:
+            self._out.add(words.job_ends(who, event.reason))
+            self._ending.end_job(settings.unready_code, event.reason)
+        if form is None:
+            return
         self._slots.note(self._out.now, slot, f"asks for the form {form.value}: {event.reason}")
         if settings.alone:
             workers = settings.replicas * settings.workers_per_replica

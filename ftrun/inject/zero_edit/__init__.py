@@ -79,6 +79,8 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     if loop.mates.are_several:
         meshes.count_from(loop.mates.first)
         sharding.install(loop.models)
+    elif variables is None and here.replicas > 1:
+        sharding.refuse_all(patches)
     loop.stepping.install(patches)
     loaders.Draws.before, loaders.Draws.ended = loop.before_draw, loop.loader_ended
     loaders.install(patches, loop.exactly_once.claim)

@@ -60,7 +60,7 @@ from ftrun.inject.zero_edit.peers import Peers
 from ftrun.inject.zero_edit.place import Place, digest, summary
 from ftrun.inject.zero_edit.randomness import renew_random
 from ftrun.inject.zero_edit.reading import come_near
-from ftrun.inject.zero_edit.refusals import Refused, refuse
+from ftrun.inject.zero_edit.refusals import Refused, is_unfit, refuse
 from ftrun.inject.zero_edit.rewriting import Rewriting
 from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.standing import Standing
@@ -574,7 +574,9 @@ class Loop:
 
     def raised(self, error: BaseException) -> None:
         """The script has failed. Raises ``Refused`` if it is to begin again in another form."""
-        if self.steps == 0 and not isinstance(error, Refused):
+        if self.steps == 0 and isinstance(error, Refused):
+            is_unfit(self._here, error)
+        elif self.steps == 0:
             self.on_raise(error)
 
     def ends(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from typing import NoReturn
 
-from ftrun.core.forms import Form
+from ftrun.core.forms import UNFIT, Form
 from ftrun.errors import UserError
 from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
 from ftrun.inject.zero_edit.trial import note_refusal
@@ -38,6 +38,15 @@ class _Process:
 def may_begin_again(here: WorkerContext) -> None:
     """A refusal in this process is sent to the agent, instead of failing the script."""
     _Process.here = here
+
+
+def is_unfit(here: WorkerContext, error: BaseException) -> None:
+    """The script has not caught a refusal before its first step: no restart will help."""
+    if isinstance(error, Refused) and not error.is_reported:
+        from ftrun.core.messages import AnotherForm
+
+        text = f"{error}. The script cannot run under --inject {here.inject}"
+        send_to_agent(here, AnotherForm(UNFIT, text), FAILURE_TIMEOUT_S)
 
 
 def refuse(text: str) -> NoReturn:

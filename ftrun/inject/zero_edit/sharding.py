@@ -51,6 +51,22 @@ def _patch(module: Any, models: Models) -> None:
     replace_everywhere(NAME, plain, fully_shard)
 
 
+def refuse_all(patches: Patches) -> None:
+    """Refuse ``fully_shard`` where each replica has one worker, which has nothing to shard over."""
+
+    def patch(module: Any) -> None:
+        def fully_shard(*_: Any, **__: Any) -> Any:
+            refuse(
+                f"{call_site()}: fully_shard shards over the workers of a replica, and each has "
+                "one here. Give --workers-per-replica 2 or more, or leave --inject out, so that "
+                "all workers are one world"
+            )
+
+        replace_everywhere(NAME, getattr(module, NAME), fully_shard)
+
+    patches.when_imported(MODULE, patch)
+
+
 def _check(mesh: Any, kwargs: dict[str, Any]) -> None:
     """Refuse what is more than data parallelism over all workers."""
     if not dist.is_initialized():

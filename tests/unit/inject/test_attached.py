@@ -17,7 +17,7 @@ SOURCES = {
     "without torch": """
 import builtins, os, sys
 import ftrun
-ftrun.stop_requested, ftrun.heartbeat, ftrun.Drained
+ftrun.stop_requested, ftrun.heartbeat, ftrun.paused
 print("torch" in sys.modules, range is builtins.range)
 """,
     "explicit from its first line": """

@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import Job
-from tests.jobs.job import ask
-from tests.jobs.process import ROOT
+from tests.jobs import ROOT, Job, ask
 
 TIMEOUT_S = 300.0
 SHADOWS = ("typing", "queue", "select", "token", "secrets", "logging")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ftrun import linux
-from tests.process.job import Job
+from tests.jobs import Job
 from tests.process.test_events import SCRIPT
 from tests.tracing import held_back
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.jobs.forks import ROOT
-from tests.process.job import Job
+from tests.jobs import ROOT, Job
 
 NO_GRPC = """
 import sys

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from ftrun import linux
-from tests.process.job import Job
+from tests.jobs import Job
 
 UPLOADS = """
 import subprocess, sys

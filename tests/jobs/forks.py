@@ -70,9 +70,12 @@ class Request:
 
 
 class Template:
-    """The end of the socket at which a template is asked. ``environment``: it started with that."""
+    """The end of the socket at which a template is asked; without one it starts when it is needed.
 
-    def __init__(self, sock: socket.socket, environment: Mapping[str, str]) -> None:
+    ``environment``: it starts, or has started, with that.
+    """
+
+    def __init__(self, environment: Mapping[str, str], sock: socket.socket | None = None) -> None:
         self._sock = sock
         self._started = of_the_start(environment)
         self._lock = threading.Lock()
@@ -94,6 +97,7 @@ class Template:
             OSError: the template has ended.
         """
         with self._lock:
+            self._sock = self._sock or _start()
             _adopt_orphans(True)  # the fork of a fork, whose own parent ends at once
             try:
                 data = json.dumps(asdict(request)).encode()
@@ -119,7 +123,7 @@ def _adopt_orphans(does: bool) -> None:
 class Popen(subprocess.Popen[Any]):
     """A ``subprocess.Popen`` that has the template fork those programs which it can become."""
 
-    template: Template | None = None
+    template = Template(os.environ)
 
     def _execute_child(
         self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any,
@@ -132,7 +136,7 @@ class Popen(subprocess.Popen[Any]):
         request = None
         if not (shell or executable or preexec_fn):
             request = _request(args, env, cwd, pass_fds, bool(rest[5]))
-        if request is None or self.template is None or not self.template.can_become(request):
+        if request is None or not self.template.can_become(request):
             super()._execute_child(  # type: ignore[misc]
                 args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo,
                 creationflags, shell, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite,
@@ -175,8 +179,6 @@ def popen(*args: Any, **options: Any) -> subprocess.Popen[Any]:
     """
     if os.environ.get("FRESH_JOBS"):
         return subprocess.Popen(*args, **options)
-    if Popen.template is None:
-        Popen.template = _start()
     return Popen(*args, **options)
 
 
@@ -202,7 +204,7 @@ def run(
     return done
 
 
-def _start() -> Template:
+def _start() -> socket.socket:
     """Start this process's template; it ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {
@@ -223,4 +225,4 @@ def _start() -> Template:
         process.wait()
 
     atexit.register(end)
-    return Template(ours, os.environ)
+    return ours

@@ -124,7 +124,7 @@ class Forks:
             held = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, PARKED)
             ours.close()
             _take(request, fds, held)
-            forks.Popen.template = Template(socket.socket(fileno=held), self._started)
+            forks.Popen.template = Template(self._started, socket.socket(fileno=held))
             subprocess.Popen = forks.Popen  # type: ignore[misc]
         else:
             _take(request, fds)

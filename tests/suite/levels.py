@@ -32,18 +32,25 @@ KEPT: dict[str, tuple[str, ...]] = {
         "test_ftrun_elastic_is_loaded_only_when_it_is_used",
     ),
     "process/test_events.py": ("test_a_job_s_events",),
+    "process/test_exec.py": (
+        "test_what_a_script_sets_first_has_the_effect_that_it_has_under_torchrun",
+    ),
     "process/test_facts.py": (
         "test_a_straggler_stands_out_by_its_own_part_and_each_worker_by_its_process",
     ),
     "process/test_fresh.py": ("test_workers_and_replacements_are_as_fresh_as_a_new_interpreter",),
     "process/test_giving_up.py": ("test_the_others_go_on_without_it_until_people_start_it_again",),
     "process/test_guards.py": ("test_nothing_is_left_when_guards_are_killed[victims0]",),
+    "process/test_helpers_that_do_not_start.py": (
+        "test_a_lighthouse_that_never_comes_up_ends_the_job",
+    ),
     "process/test_incidents.py": ("test_each_failure_is_one_incident_with_its_evidence",),
     "process/test_join.py": ("test_uneven_batches_train_what_one_process_does[plain]",),
     "process/test_launch.py": (
         "test_a_killed_worker_heals_and_has_the_value_of_its_last_life",
         "test_what_cannot_travel_is_refused_before_anything_is_started",
     ),
+    "process/test_left_behind.py": ("test_it_is_named_and_ended_if_the_job_is_stopped",),
     "process/test_lighthouse_killed.py": ("test_requests_are_carried_out_once",),
     "process/test_logs.py": ("test_logs_follow_a_job_over_a_restart",),
     "process/test_nodes.py": ("test_a_node_that_leaves_and_comes_back_gets_its_share_again",),
@@ -56,6 +63,9 @@ KEPT: dict[str, tuple[str, ...]] = {
     ),
     "process/test_scarcity.py": ("test_too_few_descriptors_are_said_before_anything_starts",),
     "process/test_script_timers.py": ("test_a_worker_whose_timer_runs_out_is_replaced",),
+    "process/test_serving.py": (
+        "test_the_newcomer_ends_alone_and_heals_once_the_state_can_be_carried",
+    ),
     "process/test_sharded.py": ("test_groups_of_two_go_on_and_heal[False]",),
     "process/test_signals.py": ("test_a_notice_by_a_file_or_a_signal_drains",),
     "process/test_signals_to_all.py": ("test_a_script_saves_when_all_get_sigterm[options1]",),

@@ -203,7 +203,7 @@ def _exhaust(options: argparse.Namespace) -> int:
     failures = [calm.failure] if calm.failure else []
     cases = 1
     with multiprocessing.Pool(options.jobs, settle_memory) as pool:
-        work = [(point,) for point in calm.points]
+        work: list[tuple[exhaustive.Point, ...]] = [(point,) for point in calm.points]
         for number in range(1, options.faults + 1):
             following: list[tuple[exhaustive.Point, ...]] = []
             progress = Progress(f"cases of {number} faults", len(work))

@@ -343,7 +343,7 @@ def _donor_rows(nbytes: int, joins: int) -> Iterator[Row]:
     slowed: Samples = {}
     joined: Samples = {}
     for peer in join.PEERS:
-        settings = {"ballast_bytes": nbytes, "step_s": DONOR_STEP_S, "awaits_go": 1}
+        settings: dict[str, Any] = {"ballast_bytes": nbytes, "step_s": DONOR_STEP_S, "awaits_go": 1}
         with run_job(peer, 3, first_step=4, **settings) as job:
             found = [join.join_one(job, rng, calm_steps=3) for _ in range(joins)]
             job.stop()

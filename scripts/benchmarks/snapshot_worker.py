@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,8 +20,12 @@ TAIL_S = 0.5
 LIMIT_S = 240.0
 COPIES = 6
 
+State = dict[str, dict[str, torch.Tensor]]
+Times = tuple[list[Any], list[Any]]
+"""(when each step began, and how long it took), and what is known of each snapshot."""
 
-def make_state(parameters: int) -> dict:
+
+def make_state(parameters: int) -> State:
     """Parameters and Adam's two moments."""
     size = parameters // TENSORS
     return {
@@ -36,7 +41,7 @@ def work() -> None:
         sum(range(200))
 
 
-def copy_s(state: dict) -> float:
+def copy_s(state: State) -> float:
     """A plain copy of the state into memory that was used before: what no snapshot can do without.
 
     The best of several, because others may use the machine.
@@ -63,16 +68,18 @@ def main() -> None:
     Path(out).write_text(json.dumps(result))
 
 
-def with_ftrun(state: dict, way: str, count: int, every_s: float, out: Path) -> tuple:
+def with_ftrun(state: State, way: str, count: int, every_s: float, out: Path) -> Times:
     """Of each snapshot: its step, when it was taken and written, and how long its copy took."""
     import ftrun
 
     manager = ftrun.manager(lambda given: None, lambda: state)
-    steps: list = []
-    taken: list = []
+    snapshots = manager.snapshots
+    assert snapshots is not None, "the run has no --snapshot-dir"
+    steps: list[Any] = []
+    taken: list[Any] = []
     small = torch.zeros(8)
     directory = out.with_suffix(".snapshots")
-    held, seen = 0.0, set()
+    held, seen = 0.0, set[str]()
     began = time.perf_counter()
     ends = 0.0
     while not ends or time.perf_counter() < ends:
@@ -82,9 +89,9 @@ def with_ftrun(state: dict, way: str, count: int, every_s: float, out: Path) -> 
         manager.allreduce(small).wait()
         manager.should_commit()
         steps.append((begin, time.perf_counter() - begin))
-        if manager.snapshots.held_s != held:
-            held = manager.snapshots.held_s
-            taken.append([len(steps) - 1, begin, None, manager.snapshots.copy_s])
+        if snapshots.held_s != held:
+            held = snapshots.held_s
+            taken.append([len(steps) - 1, begin, None, snapshots.copy_s])
         if taken and taken[-1][2] is None and len(steps) % 25 == 0:
             names = {path.name for path in directory.glob("step-*")} - seen
             if names:
@@ -97,7 +104,7 @@ def with_ftrun(state: dict, way: str, count: int, every_s: float, out: Path) -> 
     return steps, taken
 
 
-def with_torch(state: dict, way: str, count: int, every_s: float, out: Path) -> tuple:
+def with_torch(state: State, way: str, count: int, every_s: float, out: Path) -> Times:
     """As ``with_ftrun``."""
     import warnings
 
@@ -108,9 +115,9 @@ def with_torch(state: dict, way: str, count: int, every_s: float, out: Path) -> 
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     kind = AsyncCheckpointerType(way)
-    steps: list = []
-    taken: list = []
-    under_way = None
+    steps: list[Any] = []
+    taken: list[Any] = []
+    under_way: Any = None
     due = time.perf_counter() + every_s
     ends = 0.0
     while not ends or time.perf_counter() < ends:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -36,7 +36,7 @@ RANK = int(os.environ["REPLICA_GROUP_ID"])
 REPLICAS = int(os.environ["NUM_REPLICA_GROUPS"])
 TIMEOUT = timedelta(seconds=60)
 
-if PEER == "ftrun":
+if TYPE_CHECKING or PEER == "ftrun":
     from ftrun import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 else:
     from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
@@ -119,13 +119,19 @@ def _wrap(
 ) -> tuple[nn.Module, Any]:
     if name == "ddp":
         return nn.parallel.DistributedDataParallel(model), inner
+    named: dict[str, Any] = {} if PEER == "ftrun" else {"replica_id": f"bench_{RANK}"}
+
+    def load(state: dict[str, Any]) -> None:
+        model.load_state_dict(state["m"])
+        inner.load_state_dict(state["o"])
+
     manager = Manager(
         pg=ProcessGroupGloo(timeout=TIMEOUT),
         min_replica_size=REPLICAS,
-        load_state_dict=lambda s: (model.load_state_dict(s["m"]), inner.load_state_dict(s["o"])),
+        load_state_dict=load,
         state_dict=lambda: {"m": model.state_dict(), "o": inner.state_dict()},
         timeout=TIMEOUT,
-        **({} if PEER == "ftrun" else {"replica_id": f"bench_{RANK}"}),
+        **named,
     )
     managers.append(manager)
     return DistributedDataParallel(manager, model), Optimizer(manager, inner)

@@ -18,6 +18,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -33,7 +34,7 @@ GO_TIMEOUT_S = 60.0
 CLASSES, BATCH = 10, 32
 REPLICA = os.environ["REPLICA_GROUP_ID"]
 
-if PEER == "ftrun":
+if TYPE_CHECKING or PEER == "ftrun":
     from ftrun import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 else:
     from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
@@ -50,22 +51,23 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES))
     inner = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     if BALLAST_BYTES:  # moments, as a large model's optimizer has them
-        inner.state[model[0].weight]["ballast"] = torch.ones(BALLAST_BYTES // 4)
+        inner.state[next(model.parameters())]["ballast"] = torch.ones(BALLAST_BYTES // 4)
 
-    def load_state_dict(state: dict) -> None:
+    def load_state_dict(state: dict[str, Any]) -> None:
         model.load_state_dict(state["model"])
         inner.load_state_dict(state["optim"])
 
-    def state_dict() -> dict:
+    def state_dict() -> dict[str, Any]:
         return {"model": model.state_dict(), "optim": inner.state_dict()}
 
+    named: dict[str, Any] = {} if PEER == "ftrun" else {"replica_id": f"bench_{REPLICA}"}
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=20)),
         min_replica_size=1,
         load_state_dict=load_state_dict,
         state_dict=state_dict,
         timeout=timedelta(seconds=20),
-        **({} if PEER == "ftrun" else {"replica_id": f"bench_{REPLICA}"}),
+        **named,
     )
     network = DistributedDataParallel(manager, model)
     optimizer = Optimizer(manager, inner)

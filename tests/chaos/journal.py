@@ -104,7 +104,9 @@ def _read(path: Path) -> Process | None:
 
 
 def _commit(at: float, facts: dict[str, Any]) -> Commit:
-    names = {key: tuple((r, i) for r, i in facts[key]) for key in ("who", "members")}
+    names: dict[str, Any] = {
+        key: tuple((r, i) for r, i in facts[key]) for key in ("who", "members")
+    }
     tag = tuple(facts["tag"])
     rest = {key: facts[key] for key in ("step", "lineage", "hash", "number")}
     return Commit(at=at, tag=tag, **names, **rest)

@@ -25,7 +25,7 @@ import torch
 
 import ftrun
 from ftrun.core.ids import Tag
-from ftrun.process_groups.base import BuiltGroup
+from ftrun.process_groups.built import BuiltGroup
 from ftrun.training.context import require
 from tests.chaos.model import Trained, sample_ids
 
@@ -174,7 +174,7 @@ class TrappedGloo(ftrun.ProcessGroupGloo):
         fall("build")
         group = super().build(*arguments, **named)
         if trapped("repair"):
-            group.allreduce = _die  # type: ignore[method-assign]
+            group.allreduce = _die  # type: ignore[method-assign, assignment]
         return group
 
 

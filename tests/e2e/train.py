@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from datetime import timedelta
+from typing import Any
 
 import torch
 
@@ -31,7 +32,7 @@ model = torch.nn.Sequential(torch.nn.Linear(16, WIDTH), torch.nn.ReLU(), torch.n
 inner = torch.optim.Adam(model.parameters(), lr=0.01)
 
 
-def load(state: dict) -> None:
+def load(state: dict[str, Any]) -> None:
     model.load_state_dict(state["model"])
     inner.load_state_dict(state["optim"])
 

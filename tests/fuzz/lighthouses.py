@@ -141,7 +141,7 @@ class LighthouseMessages(_OfLighthouse):
             for data in self._inputs(rng):
                 await call.write(data)
             await call.done_writing()
-            while await asyncio.wait_for(call.read(), ANSWER_S) is not grpc.aio.EOF:
+            while await asyncio.wait_for(call.read(), ANSWER_S) is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 heard = True
         except grpc.aio.AioRpcError as error:
             # The client library's own error for a stream that was cut while it wrote.
@@ -286,7 +286,7 @@ async def _attach(address: str, token: str, agent_id: str) -> None:
             for word in words:
                 await call.write(take_batch(deque([encode(word)])))
             await call.done_writing()
-            while await asyncio.wait_for(call.read(), ANSWER_S) is not grpc.aio.EOF:
+            while await asyncio.wait_for(call.read(), ANSWER_S) is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 pass
 
 

@@ -36,7 +36,7 @@ from ftrun.checkpoint.proof import (
     heal_key,
     read_challenge,
 )
-from ftrun.checkpoint.requests import Refusal, parse_request
+from ftrun.checkpoint.requests import Refusal, Request, parse_request
 from ftrun.checkpoint.wire import Head, parse_head, parse_ranges
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.core.lighthouse.events import JournalState, LighthouseSettings, TimerFired
@@ -155,7 +155,7 @@ def targets(directory: Path | None = None) -> list[Target]:
 
 def _messages() -> list[Any]:
     rng = Random(1)
-    found = []
+    found: list[Any] = []
     for cls in MESSAGE_CLASSES:
         while len(found) % SAMPLES_PER_CLASS or not found or type(found[-1]) is not cls:
             message = sample(cls, rng)
@@ -204,7 +204,8 @@ _JOURNAL_CODEC = RecordCodec(JournalState)
 
 
 def _records() -> list[bytes]:
-    rng, found = Random(2), []
+    rng = Random(2)
+    found: list[bytes] = []
     while len(found) < 8:
         try:
             found.append(_JOURNAL_CODEC.encode(sample(JournalState, rng)))
@@ -294,6 +295,8 @@ def _request(data: bytes) -> None:
     if not _proofs().holds_next(head.line, head.fields):
         raise Refused
     request = parse_request(head)
+    if not isinstance(request, Request):
+        return
     lacking, chunks = request.lacking(50 << 20), request.chunks(50 << 20)
     assert 0 <= chunks.start < chunks.stop <= 25
     assert all(0 <= first <= stop <= 25 for first, stop in lacking or [])

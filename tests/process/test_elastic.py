@@ -187,7 +187,7 @@ def test_the_group_can_be_looked_at_and_handlers_get_events(tmp_path: Path) -> N
         program.expect(r"runs \d (\d+)", 2)
         first = sorted(int(pid) for pid in program.expect(r"runs \d (\d+)", 2))
         program.expect(rf"^state HEALTHY \[{first[0]}, {first[1]}\]$")
-        program.kill(first[0])
+        program.kill_worker(first[0])
         second = sorted(int(pid) for pid in program.expect(r"runs \d (\d+)", 4)[2:])
         program.expect(rf"^state HEALTHY \[{second[0]}, {second[1]}\]$")
         (tmp_path / "go").touch()

@@ -37,7 +37,7 @@ async def refusal(
         try:
             await call.write(data)
             await call.done_writing()
-            while await asyncio.wait_for(call.read(), 20.0) is not grpc.aio.EOF:
+            while await asyncio.wait_for(call.read(), 20.0) is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 pass
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass

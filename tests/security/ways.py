@@ -125,9 +125,10 @@ def _call(address: str, name: str, token: str | None) -> str:
 
 def _lighthouse_routes(lighthouse: LighthouseProcess) -> Iterator[Way]:
     settings = ServiceSettings(Path("/nowhere"), lighthouse.token)
+    nothing: Any = dict
     found = {
         (route.method, route.resource.canonical)
-        for route in build_app(dict, settings, ScriptedOperations()).router.routes()
+        for route in build_app(nothing, settings, ScriptedOperations()).router.routes()
         if route.resource is not None
     }
     for method, path in sorted(found | {("POST", "/status"), ("GET", "/unknown")}):

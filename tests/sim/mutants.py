@@ -94,7 +94,7 @@ def planted(name: str) -> Iterator[None]:
 # ---------------------------------------------------------------- the worker's bugs
 
 _at_promise = Quorums.at_promise
-_contributors = step.contributors
+_contributors = step.contributors  # type: ignore[attr-defined]
 
 
 def _counts_any_attempt(self: StepUnderWay, attempt: ids.Attempt) -> bool:
@@ -213,7 +213,7 @@ def _slices_by_rank(self: DataPlan, position: DataPosition, contributors: Any) -
 _state_journal = MembershipState.journal
 _rejoin = forming.Forming.rejoin
 _write = LighthouseProcess._journal
-_choose = succession.choose
+_choose = succession.choose  # type: ignore[attr-defined]
 _member_reported = Membership._member_reported
 
 
@@ -267,7 +267,9 @@ def _numbers_by_attempt_only(self: AttemptCounter, members: Any) -> ids.Attempt:
 def _takes_newcomers_for_survivors(self: forming.Forming) -> bool:
     state = self._state
     if state.live and state.waiting.done and state.replicas.ready:
-        return self._issue(succession.first(self._candidates(state.live | state.replicas.ready)))
+        return self._issue(
+            succession.first(self._candidates(state.live | state.replicas.ready), state.needed)
+        )
     return _rejoin(self)
 
 
@@ -290,7 +292,9 @@ def _writes_later(self: LighthouseProcess, record: JournalState) -> None:
 
 def _begins_with_the_first_caller(self: forming.Forming) -> bool:
     ready = sorted(self._state.replicas.ready)
-    return bool(ready) and self._issue(succession.first(self._candidates(ready[:1])))
+    return bool(ready) and self._issue(
+        succession.first(self._candidates(ready[:1]), self._state.needed)
+    )
 
 
 def _chooses_the_lowest(group_states: Any) -> Choice | None:

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tests.sim.actor import Actor
     from tests.sim.lighthouse import LighthouseProcess
     from tests.sim.node import Agent
-    from tests.sim.world import Actor, World
+    from tests.sim.world import World
 
 KEEPALIVE_S = 2.0
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ftrun.core import messages as m
 from ftrun.core.agent import events as s
 from ftrun.core.agent.restarts import RestartRules
-from ftrun.core.agent.supervisor import Supervisor, SupervisorSettings
+from ftrun.core.agent.settings import SupervisorSettings
+from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import WorkerKey
 from tests.sim.actor import HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, STANDSTILL_FACTOR, Actor
 from tests.sim.network import Stream

@@ -7,6 +7,7 @@ of its own.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ class Script:
     def stop(self) -> None:
         """Raise an exception in the main thread, where it waits."""
         self._until = None
-        if not self._program.gi_running:
+        if inspect.getgeneratorstate(self._program) != inspect.GEN_RUNNING:
             self._program.close()
 
     def stand_still(self) -> None:
@@ -334,6 +335,7 @@ class Script:
             repeats = not committed and stays and (not enough or was_void)
             world.invariants.decided(worker.key, tag, committed, repeats)
         if committed:
+            assert tag is not None, "a commit without a tag"
             finals = [(x.final[0], x.final[1]) if x.final else None for x in results]
             world.invariants.committed(
                 worker.key, tag, before, machine.state, finals, divisor, worker.content

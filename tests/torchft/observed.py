@@ -68,7 +68,7 @@ _should_commit, _start_quorum = Manager.should_commit, Manager.start_quorum
 @functools.wraps(_should_commit)
 def should_commit(self: Any, *args: Any, **kwargs: Any) -> bool:
     """Note the decision."""
-    committed = _should_commit(self, *args, **kwargs)
+    committed: bool = _should_commit(self, *args, **kwargs)
     _lines(os.getpid()).write(f"{time.monotonic()} {self.current_step()} {int(committed)} 0\n")
     return committed
 
@@ -85,5 +85,5 @@ def start_quorum(self: Any, *args: Any, **kwargs: Any) -> Any:
     return _start_quorum(self, *args, **kwargs)
 
 
-Manager.should_commit = should_commit  # type: ignore[method-assign]
-Manager.start_quorum = start_quorum  # type: ignore[method-assign]
+Manager.should_commit = should_commit
+Manager.start_quorum = start_quorum

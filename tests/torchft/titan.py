@@ -22,9 +22,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn.functional import scaled_dot_product_attention
 
 torch._utils._get_available_device_type = lambda: "cpu"
-torch.cpu.current_device = lambda: 0
+setattr(torch.cpu, "current_device", lambda: 0)  # noqa: B010  # torch itself says "cpu"
 if not hasattr(torch.distributed, "set_timeout"):
-    torch.distributed.set_timeout = lambda timeout, group=None: None
+    setattr(torch.distributed, "set_timeout", lambda timeout, group=None: None)  # noqa: B010
 
 from torchtitan.components import metrics  # noqa: E402
 from torchtitan.components.dataloader import BaseDataLoader  # noqa: E402

@@ -95,7 +95,8 @@ def test_only_what_may_be_a_run_is_launched_before_its_words_are_checked(
 
 
 def test_no_command_is_taken_for_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {command.name or command.callback.__name__ for command in app.registered_commands}
+    commands: list[Any] = app.registered_commands
+    names = {command.name or command.callback.__name__ for command in commands}
     assert names - {"run"} == OTHER_COMMANDS
     monkeypatch.setenv("_FTRUN_COMPLETE", "complete_bash")
     assert not means_a_run(["train.py"])

@@ -29,7 +29,7 @@ sys.stdin.read()
 PADDING = "x" * 60
 
 
-def status(phase: str = "member", incarnation: str = INCARNATION) -> dict[str, Any]:
+def status(phase: str = "member", incarnation: str = INCARNATION) -> Any:
     replica = {"replica_id": "1", "phase": phase, "incarnation": incarnation}
     return {"replicas": [replica, {"replica_id": "0", "phase": "absent", "incarnation": None}]}
 
@@ -48,7 +48,7 @@ def process(title: str, owner: str, *more: str) -> Iterator[int]:
         yield child.pid
 
 
-def found(picture: dict[str, Any], root: int, only: str | None = None) -> list[int]:
+def found(picture: Any, root: int, only: str | None = None) -> list[int]:
     return [target.pid for target in find_targets(picture, root, only)]
 
 

@@ -14,7 +14,12 @@ from ftrun.check.verdict import Trial, lines_of
 
 
 def report(starts: int = 0, **changes: Any) -> dict[str, Any]:
-    own = {"starts": starts, "joined": "epoch 1" if starts else "", "set": [], "changes": []}
+    own: dict[str, Any] = {
+        "starts": starts,
+        "joined": "epoch 1" if starts else "",
+        "set": [],
+        "changes": [],
+    }
     facts = {"parameters": "aa", "lost": 0, "carried": ["optimizers SGD (a.py:3)"], "loose": []}
     return {**own, **facts, **changes}
 

@@ -394,7 +394,9 @@ def test_a_donor_that_differs_is_left_out_and_named(stage: Stage) -> None:
 
 @pytest.mark.parametrize("own", ["copied", "unlike"])
 def test_donors_may_differ_in_what_each_has_of_its_own(stage: Stage, own: str) -> None:
-    trees = [{"m": noise(0), "beside": {"sum": torch.full((40,), float(i))}} for i in (1, 2)]
+    trees: list[dict[str, Any]] = [
+        {"m": noise(0), "beside": {"sum": torch.full((40,), float(i))}} for i in (1, 2)
+    ]
     servers = [stage.donor(tree) for tree in trees]
     for server, tree in zip(servers, trees, strict=True):
         server.withdraw(TAG)
@@ -606,6 +608,7 @@ def processes() -> Iterator[Callable[[], tuple[str, int]]]:
         process.start()
         started.append((process, ours, theirs))
         assert ours.poll(60)
+        assert process.pid is not None
         return ours.recv(), process.pid
 
     yield start

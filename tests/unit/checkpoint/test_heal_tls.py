@@ -14,7 +14,9 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,7 +38,7 @@ STATE_ID = StateId(10, "abcd")
 TIMEOUT_S = 60.0
 AT_ONCE_S = TIMEOUT_S / 4
 HEADER = f"/state/{TAG.path()}/header"
-TREE = {"weights_of_ours": torch.arange(3 << 20, dtype=torch.int32), "rate": 0.25}
+TREE: dict[str, Any] = {"weights_of_ours": torch.arange(3 << 20, dtype=torch.int32), "rate": 0.25}
 
 
 @pytest.fixture
@@ -157,7 +159,7 @@ class Relay:
         self._shown = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._shown.load_cert_chain(directory / "lighthouse.pem", directory / "lighthouse.key")
         pem = (directory / "lighthouse.pem").read_text()
-        self.certificate = tls.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+        self.certificate = sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
         self._donor = donor
         self.passed = bytearray()
         self._listener = socket.create_server(("127.0.0.1", 0))

@@ -27,9 +27,8 @@ def mesh() -> Iterator[DeviceMesh]:
 def carried(donor: Any, mine: Any) -> Any:
     packed = pack(donor)
     specs = [leaf.spec for leaf in packed.leaves]
-    return unpack(
-        packed.structure, specs, [leaf.data.clone() for leaf in packed.leaves], pack(mine).leaves
-    )
+    data: list[Any] = [leaf.data for leaf in packed.leaves]
+    return unpack(packed.structure, specs, [each.clone() for each in data], pack(mine).leaves)
 
 
 def test_a_shard_comes_back_on_the_receivers_own_mesh(mesh: DeviceMesh) -> None:

@@ -162,7 +162,7 @@ def test_only_a_receiver_that_will_be_done_by_then_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, waits = [100.0], list[float]()
-    monkeypatch.setattr(offers.clock, "now", lambda: now[0])
+    monkeypatch.setattr(offers.clock, "now", lambda: now[0])  # type: ignore[attr-defined]
     monkeypatch.setattr(offers, "COPY_BYTES_PER_S", CHUNK_BYTES)  # a second for each chunk
     monkeypatch.setattr(Offer, "wait", lambda _, timeout_s: waits.append(timeout_s))
     for chunks_per_s, lacking in ((2, 4), (0.5, 4), (2, 0)):

@@ -69,7 +69,13 @@ def test_an_idle_stream_takes_half_of_the_longest_stripe() -> None:
 def test_a_slow_stream_of_another_donor_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stripes, "SLOW_CHUNK_S", 0.05)
     pool, cuts = Stripes(1), list[str]()
-    slow = pool.claim("a", lambda: (cuts.append("a"), pool.give_back(slow))[0])
+
+    def cut() -> None:
+        cuts.append("a")
+        assert slow is not None
+        pool.give_back(slow)
+
+    slow = pool.claim("a", cut)
     assert slow is not None
     taken = pool.claim("b", nothing)
     assert taken is not None

@@ -74,7 +74,7 @@ class LighthouseProcess:
                 self.log += data.decode()
         return True
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Any:
         """The status that ``/status`` serves."""
         return fetch_status(self.http, self.token, timeout_s=DEADLINE_S)
 

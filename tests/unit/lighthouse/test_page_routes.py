@@ -73,7 +73,8 @@ def test_a_link_becomes_a_session_once() -> None:
             assert (await post(served, "/links", Authorization=header))[0] == 401
             assert (await post(served, "/session", Authorization=header))[0] == 401
             assert (await post(served, "/session", Authorization=bearer(TOKEN)))[0] == 200
-            for body in (None, [], {"code": 1}, {"code": ""}, {"code": "x"}, {}):
+            bodies: tuple[Any, ...] = (None, [], {"code": 1}, {"code": ""}, {"code": "x"}, {})
+            for body in bodies:
                 assert (await post(served, "/session", body))[0] == 401
         async with Served() as served:  # Another lighthouse with the same token.
             assert (await served.ask("/status", header))[0] == 200
@@ -152,7 +153,7 @@ def test_watching_costs_a_twentieth_of_a_core_at_most(monkeypatch: pytest.Monkey
         now += 0.5
         return {**status(), "schema": "ftrun.status/1"}
 
-    monkeypatch.setattr(events.clock, "now", lambda: now)
+    monkeypatch.setattr(events.clock, "now", lambda: now)  # type: ignore[attr-defined]
     snapshots = Snapshots(slow)
     number, event = snapshots.after(0)
     assert event.startswith(b"id: 1\ndata: {")
@@ -167,9 +168,9 @@ def test_watching_costs_a_twentieth_of_a_core_at_most(monkeypatch: pytest.Monkey
 
 
 def test_of_many_replicas_less_is_sent() -> None:
-    facts = {**status(), "schema": "ftrun.status/1"}
+    facts: Any = {**status(), "schema": "ftrun.status/1"}
     assert "workers" in page_status(facts)["replicas"][0]
-    many = {**facts, "replicas": facts["replicas"][:1] * 1000}
+    many: Any = {**facts, "replicas": facts["replicas"][:1] * 1000}
     shown = page_status(many)
     assert len(json.dumps(shown)) < 400_000
     assert "workers" not in shown["replicas"][0]

@@ -53,7 +53,7 @@ def lives(
             await service.start()
             client = Client(int(service.addresses[0].rpartition(":")[2]))
             await test(service, client)
-            await client.channel.close()
+            await client.channel.close()  # type: ignore[call-arg]
             await service.stop()
 
     asyncio.run(asyncio.wait_for(main(), 5 * TIMEOUT_S))

@@ -26,7 +26,12 @@ def made() -> tuple[Traces, InMemorySpanExporter]:
 
 
 def incident(number: int, *, is_open: bool) -> dict[str, Any]:
-    first = {"kind": "signal", "cause": "died: SIGKILL", "replica_id": "1", "host": "h"}
+    first: dict[str, Any] = {
+        "kind": "signal",
+        "cause": "died: SIGKILL",
+        "replica_id": "1",
+        "host": "h",
+    }
     first |= {"back_after_s": None if is_open else 0.5}
     cost = {"steps": 0, "replica_seconds": 0.7}
     return {

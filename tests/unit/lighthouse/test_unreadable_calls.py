@@ -39,7 +39,7 @@ def test_a_path_that_is_no_text_disturbs_nobody(tmp_path: Path) -> None:
                     heard = asyncio.to_thread(lighthouse.wait_for, NEXT, round_ + 1)
                     assert await heard
                 other = ScriptedAgent(f"b{round_}", SPEC, [lighthouse.grpc], lighthouse.token)
-                await other.until(lambda other=other: m.Welcome in map(type, other.received))
+                await other.until(lambda other=other: m.Welcome in map(type, other.received))  # type: ignore[misc]
                 await other.close()
             assert Disconnected not in map(type, agent.received)
             assert agent.trains(members=2)

@@ -132,7 +132,9 @@ def test_on_a_busy_machine_nobody_writes_late() -> None:
         for trial in range(30):
             delay_s, prefix = rng.uniform(0.0, 0.08), f"try/{trial}"
             late = call_each(
-                ranks, "written_late", lambda rank, p=prefix, d=delay_s: (store, p, rank, d)
+                ranks,
+                "written_late",
+                lambda rank, p=prefix, d=delay_s: (store, p, rank, d),  # type: ignore[misc]
             )
             assert not any(late), (trial, late)
             judged += late.count(0)

@@ -88,7 +88,9 @@ def test_each_quorum_goes_in_full_once() -> None:
     # The lighthouse has sent the agent's workers their quorum, so it knows that quorum.
     for seq, without in ((2, 5), (1, 0)):
         assert carry(agent, lighthouse, report(large(seq, without))) < 200
-    both = replace(report(large(2, 5)).message, pending=PendingQuorum(large(3)))  # type: ignore[type-var]
+    said = report(large(2, 5)).message
+    assert isinstance(said, Report)
+    both = replace(said, pending=PendingQuorum(large(3)))
     assert carry(agent, lighthouse, WorkerMessage(KEY, both)) < 400
     assert carry(agent, lighthouse, WorkerMessage(KEY, both)) < 200
 

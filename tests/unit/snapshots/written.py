@@ -11,7 +11,7 @@ from ftrun.snapshots.directory import Found, look
 from ftrun.snapshots.memory import SharedMemory, offsets_of
 from ftrun.snapshots.writer import Order, write
 
-ORIGIN = {
+ORIGIN: dict[str, Any] = {
     "script": "train",
     "inject": "explicit",
     "workers_per_replica": 1,

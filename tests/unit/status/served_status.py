@@ -31,7 +31,7 @@ def served(
 
     async def serve() -> None:
         settings = ServiceSettings(Path("/nowhere"), token)
-        found = status if callable(status) else lambda: status
+        found: Any = status if callable(status) else lambda: status
         server = WebServer(found, settings, acting, lambda: list(incidents or []))
         await server.start(listener)
         await stopping.wait()

@@ -10,7 +10,7 @@ from ftrun.status.view import render
 from tests.unit.status.status_sample import sample
 
 
-def shown(status: dict[str, Any], width: int = 160) -> str:
+def shown(status: Any, width: int = 160) -> str:
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         console.print(render(status))

@@ -206,7 +206,7 @@ class ScriptedAgent:
 
     def _listen(self, link: FrameSocket) -> None:
         hello = link.receive(DEADLINE_S)
-        assert hello.token == TOKEN
+        assert hello is not None and hello.token == TOKEN
         self._links[hello.key] = link
         while True:
             try:

@@ -179,7 +179,7 @@ def test_state_is_taken_on_the_training_thread_where_that_is_asked_for(tmp_path:
 
             both.add(slot).register_state_dict_fn(
                 "sharded",
-                lambda state, slot=slot: loaded.update({slot: state["w"].tolist()}),
+                lambda state, slot=slot: loaded.update({slot: state["w"].tolist()}),  # type: ignore[misc]
                 state,
                 state_dict_on_training_thread=True,
             )
@@ -235,8 +235,8 @@ def test_a_script_s_own_transport_carries_the_state(tmp_path: Path) -> None:
             manager = both.add(slot, checkpoint_transport=shelf)
             manager.register_state_dict_fn(
                 "odd",
-                lambda state, slot=slot: loaded.update({slot: state["lock"]}),
-                lambda slot=slot: {"lock": odd[slot]},
+                lambda state, slot=slot: loaded.update({slot: state["lock"]}),  # type: ignore[misc]
+                lambda slot=slot: {"lock": odd[slot]},  # type: ignore[misc]
             )
         assert both.step() == [True, True]
         assert both.step() == [True, True]

@@ -36,7 +36,7 @@ def add_one(x: Tensor) -> Tensor:
 
 def compiled(function: Any) -> tuple[Any, Backend]:
     backend = Backend()
-    return torch.compile(function, backend=backend), backend  # type: ignore[no-untyped-call]
+    return torch.compile(function, backend=backend), backend
 
 
 def test_torch_has_the_private_names_that_it_relies_on() -> None:
@@ -107,5 +107,5 @@ def test_the_scripts_range_and_enumerate_are_pythons_when_compiled() -> None:
             x = layer(x) * i
         return x
 
-    run = torch.compile(forward, backend=Backend(), fullgraph=True)  # type: ignore[no-untyped-call]
+    run = torch.compile(forward, backend=Backend(), fullgraph=True)
     assert torch.equal(run(torch.ones(2)), forward(torch.ones(2)))

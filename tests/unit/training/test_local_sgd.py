@@ -57,7 +57,9 @@ class Replica:
         if not arguments:
             return LocalSGD(self.manager, self.model, self.inner, SYNC_EVERY)
         layers = list(self.model)
-        parts = [self.model] if arguments.pop("fragments") == 1 else [layers[0], layers[2]]
+        parts: list[nn.Module] = (
+            [self.model] if arguments.pop("fragments") == 1 else [layers[0], layers[2]]
+        )
         return DiLoCo(
             self.manager, parts, self.inner, self.outer, sync_every=SYNC_EVERY, **arguments
         )
@@ -273,7 +275,7 @@ def test_what_would_train_nothing_is_refused(tmp_path: Path) -> None:
 
 def test_an_outer_step_leaves_other_fragments_and_inner_gradients_alone(tmp_path: Path) -> None:
     """One outer optimizer of all parameters steps the fragment whose turn it is."""
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model: Any = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     outer = torch.optim.SGD(model.parameters(), lr=1.0)
     with job(tmp_path, 1) as single:

@@ -26,7 +26,7 @@ from ftrun.training.reductions import Reduction
 from tests.unit.training.scripted_agent import DEADLINE_S, Job, job, takes_peers_for_alike
 
 WIDTH, LAYERS = 32, 4
-SMALL_BUCKETS = {"bucket_cap_mb": 0.005}  # one layer in each
+SMALL_BUCKETS: dict[str, Any] = {"bucket_cap_mb": 0.005}  # one layer in each
 
 
 class Replica:
@@ -182,7 +182,7 @@ def test_what_a_repair_needs_takes_no_memory_or_that_of_one_gradient(
 
 def _at_first_gradient(model: nn.Module, action: Any) -> None:
     *_, last = model.parameters()
-    handle = last.register_hook(lambda _: (handle.remove(), action(), None)[-1])
+    handle: Any = last.register_hook(lambda _: (handle.remove(), action(), None)[-1])
 
 
 def _at_last_bucket(manager: Manager, look: Any, done: threading.Event) -> None:
@@ -196,7 +196,7 @@ def _at_last_bucket(manager: Manager, look: Any, done: threading.Event) -> None:
             done.set()
         return future
 
-    manager.allreduce_bucket = watched  # type: ignore[method-assign]
+    manager.allreduce_bucket = watched  # type: ignore[method-assign, assignment]
 
 
 def batched(ddp: DistributedDataParallel) -> int:
@@ -328,7 +328,7 @@ def test_buffers_heal_as_they_were_before_the_forward_pass(tmp_path: Path) -> No
     with job(tmp_path, 2) as both:
         replicas = {slot: Replica(both, slot, nn.BatchNorm1d(WIDTH)) for slot in "01"}
         for slot, replica in replicas.items():
-            replica.model.running_mean.fill_(float(slot))  # type: ignore[union-attr, operator]
+            replica.model.running_mean.fill_(float(slot))  # type: ignore[operator]
         load = replicas["1"].manager._healing.load
 
         def load_late(*arguments: Any) -> None:
@@ -337,7 +337,7 @@ def test_buffers_heal_as_they_were_before_the_forward_pass(tmp_path: Path) -> No
             )
             waiter.start()
 
-        replicas["1"].manager._healing.load = load_late  # type: ignore[method-assign]
+        replicas["1"].manager._healing.load = load_late  # type: ignore[method-assign, assignment]
         _, found = both.run(train)
     assert torch.equal(found["running_mean"], torch.zeros(WIDTH))
     assert found["num_batches_tracked"] == 0

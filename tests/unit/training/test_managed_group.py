@@ -127,7 +127,9 @@ def test_a_step_that_is_made_once_more_has_the_same_exchanges(pair: Job) -> None
     rounds = 4
 
     def train(slot: str, manager: Manager) -> tuple[list[float], list[float]]:
-        group, means, alone = ManagedProcessGroup(manager), [], []
+        means: list[float] = []
+        alone: list[float] = []
+        group = ManagedProcessGroup(manager)
         while manager.current_step() < rounds:
             manager.start_quorum()
             inside = torch.tensor([float(slot)])

@@ -119,7 +119,7 @@ def test_what_is_chained_on_a_reduction_has_run_when_the_step_is_decided(pair: J
             manager.start_quorum()
             tensor, copied = torch.full((4,), float(slot)), torch.zeros(4)
             work = manager.allreduce(tensor)
-            work.get_future().add_done_callback(lambda f, c=copied: c.copy_(f.value()))
+            work.get_future().add_done_callback(lambda f, c=copied: c.copy_(f.value()))  # type: ignore[misc]
             if turn % 2:
                 work.wait()
                 late.append(not torch.equal(copied, tensor))
@@ -276,7 +276,7 @@ def test_wrapped_futures(alone: Manager) -> None:
     good.set_result(7)
     assert wrapped.wait() == 7 and alone.errored() is None
     bad: torch.futures.Future[int] = torch.futures.Future()
-    bad.set_exception(ValueError("broken"))
+    bad.set_exception(ValueError("broken"))  # type: ignore[arg-type]
     assert alone.wrap_future(bad, 5).wait() == 5
     assert "broken" in str(alone.errored())
     assert not alone.should_commit()
@@ -402,7 +402,10 @@ def test_init_sync(tmp_path: Path, init_sync: bool) -> None:
 
 
 def test_fixed_with_spares(tmp_path: Path) -> None:
-    fixed = {"min_replica_size": 2, "world_size_mode": WorldSizeMode.FIXED_WITH_SPARES}
+    fixed: dict[str, Any] = {
+        "min_replica_size": 2,
+        "world_size_mode": WorldSizeMode.FIXED_WITH_SPARES,
+    }
     with job(tmp_path, 3, min_replicas=2) as trio:
         for slot in "012":
             trio.add(slot, **fixed)
@@ -474,8 +477,8 @@ def test_registered_state_travels_under_its_key(tmp_path: Path) -> None:
             manager = both.add(slot)
             manager.register_state_dict_fn(
                 "more",
-                lambda state, name=slot: loaded.update({name: state}),
-                lambda name=slot: {"n": int(name) + 5},
+                lambda state, name=slot: loaded.update({name: state}),  # type: ignore[misc]
+                lambda name=slot: {"n": int(name) + 5},  # type: ignore[misc]
             )
             manager.set_state_dict_fns(lambda _: None, dict)  # beside the constructor's own
             with pytest.raises(UserError, match="twice"):
@@ -591,7 +594,7 @@ def test_a_checkpoint_sets_the_step(tmp_path: Path) -> None:
 
 def test_scalars_are_told(alone: Manager, tmp_path: Path) -> None:
     alone.log(loss=0.5)
-    alone.log(accuracy=torch.tensor(0.25), loss=0.75)
+    alone.log(accuracy=torch.tensor(0.25), loss=0.75)  # type: ignore[arg-type]
     progress = alone._progress.make()
     assert dict(progress.scalars) == {"loss": 0.75, "accuracy": 0.25}
     with pytest.raises(UserError, match="64"):

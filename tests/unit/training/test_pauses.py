@@ -46,7 +46,7 @@ def test_of_nested_pauses_the_innermost_counts(heard: list[tuple[str, float]]) -
 def test_a_pause_that_is_over_its_limit_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     with ftrun.paused("eval", limit_s=5.0):
         later = clock.now() + 6.0
-        monkeypatch.setattr(pauses.clock, "now", lambda: later)
+        monkeypatch.setattr(pauses.clock, "now", lambda: later)  # type: ignore[attr-defined]
         assert pauses.current() is None
 
 

@@ -65,9 +65,11 @@ def test_what_was_divided_by_a_number_that_holds_no_more_is_written_again() -> N
 
 def test_a_repair_writes_what_is_right_for_the_survivors() -> None:
     tensor = torch.tensor([float("nan")])
-    reduction = Reduction(
-        tensor, ReduceOp.AVG, lambda by: tensor.fill_(6.0 / by) and None, divided_by=3
-    )
+
+    def restore(by: int) -> None:
+        tensor.fill_(6.0 / by)
+
+    reduction = Reduction(tensor, ReduceOp.AVG, restore, divided_by=3)
     reduction.restore(2)
     assert tensor.item() == 3.0
 
@@ -133,7 +135,7 @@ def test_waiting_for_a_work_waits_for_what_is_chained_on_its_future() -> None:
         return future.value()
 
     chained = work.get_future().then(note)
-    chained.add_done_callback(note)
+    chained.add_done_callback(lambda future: (note(future), None)[1])
     releasing = threading.Thread(target=reduction.hand_out, args=(1,))
     releasing.start()
     assert work.wait()

@@ -45,9 +45,10 @@ def saving(
             "script": "train",
             **context,
         }
-        running.agent.context = lambda slot: replace(plain(slot), **fields)  # type: ignore[method-assign]
+        running.agent.context = lambda slot: replace(plain(slot), **fields)  # type: ignore[method-assign, assignment]
         for slot in range(replicas):
-            running.add(str(slot), **({"state_dict": state_dict} if state_dict else {}))
+            own: dict[str, Any] = {"state_dict": state_dict} if state_dict else {}
+            running.add(str(slot), **own)
         yield running
 
 
@@ -173,7 +174,7 @@ def test_one_that_heals_from_peers_reads_nothing(
         monkeypatch.setattr("ftrun.snapshots.reading.read", None)  # a call would be an error
         running.agent.restart("1")
         plain = running.agent.context
-        running.agent.context = lambda slot: replace(plain(slot), restarts=1)  # type: ignore[method-assign]
+        running.agent.context = lambda slot: replace(plain(slot), restarts=1)  # type: ignore[method-assign, assignment]
         late = running.add("1", weight=0.0)
         joined = threading.Event()
 

@@ -48,7 +48,7 @@ def test_an_agent_that_was_stopped_hears_the_steps_before_its_second_look() -> N
 
 @pytest.mark.parametrize(
     "phase",
-    sorted(set(Activity) - {Activity.STEP, Activity.OUTSIDE}, key=lambda activity: activity.value),
+    [activity for activity in Activity if activity not in (Activity.STEP, Activity.OUTSIDE)],
 )
 def test_a_worker_that_rests_for_a_reason_is_not_watched(phase: Activity) -> None:
     watch, last_at = stepped()

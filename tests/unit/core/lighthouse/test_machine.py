@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -41,7 +42,7 @@ SPEC = m.JobSpec("job", 3, 1, 1, 10.0, 5.0, 20.0)
 SHARED = StateId(0, "shared")
 
 
-def hello(agent_id: str, spec: m.JobSpec = SPEC, **more: object) -> AgentAttached:
+def hello(agent_id: str, spec: m.JobSpec = SPEC, **more: Any) -> AgentAttached:
     return AgentAttached(
         agent_id,
         replace(m.Hello(agent_id, spec, 4, f"host-{agent_id}", f"{agent_id}:1"), **more),
@@ -53,7 +54,7 @@ def worker(agent_id: str, replica_id: str, message: m.FromWorker, rank: int = 0)
     return AgentSent(agent_id, (m.WorkerMessage(key, message),))
 
 
-def report(**more: object) -> m.Report:
+def report(**more: Any) -> m.Report:
     return replace(m.Report(SHARED, Endpoint("h", "h:1")), **more)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ftrun.core.ids import Attempt, StateId
@@ -65,9 +67,7 @@ def test_a_replica_is_known_when_all_its_workers_are() -> None:
         ({"pending": PendingQuorum(QUORUM), "interrupted": Attempt(6, 1)}, False),
     ],
 )
-def test_who_has_not_given_up_a_quorum_is_entangled(
-    more: dict[str, Quorum | Attempt], entangled: bool
-) -> None:
+def test_who_has_not_given_up_a_quorum_is_entangled(more: dict[str, Any], entangled: bool) -> None:
     replica = Replica("0", "a", "A", "A:1")
     replica.reports = {0: report(), 1: report(**more)}
     assert replica.is_in_quorum() == entangled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +33,7 @@ def quorum(seq: int, *names: str) -> Quorum:
     return Quorum(Attempt(pack_quorum_id(1, seq), 1), members, "A:1", step=0)
 
 
-def report(**more: object) -> Report:
+def report(**more: Any) -> Report:
     return replace(Report(StateId(3, "x"), HERE), **more)
 
 

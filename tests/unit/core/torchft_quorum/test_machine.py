@@ -31,7 +31,9 @@ def joined(call: int, room: str, name: str) -> Joined:
 def test_the_table_of_rooms_is_bounded_and_ids_stay_unique(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "ROOMS_MAX", 2)
     rooms = TorchftRooms(SETTINGS, RoomsRecord(floor=7))
-    assert rooms.handle(joined(1, "one", "a"), 0.0)[-1] == Answer(1, rooms.rooms["one"].quorum)
+    answer = rooms.handle(joined(1, "one", "a"), 0.0)[-1]
+    assert isinstance(answer, Answer)
+    assert (answer.call, answer.quorum) == (1, rooms.rooms["one"].quorum)
     rooms.handle(HeartbeatReceived("two", "b"), 1.0)
     (refused,) = rooms.handle(joined(2, "three", "c"), 2.0)
     assert isinstance(refused, Refuse) and refused.call == 2 and "2 rooms" in refused.reason

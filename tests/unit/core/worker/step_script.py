@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from ftrun.core import messages as m
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_quorum_id
@@ -80,7 +81,8 @@ def machine_of(line: str) -> StepMachine:
     match = re.fullmatch(r"worker (\S+) holds (\S+)((?: \w+=\w+)*)", line)
     assert match, f"not a worker: {line!r}"
     replica_id, state, options = match.groups()
-    settings = {name: int(value) for name, value in re.findall(r"(\w+)=(\w+)", options)}
+    found = re.findall(r"(\w+)=(\w+)", options)
+    settings: dict[str, Any] = {name: int(value) for name, value in found}
     return StepMachine(
         WorkerKey(replica_id, f"i{replica_id}", 0),
         ENDPOINT,
@@ -205,6 +207,7 @@ def words_of(instruction: e.Instruction, name: Names) -> str:
             return f"retire {tag}"
         case e.ShowProgress(activity, since_s):
             return f"show {activity.value} for {since_s:g} s"
+    raise AssertionError(f"no words for {instruction}")
 
 
 def _message(message: m.FromWorker, name: Names) -> str:
@@ -229,6 +232,7 @@ def _message(message: m.FromWorker, name: Names) -> str:
             return f"leaving: {reason.value}"
         case m.Progress():
             raise ValueError("the machine does not send Progress")
+    raise AssertionError(f"no words for {message}")
 
 
 def _report(report: m.Report, name: Names) -> str:

@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -132,7 +132,7 @@ class Watch:
                 self.used = quorum.attempt
             case e.Reissue():
                 assert not self.handed, "S7: a result that was handed out is reduced again"
-                assert self.used == machine.in_force.attempt
+                assert machine.in_force is not None and self.used == machine.in_force.attempt
             case e.HandOut(indices):
                 self.hand_out(indices)
             case e.FailOperations():
@@ -243,7 +243,7 @@ class Watch:
 class World:
     """One worker, replica 0, and all its peers. ``choose`` decides what happens next."""
 
-    def __init__(self, choose: Choose) -> None:
+    def __init__(self, choose: Choose[Any]) -> None:
         self.choose = choose
         self.now = 0.0
         workers = choose([1, 1, 2])

@@ -43,7 +43,7 @@ def one_ahead(drawn: Iterator[int]) -> Iterator[int]:
 
 def steps(loop: Iterator[int], cursor: Cursor, group: int) -> list[tuple[int | None, int]]:
     """What the cursor says of each step's first batch, and which one that is."""
-    found = []
+    found: list[tuple[int | None, int]] = []
     while True:
         batches = [batch for _, batch in zip(range(group), loop, strict=False)]
         if not batches:

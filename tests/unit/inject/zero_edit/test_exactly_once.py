@@ -59,7 +59,7 @@ class Script:
 
 
 def shuffled(**arguments: Any) -> Any:
-    sampler = DistributedSampler(DATA, 3, 1, seed=4)
+    sampler: DistributedSampler[Any] = DistributedSampler(DATA, 3, 1, seed=4)
     return DataLoader(DATA, batch_size=5, sampler=sampler, **arguments)
 
 
@@ -73,7 +73,7 @@ def epoch_of(script: Script, loader: Any) -> Iterator[list[int]]:
 
 def test_each_sample_comes_once_per_epoch_in_the_order_of_torchs_sampler() -> None:
     script, loader = Script(), shuffled()
-    torchs = DistributedSampler(DATA, 1, 0, seed=4)
+    torchs: DistributedSampler[Any] = DistributedSampler(DATA, 1, 0, seed=4)
     for epoch in (0, 1):
         torchs.set_epoch(epoch)
         found = list(epoch_of(script, loader))

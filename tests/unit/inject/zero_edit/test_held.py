@@ -17,7 +17,8 @@ from ftrun.inject.zero_edit.writing import lacks, write_values
 
 class Meter:
     def __init__(self, count: int = 0) -> None:
-        self.count, self.values, self.local_rank = count, [], 7
+        self.values: list[Any] = []
+        self.count, self.local_rank = count, 7
 
 
 class Plain:
@@ -161,8 +162,10 @@ def test_an_object_that_cannot_be_made_from_its_values_is_not_made() -> None:
 
 
 def test_a_number_stays_a_number_as_a_key() -> None:
-    values, meters, factory = {"meters[#3].__class__": f"{__name__}:Meter"}, {}, defaultdict(Meter)
-    values |= {"meters[#3].count": 4, "factory[#5].count": 6}  # type: ignore[dict-item]
+    values: dict[str, Any] = {"meters[#3].__class__": f"{__name__}:Meter"}
+    meters: dict[Any, Any] = {}
+    factory: defaultdict[Any, Any] = defaultdict(Meter)
+    values |= {"meters[#3].count": 4, "factory[#5].count": 6}
     write_values(sys._getframe(), values)
     assert [(key, x.count) for key, x in meters.items()] == [(3, 4)]
     assert [(key, x.count) for key, x in factory.items()] == [(5, 6)]

@@ -110,9 +110,10 @@ def test_an_emptied_list_begins_anew() -> None:
 
 def test_other_containers() -> None:
     window: deque[float] = deque([1.0, 2.0], maxlen=2)
-    names, table, counts = {"a"}, {1: [0.5], "x": 2}, Counter("aab")
-    rows = [{"epoch": 0, "loss": 0.5}, {"epoch": 1}]
-    pairs = [(1, 0.5), (2, "x")]
+    table: dict[Any, Any] = {1: [0.5], "x": 2}
+    names, counts = {"a"}, Counter("aab")
+    rows: list[dict[str, float]] = [{"epoch": 0, "loss": 0.5}, {"epoch": 1}]
+    pairs: list[tuple[int, Any]] = [(1, 0.5), (2, "x")]
     known = begun(window=window, names=names, table=table, counts=counts, rows=rows, pairs=pairs)
     window.append(3.0)
     names.add("b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from ftrun import clock
 from ftrun.inject.zero_edit import histories, legacy
 from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.histories import Grown, unpacked
+from ftrun.inject.zero_edit.journal import Journal
 from ftrun.inject.zero_edit.legacy import Legacy, left_at
 
 F = "train.py:main"
@@ -92,7 +94,7 @@ def test_a_full_file_asks_for_a_beginning(tmp_path: Path) -> None:
     left = left_at(path, 10_000)
     assert left is not None and left.values[F]["n"] == (step - 1, step - 1)
     large = [0.123456789] * 40_000
-    lists = [(F, "small", 5, list, [1]), (F, "large", 5, list, large)]
+    lists: list[Any] = [(F, "small", 5, list, [1]), (F, "large", 5, list, large)]
     worker.begin("life", {F: {"n": (step, step)}}, lists, ())
     assert lists_at(path) == {"small": [1]}
     assert worker.add(step, {}, [Grown(F, "large", list, 40_000, 40_001, [*large, 1])], ())
@@ -108,6 +110,6 @@ def test_a_disk_that_is_full_is_no_failure(tmp_path: Path) -> None:
 def test_a_strange_file_is_nothing(tmp_path: Path) -> None:
     path = tmp_path / "left"
     for entry in (b"[]", b"{}", b"x", b'{"life": 1, "known": 2, "lists": [], "ranges": []}'):
-        legacy.Journal(path).begin(entry)
+        Journal(path).begin(entry)
         assert left_at(path, 10_000) is None
     assert histories.unpacked(3) == 3

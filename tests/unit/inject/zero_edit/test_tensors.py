@@ -164,7 +164,7 @@ def test_an_object_that_fails_ends_the_search_and_not_the_script(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Odd:
-        @property
+        @property  # type: ignore[override]
         def __dict__(self) -> Any:
             raise ValueError("no")
 
@@ -292,7 +292,8 @@ def test_a_module_that_was_made_late_heals_if_the_newcomer_has_made_it_too() -> 
 
 def test_modules_that_are_made_late_are_known_by_their_line() -> None:
     patches = Patches()
-    models = Models(Any, lambda: Any, lambda: True, lambda: None)  # type: ignore[arg-type]
+    anything: Any = object()
+    models = Models(anything, lambda: anything, lambda: True, lambda: None)
     models._note_modules(patches)
     try:
         early = nn.Linear(2, 2)

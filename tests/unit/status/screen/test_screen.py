@@ -192,7 +192,7 @@ def test_of_a_thousand_replicas_only_the_visible_ones_are_made(
 ) -> None:
     """So a key costs what fits on the terminal; scripts/screen_cost.py measures the time."""
     made = [0]
-    real = columns.activity
+    real = columns.activity  # type: ignore[attr-defined]
 
     def counting(*args: Any) -> Any:
         made[0] += 1

@@ -43,7 +43,7 @@ class _Launches:
             from ftrun.agent.launch import SpawnerLaunch
             from ftrun.own_process import not_started
 
-            _handle_signals()
+            handle_signals()
             try:
                 self._launch = SpawnerLaunch()
             except OSError as error:
@@ -108,20 +108,20 @@ def means_a_run(words: list[str]) -> bool:
     return COMPLETION not in os.environ and not all(word.startswith("-") for word in words)
 
 
-def _handle_signals() -> None:
+def handle_signals() -> None:
     """Handle signals until the agent installs its own handlers: nothing runs yet.
 
     SIGUSR1 and SIGUSR2, which would end this process, have nobody to be passed on to. Handlers, not
     SIG_IGN, which the workers would inherit.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _leave)
+        signal.signal(number, leave)
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, frame: None)
 
 
-def _leave(number: int, _frame: object) -> None:
+def leave(number: int, _frame: object) -> None:
     """Handles SIGINT and SIGTERM during the start.
 
     It raises no KeyboardInterrupt: if one passes through an ``exec`` of text, as in dataclasses,

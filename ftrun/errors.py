@@ -6,7 +6,6 @@ An error text states what happened, to whom, what ftrun does next and what the u
 from __future__ import annotations
 
 import contextlib
-import os
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -145,11 +144,11 @@ def assert_never(value: NoReturn) -> NoReturn:
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+def naming(path: object) -> Iterator[None]:
     """Give the name of the file to an error of writing it, which has none of the system."""
     try:
         yield
     except OSError as error:
         if error.filename is None:
-            error.filename = os.fspath(path)
+            error.filename = str(path)
         raise

@@ -16,9 +16,9 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 from ftrun.agent.launch import SpawnerLaunch
+from ftrun.cli import handle_signals, leave
 from ftrun.config.script import Script, TargetKind
 from ftrun.errors import ExitCode, FtrunError
 from ftrun.launching.job import ORDER
@@ -29,8 +29,8 @@ from ftrun.own_process import not_started
 def main() -> None:
     """The program's arguments are DIRECTORY FD PID: started by job.py only."""
     directory, fd, caller = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)  # until the agent installs its own handlers
+    handle_signals()
+    signal.signal(signal.SIGHUP, leave)
     os.set_inheritable(fd, False)
     pidfd = _pidfd_of_parent(caller)
     reporter = Reporter(fd, pidfd)
@@ -78,11 +78,6 @@ def _run(directory: Path, launch: SpawnerLaunch, reporter: Reporter) -> int:
     settings = resolve(script, stated, gpu_count(os.environ))
     reporter.settled(settings.job_id, settings.workers_per_replica)
     return start_run(settings, launch, watch=reporter)
-
-
-def _leave(number: int, _frame: Any) -> None:
-    """Handles a signal during the start, before the agent's own handlers."""
-    raise SystemExit(ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.PREEMPTED)
 
 
 def _pidfd_of_parent(pid: int) -> int:

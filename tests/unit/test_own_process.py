@@ -122,3 +122,11 @@ def test_ftrun_is_found_where_this_one_is(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["path"][-1] == str(Path(__file__).parents[2])
+
+
+def test_no_other_module_starts_an_interpreter_by_itself() -> None:
+    package = Path(own_process.__file__).parent
+    for path in package.glob("**/*.py"):
+        source = path.read_text()
+        assert 'sys.executable, "-m"' not in source, path
+        assert 'sys.executable, "-c"' not in source or "CLEAN_PATH" in source, path

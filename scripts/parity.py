@@ -60,6 +60,16 @@ say("sum", one.item(), dist.is_torchelastic_launched())
 dist.destroy_process_group()
 """
 ARGUMENTS = "import sys; say(*sys.argv[1:], __name__)"
+FIRST_PLACE = """
+import os, sys
+say("first", sys.path[0] == os.path.dirname(os.path.abspath(__file__)))
+"""
+SIGNALS = """
+import signal
+numbers = signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2
+say("default", [signal.getsignal(number) is signal.SIG_DFL for number in numbers])
+say("blocked", signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
 OTHER = """
 import os, sys
 say("rank", os.environ["RANK"], sys.prefix == sys.base_prefix, sys.orig_argv[1:2], *sys.argv[1:])
@@ -215,6 +225,10 @@ CASES = (
     Case("another interpreter", "--nproc-per-node 2", OTHER, "word", env={"PYTHON_EXEC": "{base}"}),
     Case("run path", "--nproc-per-node 2 --run-path", ARGUMENTS, "--lr 0.1"),
     Case("PET_ variables", "", RANKS, env={"PET_NPROC_PER_NODE": "3", "PET_NNODES": "1"}),
+    Case("words behind two dashes", "--nproc-per-node 1", ARGUMENTS, "-- --lr 0.1"),
+    Case("the path's first place", "--nproc-per-node 1", FIRST_PLACE),
+    Case("a safe path", "--nproc-per-node 1", FIRST_PLACE, env={"PYTHONSAFEPATH": "1"}),
+    Case("signals at the start", "--nproc-per-node 1", SIGNALS),
     Case("a macro", "--nproc-per-node 2", ARGUMENTS, "--dir=part-${{local_rank}}"),
     Case("a worker raises", "--nproc-per-node 2", RAISES, succeeds=False),
     Case("restarts are counted", "--nproc-per-node 2 --max-restarts 3", RESTARTS),

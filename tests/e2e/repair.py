@@ -145,7 +145,7 @@ def is_fatal() -> bool:
 def die_in_backward(net: Net) -> None:
     """Die when some buckets are out and others are not."""
     weight = net.layers[1].weight
-    weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[operator]
 
 
 def backward(mode: str, step: int) -> None:

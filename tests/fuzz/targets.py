@@ -91,7 +91,7 @@ class Target:
         """True: accepted; False: refused by a declared error. Anything else is raised."""
         try:
             self.parse(data)
-        except (*self.refusals, Refused, NotAccepted):
+        except (*self.refusals, Refused, NotAccepted):  # type: ignore[misc]
             return False
         return True
 

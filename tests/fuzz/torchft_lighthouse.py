@@ -83,7 +83,7 @@ class TorchftLighthouse(Server):
     def is_well(self) -> str:
         """A healthy client of a room that nobody has fed gets its quorum."""
         with grpc.insecure_channel(self._address) as channel:
-            join = channel.unary_unary("/torchft.LighthouseService/Quorum")
+            join = channel.unary_unary("/torchft.LighthouseService/Quorum")  # type: ignore[call-arg]
             member = wire.QuorumMember(replica_id="well")
             request = wire.LighthouseQuorumRequest(requester=member).SerializeToString()
             answer = join(request, timeout=ANSWER_S, metadata=(("room-id", "own"),))

@@ -29,8 +29,8 @@ def test_two_workers_and_a_replacement_have_cores_of_their_own(tmp_path: Path) -
     options = ("-w", "2", "--numa-binding", "exclusive", "--standby", "1")
     with Job(tmp_path, BOUND, *options) as job:
         first = set(job.expect(r"bound (\d) ([\d,]+) True", 2))
-        assert [rank for rank, _ in sorted(first)] == ["0", "1"]
-        own = [set(cpus.split(",")) for _, cpus in first]
+        assert [rank for rank, _ in sorted(first)] == ["0", "1"]  # type: ignore[str-unpack]
+        own = [set(cpus.split(",")) for _, cpus in first]  # type: ignore[str-unpack]
         assert own[0].isdisjoint(own[1])
         job.expect_process("ftrun standby-")
         os.kill(job.worker(0), signal.SIGKILL)

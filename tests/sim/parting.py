@@ -143,7 +143,7 @@ def _look(worker: Worker, parting: Parting) -> Generator[Wait, None, None]:
     worker.peers = None
     worker.feed(e.PeersAsked())
     yield _until(worker, lambda: worker.peers is not None, world.now + ROSTER_S)
-    over = frozenset(worker.peers.finished if worker.peers is not None else ())
+    over = frozenset(worker.peers.finished if worker.peers is not None else ())  # type: ignore[var-annotated]
     world.parting_rules.told(over)
     parting.are_over(over, world.now)
 

@@ -113,7 +113,7 @@ def test_streams_that_are_not_named_have_one_file(tmp_path: Path) -> None:
 
 def test_lines_are_copied_to_the_merged_file_and_to_the_filtered_ones(tmp_path: Path) -> None:
     words = {"out_words": ("loss", "acc"), "err_words": ("x,y",)}
-    stage = Stage(tmp_path, log_path(tmp_path, "0", 1, 0), ranks=frozenset({0}), **words)
+    stage = Stage(tmp_path, log_path(tmp_path, "0", 1, 0), ranks=frozenset({0}), **words)  # type: ignore[arg-type]
     stage.play(("out", b"loss 1\nnothing\nacc 2\n"), ("err", b"loss\nx,y\n"))
     stage.terminal.event_line("a line of ftrun")
     assert stage.close() == (b"", b"ftrun: a line of ftrun\n")

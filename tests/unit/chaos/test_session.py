@@ -42,4 +42,4 @@ def test_a_stranger_with_the_agents_pid_is_not_taken_for_the_agent(home: Path) -
     with HeldAgent(found) as agent:
         session = Session(ChaosSettings(mtbf_s=1.0), found, agent, lambda line: None)
         with pytest.raises(UserError, match="Nothing was killed"):
-            session._announce({"replicas": []})
+            session._announce({"replicas": []})  # type: ignore[typeddict-item]

@@ -18,7 +18,7 @@ from ftrun.config.settings import (
     default_job_id,
     parse_replicas,
 )
-from ftrun.core.agent.supervisor import SupervisorSettings
+from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.messages import JobSpec
 from ftrun.errors import UserError
 from ftrun.protocol.tls import PLAINTEXT
@@ -166,7 +166,7 @@ def test_settings_that_are_passed_on_by_name_have_the_same_type(kind: type[Any])
 
 
 def test_relations_of_times_name_their_numbers_and_only_rules_refuse(script: Path) -> None:
-    alone = replace(SETTINGS, script=Script(str(script), False), isolation_limit_s=9.0)
+    alone = replace(SETTINGS, script=Script(str(script)), isolation_limit_s=9.0)
     rule, end = relations(alone)
     assert (end.upper, end.holds, end.is_rule) == ("--lighthouse-timeout", True, True)
     assert (rule.holds, rule.is_rule) == (False, True)
@@ -202,7 +202,8 @@ def test_prefixes_are_for_several_workers_or_a_template_with_tee(
 def test_limits_of_logs_are_checked(tmp_path: Path) -> None:
     script = tmp_path / "t.py"
     script.write_text("")
-    for wrong in ({"log_keep": "7"}, {"log_max_size": "7"}):
+    wrongs: list[dict[str, Any]] = [{"log_keep": "7"}, {"log_max_size": "7"}]
+    for wrong in wrongs:
         with pytest.raises(UserError, match="Nothing was started"):
             check(replace(resolved(str(script)), **wrong))
     settings = replace(resolved(str(script), merged_log=True), job_id="job")

@@ -121,8 +121,8 @@ def test_a_cluster_may_repeat_what_nodes_says() -> None:
 
 def test_one_node_of_several_runs_where_no_other_can_come() -> None:
     flags = {"nnodes": "1:2", "rdzv_endpoint": "localhost:0"}
-    assert resolved(**flags).as_torchrun
-    assert notices(stated(**flags)) == ["--nnodes 1:2: this node runs the group alone."]
+    assert resolved(**flags).as_torchrun  # type: ignore[arg-type]
+    assert notices(stated(**flags)) == ["--nnodes 1:2: this node runs the group alone."]  # type: ignore[arg-type]
     assert not notices(stated(nnodes="1:1"))
     assert not notices(stated())
 

@@ -85,7 +85,7 @@ async def serving(settings: ServiceSettings) -> AsyncIterator[int]:
 @contextlib.asynccontextmanager
 async def serving_http(settings: ServiceSettings) -> AsyncIterator[int]:
     listener = socket.create_server((HOST, 0))
-    server = WebServer(lambda: {"lighthouse": {}}, settings, ScriptedOperations())
+    server = WebServer(lambda: {"lighthouse": {}}, settings, ScriptedOperations())  # type: ignore[typeddict-item]
     await server.start(listener)
     try:
         yield listener.getsockname()[1]
@@ -196,7 +196,7 @@ def test_the_status_is_asked_with_certificates_too(
     async def main() -> None:
         async def ask(port: int, tls: TlsFiles) -> dict[str, Any]:
             address = f"{HOST}:{port}"
-            return await asyncio.to_thread(fetch_status, address, settings.token, tls=tls)
+            return await asyncio.to_thread(fetch_status, address, settings.token, tls=tls)  # type: ignore[arg-type]
 
         async with serving_http(settings) as port:
             assert await ask(port, TlsFiles(*ours.agent, ours.ca)) == {"lighthouse": {}}

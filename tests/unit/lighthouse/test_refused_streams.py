@@ -27,8 +27,9 @@ from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.shell import Session, Shell
 from ftrun.protocol.auth import bearer, new_token
 from ftrun.protocol.codec import encode
+from ftrun.protocol.quorums import QuorumMemory
 from ftrun.protocol.rpc import ATTACH
-from ftrun.protocol.streams import QuorumMemory, StreamCodec, take_batch
+from ftrun.protocol.streams import StreamCodec, take_batch
 
 SPEC = m.JobSpec("job", 2, 1, 1, 5.0, 60.0, 120.0)
 HELLO = m.Hello("node", SPEC, 8, "h", "s")
@@ -62,7 +63,7 @@ async def refusal(port: int, token: str, sent: list[bytes]) -> grpc.StatusCode:
             for data in sent:
                 await call.write(data)
             await call.done_writing()
-            while await asyncio.wait_for(call.read(), 20.0) is not grpc.aio.EOF:
+            while await asyncio.wait_for(call.read(), 20.0) is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 pass
         code: grpc.StatusCode = await call.code()
         return code

@@ -66,7 +66,7 @@ def status() -> Status:
         "journal_write_s": 0.01,
         "epoch": 1,
     }
-    return {
+    return {  # type: ignore[typeddict-item]
         "lighthouse": service,
         **core.snapshot(2.0),
         "events": [],

@@ -37,7 +37,7 @@ def test_both_ports_say_what_they_are(tmp_path: Path) -> None:
         for address, words in ((lighthouse.grpc, "own agents"), (lighthouse.http, "HTTP port")):
             error = heartbeat(address)
             assert error.code() is grpc.StatusCode.UNIMPLEMENTED
-            assert words in error.details() and "--torchft-bind HOST:PORT" in error.details()
+            assert words in error.details() and "--torchft-bind HOST:PORT" in error.details()  # type: ignore[operator]
         # Other strangers learn nothing.
         error = heartbeat(lighthouse.grpc, "/ftrun.Membership/Attach")
         assert error.code() is grpc.StatusCode.UNAUTHENTICATED

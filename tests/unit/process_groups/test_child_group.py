@@ -143,7 +143,7 @@ def test_after_the_end_its_handle_is_closed(connected: Pair) -> None:
 def test_arguments_travel_without_pickle() -> None:
     fds: list[int] = []
     options = dist.ReduceScatterOptions()
-    options.reduceOp = ReduceOp.MIN
+    options.reduceOp = ReduceOp.MIN  # type: ignore[assignment]
     tensor = torch.arange(4)
     packed = child_messages.pack([[tensor], options, ReduceOp.SUM, 3, None], fds)
     tensors, read, op, number, nothing = child_messages.unpack(packed, fds)

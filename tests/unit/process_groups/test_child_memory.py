@@ -97,8 +97,8 @@ def pair() -> Iterator[Pair]:
     yield both
     for group in both.groups:
         group.shutdown()
-        assert len(group.memory.released) == len(group.memory.made) > 0
-        assert not any(Path(path).exists() for path, _ in group.memory.made)
+        assert len(group.memory.released) == len(group.memory.made) > 0  # type: ignore[union-attr]
+        assert not any(Path(path).exists() for path, _ in group.memory.made)  # type: ignore[union-attr]
     both.groups.clear()
     del group
     gc.collect()
@@ -141,10 +141,10 @@ def test_results_come_back_to_the_caller_s_tensors(connected: Pair) -> None:
 
 def test_blocks_are_mapped_once_and_used_again(connected: Pair) -> None:
     assert connected.run(_sum) == [[3.0] * 3] * 2
-    before = [len(group.memory.made) for group in connected.groups]
+    before = [len(group.memory.made) for group in connected.groups]  # type: ignore[union-attr]
     for _ in range(3):
         assert connected.run(_sum) == [[3.0] * 3] * 2
-    assert [len(group.memory.made) for group in connected.groups] == before
+    assert [len(group.memory.made) for group in connected.groups] == before  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV], ids=["killed", "crashed"])
@@ -161,7 +161,7 @@ def test_a_child_that_dies_leaves_the_tensor_and_frees_its_blocks(
         group.allreduce([tensor], ReduceOp.SUM).get_future().wait()
     assert tensor.tolist() == [1.0, 1.0]
     child.shutdown()
-    assert len(group.memory.released) == len(group.memory.made)
+    assert len(group.memory.released) == len(group.memory.made)  # type: ignore[union-attr]
     connected.connect()
     assert connected.run(_sum) == [[3.0] * 3] * 2
 

@@ -118,7 +118,7 @@ def silent_peer(store: str, prefix: str, host: str) -> socket.socket:
     record = struct.pack("=Q", len(name)) + name + struct.pack("=Q", len(address)) + address
     record += struct.pack("=qq", 1 << 40, 2 << 40)
     own, _, port = store.rpartition(":")
-    TCPStore(own, int(port), is_master=False).set(f"ftrun/{prefix}/1", record)
+    TCPStore(own, int(port), is_master=False).set(f"ftrun/{prefix}/1", record)  # type: ignore[arg-type]
     return listener
 
 

@@ -47,7 +47,7 @@ def native(store: TCPStore, rank: int) -> Any:
 
 
 def test_the_options_are_torch_s_own() -> None:
-    assert ReconfigureOptions is _distributed_c10d.ReconfigureOptions
+    assert ReconfigureOptions is _distributed_c10d.ReconfigureOptions  # type: ignore[attr-defined]
 
 
 def test_torch_s_groups_meet_by_their_handles_in_a_store(store: TCPStore) -> None:
@@ -67,10 +67,10 @@ def test_torch_s_groups_meet_by_their_handles_in_a_store(store: TCPStore) -> Non
 
 def test_torch_s_functions_reconfigure_ftrun_s_groups() -> None:
     groups: list[Any] = [ProcessGroupGloo(LIMIT) for _ in range(2)]
-    handles = [dist.distributed_c10d._get_reconfigure_handle(group) for group in groups]
+    handles = [dist.distributed_c10d._get_reconfigure_handle(group) for group in groups]  # type: ignore[attr-defined]
 
     def connect(rank: int) -> float:
-        reconfigure: Any = dist.distributed_c10d._reconfigure
+        reconfigure: Any = dist.distributed_c10d._reconfigure  # type: ignore[attr-defined]
         reconfigure(uuid=3, handles=handles, group=groups[rank], timeout=LIMIT).wait()
         tensor = torch.ones(1) * (rank + 1)
         groups[rank].allreduce([tensor], ReduceOp.SUM).wait()

@@ -70,7 +70,7 @@ def test_several_tensors_and_their_mean(some: Groups) -> None:
 
     def reduce(rank: int, group: Any) -> list[torch.Tensor]:
         options = AllreduceOptions()
-        options.reduceOp = ReduceOp.AVG
+        options.reduceOp = ReduceOp.AVG  # type: ignore[assignment]
         given = [inputs(3, rank, 5, 7), inputs(4, rank, 1), inputs(5, rank, 300).view(10, 30).t()]
         assert collectives.allreduce_quantized(given, options, group).wait()
         return given
@@ -93,7 +93,7 @@ def test_a_reduce_scatter_gives_each_rank_its_part(some: Groups) -> None:
         out, padded = collectives.allocate_reduce_scatter_output(given, size)
         assert padded == collectives.get_padded_sizes(given, size)
         options = ReduceScatterOptions()
-        options.reduceOp = ReduceOp.SUM
+        options.reduceOp = ReduceOp.SUM  # type: ignore[assignment]
         assert collectives.reduce_scatter_quantized(out, given, options, group).wait()
         return out
 

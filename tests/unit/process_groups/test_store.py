@@ -22,7 +22,7 @@ def test_it_sets_gets_and_deletes_what_torch_sees() -> None:
     torch_client = TCPStore(HOST, held.port, is_master=False)
     client.set("a/b", b"\0value")
     assert torch_client.get("a/b") == b"\0value" == client.get("a/b")
-    torch_client.set("empty", b"")
+    torch_client.set("empty", b"")  # type: ignore[arg-type]
     assert client.get("empty") == b""
     assert client.delete("a/b") and client.delete("empty") and not client.delete("a/b")
     assert held.num_keys() == 0
@@ -32,7 +32,7 @@ def test_it_sets_gets_and_deletes_what_torch_sees() -> None:
 def test_get_waits_for_the_value() -> None:
     held, address = open_store()
     client = StoreClient(address, clock.now() + 60)
-    timer = threading.Timer(0.05, lambda: held.set("later", b"here"))
+    timer = threading.Timer(0.05, lambda: held.set("later", b"here"))  # type: ignore[arg-type]
     timer.start()
     assert client.get("later") == b"here"
     timer.join()

@@ -116,7 +116,7 @@ def test_hostile_text_stays_text() -> None:
 
 def test_the_page_has_the_sums_and_needs_nothing_else() -> None:
     bands = {"width_s": 5.0, "last_s": 4.0, "steps": [2, 2]}
-    bands["seconds"] = {"training": [7.0, 6.5], "starting": [3.0, 1.5]}  # type: ignore[assignment]
+    bands["seconds"] = {"training": [7.0, 6.5], "starting": [3.0, 1.5]}
     lines = [job(), event("change", 0.5, kind="form", reason="ready", members=["0", "1"])]
     lines += [account(4.0, 1), account(9.0, 4, bands=bands)]
     story = read_story(lines, "a")

@@ -149,7 +149,7 @@ def test_memory_holds_what_was_copied_and_grows(threads: int) -> None:
             memory.fill(leaves, offsets, threads)
             theirs.reserve(nbytes)
             found = theirs.view(offsets[0], leaves[0].spec.nbytes).view(torch.float32)
-            assert torch.equal(found, tree["a"])
+            assert torch.equal(found, tree["a"])  # type: ignore[arg-type]
             assert theirs.view(offsets[1], 10).numpy().tobytes() == b"some bytes"
             assert theirs.view(offsets[2], 0).numel() == 0
     finally:

@@ -40,7 +40,7 @@ def trained() -> dict[str, Any]:
     """A model, an optimizer with moments, a scheduler: what scripts register."""
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 2), torch.nn.BatchNorm2d(4))
-    model.to(memory_format=torch.channels_last)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     adam = torch.optim.AdamW(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(adam, 5)
     for _ in range(3):

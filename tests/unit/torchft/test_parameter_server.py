@@ -22,7 +22,7 @@ class _Adds(ParameterServer):
     def new_process_group(cls) -> ProcessGroupGloo:
         return ProcessGroupGloo()
 
-    def forward(self, session_id: str, pg: ProcessGroupGloo) -> None:
+    def forward(self, session_id: str, pg: ProcessGroupGloo) -> None:  # type: ignore[override]
         value = torch.zeros(1)
         pg.broadcast_one(value, root=1).wait()
         pg.broadcast_one(value + 23, root=0).wait()

@@ -72,7 +72,7 @@ def served(
             await test(server, clients)
         finally:
             for client in clients:
-                await client.channel.close()
+                await client.channel.close()  # type: ignore[call-arg]
             await server.stop()
 
     asyncio.run(asyncio.wait_for(main(), 5 * TIMEOUT_S))
@@ -87,7 +87,7 @@ async def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
 def test_members_get_one_quorum_with_all_that_they_told() -> None:
     async def test(server: QuorumServer, clients: list[Client]) -> None:
         client = clients[0]
-        facts = {
+        facts: dict[str, Any] = {
             "address": "http://h:1", "store_address": "h:2", "step": 7, "world_size": 2,
             "data": '{"x": 1}', "commit_failures": 1, "reconfigure_handles": ["p", "q"],
         }  # fmt: skip
@@ -129,10 +129,10 @@ def test_what_no_client_of_torchft_sends_is_refused_with_words() -> None:
         code, words = await refusal(clients[0].heartbeat("a", room="r" * 600))
         assert code is bad and "room-id" in words
         for method in ("Quorum", "Heartbeat"):
-            damaged = clients[0].channel.unary_unary(f"/{SERVICE}/{method}")
+            damaged = clients[0].channel.unary_unary(f"/{SERVICE}/{method}")  # type: ignore[call-arg]
             code, words = await refusal(damaged(b"\xff", timeout=TIMEOUT_S))
             assert code is bad and "no Lighthouse" in words
-        kill = clients[0].channel.unary_unary("/torchft.ManagerService/Kill")
+        kill = clients[0].channel.unary_unary("/torchft.ManagerService/Kill")  # type: ignore[call-arg]
         code, _ = await refusal(kill(b"", timeout=TIMEOUT_S))
         assert code is grpc.StatusCode.UNIMPLEMENTED
         assert not server.rooms.rooms

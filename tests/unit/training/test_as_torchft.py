@@ -291,8 +291,8 @@ def test_a_checkpoint_goes_over_a_group_without_pickle() -> None:
         sent = pool.submit(sender.send_checkpoint, [1], 5, state)
         got = receiver.recv_checkpoint(0, sender.metadata(), 5)
         sent.result(60)
-        assert torch.equal(got["w"], state["w"]) and torch.equal(mine["w"], state["w"])
-        assert torch.equal(got["half"], state["half"]) and not mine["half"].any()
+        assert torch.equal(got["w"], state["w"]) and torch.equal(mine["w"], state["w"])  # type: ignore[arg-type]
+        assert torch.equal(got["half"], state["half"]) and not mine["half"].any()  # type: ignore[arg-type]
         assert (got["bytes"], got["plain"], got["empty"].numel()) == (b"abc", state["plain"], 0)
         sent = pool.submit(sender.send_checkpoint, [1], 6, {})
         with pytest.raises(Exception, match="of step 6, not 7"):

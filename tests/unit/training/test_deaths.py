@@ -97,7 +97,8 @@ def test_a_group_that_cannot_be_built_is_built_once_more(tmp_path: Path) -> None
             trio.add(slot)
         assert trio.step() == [True] * 3
         groups = trio.managers["1"]._engine._groups
-        connect, refused = groups._connect, []
+        refused: list[Any] = []
+        connect = groups._connect
 
         def refuse(quorum: Any, signal: Any) -> Any:
             if refused:
@@ -105,7 +106,7 @@ def test_a_group_that_cannot_be_built_is_built_once_more(tmp_path: Path) -> None
             refused.append(quorum.attempt)
             raise PeerError("connection refused")
 
-        groups._connect = refuse  # type: ignore[method-assign]
+        groups._connect = refuse
         assert Reduction(trio, "2").run(lambda: trio.agent.lose("2")) == [0.5, 0.5]
         assert trio.managers["0"].current_step() == 2
         assert trio.agent.sent("1", Built)[-1].attempt > refused[0]
@@ -143,7 +144,8 @@ def test_a_donor_that_dies_during_a_heal_costs_nobody_a_step(
             assert dead.wait(DEADLINE_S)
         arrives(stripes, stripe)
 
-    dead, left, arrived, arrives = threading.Event(), threading.Event(), [], Stripes.arrived
+    arrived: list[Any] = []
+    dead, left, arrives = threading.Event(), threading.Event(), Stripes.arrived
     with started(tmp_path, "012") as trio:
         weights = {slot: _add(trio, slot, in_place) for slot in "012"}
         assert trio.step() == [True] * 3

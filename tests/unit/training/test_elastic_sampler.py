@@ -68,7 +68,7 @@ class Trainer:
             slot,
             load_state_dict=lambda state: self.counts.copy_(state["counts"]),
             state_dict=lambda: {"counts": self.counts},
-            **arguments,
+            **arguments,  # type: ignore[arg-type]
         )
         self.sampler = ElasticSampler(self.manager, Numbers(), rules.pop("batch_size", 4), **rules)
         loader: Any = DataLoader(Numbers(), batch_sampler=self.sampler)
@@ -148,7 +148,7 @@ def test_epochs_are_permuted_as_torchs_sampler_permutes_them(trio: Job) -> None:
 
     found = trainers(trio, "012", seed=5)
     run(trio, found, epochs=2)
-    torchs = DistributedSampler(Numbers(), 1, 0, seed=5)
+    torchs = DistributedSampler(Numbers(), 1, 0, seed=5)  # type: ignore[var-annotated]
     for epoch in (0, 1):
         torchs.set_epoch(epoch)
         drawn = [found[slot].seen[5 * epoch + n][1] for n in range(4) for slot in "012"]

@@ -114,7 +114,7 @@ def test_a_state_that_was_written_to_meanwhile_is_fetched_once_more_elsewhere(
 ) -> None:
     def spoil() -> None:
         replicas["1"].before_applied = lambda: None
-        replicas["1"].model[0].weight.data.add_(1.0)
+        replicas["1"].model[0].weight.data.add_(1.0)  # type: ignore[operator]
 
     with job(tmp_path, 2) as both, caplog.at_level(logging.WARNING):
         replicas = {slot: Replica(both, slot) for slot in "01"}

@@ -34,7 +34,7 @@ class Parts(nn.Module):
 
     def forward(self, x: torch.Tensor, last: int) -> torch.Tensor:
         x = self.layers[1](self.layers[0](x))
-        return self.layers[last](x) if last else self.layers[3](self.layers[2](x))  # type: ignore[no-any-return]
+        return self.layers[last](x) if last else self.layers[3](self.layers[2](x))
 
 
 class Replica:
@@ -53,7 +53,7 @@ class Replica:
 
     def _state(self) -> dict[str, Any]:
         parts = {"model": self.model, "sgd": self.sgd, "schedule": self.schedule}
-        return {name: part.state_dict() for name, part in parts.items()}
+        return {name: part.state_dict() for name, part in parts.items()}  # type: ignore[attr-defined]
 
     def _load(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])

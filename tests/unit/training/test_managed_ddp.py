@@ -66,7 +66,7 @@ def test_a_bucket_goes_out_without_waiting_for_the_one_before(tmp_path: Path) ->
     def train(slot: str, _: Manager) -> list[float]:
         replica = replicas[slot]
         ddp = DistributedDataParallel(replica.manager, replica.model, **SMALL_BUCKETS)
-        first, *_, last = replica.model.parameters()
+        first, *_, last = replica.model.parameters()  # type: ignore[assignment]
         if slot == "0":
             first.register_hook(lambda _: all_out.set())
         else:
@@ -89,8 +89,8 @@ def test_another_module_s_gradients_are_computed_before_anybody_waits(tmp_path: 
     def train(slot: str, _: Manager) -> list[float]:
         replica = replicas[slot]
         manager, model = replica.manager, replica.model
-        parts = [DistributedDataParallel(manager, part) for part in (model[:2], model[2:])]
-        first, *_, last = model.parameters()
+        parts = [DistributedDataParallel(manager, part) for part in (model[:2], model[2:])]  # type: ignore[index]
+        first, *_, last = model.parameters()  # type: ignore[assignment]
         if slot == "0":
             first.register_hook(lambda _: all_out.set())
         else:
@@ -242,11 +242,11 @@ def test_skipped_steps_are_committed_and_cost_no_quorum(tmp_path: Path) -> None:
             replica.scaler.scale(loss).backward()
             if step % 2:
                 replica.scaler.unscale_(replica.optimizer)
-            before = replica.model[0].weight.detach().clone()
+            before = replica.model[0].weight.detach().clone()  # type: ignore[index]
             replica.scaler.step(replica.optimizer)
             replica.scaler.update()
-            assert torch.equal(before, replica.model[0].weight) == (step < 12)
-        return replica.model[0].weight.flatten().tolist(), replica.scaler.get_scale()
+            assert torch.equal(before, replica.model[0].weight) == (step < 12)  # type: ignore[index]
+        return replica.model[0].weight.flatten().tolist(), replica.scaler.get_scale()  # type: ignore[index]
 
     with job(tmp_path, 2) as both:
         replicas = {slot: Replica(both, slot, layers()) for slot in "01"}

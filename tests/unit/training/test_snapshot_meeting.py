@@ -50,6 +50,6 @@ def test_what_was_removed_while_it_was_read_is_a_peers_error() -> None:
     """torch's store answers with nothing, if a key is removed after the wait for it has ended."""
     held, address = open_store()
     lead, _other = meetings(address)
-    held.set("ftrun/snapshots/abc/6/part/1", b"")
+    held.set("ftrun/snapshots/abc/6/part/1", b"")  # type: ignore[arg-type]
     with pytest.raises(PeerError, match="cannot be read"):
         lead.hear(6, PART, clock.now() + 60, rank=1)

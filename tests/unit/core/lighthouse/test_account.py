@@ -388,7 +388,7 @@ def test_a_damaged_record_is_refused(where: tuple[Any, ...], value: Any) -> None
 def test_the_record_is_written_seldom_and_never_while_a_quorum_is_broken() -> None:
     job = BookedJob()
     job.form()
-    saves = []
+    saves: list[Any] = []
     for number in range(100):
         job.wait(0.25)
         job.saved = None

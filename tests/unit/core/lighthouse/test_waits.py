@@ -5,6 +5,8 @@ The words of each wait are in tests/transcripts (waits.txt and others).
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,7 +90,7 @@ def test_those_that_have_come_to_the_end_wait_for_the_others() -> None:
     assert replay.lighthouse is not None
     replay.line("0a: progress 5 at its end")
     replay.line("2a: progress 5 at its end")
-    picture = replay.lighthouse.snapshot(replay.now + 1.0)["waiting"]
+    picture: Any = replay.lighthouse.snapshot(replay.now + 1.0)["waiting"]
     words = "replicas 0 and 2 have come to the end of the script, and wait for replica 1"
     assert (picture["for"], picture["whom"]) == (words, ["1"])
     replay.line("1a: progress 5 at its end")
@@ -101,7 +103,7 @@ def test_nodes_are_no_replicas() -> None:
     for line in ("job replicas=2 nodes=2", "start", "A attached", "+6"):
         replay.line(line)
     assert replay.lighthouse is not None
-    picture = replay.lighthouse.snapshot(replay.now)["waiting"]
+    picture: Any = replay.lighthouse.snapshot(replay.now)["waiting"]
     assert picture["for"] == "1 of 2 nodes is here, and the job waits for the rest"
     assert picture["whom"] == []
     assert 0 < picture["since_s"] <= 6.0

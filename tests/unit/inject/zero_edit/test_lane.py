@@ -37,7 +37,7 @@ class Replica:
         self.step = 0
         self.looked_at: list[int] = []
         self.firsts: list[int | None] = []
-        loader: Any = DataLoader(list(range(400)), 1)
+        loader: Any = DataLoader(list(range(400)), 1)  # type: ignore[arg-type]
         self.batches = LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
 
     def before_draw(self, iterator: LoaderIterator) -> None:
@@ -146,7 +146,7 @@ def test_another_loader_in_a_step_of_a_lane_ends_it(replica: Replica) -> None:
     opened(replica)
     next(replica.batches)
     replica.begin()
-    loader: Any = DataLoader([1, 2], 1)
+    loader: Any = DataLoader([1, 2], 1)  # type: ignore[arg-type]
     next(LoaderIterator(loader, lambda: DataLoader.__iter__(loader)))
     assert replica.lane.iterator is None
     assert replica.batches.cursor.first == replica.batches.cursor.drawn - 1

@@ -32,7 +32,7 @@ def noting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
 
 
 def iterator_of(count: int) -> LoaderIterator:
-    loader: Any = DataLoader(list(range(count)), 1)
+    loader: Any = DataLoader(list(range(count)), 1)  # type: ignore[arg-type]
     return LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
 
 
@@ -152,7 +152,7 @@ def test_a_batch_of_the_next_epoch_that_was_drawn_in_the_last_step_is_for_the_ne
     noting: Noting,
 ) -> None:
     """The script has dropped the iterator that ended; it is forgotten after the step only."""
-    loader: Any = DataLoader(list(range(1)), 1)
+    loader: Any = DataLoader(list(range(1)), 1)  # type: ignore[arg-type]
     ended = LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
     assert len(list(ended)) == 1
     noting.training()

@@ -50,7 +50,7 @@ def patched(world: World, monkeypatch: pytest.MonkeyPatch, rank: int) -> Iterato
 
 def _packed(world: World, value: Any) -> bytes:
     """What another rank gives: its object behind its length."""
-    tensor, _ = distributed_c10d._object_to_tensor(value, torch.device("cpu"), None)  # type: ignore[no-untyped-call]
+    tensor, _ = distributed_c10d._object_to_tensor(value, torch.device("cpu"), None)
     body = bytes(tensor.numpy().tobytes())
     return len(body).to_bytes(8, "big") + body
 

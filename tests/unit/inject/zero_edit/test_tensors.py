@@ -164,8 +164,8 @@ def test_an_object_that_fails_ends_the_search_and_not_the_script(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Odd:
-        @property  # type: ignore[override]
-        def __dict__(self) -> Any:
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
             raise ValueError("no")
 
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)

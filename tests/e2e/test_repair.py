@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ MORE = (
 )
 
 
-def run(directory: Path, modes: tuple[str, ...], replicas: int = 3, **more: str) -> Job:
+def run(directory: Path, modes: tuple[str, ...], replicas: int = 3, **more: Any) -> Job:
     options = ("--replicas", str(replicas), "--max-restarts", "100")
     more = {"E2E_MODES": ",".join(modes), **more}
     with Job(directory, *options, script=SCRIPT, **more) as job:

@@ -51,8 +51,9 @@ def test_a_value_comes_back(value: object) -> None:
 
 
 @pytest.mark.parametrize("kind", [types.SimpleNamespace, argparse.Namespace])
-def test_a_namespace_comes_back_with_what_it_holds(kind: type) -> None:
-    found = round_trip(kind(weights=torch.arange(3.0), out=pathlib.Path("out"), more=kind(lr=0.5)))
+def test_a_namespace_comes_back_with_what_it_holds(kind: Any) -> None:
+    held = kind(weights=torch.arange(3.0), out=pathlib.Path("out"), more=kind(lr=0.5))
+    found: Any = round_trip(held)
     assert type(found) is kind and type(found.more) is kind
     assert torch.equal(found.weights, torch.arange(3.0))
     assert found.out == pathlib.Path("out") and found.more.lr == 0.5
@@ -68,6 +69,12 @@ class Zone(tzinfo):
 
     def utcoffset(self, when: datetime | None) -> timedelta:
         return timedelta(0)
+
+    def dst(self, when: datetime | None) -> timedelta:
+        return timedelta(0)
+
+    def tzname(self, when: datetime | None) -> str:
+        return "zone"
 
 
 class Folder(pathlib.PurePosixPath):

@@ -63,7 +63,8 @@ def test_a_descriptor_that_leads_to_a_file_is_that_file(tmp_path: Path) -> None:
 def test_bytecode_is_a_script_of_the_python_that_made_it(tmp_path: Path) -> None:
     source = tmp_path / "train.py"
     source.write_text("print(1)")
-    compiled = Path(py_compile.compile(str(source), str(tmp_path / "train.pyc"), doraise=True))
+    compiled = tmp_path / "train.pyc"
+    py_compile.compile(str(source), str(compiled), doraise=True)
     check_script(Script(str(compiled), FILE))
     other = tmp_path / "other.pyc"
     other.write_bytes(b"\0\0\r\n" + compiled.read_bytes()[4:])

@@ -132,7 +132,7 @@ def test_a_lighthouse_that_dies_is_an_error_for_all_ranks_at_once() -> None:
         calls = [
             pool.submit(ask, ManagerClient(server.address(), SOON), number) for number in (0, 1)
         ]
-        rooms = lighthouse._close.peek()[2][1].rooms  # type: ignore[attr-defined, index]
+        rooms = lighthouse._close.peek()[2][1].rooms  # type: ignore[attr-defined]
         while not any(room.calls for room in rooms.rooms.values()):
             time.sleep(0.01)
         began = time.monotonic()
@@ -152,7 +152,7 @@ def test_a_request_is_sent_again_as_often_as_was_wanted() -> None:
     client = ManagerClient(server.address(), SOON)
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(ask, client)
-        rooms = lighthouse._close.peek()[2][1].rooms  # type: ignore[attr-defined, index]
+        rooms = lighthouse._close.peek()[2][1].rooms  # type: ignore[attr-defined]
         while not any(room.calls for room in rooms.rooms.values()):
             time.sleep(0.01)
         lighthouse.shutdown()

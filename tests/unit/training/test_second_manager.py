@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ftrun import clock
+from ftrun.core.ids import WorkerKey
 from ftrun.training import context
 from ftrun.training.manager import Manager
 from tests.unit.training.scripted_agent import DEADLINE_S, Job, job
@@ -87,7 +88,7 @@ def one_process_per_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: dict[str, int] = {}
     claim = context.claim
 
-    def count(key: context.WorkerKey) -> None:
+    def count(key: WorkerKey) -> None:
         claim(key)
         counts[key.incarnation] = counts.get(key.incarnation, 0) + 1
 

@@ -44,6 +44,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "process/test_helpers_that_do_not_start.py": (
         "test_a_lighthouse_that_never_comes_up_ends_the_job",
     ),
+    "process/test_in_the_way.py": ("test_a_job_runs_among_files_and_threads",),
     "process/test_incidents.py": ("test_each_failure_is_one_incident_with_its_evidence",),
     "process/test_join.py": ("test_uneven_batches_train_what_one_process_does[plain]",),
     "process/test_launch.py": (

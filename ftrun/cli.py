@@ -131,12 +131,14 @@ def leave(number: int, _frame: object) -> None:
 
 
 def _let_any_text_out() -> None:
-    """Replace characters that the terminal's encoding lacks, instead of raising an error."""
+    """Replace characters that the terminal's encoding lacks, instead of raising an error.
+
+    Each line goes out at once: who reads a pipe waits for the words of a command that serves.
+    """
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and out is sys.__stdout__:
         raw: Any = io.BufferedWriter(_StandardOutput(1, "wb", closefd=False))
-        buffering = out.line_buffering, out.write_through
-        sys.stdout = io.TextIOWrapper(raw, out.encoding, "replace", None, *buffering)
+        sys.stdout = io.TextIOWrapper(raw, out.encoding, "replace", line_buffering=True)
 
 
 class _StandardOutput(io.FileIO):

@@ -214,7 +214,7 @@ def _open_standard(number: int, name: str) -> None:
     former = getattr(sys, f"__{name}__")
     raw: Any = open(number, "wb" if number else "rb", 0, closefd=False)  # noqa: SIM115
     raw.name = f"<{name}>"
-    is_through = number > 0 and UNBUFFERED in os.environ
+    is_through = number > 0 and bool(os.environ.get(UNBUFFERED))
     buffer = raw if is_through else (io.BufferedWriter if number else io.BufferedReader)(raw)
     lines = not is_through and (name == "stderr" or raw.isatty())
     stream: Any = io.TextIOWrapper(

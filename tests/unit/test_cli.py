@@ -329,3 +329,13 @@ def test_a_terminal_without_a_character_gets_another(
 
 def test_version() -> None:
     assert ftrun("--version").stdout.startswith("ftrun 0.")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_line_is_in_a_pipe_while_the_command_goes_on(unbuffered: str) -> None:
+    code = "import os; from ftrun import cli; cli._let_any_text_out(); print('up'); os._exit(0)"
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, timeout=60, check=True
+    )
+    assert done.stdout == b"up\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.process.job import Job
+from tests.jobs import Job
 
 INSTALLED = str(Path(sys.executable).with_name("ftrun"))
 """Unlike `python -m ftrun`, it does not put the current directory in front itself."""

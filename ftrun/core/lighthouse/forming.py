@@ -194,7 +194,7 @@ class Forming:
             # The holders of the job's state are done; the rest would train from the beginning.
             state.end(0, "some replicas have finished and nobody who is left holds their work")
             return True
-        refused = self._refused(ids)
+        refused = self._refused(choice.donors)  # who refused what others have committed heals
         if refused:
             self.excuse()  # a peer may have reported the connection that broke in consequence
         quorum = self._quorum(choice)

@@ -284,11 +284,12 @@ class Membership:
     def _fail(self, replica: Replica, reason: str, *, own: bool = False) -> None:
         """The attempt has failed, so far without a loss; blame the first replica to report it.
 
-        ``own``: it has decided so by itself, and nobody is to blame (C8).
+        ``own``: it has decided so by itself, and nobody is to blame (C8); but a newcomer is, which
+        keeps its peers from their step and does not come to hold their state.
         """
         state = self.state
         if state.phase in IN_QUORUM and replica.replica_id in state.live and not state.failure:
-            if own:
+            if own and not replica.heals:
                 self.forming.excuse()
             else:
                 self._blame(replica)

@@ -12,10 +12,10 @@ from ftrun.training.manager import Manager
 from tests.unit.training.scripted_agent import DEADLINE_S, job
 
 
-def test_who_is_left_waits_and_no_try_fails(tmp_path: Path) -> None:
-    """With ``max_retries=0`` one step that is not committed would end the script."""
+def test_who_is_left_waits_and_spends_no_tries(tmp_path: Path) -> None:
+    """Two tries in a row that are not committed would end the script: one may be interrupted."""
     with job(tmp_path, 2, min_replicas=1) as both:
-        options = {"min_replica_size": 2, "max_retries": 0}
+        options = {"min_replica_size": 2, "max_retries": 1}
         both.add("0", **options)
         both.add("1", **options)
         assert both.step() == [True, True]

@@ -80,8 +80,8 @@ class WorkerContext:
 class _Process:
     """The state of this process, which is one worker for all its life.
 
-    ``managed``: the worker whose Manager is open. ``managers``: how many it has had, with that one.
-    ``place``: of the last Manager, which may be closed.
+    ``managed``: the worker whose Manager is open. ``managers``: how many the worker ``owner`` has
+    had, with that one. ``place``: of the last Manager, which may be closed.
     ``leave``: see ``trains``. ``before_claim``: see there.
     ``stop_signal``: what it was asked to stop with; 0: it was not.
     """
@@ -89,6 +89,7 @@ class _Process:
     context: WorkerContext | None = None
     failed: bool = False
     managed: WorkerKey | None = None
+    owner: WorkerKey | None = None
     managers: int = 0
     place: Callable[[], Place] | None = None
     stop_signal: int = 0
@@ -138,6 +139,8 @@ def claim(key: WorkerKey) -> None:
             "this process has a Manager already: use that one (ftrun.manager() returns it), or "
             "call its shutdown() first"
         )
+    if _Process.owner != key:
+        _Process.owner, _Process.managers = key, 0
     _Process.managed = key
     _Process.managers += 1
 
@@ -166,9 +169,9 @@ def had_manager() -> bool:
     return _Process.managers > 0
 
 
-def managers_before() -> int:
-    """How many Managers this process has had and shut down."""
-    return _Process.managers - (_Process.managed is not None)
+def managers_before(key: WorkerKey) -> int:
+    """How many Managers this worker has had and shut down."""
+    return _Process.managers - (_Process.managed == key) if _Process.owner == key else 0
 
 
 def trains(leave: Callable[[], None]) -> None:

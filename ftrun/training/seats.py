@@ -82,7 +82,7 @@ class ProcessSeat:
         self.context = context
 
     def managers_before(self) -> int:
-        return process.managers_before()
+        return process.managers_before(self.context.key)
 
     def claim(self) -> None:
         process.claim(self.context.key)

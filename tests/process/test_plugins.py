@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import Job
+from tests import jobs
 
 PLUGINS = '''
 import logging, os
@@ -69,6 +69,16 @@ unloadable = plugins_of_test:Nothing
 [torchrun.handlers]
 of-test = plugins_of_test:backend
 """
+
+
+class Job(jobs.Job):
+    """A job that finds the plugins as torchrun would: by PYTHONPATH."""
+
+    def __init__(self, directory: Path, script: str, *options: str) -> None:
+        path = {"PYTHONPATH": f"{directory}{os.pathsep}{jobs.ROOT}"}
+        super().__init__(directory, script, *options, environment=path)
+
+
 SCRIPT = """
 import os, sys
 print("out", os.environ["RANK"], os.environ.get("PLACED"), flush=True)

@@ -7,6 +7,7 @@ messages of an agent.
 
 from __future__ import annotations
 
+import itertools
 import queue
 import socket
 import threading
@@ -47,6 +48,8 @@ BEAT_S = 0.2
 HOST = "127.0.0.1"
 AGENT = "agent"
 TOKEN = "t" * 64
+STARTS = itertools.count()
+"""An incarnation is one start of a replica, also in a process that has many jobs."""
 
 
 class ScriptedAgent:
@@ -170,7 +173,7 @@ class ScriptedAgent:
         if isinstance(message, m.AssignSlots):
             for replica_id in message.replica_ids:
                 if replica_id not in self.incarnations:
-                    incarnation = f"i{replica_id}"
+                    incarnation = f"i{next(STARTS)}-{replica_id}"
                     self.incarnations[replica_id] = incarnation
                     self._inbox.put(
                         AgentSent(AGENT, (m.ReplicaStarted(replica_id, incarnation, 0),))

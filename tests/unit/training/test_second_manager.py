@@ -93,6 +93,4 @@ def one_process_per_slot(monkeypatch: pytest.MonkeyPatch) -> None:
         counts[key.incarnation] = counts.get(key.incarnation, 0) + 1
 
     monkeypatch.setattr(context, "claim", count)
-    monkeypatch.setattr(
-        context, "managers_before", lambda: counts.get(context.require().key.incarnation, 0)
-    )
+    monkeypatch.setattr(context, "managers_before", lambda key: counts.get(key.incarnation, 0))

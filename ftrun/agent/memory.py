@@ -19,6 +19,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 RECORD_BYTES = 8192
 RECORDS_MAX = 20_000
 KILLED = "Killed process"
+OOM_KILL = "oom_kill"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +53,18 @@ class MemoryWatch:
     ) -> None:
         self._pid = pid
         self._kernel_log = kernel_log
-        self._counters = _counters(proc or Path(f"/proc/{pid}"), root, vmstat)
+        self._counters = _own_counters(proc or Path(f"/proc/{pid}"), root)
+        self._machine = _counters([(vmstat, OOM_KILL)])
 
     def verdict(self) -> str:
         """After a SIGKILL that ftrun did not send: how it is known to be the kernel's; or "".
 
         Peers wait for it, so the log is read only if a counter has risen, or where there is none.
+        The machine's counts a worker that has moved to another cgroup too, but not whose it was: it
+        alone is an answer only where the worker's cgroup counts nothing.
         """
-        risen = [(x, now) for x in self._counters if (now := x.now()) > x.value]
-        if self._counters and not risen:
+        risen = [(x, now) for x in self._counters or self._machine if (now := x.now()) > x.value]
+        if self._machine and not risen and self._machine[0].now() <= self._machine[0].value:
             return ""
         line = _kernel_line(self._kernel_log, self._pid)
         if line:
@@ -73,14 +77,13 @@ class MemoryWatch:
         return ""
 
 
-def _counters(proc: Path, root: Path, vmstat: Path) -> list[Counter]:
-    """The worker's own cgroup if that counts, else the machine's count."""
-    candidates = [(path, "oom_kill") for path in _files(proc, root)]
-    found = [Counter(p, key, n) for p, key in candidates if (n := _read_key(p, key)) is not None]
-    if not found:
-        n = _read_key(vmstat, "oom_kill")
-        found = [] if n is None else [Counter(vmstat, "oom_kill", n)]
-    return found
+def _own_counters(proc: Path, root: Path) -> list[Counter]:
+    """Those of the worker's own cgroup, if that counts."""
+    return _counters([(path, OOM_KILL) for path in _files(proc, root)])
+
+
+def _counters(candidates: list[tuple[Path, str]]) -> list[Counter]:
+    return [Counter(p, key, n) for p, key in candidates if (n := _read_key(p, key)) is not None]
 
 
 def _files(proc: Path, root: Path) -> list[Path]:

@@ -69,11 +69,16 @@ def test_the_log_is_not_read_while_the_counts_stand(tmp_path: Path) -> None:
     """Peers wait for the verdict, and the log may have thousands of records."""
     machine = Machine(tmp_path, "0::/jobs/a\n")
     machine.counts("jobs/a/memory.events", 4)
+    machine.counts("vmstat", 7)
     watch = machine.watch()
     machine.log.write_text("3,1,9,-;Out of memory: Killed process 812 (an earlier one)\n")
     assert watch.verdict() == ""
-    machine.counts("jobs/a/memory.events", 5)
+    machine.counts("vmstat", 8)  # it may have moved to another cgroup
     assert watch.verdict().startswith("the kernel's log: Out of memory")
+    machine.log.write_text("3,1,9,-;Out of memory: Killed process 813 (another)\n")
+    assert watch.verdict() == ""
+    machine.counts("jobs/a/memory.events", 5)
+    assert "rose from 4 to 5" in watch.verdict()
 
 
 def test_files_that_are_missing_or_odd_tell_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.descriptors import descriptors_needed
-from tests.jobs import Job
+from tests.jobs import ROOT, Job
 
 WAITS = """
 import resource, signal
@@ -84,7 +84,8 @@ def test_a_torch_that_cannot_be_imported_is_named_in_one_line(tmp_path: Path) ->
     (tmp_path / "torch").mkdir()
     words = "libcudnn.so.9: cannot open shared object file"
     (tmp_path / "torch" / "__init__.py").write_text(f"raise ImportError({words!r})")
-    with Job(tmp_path, WAITS) as job:
+    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    with Job(tmp_path, WAITS, environment=path) as job:
         assert job.end() == 2
         assert f"The job ends here: torch cannot be imported: ImportError: {words}." in job.output
         assert "Traceback" not in job.output

@@ -192,7 +192,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("WIDTH", "65")
     refused = runs.finish(2, "--max-restarts", "0")
     assert refused.exit_code != 0
-    assert "user.default.model.0.weight: 65x2 here, 64x2 in the snapshot" in refused.output
+    assert "default.model.0.weight: 65x2 here, 64x2 in the snapshot" in refused.output
     assert "began at step" not in refused.output
 
 

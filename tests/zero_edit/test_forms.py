@@ -155,13 +155,13 @@ except Exception as error:
 
 
 def test_under_ddp_a_refusal_is_the_scripts_error(tmp_path: Path) -> None:
-    """One that it catches, and one that it does not."""
+    """One that it catches, and one that it does not: the first worker with that ends the job."""
     script = SYNCED.replace("except Exception", "except KeyError")
     script = script.replace(MODEL, MODEL + TRIED)
     with Job(tmp_path, script, "--replicas", "2", "--inject", "ddp", "--max-restarts", "0") as job:
         assert job.end() != 0
         assert "is a SyncBatchNorm" in job.output
-        assert len(re.findall(r"caught: script\.py:\d+: ZeroRedundancyOptimizer", job.output)) == 2
+        assert re.search(r"caught: script\.py:\d+: ZeroRedundancyOptimizer", job.output)
         assert "begins again" not in job.output
 
 

@@ -13,12 +13,17 @@ every process that a test starts would inherit that, and many tests send these s
 
 Stores that tests serve themselves ask no name server, as the launcher's: one that is slow would
 stall every build for 5 s.
+
+Torch and ftrun set variables of their own process as they are used. Each test has the variables
+that the run began with: its jobs inherit them.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -46,6 +51,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 for number in (signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
+
+
+AT_START = dict(os.environ)
+
+
+@pytest.fixture(autouse=True)
+def no_variable_of_a_test_before() -> Iterator[None]:
+    """Give the next test the variables that the run began with."""
+    yield
+    for name in os.environ.keys() - AT_START.keys() - {"PYTEST_CURRENT_TEST"}:
+        del os.environ[name]
+    for name, value in AT_START.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 @pytest.hookimpl(tryfirst=True)  # before the marks choose

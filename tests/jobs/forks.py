@@ -29,7 +29,7 @@ from ftrun import linux, own_process
 from ftrun.agent.launch import SINGLE_THREADED
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("ftrun", "tests.jobs.facts")
+MODULES = ("ftrun", "tests.jobs.facts", "tests.unit.inject.parent")
 OWN = own_process.command("", ())[:4]
 """How each of ftrun's own processes begins."""
 SHOWN_BYTES = 32 * 1024

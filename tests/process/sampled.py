@@ -150,14 +150,14 @@ def main():
             optimizer.zero_grad()
             torch.nn.functional.mse_loss(model(inputs), targets).backward()
             optimizer.step()
-            if not torch.equal(before, net[0].weight):
-                print(json.dumps([epoch, indices.tolist()]), file=lines, flush=True)
+            trained = not torch.equal(before, net[0].weight)
+            print(json.dumps([epoch, trained, indices.tolist()]), file=lines, flush=True)
             step += 1
             if step > 1:
                 (HERE / f"at-{rank}").write_text("")
             moment("between", step)
     digest = [round(x, 6) for p in model.parameters() for x in p.flatten().tolist()]
-    (HERE / f"end-{rank}.0.json").write_text(json.dumps([step, digest]))
+    (HERE / f"end-{rank}.0.json").write_text(json.dumps(digest))
 
 main()
 dist.destroy_process_group()

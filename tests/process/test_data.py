@@ -68,7 +68,7 @@ def test_an_unmodified_script_keeps_a_global_batch(tmp_path: Path) -> None:
     unmodified(tmp_path / "b", 0, (), *options)
     assert "each sample once, 24 in each step of all replicas" in output
     assert f"The account: {EPOCHS * -(-SAMPLES // 24)} steps" in output
-    (_, left), (_, right) = (parameters(tmp_path / name)["0.0"] for name in "ab")
+    left, right = (parameters(tmp_path / name)["0.0"] for name in "ab")
     assert left == pytest.approx(right, abs=1e-4)
 
 
@@ -82,12 +82,19 @@ def unmodified(directory: Path, workers: int, kills: tuple[str, ...], *options: 
         assert len(ended) == 3 and ended["0.0"] == ended["1.0"] == ended["2.0"], job.output
         assert all((directory / kill).exists() for kill in kills), job.output
         output = job.output
-    batches = [json.loads(x) for p in directory.glob("*.jsonl") for x in p.read_text().splitlines()]
+    lines = [json.loads(x) for p in directory.glob("*.jsonl") for x in p.read_text().splitlines()]
     for epoch in range(EPOCHS):
-        found = [indices for number, indices in batches if number == epoch]
+        found, others = (
+            [indices for number, trained, indices in lines if (number, trained) == (epoch, wanted)]
+            for wanted in (True, False)
+        )
         counted = Counter(index for indices in found for index in indices)
         twice = {index for index in counted if counted[index] > 1}
-        assert set(counted) == set(range(SAMPLES)), f"D1: left out in epoch {epoch}"
+        left = set(range(SAMPLES)) - set(counted)
+        # One whose peer dies right after a step may not have that step's results: it heals, and its
+        # batch is in what the others have committed.
+        assert not left or left in map(set, others), f"D1: left out in epoch {epoch}: {left}"
+        assert not left or any(kill.endswith(":between") for kill in kills), left
         # A replica that has none left at the epoch's end has the first ones again, for nothing.
         assert not twice or twice in map(set, found), f"D1: twice in epoch {epoch}: {twice}"
     return output

@@ -53,7 +53,7 @@ manager.register_state_dict_fn("adam", adam.load_state_dict, adam.state_dict)
 optimizer = ftrun.Optimizer(manager, adam)
 ftrun.replicate(manager, model)
 replica, rank = int(os.environ["REPLICA_GROUP_ID"]), dist.get_rank()
-while manager.current_step() < 40:
+while manager.current_step() < 40 or manager.num_participants() < 3:
     optimizer.zero_grad()
     step = manager.current_step()
     for micro in range(2):
@@ -88,8 +88,9 @@ def test_groups_of_two_go_on_and_heal(tmp_path: Path, keeps_unsharded: bool) -> 
         assert len(digests) == 6 and len(set(digests)) == 1, output
         for replica in (0, 2):
             found = re.findall(rf"^\[{replica}\.0\] step (\d+)$", output, re.MULTILINE)
-            assert [int(step) for step in dict.fromkeys(found)] == list(range(1, 41)), output
-            assert len(found) <= 41, output  # the step of the death may be computed once more
+            steps, last = [int(step) for step in found], int(found[-1])
+            assert list(dict.fromkeys(steps)) == list(range(1, last + 1)), output
+            assert len(steps) <= last + 1, output  # that of the death may be computed once more
         assert job.left() == []
 
 

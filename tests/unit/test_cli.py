@@ -14,6 +14,8 @@ import pytest
 from ftrun.cli import OTHER_COMMANDS, means_a_run
 from ftrun.commands.app import app
 from ftrun.status.jobs import RunningJob, birth_mark, jobs_dir, write_job
+from tests.jobs import FTRUN, THIS_TREE
+from tests.jobs.forks import run
 
 COLUMNS = "250"
 """A temporary directory's path fits in one line of a table."""
@@ -22,13 +24,10 @@ COLUMNS = "250"
 def ftrun(
     *words: str, cwd: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ftrun", *words],
-        capture_output=True, text=True, timeout=60, cwd=cwd, check=False,
-        env={
-            **os.environ, "COLUMNS": COLUMNS, "PYTHONPATH": str(Path(__file__).parents[2]),
-            **variables,
-        },
+    return run(
+        [*FTRUN, *words],
+        capture_output=True, text=True, timeout=60, cwd=cwd,
+        env={**os.environ, **THIS_TREE, "COLUMNS": COLUMNS, **variables},
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Scripts in forks that become workers, as a spawner's forks do, and the agent they report to.
 
-The parent imports torch once, for as many scripts as a test has.
+The parent (parent.py) has torch, and forks all scripts of a test one after the other.
 """
 
 from __future__ import annotations
@@ -18,40 +18,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ftrun.agent.launch import SINGLE_THREADED
 from ftrun.core.messages import WorkerHello
 from ftrun.errors import PeerError
 from ftrun.protocol.frames import FrameSocket
+from tests.jobs import THIS_TREE
+from tests.jobs.forks import run
 
 DEADLINE_S = 60.0
-
-PARENT = """
-import json, os, sys
-from ftrun.core.ids import WorkerKey
-from ftrun.inject.bootstrap import WorkerTask, prepare, run
-from ftrun.config.script import TargetKind
-from ftrun.training.context import WorkerContext
-facts = json.loads(sys.argv[1])
-if facts["torch"]:
-    import numpy.random
-    import random
-    import torch
-for name in facts["preload"]:
-    __import__(name)
-for turn, target in enumerate(facts["targets"]):
-    pid = os.fork()
-    if pid == 0:
-        here = WorkerContext(
-            job_id="job", key=WorkerKey("0", f"{turn:016x}", 0), replicas=facts["replicas"],
-            min_replicas=1, workers_per_replica=1, host="127.0.0.1",
-            socket_path=facts["socket"], token="a" * 64,
-        )
-        arguments = ("--x", "1"), {"FLAG": "on"}
-        prepare(facts["threads"])
-        more = {"inject": facts["inject"], "explicit_environment": facts["explicit"]}
-        run(WorkerTask(here, target, TargetKind(facts["kind"]), *arguments, **more))
-    _, status = os.waitpid(pid, 0)
-    print("status", os.waitstatus_to_exitcode(status), flush=True)
-"""
 
 
 def fork_and_run(tmp_path: Path, source: str, **changes: Any) -> subprocess.CompletedProcess[str]:
@@ -66,13 +40,10 @@ def fork_and_run(tmp_path: Path, source: str, **changes: Any) -> subprocess.Comp
         "replicas": 1, "preload": [], "torch": True, "inject": "explicit", "explicit": {},
         "environment": {}, **changes,
     }  # fmt: skip
-    return subprocess.run(
-        [sys.executable, "-c", PARENT, json.dumps(facts)],
+    return (run if facts["torch"] else subprocess.run)(
+        [sys.executable, "-m", "tests.unit.inject.parent", json.dumps(facts)],
         capture_output=True, text=True, timeout=300, cwd=tmp_path, check=True,
-        env={
-            **os.environ, "PYTHONPATH": str(Path(__file__).parents[3]),
-            "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **facts["environment"],
-        },
+        env={**os.environ, **THIS_TREE, **SINGLE_THREADED, **facts["environment"]},
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""1,300 schedules of the real cores in the simulated world, and proof that they would find bugs.
+"""Schedules of the real cores in the simulated world, and proof that they would find bugs.
 
 ``scripts/simulate.py --replay SEED`` prints the story of a schedule that fails.
 """
@@ -105,27 +105,12 @@ def test_schedules_hold_and_every_fault_strikes_in_them() -> None:
     assert all(coverage.phases[phase.value] for phase in Phase)
 
 
-def test_scripts_that_have_a_place_for_newcomers_at_few_steps() -> None:
-    """Of these seeds a third of the jobs: who is prepared for joins all the same."""
-    outcomes = [outcome_of(seed) for seed in range(SPARING_FROM, SPARING_FROM + 150)]
-    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
-
-
-def test_scripts_that_come_to_their_end_and_wait_for_each_other() -> None:
-    seeds = range(LINGERING_FROM, LINGERING_FROM + 150)
-    outcomes = [outcome_of(seed) for seed in seeds]
-    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
-
-
-def test_workers_whose_memory_is_taken_down_long_after_their_deaths() -> None:
-    outcomes = [outcome_of(seed) for seed in range(DYING_FROM, DYING_FROM + 60)]
-    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
-
-
-def test_scripts_with_an_operation_that_is_refused() -> None:
-    """Alone, and beside all other faults."""
-    outcomes = [outcome_of(seed, focus=(REFUSALS,)) for seed in range(60)]
-    outcomes += [outcome_of(seed) for seed in range(REFUSING_FROM, REFUSING_FROM + 90)]
+@pytest.mark.parametrize("count", [pytest.param(30, id="few"), pytest.param(150, id="many")])
+def test_schedules_of_one_kind(count: int) -> None:
+    """First of all kinds, then of scripts for which few jobs are drawn."""
+    outcomes = [outcome_of(seed, focus=(REFUSALS,)) for seed in range(count // 3)]
+    for first in (0, SPARING_FROM, LINGERING_FROM, DYING_FROM, REFUSING_FROM):
+        outcomes += [outcome_of(seed) for seed in range(first, first + count)]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 

@@ -853,7 +853,7 @@ class StepMachine:
         held = self._heal.after
         if tag is not None and held is not None and quorum.state == held.committed(tag):
             step.stand()
-        elif refused:
+        elif refused and quorum.step == step.tag.step:
             self._void(step, refused)
         elif self._repairable(step, quorum):
             step.repair()

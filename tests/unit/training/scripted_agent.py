@@ -12,7 +12,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -261,7 +261,12 @@ class Job:
         names = list(slots or self.managers)
         with ThreadPoolExecutor(len(names)) as pool:
             tasks = [pool.submit(replica, name, self.managers[name]) for name in names]
-            return [task.result(DEADLINE_S) for task in tasks]
+            done, _ = wait(tasks, DEADLINE_S, FIRST_EXCEPTION)
+            failed = [task for task in tasks if task in done and task.exception() is not None]
+            if len(done) < len(tasks):
+                for name in names:  # the others may wait for the one that has failed
+                    self.managers[name]._close(None)
+            return [task.result(DEADLINE_S) for task in (*failed, *tasks)]
 
     def step(self, slots: Sequence[str] = (), value: float | None = None) -> list[bool]:
         """Make a step in each: reduce the slot's number, and add the result to the weight."""

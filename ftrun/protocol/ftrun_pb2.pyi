@@ -143,12 +143,14 @@ class Interrupt(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ...) -> None: ...
 
 class NewQuorum(_message.Message):
-    __slots__ = ("quorum", "refused")
+    __slots__ = ("quorum", "refused", "refused_tries")
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_TRIES_FIELD_NUMBER: _ClassVar[int]
     quorum: Quorum
     refused: str
-    def __init__(self, quorum: _Optional[_Union[Quorum, _Mapping]] = ..., refused: _Optional[str] = ...) -> None: ...
+    refused_tries: int
+    def __init__(self, quorum: _Optional[_Union[Quorum, _Mapping]] = ..., refused: _Optional[str] = ..., refused_tries: _Optional[int] = ...) -> None: ...
 
 class Prepare(_message.Message):
     __slots__ = ("quorum",)
@@ -221,7 +223,7 @@ class PendingQuorum(_message.Message):
     def __init__(self, quorum: _Optional[_Union[Quorum, _Mapping]] = ..., promise: _Optional[_Union[SwitchPromise, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "reduced", "voted", "healing", "local_step_index", "repairable", "torn", "freezes_membership", "too_few", "contributors_min", "refused")
+    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "reduced", "voted", "healing", "local_step_index", "repairable", "torn", "freezes_membership", "too_few", "contributors_min", "refused", "refused_tries")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     INTERRUPTED_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +239,7 @@ class Report(_message.Message):
     TOO_FEW_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTORS_MIN_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_TRIES_FIELD_NUMBER: _ClassVar[int]
     state: StateId
     endpoint: Endpoint
     interrupted: Attempt
@@ -252,7 +255,8 @@ class Report(_message.Message):
     too_few: bool
     contributors_min: int
     refused: str
-    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[PendingQuorum, _Mapping]] = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., local_step_index: _Optional[int] = ..., repairable: bool = ..., torn: bool = ..., freezes_membership: bool = ..., too_few: bool = ..., contributors_min: _Optional[int] = ..., refused: _Optional[str] = ...) -> None: ...
+    refused_tries: int
+    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[PendingQuorum, _Mapping]] = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., local_step_index: _Optional[int] = ..., repairable: bool = ..., torn: bool = ..., freezes_membership: bool = ..., too_few: bool = ..., contributors_min: _Optional[int] = ..., refused: _Optional[str] = ..., refused_tries: _Optional[int] = ...) -> None: ...
 
 class Built(_message.Message):
     __slots__ = ("attempt",)

@@ -46,6 +46,7 @@ PROGRESS_INTERVAL_S = 0.1
 LOCK_WAIT_S = 5.0
 """How long the report of a failure waits for another thread that decides about an event."""
 BUILD_TIMEOUT_S = 10.0
+CLOSED = "the Manager was closed"
 T = TypeVar("T")
 
 
@@ -70,6 +71,7 @@ class Engine:
         self._registered = False
         self._events: deque[e.Event] = deque()
         self._draining = False
+        self._has_closed = False
         self._waiting = 0
         self._stock: tuple[Quorum | None, tuple[int, ...]] = (None, ())
         self._progress = progress
@@ -164,12 +166,15 @@ class Engine:
 
         Raises:
             TimeoutError: ``condition`` did not come true within ``timeout_s``.
+            PeerError: another thread has closed the Manager.
             Exception: the ``fatal`` error of this worker.
         """
         deadline = clock.now() + timeout_s
         with self.changed:
             self.raise_fatal()
             while not condition():
+                if self._has_closed:
+                    raise PeerError(CLOSED)
                 if self.machine.isolated:
                     deadline = clock.now() + timeout_s
                 left_s = deadline - clock.now()
@@ -223,6 +228,11 @@ class Engine:
         self._comparing.close()
         self._groups.close()
         self._healing.close()
+        with self.changed:  # another thread may wait
+            self._has_closed = True
+            self.in_flight.close(PeerError(CLOSED))
+            self.changed.notify_all()
+        self.in_flight.run_ready()
 
     # ------------------------------------------------------------ under the lock
 

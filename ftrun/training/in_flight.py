@@ -147,6 +147,11 @@ class InFlight:
         self._has_ended = True
         self.release_all(error)
 
+    def close(self, error: Exception) -> None:
+        """Release those that still wait, because of ``error``: the Manager is closed."""
+        if not all(reduction.is_claimed for reduction in self.reductions):
+            self.end(error)
+
     def _launch(self, index: int, reduction: Reduction, is_awaited: bool) -> None:
         tag, group = self._machine.tag, self._group
         if tag is None or group is None:

@@ -501,6 +501,9 @@ MUTANTS: dict[str, Mutant] = {
     "an unclear failure is never a refusal": Mutant(
         StepMachine, "_on_operation_failed", _never_finds_out, "C8", _REFUSALS
     ),
+    "who is late tries less often": Mutant(
+        StepMachine, "_catch_up", _does_nothing, "C8", _REFUSALS
+    ),
     "refusals are counted": Mutant(forming.Forming, "excuse", _does_nothing, "C8", _REFUSALS),
     "peers repair what was refused": Mutant(
         forming.Forming, "_refused", lambda *_: "", "C8", _REFUSALS

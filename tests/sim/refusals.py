@@ -68,19 +68,28 @@ def refuses(seed: int) -> bool:
 class RefusalRules:
     """C8: nobody commits or repairs a step of which an operation was refused, and nobody is lost.
 
+    Replicas of one worker try a step equally often if its first operation is refused. (Who has the
+    results of all that it has issued so far takes the step for complete, and may try once more.)
     ``is_well``: nothing but refusals happens in this world.
     """
 
     def __init__(self, *, is_well: bool) -> None:
         self._is_well = is_well
         self._by: dict[tuple[Attempt, int], Worker] = {}
+        self._tries: dict[int, int] = {}
 
     def refused(self, worker: Worker, attempt: Attempt, step: int) -> None:
         """An operation of ``step`` under ``attempt`` is at fault, and its worker knows."""
         self._by[attempt, step] = worker
 
-    def commits(self, worker: Worker, tag: Tag) -> None:
-        """A worker commits its step."""
+    def commits(self, worker: Worker, tag: Tag, tries: int | None) -> None:
+        """A worker commits its step; ``tries``: of this step, before this one; None: it healed."""
+        world = worker.world
+        is_like = self._is_well and world.job.workers == 1 and world.refusals.operation == 0
+        if is_like and tries is not None:
+            known = self._tries.setdefault(tag.step, tries)
+            text = f"{worker.key} commits {tag} after {tries} tries, and another after {known}"
+            require(tries == known, "C8", text)
         by = self._by.get((tag.attempt, tag.step))
         text = f"{worker.key} commits {tag}, of which an operation was refused to itself"
         require(by is not worker, "C8", text)

@@ -46,6 +46,7 @@ class Script:
         self.mistake: list[Shape] | None = None  # the operations of its pass, if they are wrong
         self._missed = False
         self._tries = (-1, 0)  # a step, and how often it was computed before
+        self._healed_to = -1
 
     def start(self) -> None:
         """Run until the first wait."""
@@ -329,7 +330,8 @@ class Script:
         worker.feed(e.Decided(outcome is True, shared=not enough, reason=reason, torn=torn))
         committed = machine.state.step > before.step
         if committed and tag is not None:
-            world.refusal_rules.commits(worker, tag)
+            tries = None if tag.step == self._healed_to else self._tries[1]
+            world.refusal_rules.commits(worker, tag, tries)
         if tag is not None:
             stays = machine.in_force is not None and machine.in_force.attempt == tag.attempt
             repeats = not committed and stays and (not enough or was_void)
@@ -376,6 +378,7 @@ class Script:
         yield self._world.rng.uniform(0.0, 0.01)
         worker.content, worker.position = fetched.content, fetched.position
         self._world.invariants.heals(worker.key)
+        self._healed_to = machine.position
         worker.feed(e.StateApplied((fetched.donor,), 1, 0.001))
         if not machine.healing:
             worker.exchanges.healed(fetched.place)

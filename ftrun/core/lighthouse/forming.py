@@ -194,8 +194,8 @@ class Forming:
             # The holders of the job's state are done; the rest would train from the beginning.
             state.end(0, "some replicas have finished and nobody who is left holds their work")
             return True
-        refused = self._refused(choice.donors)  # who refused what others have committed heals
-        if refused:
+        is_new, refused, tries = self._refused(choice)
+        if is_new:
             self.excuse()  # a peer may have reported the connection that broke in consequence
         quorum = self._quorum(choice)
         for name in ids:
@@ -207,17 +207,23 @@ class Forming:
         state.enter(Phase.BUILD, state.settings.build_timeout_s)
         state.waiting.expect(ids, state.workers)
         state.journal()
-        state.send(ids, m.NewQuorum(quorum, refused))
+        state.send(ids, m.NewQuorum(quorum, refused, tries))
         self._notice_anew(choice.state.step)
         return True
 
-    def _refused(self, replica_ids: Collection[str]) -> str:
-        """Whose operation was refused, and why; "": nobody's (C8)."""
-        for name in sorted(replica_ids, key=replica_order):
-            for report in self._state.replicas[name].reports.values():
-                if report.refused:
-                    return f"refused at replica {name}: {report.refused}"
-        return ""
+    def _refused(self, choice: Choice) -> tuple[bool, str, int]:
+        """Whether an operation of the last attempt was refused; whose and why; tries in vain (C8).
+
+        Of the holders of the state: who refused what others have committed heals.
+        """
+        found = [
+            (report.refused_tries if report.state == choice.state else 0, report.refused, name)
+            for name in sorted(choice.donors, key=replica_order)
+            for report in self._state.replicas[name].reports.values()
+        ]
+        tries = max((count for count, _, _ in found), default=0)
+        texts = [f"refused at replica {name}: {text}" for _, text, name in found if text]
+        return bool(texts), texts[0] if texts else "refused before" if tries else "", tries
 
     def _notice_anew(self, step: int) -> None:
         """Notice that training starts over; only now, because the loss might have ended the job."""

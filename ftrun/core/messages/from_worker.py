@@ -43,6 +43,8 @@ class Report:
     step because too few contributed, so every ready replica is needed. ``contributors_min``: its
     script commits no step with fewer (``min_replica_size``); 0: it does not tell. ``refused``: why
     an operation of the attempt that it gave up last can be carried out by no attempt; "": none was.
+    ``refused_tries``: how often it has tried the step after ``state`` in vain for such a reason,
+    its own or a peer's.
     """
 
     state: StateId
@@ -60,6 +62,7 @@ class Report:
     too_few: bool = False
     contributors_min: int = 0
     refused: str = ""
+    refused_tries: int = 0
 
     def quorums(self) -> list[Quorum]:
         """The quorums that the worker trains in or prepares."""

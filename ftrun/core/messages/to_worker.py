@@ -20,12 +20,14 @@ class Interrupt:
 class NewQuorum:
     """Form or shrink: build ``quorum`` in the background; it is in force as soon as it is built.
 
-    ``refused``: whose operation of the step under way was refused, and why: no member commits that
-    step, so none repairs it. "": none was.
+    ``refused``: whose operation of the step that it begins with was refused, and why. "": none was.
+    ``refused_tries``: how often a member has tried that step in vain for such a reason. Who has
+    tried it less often makes the step under way void and does not repair it.
     """
 
     quorum: Quorum
     refused: str = ""
+    refused_tries: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,10 +141,9 @@ class StepMachine:
         self._quorums = Quorums(key)
         self._refused = ""  # why, in the attempt that was given up last
         self._failed: tuple[int, int, int] | None = None  # the operation that has failed last
-        self._reached: int | None = None  # the last step begun in the quorum given up last
-        # Tries of a step that peers have given up before they began here, and why.
+        self._refused_tries = 0  # of the step that follows ``state``; see ``Report``
+        # Tries of a step that peers have given up and that have not begun here, and why.
         self._owed: deque[tuple[int, str]] = deque(maxlen=OWED_MAX)
-        self._pays = False  # the step under way is such a try
         self._step: StepUnderWay | None = None
         self._comparisons = Comparisons(key)
         self._too_few = 0  # steps in a row, under this quorum, with too few contributors
@@ -451,6 +450,7 @@ class StepMachine:
             too_few=self.is_stuck,
             contributors_min=self.contributors_min if self._tells_min else 0,
             refused=self._refused,
+            refused_tries=self._refused_tries,
         )
 
     def check(self) -> None:
@@ -517,6 +517,7 @@ class StepMachine:
             return
         old = self.in_force
         self._adopt(replace(pending.quorum, step=pending.promise))
+        self._refused_tries = -self._owed_at(pending.promise)  # no member has begun that step
         if old is not None:
             self._out.append(e.DropGroup(old.attempt))
 
@@ -526,7 +527,7 @@ class StepMachine:
             self.gaps += 1
             self._heal.healed_to = max(self._heal.healed_to, self.state.step)
         self._adopted = quorum.attempt
-        self._refused, self._reached = "", None
+        self._refused = ""
         self._too_few = 0
         self._out.append(e.UseGroup(quorum))
 
@@ -547,17 +548,17 @@ class StepMachine:
         tag = Tag(quorum.attempt, number)
         comparison = self._comparisons.begin(quorum, tag, heals=heals)
         owed = self._owed.popleft() if self._owed else (-1, "")
-        self._pays = owed[0] == number and not heals
-        repeats = not self._pays and self._quorums.begin(tag)
+        pays = owed[0] == number and not heals
+        repeats = not pays and self._quorums.begin(tag)
         self._step = StepUnderWay(tag, repeats, self._now, comparison)
         self._step.is_enough = self.is_enough
         self.step_times.reached(number, self._now)
         self.begun += 1
         self.pace.goes_on(self._now)
         self._between_steps = StepPhase.IDLE
-        if self._pays:  # this try does not count under this quorum
+        if pays:  # this try does not count under this quorum
             comparison.withdraw()
-            self._void(self._step, owed[1])
+            self._void_refused(self._step, owed[1])
         elif is_first:
             self._announce(quorum, tag)
 
@@ -611,6 +612,7 @@ class StepMachine:
         if not step.operations.all_handed and step.fate is not Fate.VOID:
             self._out.append(e.FailOperations(reason or "the step was not committed"))
         if commits:
+            self._refused_tries = 0
             self._heal.commit(step.tag)
             self.step_times.reached(step.tag.step + 1, self._now)
             self.pace.committed(self._now)
@@ -635,6 +637,7 @@ class StepMachine:
     def _on_state_reset(self, event: e.StateReset) -> None:
         reason = "the script has set its step"
         self._heal.reset(event.state)
+        self._refused_tries = 0
         self._comparisons.forget()
         self._give_up(reason, own=True)
         if self._step is not None and self._step.fate is not Fate.VOID:
@@ -751,7 +754,7 @@ class StepMachine:
         step.comparison.withdraw()
         if step.fate is Fate.OPEN:
             self._give_up(reason, own=True)
-        self._void(step, reason)
+        self._void_refused(step, reason)
 
     # ------------------------------------------------------------ healing
 
@@ -827,11 +830,6 @@ class StepMachine:
     def _abort(self, attempt: Attempt) -> None:
         """Give up every attempt up to and including ``attempt``."""
         self.step_times.skip()
-        if self.in_force is not None:
-            own = self.state.step
-            between = self._quorums.next_step(own) - (not self._quorums.has_begun_next(own))
-            is_in_step = self._step is not None and not self._pays
-            self._reached = self.position if is_in_step else between
         self._abort_groups(self._quorums.give_up(attempt))
         self.pace.skip()
         step = self._step
@@ -843,18 +841,16 @@ class StepMachine:
     def _abort_groups(self, attempts: Iterable[Attempt]) -> None:
         self._out += [e.AbortGroup(attempt) for attempt in attempts]
 
-    def _judge(self, step: StepUnderWay, quorum: Quorum, refused: str) -> None:
-        """Apply the verdict of ``quorum`` to the step under way.
-
-        ``refused``: see ``NewQuorum``.
-        """
+    def _judge(self, step: StepUnderWay, event: m.NewQuorum) -> None:
+        """Apply the verdict of the quorum to the step under way."""
+        quorum = event.quorum
         step.is_blind = self.isolated  # then the quorum may have been replaced (Q3)
         tag = self.reduced if self.healing else step.decisive
         held = self._heal.after
         if tag is not None and held is not None and quorum.state == held.committed(tag):
             step.stand()
-        elif refused and quorum.step == step.tag.step:
-            self._void(step, refused)
+        elif self._missing(event) > 0:
+            self._void_refused(step, event.refused)
         elif self._repairable(step, quorum):
             step.repair()
             self._heal.keep_loaded_if(quorum.state)
@@ -879,6 +875,10 @@ class StepMachine:
     def _is_whole(self, step: StepUnderWay) -> bool:
         """Repair is on, no result was handed to the script, and no vote has begun."""
         return self._repair and step.operations.untouched and not step.is_voting
+
+    def _void_refused(self, step: StepUnderWay, reason: str) -> None:
+        self._refused_tries += 1
+        self._void(step, reason)
 
     def _void(self, step: StepUnderWay, reason: str) -> None:
         step.void(reason)
@@ -906,16 +906,33 @@ class StepMachine:
             self._abort(self.seen)  # the Interrupt was lost on the way
         self._take(quorum, is_switch=False)
         if self._step is not None and self._step.fate.is_interrupted:
-            self._judge(self._step, quorum, event.refused)
-        if event.refused and self._is_late(quorum):
-            # All try a step equally often, so that scripts that count their tries stay alike.
-            self._owed.append((quorum.first_step, event.refused))
+            self._judge(self._step, event)
+        self._catch_up(event)
 
-    def _is_late(self, quorum: Quorum) -> bool:
-        """Whether it has not begun the step that its peers have given up and begin again."""
-        holds = (self._step is None or self._pays) and quorum.state == self.state
-        holds = (holds or self.fate is Fate.STANDS) and self._workers == 1
-        return holds and self._reached is not None and self._reached < quorum.first_step
+    def _catch_up(self, event: m.NewQuorum) -> None:
+        """Try a step as often as peers, so that scripts that count their tries stay alike.
+
+        Not within a replica group: its other workers do not know of such a try.
+        """
+        if self._workers == 1:
+            missing = min(self._missing(event), OWED_MAX)
+            self._owed.extend([(event.quorum.first_step, event.refused)] * missing)
+        elif event.quorum.state == self.state:
+            self._refused_tries = max(self._refused_tries, event.refused_tries)
+        if self._quorums.is_newcomer(event.quorum):
+            self._refused_tries = event.refused_tries
+
+    def _missing(self, event: m.NewQuorum) -> int:
+        """How many tries of the step that the quorum begins with this worker is to make in vain."""
+        quorum = event.quorum
+        if self.fate is Fate.STANDS:  # it has not begun that step
+            return event.refused_tries - self._owed_at(quorum.first_step)
+        if quorum.state != self.state and not (self.healing and self.position == quorum.step):
+            return 0
+        return event.refused_tries - self._refused_tries - self._owed_at(quorum.first_step)
+
+    def _owed_at(self, number: int | None) -> int:
+        return sum(step == number for step, _ in self._owed)
 
     def _is_new(self, quorum: Quorum) -> bool:
         """Whether ``quorum`` is newer than all known ones; sends Built again if it is built."""

@@ -125,7 +125,9 @@ EVENTS: dict[str, Callable[..., e.Event]] = {
     r"go away: (.*)": lambda reason: e.WentAway(m.LeaveReason(reason)),
     r"tick": e.Ticked,
     r"interrupt (\S+)": lambda attempt: m.Interrupt(attempt_of(attempt)),
-    rf"new quorum {QUORUM}(?:, (.*))?": lambda *q: m.NewQuorum(_quorum(*q[:-1]), q[-1] or ""),
+    rf"new quorum {QUORUM}(?:, (.*) in (\d+))?": lambda *q: m.NewQuorum(
+        _quorum(*q[:-2]), q[-2] or "", int(q[-1] or 0)
+    ),
     rf"prepare {QUORUM}": lambda *q: m.Prepare(_quorum(*q)),
     r"propose (\S+)": lambda tag: m.ProposeSwitch(tag_of(tag).attempt, tag_of(tag).step),
     r"switch (\S+)": lambda tag: m.Switch(tag_of(tag).attempt, tag_of(tag).step),
@@ -261,6 +263,8 @@ def _report(report: m.Report, name: Names) -> str:
         words.append("cannot repair")
     if report.refused:
         words.append(f"refused: {report.refused}")
+    if report.refused_tries:
+        words.append(f"tries in vain: {report.refused_tries}")
     return ", ".join(words)
 
 

@@ -504,9 +504,9 @@ MUTANTS: dict[str, Mutant] = {
     "who is late tries less often": Mutant(
         StepMachine, "_catch_up", _does_nothing, "C8", _REFUSALS
     ),
-    "refusals are counted": Mutant(forming.Forming, "excuse", _does_nothing, "C8", _REFUSALS),
+    "refusals are counted": Mutant(forming.Forming, "forgive", _does_nothing, "C8", _REFUSALS),
     "peers repair what was refused": Mutant(
-        forming.Forming, "_refused", lambda *_: "", "C8", _REFUSALS
+        forming.Forming, "_refused", lambda *_: (False, "", 0), "C8", _REFUSALS
     ),
     "samples of the dead are lost": Mutant(
         DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES

@@ -60,6 +60,7 @@ SOON = {
     "a mate that is not reached has left": 35,
     "the end is no reason to join": 20,
     "too few for ever": 20,
+    "refusals are counted": 190,
 }
 """The seeds to begin with, which are near one that finds the bug: at most seconds for each."""
 RARE = {

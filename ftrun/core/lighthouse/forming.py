@@ -196,7 +196,7 @@ class Forming:
             return True
         is_new, refused, tries = self._refused(choice)
         if is_new:
-            self.excuse()  # a peer may have reported the connection that broke in consequence
+            self.forgive()  # those before it, too, may have failed by this operation
         quorum = self._quorum(choice)
         for name in ids:
             state.replicas[name].joins(name in choice.newcomers)
@@ -214,12 +214,16 @@ class Forming:
     def _refused(self, choice: Choice) -> tuple[bool, str, int]:
         """Whether an operation of the last attempt was refused; whose and why; tries in vain (C8).
 
-        Of the holders of the state: who refused what others have committed heals.
+        Of the holders of the state, and of those that were about to heal to it: who refused what
+        others have committed heals.
         """
+        last = self._state.quorum
+        begins_again = last is not None and last.step == choice.state.step
         found = [
-            (report.refused_tries if report.state == choice.state else 0, report.refused, name)
-            for name in sorted(choice.donors, key=replica_order)
+            (report.refused_tries, report.refused, name)
+            for name in sorted((*choice.donors, *choice.newcomers), key=replica_order)
             for report in self._state.replicas[name].reports.values()
+            if report.state == choice.state or (report.healing and begins_again)
         ]
         tries = max((count for count, _, _ in found), default=0)
         texts = [f"refused at replica {name}: {text}" for _, text, name in found if text]
@@ -296,6 +300,11 @@ class Forming:
             self._excused = quorum.attempt
             self._tries = max(0, self._tries - 1)
 
+    def forgive(self) -> None:
+        """No attempt since the last commit counts."""
+        self._tries = 0
+        self._errors.clear()
+
     def is_exhausted(self) -> bool:
         """Whether so many attempts brought no progress that a replica must be replaced."""
         return self._tries >= self._state.settings.attempts_max
@@ -305,13 +314,11 @@ class Forming:
         state = self._state
         worst = max(state.live, key=lambda name: (self._errors[name], replica_order(name)))
         cause = f"it failed most often in {self._tries} attempts without progress; it is replaced"
-        self._tries = 0
-        self._errors.clear()
+        self.forgive()
         state.replace([worst], cause)
 
     def _count_try(self, step: int) -> None:
         if step > self._tried_step:
-            self._tries = 0
-            self._errors.clear()
+            self.forgive()
         self._tried_step = step
         self._tries += 1

@@ -342,3 +342,12 @@ def test_the_verdict_says_that_the_job_goes_on_without_a_replica() -> None:
     (found,) = job.core.incidents.documents(job.now)
     assert found["verdict"] == kinds.BUDGET_SPENT
     assert str(found["verdict_words"]).startswith("Replica 1 is given up: no restart is left. Repl")
+
+
+def test_a_node_whose_replicas_have_all_failed_before_is_no_incident_of_its_own() -> None:
+    """Its agent has told how they failed before it told that they are lost."""
+    job = Job()
+    for name in ("2", "3"):
+        job.tells(name, kinds.SIGNAL)
+    job.detach("b")
+    assert [x["first_cause"]["kind"] for x in job.documents()] == [kinds.SIGNAL] * 2

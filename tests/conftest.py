@@ -4,9 +4,9 @@ Processes that share the tests take whole files in their order. So those that ta
 first (suite/durations.txt; also a file with jobs that is not recorded there): a process that began
 one of them last would go on alone.
 
-Properties are tried with the same examples in every run. Only
-``--hypothesis-profile "fresh seeds"`` draws others, three times as many, and
-keeps what it finds for its next run (.hypothesis/examples).
+Properties are tried with the same examples in every run; ``scripts/core_coverage``, which follows
+each branch, tries a tenth of them. Only ``--hypothesis-profile "fresh seeds"`` draws others, three
+times as many, and keeps what it finds for its next run (.hypothesis/examples).
 
 A shell that starts the tests in the background ignores Ctrl-C on their behalf, and nohup a hangup;
 every process that a test starts would inherit that, and many tests send these signals.
@@ -36,6 +36,7 @@ from tests.suite.properties import FRESH_EXAMPLES
 
 ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fixed seed", ANY_MACHINE, derandomize=True, database=None)
+settings.register_profile("few examples", settings.get_profile("fixed seed"), max_examples=10)
 settings.register_profile(
     "fresh seeds",
     ANY_MACHINE,

@@ -1,1 +1,1 @@
-"""How the tests are run: levels, linters beside them, tests that fail once, durations."""
+"""How the tests are run: levels, checks beside them, tests that fail once, durations."""

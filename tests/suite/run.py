@@ -1,4 +1,4 @@
-"""Runs the tests, and the linters beside them: what ``scripts/test`` calls.
+"""Runs the tests, and other checks beside them: what ``scripts/test`` calls.
 
     scripts/test                            the gate: what each change must pass
     scripts/test all                        every test but the slow ones, as .ci/run
@@ -8,7 +8,7 @@
 A test that fails in ``all`` is run again by itself, once, in a process of its own. If it passes
 then, the run passes, and ``flaky: NAME`` is printed with the first traceback. Nothing is run again
 after more than ``FLAKES_MAX`` failures, and nothing else is excused: an error in collection, a
-process that crashed, a linter. An example that Hypothesis has found is kept, so it fails again.
+process that crashed, a check. An example that Hypothesis has found is kept, so it fails again.
 
 Not here: which tests are in the gate (levels.py), what pytest reports (recording.py).
 """
@@ -32,7 +32,11 @@ from tests.suite.durations import ROOT, write_files, write_slowest
 from tests.suite.levels import missing
 
 LINTERS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",), ("lint-imports",))
-LINTER_TIMEOUT_S = 600.0
+CHECKS = (*LINTERS, ("scripts/core_coverage",))
+"""Beside the tests of ``all``. The last one takes 40 s of a core: it runs the tests of the cores
+once more, with a tenth of the examples, because to follow each branch of the run itself, whose
+examples are 30 times as many and other ones each time, would cost minutes and be chance."""
+CHECK_TIMEOUT_S = 600.0
 FLAKES_MAX = 10
 AGAIN_TIMEOUT_S = 900.0
 WRITE_DURATIONS = "--write-durations"
@@ -47,9 +51,9 @@ def main(words: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # takes pytest along
     began = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
-        linters = pool.submit(lint)
+        checks = pool.submit(check, CHECKS if words[:1] == ["all"] else LINTERS)
         code = run_tests(words)
-        code = report_linters(linters) or code
+        code = report_checks(checks) or code
     verdict = "passed" if code == 0 else "FAILED"
     seconds = time.monotonic() - began
     print(f"scripts/test: {verdict} in {seconds:.0f} s, {len(os.sched_getaffinity(0))} cores")
@@ -141,26 +145,32 @@ def run_again(run: Run, options: Sequence[str], root: Path = ROOT) -> int:
     return code
 
 
-def lint() -> list[tuple[str, int, str]]:
-    """Each linter's words, exit code and output."""
+def check(checks: Sequence[Sequence[str]]) -> list[tuple[str, int, str]]:
+    """Each check's words, exit code and output. One without a path is a tool beside Python."""
     found = []
-    for words in LINTERS:
-        command = [str(Path(sys.executable).with_name(words[0])), *words[1:]]
+    for words in checks:
+        is_script = "/" in words[0]
+        tool = ROOT / words[0] if is_script else Path(sys.executable).with_name(words[0])
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=LINTER_TIMEOUT_S, check=False
+            [str(tool), *words[1:]],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=CHECK_TIMEOUT_S,
+            check=False,
         )
         found.append((" ".join(words), done.returncode, done.stdout + done.stderr))
     return found
 
 
-def report_linters(linters: Future[list[tuple[str, int, str]]]) -> int:
+def report_checks(checks: Future[list[tuple[str, int, str]]]) -> int:
     """Print the whole output of those that failed; returns the exit code."""
     outcomes = Counter[bool]()
-    for name, code, output in linters.result():
+    for name, code, output in checks.result():
         outcomes[code == 0] += 1
         if code != 0:
             print(f"\n== {name}: exit code {code}\n{output}")
-    print(f"linters: {outcomes[True]} passed, {outcomes[False]} failed")
+    print(f"checks: {outcomes[True]} passed, {outcomes[False]} failed")
     return int(outcomes[False] > 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -113,12 +114,19 @@ def test_what_all_does_not_know_is_refused(capsys: pytest.CaptureFixture[str]) -
     assert "not -x" in capsys.readouterr().out
 
 
-def test_a_linter_that_fails_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    linters: Future[list[tuple[str, int, str]]] = Future()
-    linters.set_result([("ruff check .", 0, "All checks passed!"), ("mypy", 1, "a.py:1: error\n")])
-    assert run.report_linters(linters) == 1
+def test_a_check_that_fails_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    checks: Future[list[tuple[str, int, str]]] = Future()
+    checks.set_result([("ruff check .", 0, "All checks passed!"), ("mypy", 1, "a.py:1: error\n")])
+    assert run.report_checks(checks) == 1
     printed = capsys.readouterr().out
-    assert printed == "\n== mypy: exit code 1\na.py:1: error\n\nlinters: 1 passed, 1 failed\n"
+    assert printed == "\n== mypy: exit code 1\na.py:1: error\n\nchecks: 1 passed, 1 failed\n"
+
+
+def test_a_check_is_a_tool_beside_python_or_a_script_of_the_repository() -> None:
+    (found,) = run.check([("python", "-c", "print(7); exit(3)")])
+    assert found == ("python -c print(7); exit(3)", 3, "7\n")
+    (script,) = (words[0] for words in run.CHECKS if "/" in words[0])
+    assert os.access(ROOT / script, os.X_OK)
 
 
 def test_the_table_of_levels_names_tests_that_are_there() -> None:

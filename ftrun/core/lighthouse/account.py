@@ -114,7 +114,7 @@ class Account:
 
     def stood_still(self, replica_id: str, lasted_s: float) -> None:
         """The process, or its machine, was stopped for so long, until now."""
-        if self._is_running and replica_id in self.ledger.books:
+        if self._is_running:
             now = self._advance()
             since = now - microseconds(lasted_s)
             charge = self.ledger.books[replica_id].charge

@@ -52,7 +52,7 @@ ANOTHER_JOB = "another job has begun, and nobody of this one was left: what foll
 class Incidents:
     """The last ``INCIDENTS_MAX`` incidents of one job, oldest first.
 
-    ``cost_s``: tells what an incident has cost until a moment (account.py).
+    ``cost_s``: tells what an incident has cost until a moment; machine.py sets it to the account's.
     """
 
     def __init__(self, state: MembershipState) -> None:
@@ -60,7 +60,7 @@ class Incidents:
         self._incidents: deque[Incident] = deque(maxlen=INCIDENTS_MAX)
         self._open: list[Incident] = []
         self._number = 0
-        self.cost_s: Callable[[int, float], float] = _costs_nothing
+        self.cost_s: Callable[[int, float], float]
         self._earlier: list[EarlierIncident] = []
         self._gone_at: float | None = None
 
@@ -351,11 +351,6 @@ class Incidents:
             document=document(incident, state.spec.job_id, state.now),
         )
         state.outbox.save(record)
-
-
-def _costs_nothing(_number: int, _now: float) -> float:
-    """No account is kept."""
-    return 0.0
 
 
 __all__ = ["INCIDENTS_MAX", "PARTS_MAX", "Incident", "Incidents"]

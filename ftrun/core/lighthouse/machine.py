@@ -45,7 +45,7 @@ from ftrun.core.lighthouse.giving_up import GivingUp
 from ftrun.core.lighthouse.glance import Glances
 from ftrun.core.lighthouse.incidents import ANOTHER_JOB, Incidents
 from ftrun.core.lighthouse.membership import Membership
-from ftrun.core.lighthouse.next_job import NextJob, refusal
+from ftrun.core.lighthouse.next_job import NextJob, outcome_of, refusal
 from ftrun.core.lighthouse.operators import Operators
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.presence import Presence
@@ -295,8 +295,7 @@ class Lighthouse:
         """
         former = self.state
         for agent_id in self.next_job.waiting:
-            if former.outcome is not None:
-                former.outbox.to_agent(agent_id, former.outcome)
+            former.outbox.to_agent(agent_id, outcome_of(former))
         self.next_job.waiting.clear()
         self.incidents.abandon(ANOTHER_JOB)
         told = self.incidents.last_number if former.spec.job_id == spec.job_id else 0
@@ -433,11 +432,11 @@ class Lighthouse:
     def _on_evidence(self, agent: Agent, evidence: m.FailureEvidence) -> None:
         self.incidents.evidence(agent, evidence)
         if evidence.replica_id in self.state.slots:
-            self.state.slots[evidence.replica_id].ended = evidence.incarnation
-        self.account.touch(evidence.replica_id)
-        if evidence.replica_id in self.state.slots and evidence.restart_in_s:
             slot = self.state.slots[evidence.replica_id]
-            slot.restart_at = self.state.now + evidence.restart_in_s
+            slot.ended = evidence.incarnation
+            if evidence.restart_in_s:
+                slot.restart_at = self.state.now + evidence.restart_in_s
+        self.account.touch(evidence.replica_id)
         self.aside.failed(agent, evidence)
 
     def _on_agent_leaving(self, agent: Agent, leaving: m.AgentLeaving) -> None:

@@ -56,11 +56,11 @@ class NextJob:
         return False
 
     def _notice(self, state: MembershipState, agent_id: str) -> None:
-        assert state.outcome is not None
+        reason = outcome_of(state).reason
         state.outbox.agents[agent_id] = None
         state.outbox.to_agent(agent_id, m.HeartbeatAck())  # a lighthouse is there
         text = (
-            f"Job {state.spec.job_id} has ended ({state.outcome.reason}). {len(self.waiting)} of "
+            f"Job {state.spec.job_id} has ended ({reason}). {len(self.waiting)} of "
             f"{self.wanted(state)} nodes are here to run it again: it begins with the last of "
             f"them, or not at all if that is not here within {state.spec.join_timeout_s:g} s."
         )
@@ -86,13 +86,18 @@ class NextJob:
         late = [name for name, waiting in self.waiting.items() if state.now >= waiting.until]
         for agent_id in late:
             del self.waiting[agent_id]
-            if state.outcome is not None:
-                state.outbox.to_agent(agent_id, state.outcome)
+            state.outbox.to_agent(agent_id, outcome_of(state))
             state.outbox.agents.pop(agent_id, None)
 
     def next_deadline(self) -> float | None:
         """When the first of the agents has waited long enough."""
         return min((waiting.until for waiting in self.waiting.values()), default=None)
+
+
+def outcome_of(state: MembershipState) -> m.EndJob:
+    """How the last run has ended: while it runs, nobody waits for another one."""
+    assert state.outcome is not None
+    return state.outcome
 
 
 def is_fresh(hello: m.Hello) -> bool:

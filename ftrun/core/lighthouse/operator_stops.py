@@ -87,6 +87,8 @@ class StopOrders:
             return f"Replica {name} leaves at its next free boundary."
         if state.phase is Phase.TAKEOVER:
             return f"Replica {name} leaves, at a boundary if it is in a quorum."
+        if name in state.drains:
+            return f"Replica {name} leaves once a quorum stands, which may need its state."
         return f"Replica {name} is in no quorum: it ends."
 
 

@@ -58,7 +58,7 @@ class SetAside:
 
     def progressed(self, agent: Agent, step: int) -> None:
         """Something that it runs is at ``step``."""
-        if agent.failures and step > agent.failed_at_step:
+        if step > agent.failed_at_step:
             agent.failures.clear()
 
     def take_back(self) -> None:

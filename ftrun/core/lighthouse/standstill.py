@@ -140,8 +140,7 @@ class Standstill:
     def _has_donor(self) -> bool:
         """Whether some donor has begun the quorum's first step."""
         state, quorum = self._state, self._state.quorum
-        if quorum is None:
-            return True
+        assert quorum is not None  # one is in force, or coming into it: members heal
         donors = [state.replicas.at(name) for name in quorum.donors]
         return any(donor is not None and donor.begun == quorum.attempt for donor in donors)
 

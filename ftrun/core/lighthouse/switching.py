@@ -134,7 +134,7 @@ class Switching:
         elif newcomers:
             leavers = frozenset()
         stayers = state.live - leavers
-        if not (leavers or newcomers) or any(state.replicas[r].leaving for r in state.live):
+        if any(state.replicas[name].leaving for name in state.live):
             return False
         everyone = frozenset(state.live | newcomers)
         quorum = self._next_quorum(stayers, newcomers)

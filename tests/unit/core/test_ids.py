@@ -15,6 +15,7 @@ from ftrun.core.ids import (
     Tag,
     WorkerKey,
     fresh_lineage,
+    later_lineage,
     pack_quorum_id,
     quorum_name,
     replica_order,
@@ -76,3 +77,8 @@ def test_lineage_tells_apart_what_was_committed_under_other_tags() -> None:
 
 def test_fresh_lineages_are_unlike_each_other_and_the_shared_one() -> None:
     assert len({fresh_lineage("a"), fresh_lineage("b"), SHARED_LINEAGE}) == 3
+
+
+def test_a_later_manager_of_a_process_holds_other_weights_than_the_first_ones() -> None:
+    assert later_lineage(SHARED_LINEAGE, 0) == SHARED_LINEAGE
+    assert len({SHARED_LINEAGE, *(later_lineage(SHARED_LINEAGE, before) for before in (1, 2))}) == 3

@@ -34,6 +34,7 @@ def test_a_loop_that_stands_still_is_found_after_its_limit_at_the_second_look() 
     assert list(watch.deadlines()) == [last_at + LIMIT_S]
     assert watch.standing(last_at + LIMIT_S) is None
     assert list(watch.deadlines()) == [last_at + LIMIT_S + SECOND_LOOK_S]
+    assert watch.standing(last_at + LIMIT_S + SECOND_LOOK_S / 2) is None
     found = watch.standing(last_at + LIMIT_S + SECOND_LOOK_S)
     assert found is not None
     assert found == (0, "hangs: its loop has stood still for 21 s, and a step takes it 2 s")

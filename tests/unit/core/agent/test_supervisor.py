@@ -33,8 +33,8 @@ from ftrun.core.agent.events import (
 from ftrun.core.agent.restarts import RestartRules
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.supervisor import Supervisor
-from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import FailureReport, Progress
+from ftrun.core.ids import NO_ATTEMPT, WorkerKey
+from ftrun.core.messages import Built, FailureReport, Progress
 from ftrun.errors import Bug
 from tests.suite.properties import examples
 
@@ -80,6 +80,13 @@ def test_what_an_agent_is_asked_about_itself() -> None:
     agent.on(LighthouseSent(agent.now))
     assert agent.core.was_answered
     assert any("started as" in line for line in agent.core.story("0"))
+
+
+def test_what_a_worker_tells_the_lighthouse_alone_is_not_its_agents() -> None:
+    agent = Agent()
+    agent.on(SlotsAssigned(("0",)))
+    key = WorkerKey("0", agent.incarnations["0"], 0)
+    assert agent.on(WorkerSent(key, Built(NO_ATTEMPT))) == []
 
 
 EVENTS = st.lists(

@@ -11,7 +11,14 @@ from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.ids import StateId
 from ftrun.core.lighthouse.events import OperatorAsked, Request
+from ftrun.core.lighthouse.machine import (
+    JournalState,
+    Lighthouse,
+    LighthouseSettings,
+    TimerFired,
+)
 from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.quorum import Endpoint
 from tests.unit.core.lighthouse.booked_job import BookedJob
 
 
@@ -459,3 +466,48 @@ def test_a_script_without_a_manager_ran_on_without_a_lighthouse() -> None:
     job.wait(1.0)
     job.progress("0", 0, Activity.APART)
     assert job.seconds("0") == {"running": 15.0}
+
+
+def test_a_process_that_stood_still_until_after_the_end_changes_no_figure() -> None:
+    job = BookedJob()
+    job.form()
+    job.wait(10.0)
+    job.send("0", m.JobFailed(1, "broken"))
+    job.wait(1.0)
+    job.progress("0", 5, Activity.STOPPED, since_s=4.0)
+    assert job.seconds("0") == {"training": 10.0}
+
+
+def test_evidence_of_a_slot_that_the_job_does_not_have_is_booked_nowhere() -> None:
+    job = BookedJob()
+    job.form()
+    job.wait(2.0)
+    worker = m.FailedWorker(0, 7, -9, kinds.SIGNAL, "died", 0.0)
+    job.send("0", m.FailureEvidence("9", "i9", 0, (worker,), restart_in_s=3.0))
+    assert [job.seconds(name) for name in "01"] == [{"training": 2.0}] * 2
+
+
+def test_before_the_job_is_known_there_is_no_account() -> None:
+    core = Lighthouse(LighthouseSettings(), JournalState(), 0.0)
+    assert core.account.record(5.0) is None
+
+
+def test_a_job_whose_end_was_about_to_be_written_ends_without_figures() -> None:
+    """Its scripts have no Manager. The lighthouse was killed after the last one had finished."""
+    journal = JournalState(1, spec=m.JobSpec("job", 1, 1, 1, 5.0, 5.0, 20.0), finished=("0",))
+    core = Lighthouse(LighthouseSettings(), journal, 0.0)
+    core.handle(TimerFired(), 0.0)
+    assert core.state.outcome == m.EndJob(0, "all replicas have finished")
+    core.check()
+
+
+def test_one_that_trained_on_and_lost_its_quorum_had_none_since_then() -> None:
+    job = BookedJob()
+    job.form()
+    job.wait(10.0)
+    word = m.Progress(10, 10, Activity.STEP, steps=10, usual_s=0.5, longest_s=0.5)
+    job.send("0", m.Heartbeat((m.ReplicaProgress("0", "i0", word),)))
+    job.restart_lighthouse(4.0)
+    job.attach("0", m.RunningReplica("0", "i0"))
+    job.say("0", m.Report(StateId(14, "x"), Endpoint("h", "h:1")))
+    assert job.seconds("0") == {"training": 10.0 + 4 * 0.5, "no quorum": 2.0}

@@ -20,17 +20,31 @@ from ftrun.core.lighthouse.machine import (
     JournalState,
     Lighthouse,
     LighthouseSettings,
+    SendToAgent,
     TimerFired,
 )
 from tests.unit.core.lighthouse.test_incidents import SPEC, Job
 
 BACK = m.RunningReplica
+RESPONSE = {
+    "kind": "shrink",
+    "quorum": "1.1",
+    "members": ["1"],
+    "survivors": ["1"],
+    "recomputes": [],
+    "step": 5,
+    "duration_s": 0.5,
+}
 
 
 class Restarted(Job):
-    """A lighthouse that can be killed and started again, with what it has left on disk."""
+    """A lighthouse that can be killed and started again, with what it has left on disk.
+
+    ``sent``: to agents.
+    """
 
     def __init__(self) -> None:
+        self.sent: list[m.ToAgent] = []
         self.journal = JournalState()
         super().__init__()
 
@@ -51,6 +65,7 @@ class Restarted(Job):
         out = self.core.handle(event, self.now)
         self.journal = [self.journal, *(x.record for x in out if isinstance(x, Journal))][-1]
         self.saved += [x for x in out if isinstance(x, SaveIncident)]
+        self.sent += [x.message for x in out if isinstance(x, SendToAgent)]
         self.core.check()
 
     def back(self, name: str = "0", incident: int = 0) -> None:
@@ -185,7 +200,8 @@ def test_a_record_that_was_read_is_written_as_it_was() -> None:
     job.loses("2", kinds.PEER)
     part = next(iter(job.core.incidents)).parts[0]
     part.healed = m.Healed(job.core.state.attempts.highest, 5, ("1",), 10, 0.5)
-    for record in (job.documents()[0], {**job.documents()[0], "quorum": "3.4"}):
+    written = job.documents()[0]
+    for record in (written, {**written, "quorum": "3.4"}, {**written, "response": RESPONSE}):
         incident = incident_of(json.loads(json.dumps(record)), record["ago_s"], 100.0)
         assert incident is not None
         again = document(incident, "job", 100.0)
@@ -202,3 +218,15 @@ def test_a_slot_that_the_job_does_not_have_any_more_is_not_waited_for() -> None:
     core.incidents.take_over([EarlierIncident(job.saved[-1].document, 1.0)])
     core.handle(TimerFired(), 0.0)
     assert next(iter(core.incidents)).closed_at == 0.0
+
+
+def test_evidence_goes_on_under_the_number_that_the_agent_knows_of_several() -> None:
+    job = Restarted()
+    job.loses("2", kinds.SIGNAL)
+    job.tells("2", kinds.SIGNAL)
+    worker = m.FailedWorker(0, 7, -9, kinds.PEER, "x", 0.5)
+    for name in ("0", "1"):
+        job.send(name, m.FailureEvidence(name, f"i{name}", 0, (worker,), incident=7))
+    found = [(x["number"], x["first_cause"]["replica_id"]) for x in job.documents()]
+    assert found == [(1, "2"), (7, "0")]
+    assert [x["replica_id"] for x in job.documents()[1]["consequences"]] == ["1"]

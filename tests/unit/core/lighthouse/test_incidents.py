@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
 from ftrun.core.ids import WorkerKey
 from ftrun.core.incident_words import block, line
+from ftrun.core.lighthouse import incident_state
 from ftrun.core.lighthouse import incidents as room
 from ftrun.core.lighthouse.incident_record import DOCUMENT_BYTES_MAX, document
 from ftrun.core.lighthouse.machine import (
@@ -26,6 +28,7 @@ from ftrun.core.lighthouse.machine import (
     TimerFired,
 )
 from tests.suite.properties import examples
+from tests.unit.core.lighthouse.booked_job import BookedJob
 
 SPEC = m.JobSpec("job", 4, 1, 1, 10.0, 5.0, 20.0, nodes=2)
 
@@ -287,3 +290,64 @@ def test_an_answer_of_an_unknown_worker_changes_nothing() -> None:
     healed = m.Healed(attempt, 5, ("1",), 10, 0.5)
     job.send("0", m.WorkerMessage(WorkerKey("0", "gone", 0), healed))
     assert job.documents() == []
+
+
+def full(job: Job) -> Any:
+    """An incident with as many parts as it may have, and no evidence yet."""
+    job.loses("0", kinds.SIGNAL)
+    incident = next(iter(job.core.incidents))
+    for number in range(room.PARTS_MAX - 1):
+        job.send("1", m.ReplicaLost("1", f"p{number}", "died", kind=kinds.PEER))
+    assert len(incident.parts) == room.PARTS_MAX
+    return incident
+
+
+def test_one_beyond_the_limit_of_parts_is_counted_once_and_its_evidence_is_not_kept() -> None:
+    job = Job()
+    incident = full(job)
+    for _ in range(2):
+        job.loses("2", kinds.PEER)
+    job.tells("2", kinds.PEER)
+    assert incident.unlisted == {("2", "i2")} and incident.unlisted_count == 1
+    assert job.saved == [], "nothing that a record would show is known yet"
+    job.tells("0", kinds.SIGNAL)
+    assert job.saved[-1].record.incarnations == ("i0",)
+
+
+def test_the_count_of_those_beyond_the_limit_is_bounded_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(incident_state, "UNLISTED_MAX", 1)
+    job = Job()
+    incident = full(job)
+    job.loses("2", kinds.PEER)
+    job.loses("3", kinds.PEER)
+    assert incident.unlisted_count == 1
+
+
+def test_evidence_that_names_no_worker_is_none() -> None:
+    job = Job()
+    job.send("0", m.FailureEvidence("0", "i0", 0, ()))
+    assert job.documents() == []
+
+
+def test_the_verdict_says_that_the_job_goes_on_without_a_replica() -> None:
+    job = BookedJob()
+    job.form()
+    job.lose("1", kinds.EXCEPTION)
+    worker = m.FailedWorker(0, 7, 1, kinds.EXCEPTION, "failed: ValueError", 0.1)
+    words = "no restart is left"
+    job.send("1", m.FailureEvidence("1", "i1", 3, (worker,), False, 0, kinds.BUDGET_SPENT, words))
+    job.send("1", m.ReplicaGivenUp("1", "i1", 1, words))
+    (found,) = job.core.incidents.documents(job.now)
+    assert found["verdict"] == kinds.BUDGET_SPENT
+    assert str(found["verdict_words"]).startswith("Replica 1 is given up: no restart is left. Repl")
+
+
+def test_a_node_whose_replicas_have_all_failed_before_is_no_incident_of_its_own() -> None:
+    """Its agent has told how they failed before it told that they are lost."""
+    job = Job()
+    for name in ("2", "3"):
+        job.tells(name, kinds.SIGNAL)
+    job.detach("b")
+    assert [x["first_cause"]["kind"] for x in job.documents()] == [kinds.SIGNAL] * 2

@@ -20,6 +20,8 @@ from ftrun.core.lighthouse.machine import (
     TimerFired,
 )
 from ftrun.core.lighthouse.operation_table import OPERATIONS_MAX, TEXT_CHARS_MAX
+from ftrun.core.lighthouse.operators import STACKS_MAX
+from tests.unit.core.lighthouse.booked_job import BookedJob
 from tests.unit.core.lighthouse.test_incident_takeover import BACK, Restarted
 from tests.unit.core.lighthouse.test_incidents import SPEC
 
@@ -166,3 +168,58 @@ def test_an_order_is_sent_again_to_an_agent_that_comes_by_another_stream() -> No
     ]
     assert m.KillWorkers("0", "i0", (0,)) in sent
     assert m.DrainAgent("ftrun drain") in sent
+
+
+def test_another_incarnation_needs_no_restart_once_more() -> None:
+    job = Asked()
+    job.ask("restart", "1", "x")
+    job.restart()
+    job.comes_back("a", BACK("0", "i0"), BACK("1", "next"))
+    assert job.text("x") == "Replica 1 runs again."
+
+
+@pytest.mark.parametrize("running", [(), (BACK("1", "i1", True),)], ids=["ended", "leaves"])
+def test_an_agent_that_was_away_starts_again_what_does_not_train(
+    running: tuple[m.RunningReplica, ...],
+) -> None:
+    job = Asked()
+    job.detach("a")
+    job.ask("restart", "1", "x")
+    job.sent.clear()
+    job.comes_back("a", BACK("0", "i0"), *running)
+    incarnation = running[0].incarnation if running else ""
+    assert m.StopReplica("1", incarnation, True) in job.sent
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+def test_an_agent_that_lost_its_stream_is_told_to_restart_once_more(has_left: bool) -> None:
+    job = Asked()
+    job.ask("restart", "1", "x")
+    job.detach("a")
+    job.sent.clear()
+    job.comes_back("a", BACK("0", "i0"), BACK("1", "i1", has_left))
+    assert [x.replica_id for x in job.sent if isinstance(x, m.StopReplica) and x.restart] == ["1"]
+    how = "has left; its processes end" if has_left else "is in no quorum: it ends"
+    assert job.text("x") == f"Replica 1 {how}. Then it starts again."
+
+
+def test_an_agent_that_leaves_already_is_not_asked_to_once_more() -> None:
+    job = Asked()
+    job.ask("drain", "", "all")
+    job.restart()
+    job.sent.clear()
+    hello = m.Hello("a", SPEC, 0, "host-a", "a:1", (BACK("0", "i0"),), epoch=1)
+    job.feed(AgentAttached("a", hello))
+    assert job.text("all") == "1 agent leaves, with all replicas at their next boundary."
+    assert m.DrainAgent("ftrun drain") not in job.sent
+
+
+def test_stacks_of_very_many_workers_are_asked_for_replica_by_replica() -> None:
+    job = BookedJob(workers=STACKS_MAX // 2 + 1)
+    job.form()
+    job.feed(OperatorAsked(1, Request("stack")))
+    found = job.core.operation(1)
+    assert found is not None
+    assert found.text == "514 workers run, and 512 answer at once: name a replica."
+    job.feed(OperatorAsked(2, Request("stack", "0")))
+    assert job.sent[-1].request == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftrun.core import messages as m
 from ftrun.core.lighthouse.events import CloseAgent, Journal, JournalState, SendToAgent
-from ftrun.core.lighthouse.outbox import NOTICE_REPLICAS_MAX, Outbox
+from ftrun.core.lighthouse.outbox import NOTICE_REPLICAS_MAX, RECORD_AGENTS_MAX, Outbox
 from ftrun.core.lighthouse.replicas import Replica, Replicas
 
 
@@ -67,3 +67,10 @@ def test_the_order_is_kept_and_an_agent_that_is_refused_is_told_why() -> None:
         CloseAgent("D", "no"),
         CloseAgent("A", "silent"),
     ]
+
+
+def test_of_very_many_agents_those_keep_a_record_that_it_concerns() -> None:
+    out = outbox()
+    assert out.agents_for(["B"]) == ("A", "B")
+    out.agents = {f"n{number}": None for number in range(RECORD_AGENTS_MAX + 1)}
+    assert out.agents_for(["n7", "gone", "n3", "n7"]) == ("n7", "n3")

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from ftrun.core.activity import Activity
 from ftrun.core.ids import Attempt, StateId
 from ftrun.core.lighthouse.replicas import Replica, Replicas
-from ftrun.core.messages import PendingQuorum, Report
+from ftrun.core.messages import PendingQuorum, Progress, Report
 from ftrun.core.quorum import Endpoint, Quorum
 
 QUORUM = Quorum(Attempt(5, 2), (), "s:1")
@@ -71,3 +72,12 @@ def test_who_has_not_given_up_a_quorum_is_entangled(more: dict[str, Any], entang
     replica = Replica("0", "a", "A", "A:1")
     replica.reports = {0: report(), 1: report(**more)}
     assert replica.is_in_quorum() == entangled
+
+
+@pytest.mark.parametrize("activity", [None, Activity.QUORUM, Activity.HEALING])
+def test_a_switch_ends_the_wait_for_a_quorum_and_nothing_else(activity: Activity | None) -> None:
+    replica = Replica("0", "a", "A", "A:1", awaits_switch=True)
+    replica.progress = Progress(3, 3, activity) if activity is not None else None
+    replica.note_in_force()
+    assert not replica.awaits_switch
+    assert replica.is_overtaken == (activity is not Activity.HEALING)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
@@ -45,10 +47,18 @@ class Job:
     def owner(self, replica_id: str) -> str:
         return self.core.state.slots[replica_id].agent_id
 
-    def fails(self, agent_id: str, replica_id: str, cause: m.FailedWorker = CAUSE) -> None:
+    def fails(
+        self,
+        agent_id: str,
+        replica_id: str,
+        cause: m.FailedWorker = CAUSE,
+        step: int | None = None,
+    ) -> None:
         self.lives += 1
         name = f"i{self.lives}"
-        evidence = m.FailureEvidence(replica_id, name, 0, (cause,), verdict=kinds.RESTARTED)
+        evidence = m.FailureEvidence(
+            replica_id, name, 0, (cause,), step is not None, step or 0, kinds.RESTARTED
+        )
         messages = (
             m.ReplicaStarted(replica_id, name, 0),
             m.ReplicaLost(replica_id, name, "died", kind=cause.kind),
@@ -121,6 +131,10 @@ def test_a_step_in_between_or_a_long_time_makes_them_chance() -> None:
         line = m.ReplicaProgress("0", f"n{number}", m.Progress(number + 1, 0, Activity.STEP))
         job.feed(AgentSent("a", (m.Heartbeat((line,)),)))
     assert job.owner("0") == "a"
+    told = Job()
+    for number in range(FAILURES_MAX):
+        told.fails("a", "0", step=number + 1)
+    assert told.owner("0") == "a", "its evidence is the first to tell of a step"
     late = Job()
     for _ in range(FAILURES_MAX):
         late.fails("a", "0")
@@ -138,9 +152,9 @@ def test_a_lost_peer_is_no_fault_of_the_node_and_an_unwell_node_is_set_aside_at_
     assert any("its --health-check fails" in text for text in job.notices("aside"))
 
 
-def alone(min_replicas: int, capacity: int) -> tuple[Lighthouse, m.JobSpec]:
+def alone(min_replicas: int, capacity: int, nodes: int = 2) -> tuple[Lighthouse, m.JobSpec]:
     core = Lighthouse(LighthouseSettings(), JournalState(), 0.0)
-    spec = m.JobSpec("job", 4, 1, min_replicas, 10.0, 5.0, 20.0, nodes=2)
+    spec = m.JobSpec("job", 4, 1, min_replicas, 10.0, 5.0, 20.0, nodes=nodes)
     core.handle(AgentAttached("a", m.Hello("a", spec, capacity, "h", "a:1")), 0.0)
     return core, spec
 
@@ -156,8 +170,9 @@ def heartbeats(core: Lighthouse, until: float) -> list[Any]:
     return [x.message for x in out if isinstance(x, SendToAgent)]
 
 
-def test_a_job_that_never_gets_nodes_for_its_fewest_replicas_ends() -> None:
-    core, _ = alone(min_replicas=3, capacity=2)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_job_that_never_gets_nodes_for_its_fewest_replicas_ends(nodes: int) -> None:
+    core, _ = alone(min_replicas=3, capacity=2, nodes=nodes)
     assert core.state.outcome is None
     heartbeats(core, 11.0)
     assert core.state.outcome is not None
@@ -182,3 +197,13 @@ def test_the_wait_before_a_restart_is_in_the_status_until_it_begins() -> None:
     assert (first["phase"], first["restart_in_s"]) == ("backoff", 3.0)
     job.feed(AgentSent("a", (m.ReplicaStarted("0", "next", 1),)))
     assert job.core.snapshot(job.now)["replicas"][0]["phase"] == "starting"
+
+
+def test_the_step_of_the_last_failure_once_more_makes_them_no_chance() -> None:
+    job = Job()
+    for number in range(FAILURES_MAX):
+        job.feed(AgentSent("a", (m.ReplicaStarted("0", f"n{number}", 0),)))
+        line = m.ReplicaProgress("0", f"n{number}", m.Progress(0, 0, Activity.STEP))
+        job.feed(AgentSent("a", (m.Heartbeat((line,)),)))
+        job.fails("a", "0")
+    assert job.owner("0") == "b"

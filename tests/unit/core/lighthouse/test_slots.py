@@ -153,3 +153,12 @@ def test_a_slot_that_the_job_does_not_have_is_not_given_up() -> None:
     assert (table.given_up(), table.withdrawn, table.open_count) == (("0",), ("0",), 0)
     table.restore("0")
     assert (table.given_up(), table.withdrawn, table.open_count) == ((), (), 1)
+
+
+def test_a_drained_slot_that_ends_counts_once() -> None:
+    table = SlotTable(2)
+    table.withdraw("0")
+    assert table.finish("0")
+    assert (table.open_count, table.free_count) == (1, 1)
+    table.restore("0")  # it is asked for again, but its part is over
+    assert (table.open_count, table.free_count) == (1, 1)

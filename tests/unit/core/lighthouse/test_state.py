@@ -29,3 +29,12 @@ def test_very_many_get_more_time_to_come_back() -> None:
     state = MembershipState(LighthouseSettings(takeover_grace_s=5.0), JournalState(), now=100.0)
     Takeover(state, JournalState(1, quorum))
     assert state.deadline == pytest.approx(105.0 + 400 * LARGE_MEMBER_S)
+
+
+def test_a_step_is_repeated_since_the_first_word_of_it() -> None:
+    state = MembershipState(LighthouseSettings(), JournalState(), now=100.0)
+    state.note_too_few("0", 90.0)
+    state.rules_have_run()
+    state.note_too_few("0", 95.0)
+    assert state.too_few == {"0": 90.0}
+    assert not state.is_dirty, "it is no news"

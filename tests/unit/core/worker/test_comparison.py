@@ -276,3 +276,20 @@ def test_nothing_is_compared_with_a_step_of_which_an_operation_was_refused() -> 
     for shape in (TEN, TWENTY):
         issued = reference.handle(e.OperationIssued(shape=shape), 0.0)
         assert not [x for x in carry(reference, issued, refuser) if isinstance(x, e.FailScript)]
+
+
+def test_the_wait_is_over_when_no_peer_has_more() -> None:
+    one, two = member(0), member(1)
+    asks = one.handle(e.OperationsEnded(), 0.0)
+    late = two.handle(e.OperationsEnded(), 0.0)
+    assert carry(one, asks, two) == carry(two, late, one) == []
+    for machine in (one, two):
+        assert machine.is_decidable
+        machine.handle(e.Ticked(), 61.0)
+        assert machine.fate is Fate.OPEN, "nothing is waited for any more"
+
+
+def test_an_answer_for_a_step_that_is_over_changes_nothing() -> None:
+    machine = committed([TEN])
+    told = e.OperationAnswered(question(0), "1", Entry(TWENTY, changed=True, cleared=True))
+    assert machine.handle(told, 0.0) == []

@@ -22,6 +22,7 @@ from ftrun.core.worker.exchange import (
     ExchangeQuestion,
     Kept,
     Round,
+    answer_of,
     judge,
     may_answer,
 )
@@ -319,3 +320,20 @@ def test_an_answer_of_an_earlier_round_is_dropped() -> None:
     assert not this_round.answered(Attempt(1, 1), "1")
     assert this_round.open == {"1"}
     assert not this_round.begin(Attempt(1, 2), ("0", "1"))
+
+
+def test_an_exchange_of_the_manager_says_nothing_of_those_of_the_script() -> None:
+    kept = Kept("1")
+    kept.give(ExchangeName(5, MANAGED_FROM), value_of("1"))
+    assert kept.answer(NAME) is None, "the script may still come to its exchange at step 4"
+    kept.give(ExchangeName(5, 1), value_of("1"))
+    assert kept.answer(NAME) == []
+
+
+def test_a_set_up_without_an_exchange_is_known_once_it_is_over() -> None:
+    def answer(*, is_set_up: bool) -> list[Contribution] | None:
+        question = ExchangeQuestion(ExchangeName(SET_UP, 0))
+        return answer_of(Kept("1"), question, None, is_set_up=is_set_up, heals_to=None, gaps=0)
+
+    assert answer(is_set_up=False) is None
+    assert answer(is_set_up=True) == []

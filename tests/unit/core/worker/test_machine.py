@@ -223,9 +223,13 @@ def test_the_facts_of_a_step() -> None:
     machine = machine_of("worker 0 holds 5/A")
     assert not machine.in_step and machine.position == 5 and machine.contributors() == ()
     assert machine.place == (None, False)  # no step has begun
+    assert machine.late_to == 5 and not machine.is_set_up
+    assert not machine.counts(attempt_of("1.5#1"))
     for text in FORMED:
         look_up(machine, text)
     assert machine.in_step and machine.may_issue and machine.tag == Tag(attempt_of("1.5#1"), 5)
+    assert machine.is_set_up and machine.heals_to is None
+    assert machine.counts(attempt_of("1.5#1")) and not machine.counts(attempt_of("1.6#1"))
     look_up(machine, "issue")
     assert not machine.is_decidable and machine.reduced is None
     look_up(machine, "done 1.5#1 0")
@@ -234,6 +238,23 @@ def test_the_facts_of_a_step() -> None:
     assert machine.state == state_of("6/A+1.5#1") and machine.position == 6
     assert machine.place == (6, False)
     assert machine.tag is None and machine.reduced is None
+
+
+def test_who_heals_tells_to_which_step() -> None:
+    machine = situation("healing")
+    assert (machine.heals_to, machine.late_to) == (7, 5)
+    for text in ("loaded 1.5#1@7 7/B", "applied from 1"):
+        look_up(machine, text)
+    assert (machine.heals_to, machine.late_to) == (None, 7)
+
+
+def test_what_a_report_has_told_a_tick_does_not_repeat() -> None:
+    machine = situation("waiting for a first quorum")
+    look_up(machine, "tick", 2.0)
+    for text in FORMED[1:]:
+        look_up(machine, text, 3.0)
+    assert machine.report_activity() == (Activity.STEP, 0.0)
+    assert look_up(machine, "tick", 4.0) == []
 
 
 @pytest.mark.parametrize("locally", [False, True], ids=["evaluates", "trains locally"])

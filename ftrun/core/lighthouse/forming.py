@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from ftrun.core import messages as m
-from ftrun.core.ids import Attempt, replica_order
+from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.choice import Choice, can_repair
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import Phase
@@ -31,7 +31,6 @@ class Forming:
         self._silence_check = SilenceCheck()
         self._tries = 0
         self._tried_step = -1
-        self._excused: Attempt | None = None
         self._errors: Counter[str] = Counter()
 
     # ------------------------------------------------------------ EMPTY
@@ -295,10 +294,7 @@ class Forming:
 
         A replica is in an announced pause, or has decided by itself to give the attempt up.
         """
-        quorum = self._state.quorum
-        if quorum is not None and quorum.attempt != self._excused:
-            self._excused = quorum.attempt
-            self._tries = max(0, self._tries - 1)
+        self._tries = max(0, self._tries - 1)
 
     def forgive(self) -> None:
         """No attempt since the last commit counts."""

@@ -112,10 +112,6 @@ class Quorums:
             return own_step
         return self.in_force.first_step
 
-    def has_begun_next(self, own_step: int) -> bool:
-        """The step that the next boundary begins has begun before under the quorum in force."""
-        return not self.is_unentered and self._begun == self.next_step(own_step)
-
     @property
     def last_begun(self) -> int | None:
         """The step up to which no switch is promised; None without a quorum in force.

@@ -37,7 +37,7 @@ CONNECTION_LIFETIME_S = 60.0
 SWEEP_INTERVAL_S = 5.0
 HANDSHAKE_TIMEOUT_S = 10.0
 READ_OUT_S = 2.0
-"""How long a client that was refused may go on sending; it ends by itself once it has the answer."""
+"""How long a client that was refused may go on sending. With the answer it ends by itself."""
 CONNECTIONS_MAX = 256
 BODY_BYTES_MAX = 64 * 1024
 

@@ -59,7 +59,7 @@ def test_our_own_commands_and_agents_are_told_too(tmp_path: Path) -> None:
             fetch_status(lighthouse.grpc, lighthouse.token, timeout_s=TIMEOUT_S)
         event = asyncio.run(first_event(lighthouse.http, lighthouse.token))
         assert isinstance(event, Disconnected)
-        assert event.refused is Refusal.PORT
+        assert event.refused is Refusal.PORT, event
         assert event.words in not_for_agents(lighthouse.http, event.words)
 
 

@@ -288,7 +288,7 @@ class Manager:
         )
         if self._group_error is not None:
             self._flow.group_errored = self._group_error
-        self._exchanges = Exchanges(context, self._engine)
+        self._exchanges = Exchanges(context, self._engine, self._leaving.if_pressed)
         self._between = BetweenSteps(self._machine, self._exchanges, self._timeout_s)
         self._engine.start()
         atexit.register(self.shutdown)
@@ -789,10 +789,11 @@ class Manager:
         Raises:
             TimeoutError: not all wanted replicas are there within ``timeout`` (default: the
                 launcher's ``--join-timeout``).
+            Drained: this replica was asked to leave.
         """
         seats.refuse_in_threads(self._seat, "Manager.peers()")
         timeout_s = timeout.total_seconds() if timeout else self._context.quorum_timeout_s
-        return self._exchanges.peers(timeout_s)
+        return self._exchanges.peers(timeout_s, counts_isolation=timeout is not None)
 
     def linger(self, timeout: timedelta = DEFAULT_TIMEOUT) -> bool:
         """At the script's end, wait for replicas that have to heal once more, and serve them.

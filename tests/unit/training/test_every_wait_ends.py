@@ -70,6 +70,7 @@ class Here:
         self.job = running
         self.manager = running.managers[caller]
         self.peer = running.managers["1" if caller == "0" else "0"]
+        self.kept: Any = None
         self.model = nn.Linear(2, 1)
         self.sgd = torch.optim.SGD(self.model.parameters(), lr=0.1)
 
@@ -160,6 +161,7 @@ class Row:
 
     ``repeats``: a reduction that times out is repaired, and goes out again until the launcher has
     found the peer that all wait for (docs/HANGS.md): here the second time-out is the last one.
+    ``again``: it is called once more, and ends alike, because the peer cannot join such a step.
     """
 
     of: str
@@ -171,6 +173,7 @@ class Row:
     errored: bool = True
     is_last: bool = False
     repeats: bool = False
+    again: bool = False
     manager: dict[str, Any] = field(default_factory=lambda: HASTY)
 
     @property
@@ -196,6 +199,11 @@ def _bucket(here: Here) -> Any:
     return here.manager.should_commit()
 
 
+def _heal_late(here: Here) -> None:
+    here.manager.start_quorum()
+    here.manager.heal_after_backward()
+
+
 def _batch(here: Here) -> Any:
     with here.manager.batch():
         works = [here.manager.allreduce(torch.ones(2)) for _ in range(2)]
@@ -214,7 +222,6 @@ def _decide(here: Here, **arguments: Any) -> bool:
 def _backward(kind: Any) -> Callable[[Here], Any]:
     def call(here: Here) -> Any:
         kind(here.manager, here.model)(torch.ones(1, 2)).sum().backward()
-        return here.manager.should_commit()
 
     return call
 
@@ -236,7 +243,7 @@ def _scaler_step(here: Here) -> bool:
 
 def _follow(here: Here) -> None:
     """It is out of data at once, and follows a peer that never comes."""
-    here.optimizer()
+    here.kept = here.optimizer()
     network = DistributedDataParallel(here.manager, here.model)
     with Join([network]):
         pass
@@ -258,7 +265,8 @@ def _outer_step(here: Here) -> None:
 
 
 def _sampler(here: Here) -> ElasticSampler:
-    return ElasticSampler(here.manager, 8, 2)
+    here.kept = here.kept or ElasticSampler(here.manager, 8, 2)
+    return here.kept  # type: ignore[no-any-return]
 
 
 def _load(here: Here) -> Any:
@@ -314,6 +322,7 @@ WAITS = (
         "Manager.start_quorum", _heal, lambda h: h.manager.start_quorum(timeout=SHORT),
         STATE, **OWN,
     ),
+    _times_out("Manager.heal_after_backward", _heal, _heal_late, STATE),
     # The Manager: operations.
     _repeats("Manager.allreduce", _step, lambda h: _work(h).wait(), gives=True),
     _repeats("Manager.batch", _step, _batch, gives=[True, True]),
@@ -360,18 +369,17 @@ WAITS = (
     _times_out("OptimizerWrapper.step", _step, _optimizer_step, "results did not come"),
     _times_out("GradScaler.step", _step, _scaler_step, "results did not come"),
     _repeats(
-        "DistributedDataParallel.forward", _step, _backward(DistributedDataParallel), gives=False
+        "DistributedDataParallel.forward", _step, _backward(DistributedDataParallel)
     ),
     _repeats(
         "PureDistributedDataParallel.forward", _step, _backward(PureDistributedDataParallel),
-        gives=False,
     ),
     _times_out("Join.__exit__", _first, _follow, QUORUM),
     _repeats("Join.__exit__", _between, _follow, raises=TimeoutError, words=QUORUM),
     # Samples, local training.
-    _times_out("ElasticSampler.__iter__", _first, lambda h: next(iter(_sampler(h))), QUORUM),
-    _times_out("ElasticSampler.draw", _first, lambda h: _sampler(h).draw(), QUORUM),
-    _times_out("ElasticLoader.__iter__", _first, _load, QUORUM),
+    _times_out("ElasticSampler.__iter__", _first, lambda h: next(iter(_sampler(h))), QUORUM, again=True),
+    _times_out("ElasticSampler.draw", _first, lambda h: _sampler(h).draw(), QUORUM, again=True),
+    _times_out("ElasticLoader.__iter__", _first, _load, QUORUM, again=True),
     _times_out("LocalSGD.sync", _first, _sync, QUORUM),
     _times_out("LocalSGD.__enter__", _first, _local_step, QUORUM),
     _repeats("LocalSGD.sync", _between, _sync),
@@ -440,6 +448,10 @@ def test_it_ends_by_its_timeout(row: Row, tmp_path: Path) -> None:
         if row.repeats:  # of two replicas that are wanted one is lost: the next call says so
             with pytest.raises(TimeoutError, match=QUORUM):
                 here.manager.start_quorum(timeout=SHORT)
+            return
+        if row.again:
+            [found] = here.job.run(call, [here.manager.here.replica_id])
+            assert isinstance(found, TimeoutError), found
             return
         here.peer.allow_state_dict_read()
         come_together(here.job)
@@ -554,7 +566,7 @@ def test_what_has_torchft_s_name_ends_too(name: str, monkeypatch: pytest.MonkeyP
 # ------------------------------------------------------------ none is forgotten
 
 FACTS_AND_SETTINGS = """
-    Manager: optimizers register_state_dict_fn read_state_on_training_thread train_locally
+    Manager: register_state_dict_fn read_state_on_training_thread train_locally
         watch_buffers watch_optimizer watch_sampler set_state_dict_fns allow_state_dict_read
         disallow_state_dict_read state_dict load_state_dict awaits_newcomers stop_requested
         wait_quorum joining announce make_joining here in_step pg exchanges heal_unlike
@@ -575,16 +587,15 @@ FACTS_AND_SETTINGS = """
     Join: __init__ __enter__
     LocalSGD: __init__ __exit__
     DiLoCo: __init__ __exit__
-    LighthouseServer: __init__
+    LighthouseServer: __init__ address shutdown
     LighthouseClient: __init__ heartbeat
-    ManagerServer: __init__
+    ManagerServer: __init__ address shutdown
     ManagerClient: __init__
     ParameterServer: __init__ address new_process_group forward
 """
 """What does not wait for a peer: it answers at once, or waits for this process or a server only."""
 BY_OTHERS = {
     "Manager.any_in_group": "test_a_vote_ends_when_a_mate_never_votes",
-    "Manager.heal_after_backward": "test_waits_in_isolation.py: a state that never comes",
 }
 SCRIPTS_USE = (
     Manager, ManagedWork, ManagedProcessGroup, OptimizerWrapper, GradScaler,
@@ -629,6 +640,8 @@ OTHER_NAMES_OF_TORCHFT = {
     "ProcessGroupXCCL": "refuses to be made",
     "Quorum": "a record",
     "QuorumMember": "a record",
+    "QuorumResult": "a record",
+    "Timestamp": "a record",
 }
 SPECIAL = {"__init__", "__enter__", "__exit__", "__iter__"}
 

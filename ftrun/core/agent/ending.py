@@ -17,7 +17,7 @@ from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.signals import Reaction
-from ftrun.core.agent.slot_state import Outcome, SlotPhase
+from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.forms import Form

@@ -117,17 +117,10 @@ def come_together(running: Job) -> None:
     """The peer comes: steps until both replicas hold the same step, which is a new one."""
     both = running.managers
     target = max(manager.state_dict()["step"] for manager in both.values()) + 1
-    together = threading.Barrier(len(both))
-    deadline = clock.now() + DEADLINE_S
+    meeting = _Meeting(both, lambda: all(m.state_dict()["step"] >= target for m in both.values()))
 
     def steps(slot: str, manager: Manager) -> None:
-        while True:
-            together.wait(DEADLINE_S)
-            over = all(x.state_dict()["step"] >= target for x in both.values())
-            together.wait(DEADLINE_S)
-            if over:
-                return
-            assert clock.now() < deadline, f"replica {slot} cannot go on: {manager.errored()}"
+        while not meeting.is_over(slot):
             manager.start_quorum(timeout=LONG)
             manager.allreduce(torch.ones(2)).wait()
             manager.should_commit(timeout=LONG)
@@ -137,6 +130,35 @@ def come_together(running: Job) -> None:
             patient.enter_context(_patience(manager))
         running.run(steps)
     assert len({manager.state_dict()["step"] for manager in both.values()}) == 1
+
+
+class _Meeting:
+    """Two replicas meet after each step; if one has to heal from the other, neither waits."""
+
+    def __init__(self, managers: dict[str, Manager], over: Callable[[], bool]) -> None:
+        self._managers = managers
+        self._over = over
+        self._here: set[str] = set()
+        self._changed = threading.Condition()
+        self._together = threading.Barrier(2)
+
+    def is_over(self, slot: str) -> bool:
+        own, other = self._managers[slot], self._managers["1" if slot == "0" else "0"]
+        deadline = clock.now() + DEADLINE_S
+        with self._changed:
+            self._here.add(slot)
+            self._changed.notify_all()
+            while len(self._here) < 2:
+                if own.is_healing() or other.is_healing():
+                    self._here.discard(slot)
+                    return False
+                assert clock.now() < deadline, f"the other cannot go on: {other.errored()}"
+                self._changed.wait(0.05)  # or it begins to heal
+        self._together.wait(DEADLINE_S)
+        is_over = self._over()
+        self._here.discard(slot)
+        self._together.wait(DEADLINE_S)
+        return is_over
 
 
 @contextmanager
@@ -235,7 +257,8 @@ def _optimizer_step(here: Here) -> bool:
 
 def _scaler_step(here: Here) -> bool:
     optimizer, scaler = here.optimizer(), GradScaler(here.manager, "cpu")
-    scaler.scale(here.model(torch.ones(1, 2)).sum()).backward()  # type: ignore[no-untyped-call]
+    GradScaler(here.peer, "cpu")  # states of the same keys
+    scaler.scale(here.model(torch.ones(1, 2)).sum()).backward()
     _work(here)
     scaler.step(optimizer)
     return optimizer.committed
@@ -266,7 +289,7 @@ def _outer_step(here: Here) -> None:
 
 def _sampler(here: Here) -> ElasticSampler:
     here.kept = here.kept or ElasticSampler(here.manager, 8, 2)
-    return here.kept  # type: ignore[no-any-return]
+    return here.kept
 
 
 def _load(here: Here) -> Any:
@@ -322,7 +345,7 @@ WAITS = (
         "Manager.start_quorum", _heal, lambda h: h.manager.start_quorum(timeout=SHORT),
         STATE, **OWN,
     ),
-    _times_out("Manager.heal_after_backward", _heal, _heal_late, STATE),
+    Row("Manager.heal_after_backward", _heal, _heal_late),
     # The Manager: operations.
     _repeats("Manager.allreduce", _step, lambda h: _work(h).wait(), gives=True),
     _repeats("Manager.batch", _step, _batch, gives=[True, True]),
@@ -377,7 +400,9 @@ WAITS = (
     _times_out("Join.__exit__", _first, _follow, QUORUM),
     _repeats("Join.__exit__", _between, _follow, raises=TimeoutError, words=QUORUM),
     # Samples, local training.
-    _times_out("ElasticSampler.__iter__", _first, lambda h: next(iter(_sampler(h))), QUORUM, again=True),
+    _times_out(
+        "ElasticSampler.__iter__", _first, lambda h: next(iter(_sampler(h))), QUORUM, again=True
+    ),
     _times_out("ElasticSampler.draw", _first, lambda h: _sampler(h).draw(), QUORUM, again=True),
     _times_out("ElasticLoader.__iter__", _first, _load, QUORUM, again=True),
     _times_out("LocalSGD.sync", _first, _sync, QUORUM),

@@ -56,6 +56,7 @@ SHORT = timedelta(seconds=0.3)
 LONG = timedelta(seconds=DEADLINE_S)
 HASTY = {"timeout": SHORT, "quorum_timeout": SHORT}
 """A Manager whose own timeouts are under test."""
+GOES_ON_S = 0.5
 PATIENT = {"timeout": LONG, "quorum_timeout": LONG}
 """One whose timeouts are too long to end a call: that call's own timeout does."""
 
@@ -117,7 +118,7 @@ def come_together(running: Job) -> None:
     """The peer comes: steps until both replicas hold the same step, which is a new one."""
     both = running.managers
     target = max(manager.state_dict()["step"] for manager in both.values()) + 1
-    meeting = _Meeting(both, lambda: all(m.state_dict()["step"] >= target for m in both.values()))
+    meeting = _Meeting(lambda: all(m.state_dict()["step"] >= target for m in both.values()))
 
     def steps(slot: str, manager: Manager) -> None:
         while not meeting.is_over(slot):
@@ -133,27 +134,23 @@ def come_together(running: Job) -> None:
 
 
 class _Meeting:
-    """Two replicas meet after each step; if one has to heal from the other, neither waits."""
+    """Two replicas meet after each step; one that meets nobody makes another step."""
 
-    def __init__(self, managers: dict[str, Manager], over: Callable[[], bool]) -> None:
-        self._managers = managers
+    def __init__(self, over: Callable[[], bool]) -> None:
+        self._deadline = clock.now() + DEADLINE_S
         self._over = over
         self._here: set[str] = set()
         self._changed = threading.Condition()
         self._together = threading.Barrier(2)
 
     def is_over(self, slot: str) -> bool:
-        own, other = self._managers[slot], self._managers["1" if slot == "0" else "0"]
-        deadline = clock.now() + DEADLINE_S
+        assert clock.now() < self._deadline, f"replica {slot} and its peer do not come together"
         with self._changed:
             self._here.add(slot)
             self._changed.notify_all()
-            while len(self._here) < 2:
-                if own.is_healing() or other.is_healing():
-                    self._here.discard(slot)
-                    return False
-                assert clock.now() < deadline, f"the other cannot go on: {other.errored()}"
-                self._changed.wait(0.05)  # or it begins to heal
+            if not self._changed.wait_for(lambda: len(self._here) == 2, GOES_ON_S):
+                self._here.discard(slot)
+                return False  # the other may wait for this one in a step
         self._together.wait(DEADLINE_S)
         is_over = self._over()
         self._here.discard(slot)
@@ -183,7 +180,8 @@ class Row:
 
     ``repeats``: a reduction that times out is repaired, and goes out again until the launcher has
     found the peer that all wait for (docs/HANGS.md): here the second time-out is the last one.
-    ``ends_test``: the peer has no part of this kind, so it does not come. ``again``: it is called once more, and ends alike, because the peer cannot join such a step.
+    ``ends_test``: the peer has no part of this kind, so it does not come. ``again``: the call is
+    made once more, and ends alike.
     """
 
     of: str

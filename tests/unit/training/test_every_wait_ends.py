@@ -56,9 +56,11 @@ SHORT = timedelta(seconds=0.3)
 LONG = timedelta(seconds=DEADLINE_S)
 HASTY = {"timeout": SHORT, "quorum_timeout": SHORT}
 """A Manager whose own timeouts are under test."""
-GOES_ON_S = 0.5
 PATIENT = {"timeout": LONG, "quorum_timeout": LONG}
 """One whose timeouts are too long to end a call: that call's own timeout does."""
+
+
+GOES_ON_S = 0.5
 
 
 # ------------------------------------------------------------ a replica, and a peer that stops
@@ -242,7 +244,8 @@ def _decide(here: Here, **arguments: Any) -> bool:
 
 def _backward(kind: Any) -> Callable[[Here], Any]:
     def call(here: Here) -> Any:
-        kind(here.manager, here.model)(torch.ones(1, 2)).sum().backward()
+        here.kept = kind(here.manager, here.model)  # it reduces as long as it lives
+        here.kept(torch.ones(1, 2)).sum().backward()
 
     return call
 

@@ -63,6 +63,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     ),
     "process/test_sharded.py": ("test_groups_of_two_go_on_and_heal[False]",),
     "process/test_signals.py": ("test_a_notice_by_a_file_or_a_signal_drains",),
+    "process/test_signals_in_waits.py": ("test_it_leaves_within_the_grace[the list of replicas]",),
     "process/test_signals_to_all.py": ("test_a_script_saves_when_all_get_sigterm[options1]",),
     "process/test_snapshots.py": ("test_all_workers_die_and_their_agent_does_not[explicit]",),
     "process/test_stacks.py": ("test_a_worker_that_holds_the_lock_answers",),

@@ -16,7 +16,8 @@ script without a Manager gets a plain ``KeyboardInterrupt``.
 
 "Where it stands" must be a safe place: not inside an optimizer, where half a step would be saved,
 not while a checkpoint is written, and not in ftrun itself. In any other place the request is
-repeated every ``RETRY_S``, because a script usually leaves such a place within milliseconds.
+repeated every ``RETRY_S``, because a script usually leaves such a place within milliseconds. A wait
+for peers in ftrun may last longer: it ends by ``Drained`` itself (training/leaving.py).
 
 Not here: when the agent asks, and when it kills (core/agent/stopping.py).
 """
@@ -103,6 +104,7 @@ def _asked(ours: int, frame: FrameType | None) -> None:
         _Requests.first_is_over = True
         return  # the Manager raises ``Drained`` at the script's next boundary
     if not _is_safe(frame):
+        context.press()
         again = threading.Timer(RETRY_S, os.kill, (os.getpid(), ours))
         again.daemon = True
         again.start()

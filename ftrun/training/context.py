@@ -83,7 +83,7 @@ class _Process:
     ``managed``: the worker whose Manager is open. ``managers``: how many the worker ``owner`` has
     had, with that one. ``place``: of the last Manager, which may be closed.
     ``leave``: see ``trains``. ``before_claim``: see there.
-    ``stop_signal``: what it was asked to stop with; 0: it was not.
+    ``stop_signal``: what it was asked to stop with; 0: it was not. ``is_pressed``: see ``press``.
     """
 
     context: WorkerContext | None = None
@@ -93,6 +93,7 @@ class _Process:
     managers: int = 0
     place: Callable[[], Place] | None = None
     stop_signal: int = 0
+    is_pressed: bool = False
     leave: Callable[[], None] | None = None
     before_claim: Callable[[], None] | None = None
 
@@ -196,6 +197,19 @@ def stop_requested() -> bool:
     ``ftrun`` it is always False.
     """
     return _Process.stop_signal != 0
+
+
+def press() -> None:
+    """Note that the script is to leave where it stands, and stands in a place of ftrun's.
+
+    A wait for peers there ends by ``Drained``, because it may last longer than the grace.
+    """
+    _Process.is_pressed = True
+
+
+def is_pressed() -> bool:
+    """Whether the script is to leave as soon as it can: a wait for peers ends now."""
+    return _Process.is_pressed
 
 
 def was_interrupted() -> bool:

@@ -161,8 +161,25 @@ class Engine:
         self.in_flight.complete_results()
         self._healing.forward_over()
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Block the main thread until ``condition``; time spent in isolation does not count.
+    def wait_until(
+        self,
+        condition: Callable[[], bool],
+        timeout_s: float,
+        what: str,
+        *,
+        counts_isolation: bool = False,
+        gives_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Block the main thread until ``condition``.
+
+        Args:
+            condition: what is waited for.
+            timeout_s: the deadline.
+            what: the name of it, for the error.
+            counts_isolation: time in isolation counts for the deadline, because the script has
+                stated this one in its call. Without it the agent ends the wait: it asks the script
+                to stop once no lighthouse has answered for ``--lighthouse-timeout``.
+            gives_up: called again and again; it raises to end the wait.
 
         Raises:
             TimeoutError: ``condition`` did not come true within ``timeout_s``.
@@ -175,7 +192,8 @@ class Engine:
             while not condition():
                 if self._has_closed:
                     raise PeerError(CLOSED)
-                if self.machine.isolated:
+                gives_up()
+                if self.machine.isolated and not counts_isolation:
                     deadline = clock.now() + timeout_s
                 left_s = deadline - clock.now()
                 if left_s <= 0:

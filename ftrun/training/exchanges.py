@@ -73,10 +73,14 @@ class Exchanges:
     Args:
         context: of this worker.
         engine: of this worker; its lock guards what is kept.
+        leave: called while the main thread waits: it raises if the script is to leave there.
     """
 
-    def __init__(self, context: WorkerContext, engine: Engine) -> None:
+    def __init__(
+        self, context: WorkerContext, engine: Engine, leave: Callable[[], None] = lambda: None
+    ) -> None:
         self._context = context
+        self._leave = leave
         self._engine = engine
         self._kept = Kept(context.replica_id)
         self._numbers = Numbers()
@@ -286,8 +290,10 @@ class Exchanges:
 
     # ------------------------------------------------------------ moves
 
-    def peers(self, timeout_s: float) -> Roster:
+    def peers(self, timeout_s: float, *, counts_isolation: bool = False) -> Roster:
         """The replicas that train, or all that are to take part if none does yet.
+
+        ``counts_isolation``: see ``Engine.wait_until``.
 
         Raises:
             TimeoutError: they are not all there within ``timeout_s``.
@@ -295,7 +301,13 @@ class Exchanges:
         engine = self._engine
         if engine.peers is None:
             engine.feed(e.PeersAsked())
-            engine.wait_until(lambda: engine.peers is not None, timeout_s, "the other replicas")
+            engine.wait_until(
+                lambda: engine.peers is not None,
+                timeout_s,
+                "the other replicas",
+                counts_isolation=counts_isolation,
+                gives_up=self._leave,
+            )
         assert engine.peers is not None
         return engine.peers
 
@@ -306,7 +318,7 @@ class Exchanges:
             TimeoutError: it has not answered within ``timeout_s``.
         """
         self._engine.peers = None
-        return frozenset(self.peers(timeout_s).finished)
+        return frozenset(self.peers(timeout_s, counts_isolation=True).finished)
 
     def ask(self, move: AskPeer) -> tuple[list[Contribution] | None, bool]:
         """Ask a peer for its stage: its answer, if it has one, and whether it was reached."""
@@ -330,6 +342,7 @@ class Exchanges:
         changed = self._engine.changed
         while True:
             self._engine.raise_fatal()
+            self._leave()
             with changed:
                 move = exchanging.next(self._known)
                 changed.notify_all()  # it may have given its value: peers wait for that
@@ -364,6 +377,7 @@ class Exchanges:
                     lambda: machine.in_force is not None or machine.is_alone,
                     limit_s,
                     f"{site}: a quorum",
+                    gives_up=self._leave,
                 )
             case GiveUpQuorum(attempt, replica_id):
                 engine.feed(e.PeerUnreached(attempt, replica_id))

@@ -57,6 +57,11 @@ class Leaving:
             raise Interrupted
         raise Drained
 
+    def if_pressed(self) -> None:
+        """In a wait for peers: leave if the script is to leave where it stands."""
+        if context.is_pressed():
+            self.at_once()
+
     def at_once(self) -> None:
         """Leave from a signal's handler, wherever the main thread stands; raise unless it has left.
 
@@ -64,6 +69,8 @@ class Leaving:
         """
         if self._machine.phase is StepPhase.LEFT or self.closed:
             return
+        if not self._machine.has_reported:
+            self.raise_drained()  # it is in nobody's quorum
         gone = e.WentAway(LeaveReason.DRAINED)
         threading.Thread(target=self._feed, args=(gone,), name="ftrun-leave").start()
         self.raise_drained()

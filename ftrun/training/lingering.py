@@ -155,7 +155,10 @@ class _Lingering:
         left_s = max(0.0, min(until, self._deadline) - clock.now())
         with contextlib.suppress(TimeoutError):
             self._engine.wait_until(
-                lambda: (machine.fate, machine.in_force) != before, left_s, "the other replicas"
+                lambda: (machine.fate, machine.in_force) != before,
+                left_s,
+                "the other replicas",
+                counts_isolation=True,
             )
 
 

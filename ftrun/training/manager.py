@@ -139,6 +139,11 @@ class Manager:
         port, hostname, heartbeat_interval, quorum_retries, and in a worker of ftrun's also
             store_addr, store_port, lighthouse_addr: no effect, and a warning tells so.
 
+    A ``timeout`` that a call states holds in every phase. These here do not count the time in which
+    no lighthouse answers: the agent asks the script to stop after ``--lighthouse-timeout``. A
+    reduction that times out goes out again, until the launcher has found the peer that all wait for
+    (docs/HANGS.md).
+
     Raises:
         UserError: not started by ftrun and no lighthouse for threads, or an argument contradicts
             the launcher.
@@ -288,7 +293,7 @@ class Manager:
         )
         if self._group_error is not None:
             self._flow.group_errored = self._group_error
-        self._exchanges = Exchanges(context, self._engine)
+        self._exchanges = Exchanges(context, self._engine, self._leaving.if_pressed)
         self._between = BetweenSteps(self._machine, self._exchanges, self._timeout_s)
         self._engine.start()
         atexit.register(self.shutdown)
@@ -439,8 +444,9 @@ class Manager:
         ``allow_heal=False`` or ``shrink_only=True``: nobody joins at this step.
 
         Raises:
-            TimeoutError: no quorum within ``timeout`` (default ``quorum_timeout``, and at the first
-                step no less than the launcher's ``--join-timeout``).
+            TimeoutError: no quorum, or no state to heal from before the forward pass, within
+                ``timeout`` (default ``quorum_timeout``, and at the first step no less than the
+                launcher's ``--join-timeout``).
             UserError: this Manager has left the job; or, at the first step, the registered state
                 cannot be carried.
             Drained: this replica was asked to leave and has left.
@@ -789,16 +795,18 @@ class Manager:
         Raises:
             TimeoutError: not all wanted replicas are there within ``timeout`` (default: the
                 launcher's ``--join-timeout``).
+            Drained: this replica was asked to leave.
         """
         seats.refuse_in_threads(self._seat, "Manager.peers()")
         timeout_s = timeout.total_seconds() if timeout else self._context.quorum_timeout_s
-        return self._exchanges.peers(timeout_s)
+        return self._exchanges.peers(timeout_s, counts_isolation=timeout is not None)
 
     def linger(self, timeout: timedelta = DEFAULT_TIMEOUT) -> bool:
         """At the script's end, wait for replicas that have to heal once more, and serve them.
 
         Returns:
-            False if a replica was still missing after ``timeout``, or this one was asked to stop.
+            False if a replica was still missing after ``timeout``, which counts also while no
+            lighthouse answers, or this one was asked to stop.
         """
         seats.refuse_in_threads(self._seat, "Manager.linger()")
         replicas = self._context.replicas

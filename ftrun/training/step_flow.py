@@ -16,9 +16,11 @@ Not here: what users call, and its arguments (manager.py); any decision (core/wo
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ftrun import clock
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import Fate, StepMachine, StepPhase
 from ftrun.errors import PeerError, UserError
@@ -49,6 +51,21 @@ class StepLimits:
     quorum_timeout_s: float
     first_timeout_s: float
     max_retries: int | None
+
+
+class _Until:
+    """The deadline of one call of the script, over all that it waits for in it.
+
+    ``is_stated``: the call has stated it, so it holds in every phase; else each wait has its own.
+    """
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self.is_stated = timeout_s is not None
+        self._end = math.inf if timeout_s is None else clock.now() + timeout_s
+
+    def left_s(self, otherwise_s: float) -> float:
+        """Seconds that are left; ``otherwise_s`` if the call has stated no time."""
+        return max(0.0, self._end - clock.now()) if self.is_stated else otherwise_s
 
 
 class StepFlow:
@@ -108,7 +125,10 @@ class StepFlow:
         """
         engine, machine = self._engine, self._machine
         self._error = None
+        until = _Until(timeout_s)
         if engine.is_fresh or self._awaits_backward:
+            if machine.heals_first:  # an earlier call has not waited to its end
+                self._heal(lambda: not machine.may_issue, until)
             if for_draw:
                 self._drawn = machine.begun
                 self.heal_after_backward()
@@ -123,7 +143,7 @@ class StepFlow:
         self._healing.forward_over()
         engine.register()
         while True:
-            self._await_step(freeze_membership, timeout_s)
+            self._await_step(freeze_membership, until.left_s(timeout_s), until)
             if machine.phase is StepPhase.LEFT:
                 engine.note_progress(at_once=True)
                 return False
@@ -133,7 +153,7 @@ class StepFlow:
                 break
         self._healing.quorum_stands()
         if machine.heals_first:
-            self._heal(lambda: not machine.may_issue)
+            self._heal(lambda: not machine.may_issue, until)
         elif self._snapshots is not None and not (freeze_membership or machine.healing):
             self._snapshots.at_boundary()  # where nobody may join, nobody could go on either
         if for_draw:
@@ -141,14 +161,17 @@ class StepFlow:
             self.heal_after_backward()  # whose the samples are, and whether any are left, heals
         return True
 
-    def _await_step(self, freeze_membership: bool, timeout_s: float) -> None:
+    def _await_step(self, freeze_membership: bool, timeout_s: float, until: _Until) -> None:
         """Come to the boundary, and wait until a step has begun there or this replica has left."""
         engine, machine = self._engine, self._machine
         engine.feed(e.BoundaryReached(freeze_membership))
         engine.raise_fatal()
         if not machine.in_step:
             engine.wait_until(
-                lambda: machine.in_step or machine.phase is StepPhase.LEFT, timeout_s, "a quorum"
+                lambda: machine.in_step or machine.phase is StepPhase.LEFT,
+                timeout_s,
+                "a quorum",
+                counts_isolation=until.is_stated,
             )
 
     @property
@@ -202,25 +225,29 @@ class StepFlow:
             raise UserError(
                 "should_commit() outside a step: call start_quorum() (zero_grad()) first"
             )
-        timeout_s = timeout_s or self._longest_s
+        until = _Until(timeout_s)
+        timeout_s = self._longest_s if timeout_s is None else timeout_s
         engine.feed(e.OperationsEnded())
         self._healing.forward_over()  # newcomers that heal first may be what the results need
         if not machine.is_decidable:
             engine.wait_until(
-                lambda: machine.is_decidable or not machine.in_step, timeout_s, "results"
+                lambda: machine.is_decidable or not machine.in_step,
+                until.left_s(timeout_s),
+                "results",
+                counts_isolation=until.is_stated,
             )
         engine.finish_results()
         group_error = self.group_errored()
         if group_error is not None:
             self.report_error(group_error)
         if machine.healing:
-            self._heal(lambda: not machine.may_issue)
+            self._heal(lambda: not machine.may_issue, until)
         enough = engine.in_flight.divisor >= self._limits.min_replica_size
         error = self.errored()
         flag = enough and error is None and not machine.healing and not forgoes
         votes = Votes(flag, False)
         if self._vote is not None:
-            votes = self._ask_group(self._vote, flag, timeout_s)
+            votes = self._ask_group(self._vote, flag, until.left_s(timeout_s), until)
         before = machine.state.step
         may_follow = machine.will_be_enough  # newcomers count in the next try: that is no failure
         reason = str(error) if error is not None else forgoes or "voted against"
@@ -250,12 +277,17 @@ class StepFlow:
         """The last error that was reported of the step under way, or its first own one."""
         return self._error or self._engine.in_flight.error
 
-    def _ask_group(self, vote: GroupVote, flag: bool, timeout_s: float) -> Votes:
+    def _ask_group(self, vote: GroupVote, flag: bool, timeout_s: float, until: _Until) -> Votes:
         machine = self._machine
         self._engine.feed(e.VoteStarted())
         copies = self._snapshots is not None and self._snapshots.ballot()
         votes = vote.decide(machine.tag, flag and machine.votes, copies)
-        self._engine.wait_until(lambda: machine.verdict_known, timeout_s, "the verdict on a vote")
+        self._engine.wait_until(
+            lambda: machine.verdict_known,
+            timeout_s,
+            "the verdict on a vote",
+            counts_isolation=until.is_stated,
+        )
         return votes
 
     def _note_outcome(self, committed: bool, reason: str) -> bool:
@@ -276,19 +308,24 @@ class StepFlow:
             )
         return False
 
-    def _heal(self, is_over: Callable[[], bool]) -> None:
+    def _heal(self, is_over: Callable[[], bool], until: _Until | None = None) -> None:
         """Wait for the state to heal from, until ``is_over``, and apply it.
+
+        ``until``: the deadline that the script has stated, if any.
 
         Raises:
             PeerError: peers count on this step's results, and the state cannot be held here.
+            TimeoutError: the state did not come in time.
         """
+        until = until or _Until(None)
         machine = self._machine
         self._commits = 0
         self._engine.note_progress()
         self._engine.wait_until(
             lambda: machine.loaded is not None or is_over(),
-            self._longest_s,
+            until.left_s(self._longest_s),
             "the state to heal from",
+            counts_isolation=until.is_stated,
         )
         with self._healing.applying:
             fetched = self._healing.fetched

@@ -63,6 +63,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     ),
     "process/test_sharded.py": ("test_groups_of_two_go_on_and_heal[False]",),
     "process/test_signals.py": ("test_a_notice_by_a_file_or_a_signal_drains",),
+    "process/test_signals_in_waits.py": ("test_it_leaves_within_the_grace[the list of replicas]",),
     "process/test_signals_to_all.py": ("test_a_script_saves_when_all_get_sigterm[options1]",),
     "process/test_snapshots.py": ("test_all_workers_die_and_their_agent_does_not[explicit]",),
     "process/test_stacks.py": ("test_a_worker_that_holds_the_lock_answers",),
@@ -112,6 +113,10 @@ LONG: dict[str, tuple[str, ...]] = {
     ),
     "unit/torchft/test_parameter_server.py": (
         "test_the_example_teaches_the_weights_by_two_clients",
+    ),
+    "unit/training/test_every_wait_ends.py": (
+        "test_it_ends_by_its_timeout",
+        "test_what_has_torchft_s_name_ends_too",
     ),
     "unit/training/test_snapshots.py": (
         "test_a_writer_that_is_killed_is_counted_and_replaced",

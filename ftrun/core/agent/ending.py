@@ -17,7 +17,7 @@ from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.signals import Reaction
-from ftrun.core.agent.slot_state import Outcome, SlotPhase
+from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.forms import Form
@@ -123,9 +123,25 @@ class Ending:
         for slot in self._slots:
             if slot.phase is SlotPhase.RUNNING:
                 self._stopping.ask(slot, number)
-                if not self._lease.is_connected or self._settings.alone:
-                    self._stopping.leave_now(slot, in_quorum=not self._lease.is_connected)
+                self._leave_without_agreement(slot)
         self._out.send(AgentLeaving(reason, self._slots.running()))
+
+    def manager_came(self, slot: SlotState) -> None:
+        """A script that was asked to stop just before its first step begins it now.
+
+        It waits for a quorum that no lighthouse forms any more.
+        """
+        if not self.has_begun or slot.phase is not SlotPhase.STOPPING:
+            return
+        if self.outcome is Outcome.DRAINED:
+            self._leave_without_agreement(slot)
+        else:
+            self._stopping.leave_now(slot)
+
+    def _leave_without_agreement(self, slot: SlotState) -> None:
+        """Have it leave at once where no lighthouse will agree on a boundary with it."""
+        if not self._lease.is_connected or self._settings.alone:
+            self._stopping.leave_now(slot, in_quorum=not self._lease.is_connected)
 
     def stop_now(self, exit_code: int = exit_code_of(-SIGTERM), reason: str = "stopped") -> None:
         """Kill every group that still runs, and report that it was killed."""

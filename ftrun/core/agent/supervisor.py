@@ -561,7 +561,7 @@ class Supervisor:
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is None or key.group_rank in slot.dying:
             return
-        slot.has_manager = True
+        is_first, slot.has_manager = not slot.has_manager, True
         slot.hang_watch.received(key.group_rank, self._out.now)
         match message:
             case Progress():
@@ -585,6 +585,8 @@ class Supervisor:
                 self._on_request.left(slot)
             case _:
                 pass
+        if is_first:
+            self._ending.manager_came(slot)
 
     def _disconnected(self, key: WorkerKey) -> None:
         slot = self._slots.of_incarnation(key.incarnation)

@@ -56,7 +56,12 @@ class ScriptedAgent:
     """One node with ``replicas`` slots. All messages pass one thread."""
 
     def __init__(
-        self, directory: Path, replicas: int, min_replicas: int, heal_tls: bool = False
+        self,
+        directory: Path,
+        replicas: int,
+        min_replicas: int,
+        heal_tls: bool = False,
+        join_timeout_s: float = DEADLINE_S,
     ) -> None:
         self.received: list[tuple[WorkerKey, Any]] = []
         self.ended: m.EndJob | None = None
@@ -64,6 +69,7 @@ class ScriptedAgent:
         self._replicas = replicas
         self._min_replicas = min_replicas
         self._heal_tls = heal_tls
+        self._join_timeout_s = join_timeout_s
         self._store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
         self._inbox: queue.Queue[Any] = queue.Queue()
         self._links: dict[WorkerKey, FrameSocket] = {}
@@ -98,7 +104,12 @@ class ScriptedAgent:
             socket_path=self._path,
             token=TOKEN,
             heal_tls=self._heal_tls,
+            quorum_timeout_s=self._join_timeout_s,
         )
+
+    def tell(self, replica_id: str, message: Any) -> None:
+        """Send the worker of a slot what an agent itself sends: a lease, the order to leave."""
+        self._send(WorkerKey(replica_id, self.incarnations[replica_id], 0), message)
 
     def lose(self, replica_id: str) -> None:
         """Report that the worker of a slot has died."""
@@ -249,9 +260,9 @@ class Job:
         arguments.setdefault("load_state_dict", lambda state: tensor.copy_(state["weight"]))
         arguments.setdefault("state_dict", lambda: {"weight": tensor})
         limit = timedelta(seconds=DEADLINE_S)
-        arguments.setdefault("timeout", limit)
-        pg = arguments.pop("pg", None) or ProcessGroupGloo(limit)
-        manager = Manager(pg, quorum_timeout=limit, connect_timeout=limit, **arguments)
+        for name in ("timeout", "quorum_timeout", "connect_timeout"):
+            arguments.setdefault(name, limit)
+        manager = Manager(arguments.pop("pg", None) or ProcessGroupGloo(limit), **arguments)
         self.managers[replica_id] = manager
         self.weights[replica_id] = tensor
         return manager
@@ -302,11 +313,15 @@ class Job:
 
 @contextmanager
 def job(
-    directory: Path, replicas: int, min_replicas: int | None = None, heal_tls: bool = False
+    directory: Path,
+    replicas: int,
+    min_replicas: int | None = None,
+    heal_tls: bool = False,
+    join_timeout_s: float = DEADLINE_S,
 ) -> Iterator[Job]:
     """A job of ``replicas`` slots; closes its Managers and its agent at the end."""
     least = replicas if min_replicas is None else min_replicas
-    agent = ScriptedAgent(directory, replicas, least, heal_tls)
+    agent = ScriptedAgent(directory, replicas, least, heal_tls, join_timeout_s)
     running = Job(agent)
     try:
         yield running

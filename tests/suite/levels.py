@@ -94,6 +94,7 @@ KEPT: dict[str, tuple[str, ...]] = {
 """The tests of those rooms that are in the gate, by file."""
 
 LONG: dict[str, tuple[str, ...]] = {
+    "security/test_limits.py": ("test_a_request_body_is_not_read_beyond_its_limit",),
     "sim/test_sim.py": (
         "test_a_planted_bug_is_found",
         "test_one_fault_at_every_place_of_a_small_job",
@@ -106,17 +107,23 @@ LONG: dict[str, tuple[str, ...]] = {
         "test_two_forks_of_a_ready_spawner_have_unlike_certificates",
         "test_who_heals_without_tls_imports_nothing_for_it",
     ),
-    "unit/inject/test_alone.py": ("test_one_group_that_trains_is_past_its_start",),
-    "unit/snapshots/test_torn.py": (
-        "test_killed_at_each_file_operation[1-2]",
-        "test_killed_at_each_file_operation[3-1]",
+    "unit/inject/test_attached.py": (
+        "test_an_interpreter_of_its_own_is_attached_when_it_imports_torch",
     ),
+    "unit/lighthouse/test_refused_streams.py": ("test_nothing_is_left_of_a_stream_that_has_ended",),
+    "unit/lighthouse/test_unreadable_calls.py": ("test_a_path_that_is_no_text_disturbs_nobody",),
+    "unit/status/screen/test_screen.py": ("test_every_size_is_filled_and_none_is_too_small",),
+    "unit/inject/test_alone.py": ("test_one_group_that_trains_is_past_its_start",),
+    "unit/snapshots/test_torn.py": ("test_killed_at_each_file_operation",),
     "unit/torchft/test_parameter_server.py": (
         "test_the_example_teaches_the_weights_by_two_clients",
     ),
     "unit/training/test_every_wait_ends.py": (
         "test_it_ends_by_its_timeout",
         "test_what_has_torchft_s_name_ends_too",
+    ),
+    "unit/training/test_local_sgd.py": (
+        "test_a_death_within_an_outer_step_costs_the_survivors_nothing",
     ),
     "unit/training/test_snapshots.py": (
         "test_a_writer_that_is_killed_is_counted_and_replaced",

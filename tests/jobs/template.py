@@ -199,6 +199,8 @@ def _renew(request: Request, base: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
     if signal.SIGINT not in request.ignored:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]  # a script that had imported them would have imported ftrun itself
     sys.orig_argv = list(request.words)
     is_code = request.words[1] == "-c"
     sys.argv = ["-c" if is_code else "", *request.words[3:]]
@@ -228,7 +230,7 @@ def _open_standard(number: int, name: str) -> None:
 def _run(how: str, what: str) -> None:
     """As ``python -m MODULE`` or ``python -c CODE``."""
     program = types.ModuleType("__main__")
-    sys.modules["__main__"] = program
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = program
     if how == "-c":
         exec(what, program.__dict__)
         return

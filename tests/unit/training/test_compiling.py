@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from ftrun.training import compiling
 
@@ -26,7 +27,9 @@ class Backend:
 
 
 @pytest.fixture(autouse=True)
-def _afresh() -> None:
+def _afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch notes one DDP whose forward runs; replicas in threads of other tests leave one there."""
+    monkeypatch.setattr(DistributedDataParallel, "_active_ddp_module", None)
     torch._dynamo.reset()
 
 

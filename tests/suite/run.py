@@ -70,7 +70,7 @@ def run_tests(words: Sequence[str]) -> int:
         return USAGE_ERROR
     options, marks = level_options(is_all)
     began = time.monotonic()
-    run = pytest([*options, *side_by_side(), "-m", marks])
+    run = pytest([*options, *side_by_side(is_all), "-m", marks])
     code = run.code
     if is_all and code == TESTS_FAILED:
         code = run_again(run, options)
@@ -94,10 +94,10 @@ def level_options(is_all: bool) -> tuple[list[str], str]:
     return [], "not slow and not long"
 
 
-def side_by_side() -> list[str]:
-    """Whole files in several processes, one more than there are cores: real jobs wait a lot."""
+def side_by_side(is_all: bool) -> list[str]:
+    """Whole files in more processes than there are cores: real jobs, of ``all`` above all, wait."""
     cores = len(os.sched_getaffinity(0))
-    processes = os.environ.get("TEST_PROCESSES", str(min(cores + 1, 8)))
+    processes = os.environ.get("TEST_PROCESSES", str(min(cores + 1 + is_all, 8)))
     return ["-n", processes, "--dist", "loadfile", "--no-loadscope-reorder"]
 
 

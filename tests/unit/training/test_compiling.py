@@ -28,7 +28,7 @@ class Backend:
 
 @pytest.fixture(autouse=True)
 def _afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch notes one DDP whose forward runs; replicas in threads of other tests leave one there."""
+    """Torch notes the DDP whose forward runs; replicas in threads of a test leave one there."""
     monkeypatch.setattr(DistributedDataParallel, "_active_ddp_module", None)
     torch._dynamo.reset()
 

@@ -21,18 +21,12 @@ KEPT: dict[str, tuple[str, ...]] = {
     "e2e/test_job.py": ("test_a_killed_worker_is_replaced_and_heals",),
     "e2e/test_repair.py": ("test_a_death_in_the_middle_of_a_step_is_repaired",),
     "local/test_kills.py": ("test_global_weights_stay_equal",),
-    "process/test_account.py": (
-        "test_a_kill_shows_what_it_cost_and_the_account_survives_the_lighthouse",
-    ),
     "process/test_apart.py": ("test_groups_that_train_apart_are_said_to_while_they_do",),
     "process/test_data.py": ("test_an_unmodified_script_trains_each_sample_once",),
     "process/test_dying.py": ("test_the_others_go_on_before_it_is_gone[fork]",),
     "process/test_elastic.py": ("test_ftrun_elastic_is_loaded_only_when_it_is_used",),
     "process/test_events.py": ("test_a_job_s_events",),
     "process/test_exec.py": ("test_failures_stacks_and_stops_of_such_a_worker_are_a_worker_s",),
-    "process/test_facts.py": (
-        "test_a_straggler_stands_out_by_its_own_part_and_each_worker_by_its_process",
-    ),
     "process/test_fresh.py": ("test_workers_and_replacements_are_as_fresh_as_a_new_interpreter",),
     "process/test_giving_up.py": ("test_the_others_go_on_without_it_until_people_start_it_again",),
     "process/test_guards.py": ("test_nothing_is_left_when_guards_are_killed[victims0]",),
@@ -72,7 +66,6 @@ KEPT: dict[str, tuple[str, ...]] = {
     ),
     "process/test_status_line.py": ("test_a_job_of_three_with_a_death",),
     "process/test_status_screen.py": ("test_a_job_on_the_screen",),
-    "process/test_stdin.py": ("test_a_pipe_reaches_the_first_worker_and_no_other",),
     "process/test_the_end.py": ("test_a_drained_replica_is_not_waited_for",),
     "process/test_torchft_script.py": ("test_a_torchft_script_runs_unedited_and_heals",),
     "process/test_torchx.py": (
@@ -104,9 +97,11 @@ LONG: dict[str, tuple[str, ...]] = {
     ),
     "unit/agent/test_imports.py": (
         "test_late_imports_leave_variables_where_the_kernel_shows_them",
+        "test_what_only_ftrun_loads_of_python_is_known",
         "test_two_forks_of_a_ready_spawner_have_unlike_certificates",
         "test_who_heals_without_tls_imports_nothing_for_it",
     ),
+    "unit/core/lighthouse/test_succession.py": ("test_succeed_agrees_with_the_dumb_one",),
     "unit/inject/test_attached.py": (
         "test_an_interpreter_of_its_own_is_attached_when_it_imports_torch",
     ),
@@ -127,6 +122,7 @@ LONG: dict[str, tuple[str, ...]] = {
     ),
     "unit/training/test_snapshots.py": (
         "test_a_writer_that_is_killed_is_counted_and_replaced",
+        "test_the_first_contributor_writes_and_the_next_one_takes_over",
         "test_one_that_heals_from_peers_reads_nothing",
         "test_the_next_job_goes_on[1]",
     ),

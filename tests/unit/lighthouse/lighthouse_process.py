@@ -14,6 +14,7 @@ from typing import Any
 
 from ftrun.protocol.embedding import child_environment
 from ftrun.status.client import fetch_status
+from tests.jobs import free_port
 
 DEADLINE_S = 60.0
 
@@ -25,7 +26,7 @@ class LighthouseProcess:
         self.state_dir = state_dir
         self.token = token
         self.log = ""
-        self.grpc = self.http = "127.0.0.1:0"
+        self.grpc, self.http = (f"127.0.0.1:{free_port()}" for _ in range(2))
         self.process: subprocess.Popen[bytes] | None = None
         self._write_end = -1
 

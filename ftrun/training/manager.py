@@ -13,7 +13,7 @@ import logging
 import os
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Protocol
@@ -196,6 +196,7 @@ class Manager:
         self._batch: Batch | None = None
         self._copies = KeptInputs()
         self._joining: Joining | None = None
+        self._vote: GroupVote | None = None
         self._spares = spares
         self.optimizers: weakref.WeakSet[Stepping] = weakref.WeakSet()
         self._error: ExceptionWithTraceback | None = None
@@ -212,7 +213,7 @@ class Manager:
             min_replicas=min_replica_size,
             timeout_s=connect_timeout_s,
         )
-        with seats.given_back_on_error(self._seat):
+        with seats.given_back_on_error(self._seat), ExitStack() as undo:
             self._context = context = self._seat.context
             refuse_contradictions(context, rank, world_size)
             show_unused(
@@ -232,6 +233,7 @@ class Manager:
             self._healing = Healing(
                 context, self.state_dict, self._timeout_s, heal_in_place, transport
             )
+            undo.callback(self._healing.close)
             if load_state_dict is not None and state_dict is not None:
                 self.register_state_dict_fn(DEFAULT_KEY, load_state_dict, state_dict)
             lineage = fresh_lineage(context.key.incarnation) if init_sync else SHARED_LINEAGE
@@ -263,19 +265,18 @@ class Manager:
                 max_retries,
             )
             self._events = EventLoggers(context.job_id, name, context.group_rank)
-            self._connect(factory, connect_timeout_s, limits)
+            self._seat.claim()
+            undo.callback(self._seat.release)
+            if context.workers_per_replica > 1:
+                self._vote = GroupVote(context, connect_timeout_s)
+                undo.callback(self._vote.close)
+            self._engine = Engine(context, factory, self._machine, self._healing, self._progress)
+            undo.callback(self._engine.close, None)
+            self._connect(limits)
+            undo.pop_all()
 
-    def _connect(self, pg: ProcessGroup, timeout_s: float, limits: StepLimits) -> None:
+    def _connect(self, limits: StepLimits) -> None:
         context = self._context
-        several = context.workers_per_replica > 1
-        self._seat.claim()
-        try:
-            self._vote = GroupVote(context, timeout_s) if several else None
-            self._engine = Engine(context, pg, self._machine, self._healing, self._progress)
-        except BaseException:
-            self._healing.close()
-            self._seat.release()
-            raise
         self._seat.knows_place(self._engine.place)
         self._leaving = Leaving(
             self._machine, self._engine.feed, lambda: not self._healing.is_unread

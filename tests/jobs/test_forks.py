@@ -18,14 +18,12 @@ from ftrun import linux
 from tests.jobs import THIS_TREE, Command, Job
 from tests.jobs.forks import SHOWN_BYTES, popen
 
-NUMBER = 57
-"""Of a descriptor that is passed on."""
 
-
-def facts(start: Callable[..., subprocess.Popen[Any]], directory: Path) -> dict[str, Any]:
-    """What the program tells of its start in ``directory``."""
+def facts(
+    start: Callable[..., subprocess.Popen[Any]], directory: Path, passed: int
+) -> dict[str, Any]:
+    """What the program tells of its start in ``directory``, with one descriptor more."""
     environment = {**os.environ, **THIS_TREE, "OF_THE_TEST": "a=b c", "EMPTY": ""}
-    passed = os.dup2(0, NUMBER)
     former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
@@ -44,15 +42,16 @@ def facts(start: Callable[..., subprocess.Popen[Any]], directory: Path) -> dict[
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         signal.signal(signal.SIGHUP, former)
-        os.close(passed)
     assert (process.returncode, errors) == (3, b"")
     found: dict[str, Any] = json.loads(output)
     return found
 
 
 def test_a_fork_looks_like_a_started_program(tmp_path: Path) -> None:
-    forked, again = facts(popen, tmp_path), facts(popen, tmp_path)
-    started = facts(subprocess.Popen, tmp_path)
+    passed = os.dup(0)  # a number of its own: another test's may not be closed
+    forked, again = facts(popen, tmp_path, passed), facts(popen, tmp_path, passed)
+    started = facts(subprocess.Popen, tmp_path, passed)
+    os.close(passed)
     assert len({told.pop("drawn") for told in (forked, again, started)}) == 3
     assert forked == again == started
     assert forked["parent"] == os.getpid()

@@ -305,6 +305,16 @@ class Job:
 
         self.run(loop)
 
+    def reach(self, step: int, slots: str) -> None:
+        """Wait until all of ``slots`` hold ``step``: who dies before may take its last bytes along.
+
+        (Such a survivor heals: its peers have committed the step.)
+        """
+        managers = [self.managers[slot] for slot in slots]
+        self.agent.wait(
+            lambda: all(manager.current_step() >= step for manager in managers), f"step {step}"
+        )
+
     def die(self, slot: str) -> None:
         """End the process of a slot without a message; its agent sees the death."""
         self.managers.pop(slot)._close(None)
@@ -321,6 +331,7 @@ def job(
 ) -> Iterator[Job]:
     """A job of ``replicas`` slots; closes its Managers and its agent at the end."""
     least = replicas if min_replicas is None else min_replicas
+    former = context.current()
     agent = ScriptedAgent(directory, replicas, least, heal_tls, join_timeout_s)
     running = Job(agent)
     try:
@@ -329,3 +340,4 @@ def job(
         for manager in running.managers.values():
             manager._close(None)
         agent.close()
+        context._Process.context = former  # a later test's Manager would look for this agent

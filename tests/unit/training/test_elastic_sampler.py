@@ -273,6 +273,7 @@ def test_a_global_batch_stays_when_a_replica_dies(trio: Job, workers: int | None
     def train(slot: str, manager: Manager) -> None:
         def strike(step: int) -> None:
             if slot == "1" and step == 2:
+                trio.reach(step, "02")
                 raise InterruptedError
 
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from torch.distributed import ReduceOp
 from ftrun import clock
 from ftrun.core.activity import Activity
 from ftrun.core.messages import Built, Healed, LeaveReason, Leaving, Progress
-from ftrun.errors import Bug, UserError
+from ftrun.errors import Bug, FtrunError, UserError
 from ftrun.process_groups import ProcessGroupGloo
 from ftrun.training import context, engine
 from ftrun.training.context import WorkerContext
@@ -896,3 +897,18 @@ def test_a_link_that_waits_for_the_main_thread_does_not_stand_still(
     now[0] += 10.0
     running._on_message(None)
     assert Activity.STOPPED in [x.phase for x in sent if isinstance(x, Progress)]
+
+
+@pytest.mark.parametrize("why", ["a second one", "no agent"])
+def test_one_that_cannot_be_made_leaves_no_thread(tmp_path: Path, why: str) -> None:
+    with job(tmp_path, 2) as both:
+        both.add("0")
+        context.install(both.agent.context("0"))
+        if why == "no agent":
+            context.install(replace(both.agent.context("1"), socket_path=str(tmp_path / "none")))
+        before = set(threading.enumerate())
+        with pytest.raises(FtrunError):
+            Manager(ProcessGroupGloo(), load_state_dict=None, state_dict=None)
+        for thread in set(threading.enumerate()) - before:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive(), thread.name

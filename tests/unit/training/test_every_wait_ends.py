@@ -38,7 +38,7 @@ from ftrun.torchft import (
     parameter_server,
     process_group,
 )
-from ftrun.training import context
+from ftrun.training import context, link
 from ftrun.training import manager as manager_module
 from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
 from ftrun.training.diloco import DiLoCo
@@ -57,11 +57,21 @@ SHORT = timedelta(seconds=0.3)
 LONG = timedelta(seconds=DEADLINE_S)
 HASTY = {"timeout": SHORT, "quorum_timeout": SHORT}
 """A Manager whose own timeouts are under test."""
+UNSTATED = {"timeout": None, "quorum_timeout": SHORT}
+"""One whose operations time out, and go out again for as long as their peer does not come."""
 PATIENT = {"timeout": LONG, "quorum_timeout": LONG}
 """One whose timeouts are too long to end a call: that call's own timeout does."""
 
 
 GOES_ON_S = 0.5
+LOOKS_EACH_S = 0.1
+"""How often a Manager looks at its deadlines here: in these tests they are tenths of a second."""
+
+
+@pytest.fixture(autouse=True)
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "TICK_S", LOOKS_EACH_S)
+    monkeypatch.setattr(manager_module, "DEFAULT_TIMEOUT", SHORT)
 
 
 # ------------------------------------------------------------ a replica, and a peer that stops
@@ -204,7 +214,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        patience = "" if self.manager is HASTY else " with a timeout of its own"
+        patience = " with a timeout of its own" if self.manager is PATIENT else ""
         return f"{self.of}: {self.peer.__name__[1:]}{patience}"
 
 
@@ -351,7 +361,7 @@ WAITS = (
     Row("Manager.batch", _step, _batch, gives=[True, True]),
     Row("Manager.allreduce_bucket", _step, _bucket, gives=False),
     Row("Manager.await_buckets", _step, _bucket, gives=False),
-    _times_out("Manager.should_commit", _step, _decide, "results did not come"),
+    _times_out("Manager.should_commit", _step, _decide, "results did not come", manager=UNSTATED),
     _times_out(
         "Manager.should_commit", _step, lambda h: _decide(h, timeout=SHORT), "results", **OWN
     ),
@@ -368,9 +378,7 @@ WAITS = (
     Row("ManagedWork.wait", _step, lambda h: _work(h).wait(), gives=True),
     Row("ManagedWork.synchronize", _step, lambda h: _work(h).synchronize()),
     Row("ManagedWork.result", _step, lambda h: len(_work(h).result()), gives=1),
-    Row(
-        "ManagedWork.get_future", _step, lambda h: _work(h).get_future().wait().numel(), gives=2
-    ),
+    Row("ManagedWork.get_future", _step, lambda h: _work(h).get_future().wait().numel(), gives=2),
     # The Manager: the end, and the workers of one replica.
     Row("Manager.linger", _first, lambda h: h.manager.linger(SHORT), gives=False, errored=False),
     Row(
@@ -389,14 +397,15 @@ WAITS = (
         "OptimizerWrapper.zero_grad_again", _first, lambda h: h.optimizer().zero_grad_again(),
         QUORUM,
     ),
-    _times_out("OptimizerWrapper.step", _step, _optimizer_step, "results did not come"),
-    _times_out("GradScaler.step", _step, _scaler_step, "results did not come", ends_test=True),
-    Row(
-        "DistributedDataParallel.forward", _step, _backward(DistributedDataParallel)
+    _times_out(
+        "OptimizerWrapper.step", _step, _optimizer_step, "results did not come", manager=UNSTATED
     ),
-    Row(
-        "PureDistributedDataParallel.forward", _step, _backward(PureDistributedDataParallel),
+    _times_out(
+        "GradScaler.step", _step, _scaler_step, "results did not come", ends_test=True,
+        manager=UNSTATED,
     ),
+    Row("DistributedDataParallel.forward", _step, _backward(DistributedDataParallel)),
+    Row("PureDistributedDataParallel.forward", _step, _backward(PureDistributedDataParallel)),
     _times_out("Join.__exit__", _first, _follow, QUORUM),
     _times_out("Join.__exit__", _between, _follow, QUORUM, repeats=True),
     # Samples, local training.
@@ -490,13 +499,9 @@ def _lose_the_peer(here: Here) -> None:
     agent.lose(here.peer.here.replica_id)
 
 
-def test_without_a_stated_timeout_a_reduction_waits_for_its_peer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_stated_timeout_a_reduction_waits_for_its_peer(tmp_path: Path) -> None:
     """It goes out again after each time-out, and is complete once the peer comes."""
-    monkeypatch.setattr(manager_module, "DEFAULT_TIMEOUT", SHORT)
-    row = Row("", _step, _work, manager={"timeout": None, "quorum_timeout": SHORT})
-    with _scene(tmp_path, row) as here:
+    with _scene(tmp_path, Row("", _step, _work, manager=UNSTATED)) as here:
 
         def reduce(slot: str, manager: Manager) -> tuple[bool, bool]:
             if manager is here.peer:

@@ -52,6 +52,9 @@ STANDING_STILL = frozenset({Activity.QUORUM, Activity.WAITING, Activity.TOO_FEW,
 FOR_PEERS = frozenset({Activity.WAITING, Activity.JOINING})
 """It waits in a reduction. JOINING: in its first one, and it has the state that it heals to."""
 
+BY_INTENTION = frozenset({Activity.PAUSED, Activity.ENDING})
+"""Its loop stands, and is to: an announced pause, the end of the script."""
+
 REACHES_NO_LATER = frozenset({Activity.TOO_FEW, Activity.ENDING})
 """It stands at a step that is not committed as things are: others have to join at this one."""
 

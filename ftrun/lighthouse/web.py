@@ -36,8 +36,6 @@ KEEPALIVE_TIMEOUT_S = 15.0
 CONNECTION_LIFETIME_S = 60.0
 SWEEP_INTERVAL_S = 5.0
 HANDSHAKE_TIMEOUT_S = 10.0
-READ_OUT_S = 2.0
-"""How long a client that was refused may go on sending. With the answer it ends by itself."""
 CONNECTIONS_MAX = 256
 BODY_BYTES_MAX = 64 * 1024
 
@@ -167,15 +165,13 @@ class _FirstBytes(asyncio.Protocol):
         self._handler.resume_writing()
 
     def _refuse(self, refusal: Http2Refusal, data: bytes) -> None:
-        """Answer. A close while the client still sends would take the answer from it."""
+        """Answer, and leave it to the client to end the connection, or to the sweep.
+
+        gRPC reports the end of a connection in place of the answer that came just before it.
+        """
         assert self._transport is not None
-        if refusal.is_over:
-            return
-        self._transport.write(refusal.feed(data))
-        if refusal.is_over:
-            if self._transport.can_write_eof():  # not with TLS
-                self._transport.write_eof()
-            asyncio.get_running_loop().call_later(READ_OUT_S, self._transport.close)
+        if not refusal.is_over:
+            self._transport.write(refusal.feed(data))
 
 
 class _Refused(asyncio.Protocol):

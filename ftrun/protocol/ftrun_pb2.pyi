@@ -143,14 +143,16 @@ class Interrupt(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ...) -> None: ...
 
 class NewQuorum(_message.Message):
-    __slots__ = ("quorum", "refused", "refused_tries")
+    __slots__ = ("quorum", "refused", "refused_tries", "pauses")
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_TRIES_FIELD_NUMBER: _ClassVar[int]
+    PAUSES_FIELD_NUMBER: _ClassVar[int]
     quorum: Quorum
     refused: str
     refused_tries: int
-    def __init__(self, quorum: _Optional[_Union[Quorum, _Mapping]] = ..., refused: _Optional[str] = ..., refused_tries: _Optional[int] = ...) -> None: ...
+    pauses: bool
+    def __init__(self, quorum: _Optional[_Union[Quorum, _Mapping]] = ..., refused: _Optional[str] = ..., refused_tries: _Optional[int] = ..., pauses: bool = ...) -> None: ...
 
 class Prepare(_message.Message):
     __slots__ = ("quorum",)

@@ -31,7 +31,8 @@ def is_http2(data: bytes) -> bool | None:
 class Http2Refusal:
     """One connection of such a client: the first call gets UNIMPLEMENTED and ``text``.
 
-    ``is_over``: it has been sent, and the connection is to be closed once it is flushed.
+    ``is_over``: it has been sent. The client is to end the connection, because gRPC's own reports
+    an end in place of an answer that comes with it.
     """
 
     def __init__(self, text: str) -> None:

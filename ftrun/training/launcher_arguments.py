@@ -47,6 +47,13 @@ def seconds_of(variable: str, given: timedelta) -> float:
     return float(int(text))
 
 
+def stated_seconds(variable: str, given: timedelta | None) -> float | None:
+    """The same; None: neither the script nor the variable states one."""
+    if given is None and variable not in os.environ:
+        return None
+    return seconds_of(variable, given or timedelta())
+
+
 def refuse_contradictions(context: WorkerContext, rank: int | None, world_size: int | None) -> None:
     """Refuse a worker's own idea of its place in the replica group, unless it is the launcher's.
 

@@ -50,6 +50,7 @@ from ftrun.training.launcher_arguments import (
     seconds_of,
     show_unread,
     show_unused,
+    stated_seconds,
 )
 from ftrun.training.leaving import Drained, Leaving
 from ftrun.training.lingering import linger
@@ -117,7 +118,9 @@ class Manager:
             and waits for more replicas instead of training with fewer.
         use_async_quorum: a newcomer heals during its first forward and backward pass and adds
             zeros; False: it heals before its forward pass and counts at once.
-        timeout: deadline of an operation, and of a heal. TORCHFT_TIMEOUT_SEC counts more.
+        timeout: deadline of an operation, and of a heal, by default 60 s. TORCHFT_TIMEOUT_SEC
+            counts more. If either is given, a step is given up, and ``errored()`` says so, once its
+            results have been awaited for this time and ``quorum_timeout``.
         quorum_timeout: deadline of a quorum in ``start_quorum``; TORCHFT_QUORUM_TIMEOUT_SEC.
         connect_timeout: deadline for the workers of this replica group to connect, and of a vote;
             TORCHFT_CONNECT_TIMEOUT_SEC.
@@ -141,8 +144,8 @@ class Manager:
 
     A ``timeout`` that a call states holds in every phase. These here do not count the time in which
     no lighthouse answers: the agent asks the script to stop after ``--lighthouse-timeout``. A
-    reduction that times out goes out again, until the launcher has found the peer that all wait for
-    (docs/HANGS.md).
+    reduction that times out goes out again: without a ``timeout``, or while a peer has announced a
+    pause, until the peer comes, or the launcher finds that it hangs (docs/HANGS.md).
 
     Raises:
         UserError: not started by ftrun and no lighthouse for threads, or an argument contradicts
@@ -160,7 +163,7 @@ class Manager:
         state_dict: StateFn | None = None,
         min_replica_size: int = 1,
         use_async_quorum: bool = True,
-        timeout: timedelta = DEFAULT_TIMEOUT,
+        timeout: timedelta | None = None,
         quorum_timeout: timedelta = DEFAULT_TIMEOUT,
         connect_timeout: timedelta = DEFAULT_TIMEOUT,
         rank: int | None = None,
@@ -187,7 +190,8 @@ class Manager:
         if (load_state_dict is None) != (state_dict is None):
             raise UserError("give both load_state_dict and state_dict, or neither")
         spares = world_size_mode == WorldSizeMode.FIXED_WITH_SPARES
-        self._timeout_s = seconds_of(TIMEOUT_SEC_ENV, timeout)
+        stated_s = stated_seconds(TIMEOUT_SEC_ENV, timeout)
+        self._timeout_s = DEFAULT_TIMEOUT.total_seconds() if stated_s is None else stated_s
         quorum_timeout_s = seconds_of(QUORUM_TIMEOUT_SEC_ENV, quorum_timeout)
         connect_timeout_s = seconds_of(CONNECT_TIMEOUT_SEC_ENV, connect_timeout)
         self.use_async_quorum = use_async_quorum
@@ -250,6 +254,7 @@ class Manager:
                 tells_min=not self._seat.is_thread,
                 operation_timeout_s=self._timeout_s,
                 quorum_timeout_s=quorum_timeout_s,
+                results_timeout_s=None if stated_s is None else stated_s + quorum_timeout_s,
                 is_known_when_issued=factory.caller_waits,
             )
             self._progress = WorkerProgress(self._machine)

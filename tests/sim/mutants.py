@@ -357,6 +357,7 @@ _EXCHANGES_CUT_OFF = ("exchanges", "kill_worker", "cut_off", "part_workers")
 _EXCHANGES_DRAINS = ("exchanges", "drain", "kill_worker")
 
 _REFUSALS = ("refusals",)
+_LATENESS = ("lateness",)
 
 _TRUE = property(lambda self: True)
 
@@ -508,6 +509,7 @@ MUTANTS: dict[str, Mutant] = {
     "peers repair what was refused": Mutant(
         forming.Forming, "_refused", lambda *_: (False, "", 0), "C8", _REFUSALS
     ),
+    "a reduction has no end": Mutant(StepUnderWay, "awaited_s", lambda *_: 0.0, "L2", _LATENESS),
     "samples of the dead are lost": Mutant(
         DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES
     ),

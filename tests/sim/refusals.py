@@ -86,6 +86,7 @@ class RefusalRules:
         """A worker commits its step; ``tries``: of this step, before this one; None: it healed."""
         world = worker.world
         is_like = self._is_well and world.job.workers == 1 and world.refusals.operation == 0
+        is_like = is_like and world.lateness.is_like(repairs=world.job.repair)
         if is_like and tries is not None:
             known = self._tries.setdefault(tag.step, tries)
             text = f"{worker.key} commits {tag} after {tries} tries, and another after {known}"

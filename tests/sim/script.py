@@ -254,6 +254,7 @@ class Script:
         self._tries = (position, tries + 1 if step == position else 0)
         refused = ""
         for number, shape in enumerate(shapes):
+            yield from self._be_late(number)
             if refused != "unissued":  # else the next one follows at once
                 yield job.step_s * rng.uniform(0.3, 0.5) / job.operations
             if not worker.machine.in_step:
@@ -268,11 +269,22 @@ class Script:
             worker.issue(Reduction(batched, closes, base, value, shape, self._drawn, refused))
             if job.waits_each and not job.batched:
                 yield self._released(len(worker.reductions) - 1)
+        began = self._world.now
         yield Until(
             lambda: all(reduction.released for reduction in worker.reductions),
             2 * BOTH_TIMEOUTS_S,
             "the gradients",
         )
+        if self._world.goes_well:
+            self._world.lateness.waited(worker, self._world.now - began)
+
+    def _be_late(self, number: int) -> Generator[Wait, None, None]:
+        """An evaluation in the middle of a step; faults are over when the world is calm."""
+        world, (step, tries) = self._world, self._tries
+        late_s = world.lateness.of(self._worker.key.replica_id, step, tries, number)
+        until = world.now + late_s
+        while world.now < until and not world.calm:
+            yield 0.5
 
     def _refused(self, number: int) -> str:
         step, tries = self._tries

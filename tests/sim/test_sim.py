@@ -24,6 +24,7 @@ from tests.sim.coverage import Coverage
 from tests.sim.deaths import DYING_FROM
 from tests.sim.faults import Faults, all_faults
 from tests.sim.freezes import SPARING_FROM
+from tests.sim.lateness import LATE_FROM, LATENESS
 from tests.sim.mutants import MUTANTS
 from tests.sim.parting import LINGERING_FROM
 from tests.sim.refusals import REFUSALS, REFUSING_FROM
@@ -36,6 +37,8 @@ FAST_SCHEDULES = 1_000
 SLOW_SCHEDULES = 19_000
 MUTANT_SCHEDULES = 400
 MUTANT_SCHEDULES_SLOW = 20_000
+KINDS = (REFUSALS, LATENESS)
+"""What a script may do besides: alone, nothing else goes wrong."""
 
 
 def _seeds(name: str) -> list[int]:
@@ -109,8 +112,8 @@ def test_schedules_hold_and_every_fault_strikes_in_them() -> None:
 @pytest.mark.parametrize("count", [pytest.param(30, id="few"), pytest.param(150, id="many")])
 def test_schedules_of_one_kind(count: int) -> None:
     """First of all kinds, then of scripts for which few jobs are drawn."""
-    outcomes = [outcome_of(seed, focus=(REFUSALS,)) for seed in range(count // 3)]
-    for first in (0, SPARING_FROM, LINGERING_FROM, DYING_FROM, REFUSING_FROM):
+    outcomes = [outcome_of(s, focus=(kind,)) for kind in KINDS for s in range(count // 3)]
+    for first in (0, SPARING_FROM, LINGERING_FROM, DYING_FROM, REFUSING_FROM, LATE_FROM):
         outcomes += [outcome_of(seed) for seed in range(first, first + count)]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 

@@ -18,7 +18,7 @@ from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import NOBODY_JOINS, StepMachine, StepPhase
 from ftrun.core.worker.marks import Marks
 from tests.sim import comparing
-from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S, Actor
+from tests.sim.actor import QUORUM_TIMEOUT_S, Actor
 from tests.sim.deaths import TEARDOWNS_S, dies_slowly
 from tests.sim.exchanging import SimulatedExchanges
 from tests.sim.freezes import Barred, enters, spares
@@ -107,8 +107,9 @@ class Worker(Actor):
             heal_first=job.heal_first,
             contributors_max=job.contributors_max,
             contributors_min=job.min_size,
-            operation_timeout_s=OPERATION_TIMEOUT_S,
+            operation_timeout_s=world.lateness.operation_timeout_s,
             quorum_timeout_s=QUORUM_TIMEOUT_S,
+            results_timeout_s=world.lateness.results_timeout_s,
         )
         world.invariants.holds(key, self.machine.state, self.content)
         self.script = Script(self)

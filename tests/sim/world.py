@@ -42,6 +42,7 @@ from tests.sim.fault_kinds import LATE_KINDS, SERVING_KINDS, STANDSTILL_KINDS
 from tests.sim.faults import Faults
 from tests.sim.freezes import Freezes
 from tests.sim.invariants import Invariants, Violation
+from tests.sim.lateness import LATENESS, WINDOW_S, Lateness, is_late
 from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.node import Agent, Host
 from tests.sim.parting import PartingRules, lingers, that_lingers
@@ -172,8 +173,9 @@ class World:
         self.exchanges_at_all = seed >= 1000 and seed % 32 in EXCHANGE_SEEDS and not focus
         self.exchanges_at_all = self.exchanges_at_all or EXCHANGES in focus
         has_refusals = REFUSALS in focus or refuses(seed)
-        goes_well = focus == (REFUSALS,)
-        focus = tuple(kind for kind in focus if kind not in (EXCHANGES, REFUSALS))
+        has_lateness = LATENESS in focus or is_late(seed)
+        goes_well = focus in ((REFUSALS,), (LATENESS,))
+        focus = tuple(kind for kind in focus if kind not in (EXCHANGES, REFUSALS, LATENESS))
         if self.exchanges_at_all:
             self.job = self.job.that_exchanges(random.Random(f"{seed}/exchange"))
         self.lingers = lingers(seed)
@@ -196,6 +198,10 @@ class World:
         self.refusals = Refusals()
         if has_refusals:
             self.refusals = Refusals.draw(seed, self.job.replicas, self.job.operations)
+        self.lateness = Lateness()
+        if has_lateness:
+            self.lateness = Lateness.draw(seed, self.job.replicas, self.job.operations)
+        self.goes_well = goes_well
         self.refusal_rules = RefusalRules(is_well=goes_well)
         self.invariants = Invariants(
             self.job.replicas,
@@ -226,7 +232,7 @@ class World:
         self.hosts = [Host(self, number) for number in range(self.job.agents)]
         self.hosts_left = len(self.hosts)
         if goes_well:
-            faults = Faults(window_s=self.rng.uniform(2.0, 8.0))
+            faults = Faults(window_s=WINDOW_S if has_lateness else self.rng.uniform(2.0, 8.0))
         self.faults = faults or Faults.draw(self.rng, focus, of_all=bool(seed % 2))
         self.hang_timeout_s = HANG_TIMEOUT_S
         late = random.Random(f"{seed}/late")

@@ -17,7 +17,8 @@ A line at the margin is an event; the indented lines below it are the instructio
     A says finished 0a | A says leaves | A says gives up 3: reason (the job)
     A says gives-up 0a [elsewhere] 3: reason (the replica)
     0a 1a: report 5/x [interrupted=1.1#1 in=1.1#1 pending=1.2#1 promised=7 confirmed healing torn
-                       reduced=1.1#1@5 voted=1.1#1@5 local_step_index=2 cannot_repair needs=2]
+                       reduced=1.1#1@5 voted=1.1#1@5 local_step_index=2 cannot_repair needs=2
+                       refused=why tries=2]
     0a: built 1.1#1 | buildfailed 1.1#1: reason | promised 1.2#1@7 | refused 1.2#1@7 current=8
     0a: inforce 1.1#1@0 | errored 1.1#1@5: reason | healed 1.1#1@5 from 0,2 | progress 5
     0a: leaving finished | present [part=0,1]
@@ -295,6 +296,7 @@ class Replay:
             too_few="toofew" in options,
             contributors_min=int(options.get("needs", 0)),
             refused=options.get("refused", ""),
+            refused_tries=int(options.get("tries", 0)),
         )
 
     # ------------------------------------------------------------ what follows
@@ -342,7 +344,9 @@ class Replay:
         if isinstance(message, m.NewQuorum | m.Prepare):
             self.quorums[str(message.quorum.attempt)] = message.quorum
             refused = getattr(message, "refused", "")
-            return f"{kind} {_quorum(message.quorum)}" + (f", {refused}" if refused else "")
+            pauses = ", pauses" * getattr(message, "pauses", False)
+            why = f", {refused}" if refused else ""
+            return f"{kind} {_quorum(message.quorum)}{why}{pauses}"
         if isinstance(message, m.ProposeSwitch | m.Switch):
             return f"{kind} {message.attempt}@{message.step}"
         return f"{kind} {message.attempt}" if isinstance(message, m.Cancel) else kind

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from ftrun.core import messages as m
+from ftrun.core.activity import BY_INTENTION
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.choice import Choice, can_repair
 from ftrun.core.lighthouse.history import replicas, sentence
@@ -19,6 +20,8 @@ from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.succession import Candidate, Case, Succession, candidate, first, succeed
 from ftrun.core.lighthouse.suspicion import SilenceCheck
 from ftrun.core.quorum import Quorum
+
+AGAIN = "its peers have tried this step in vain"
 
 
 class Forming:
@@ -206,7 +209,7 @@ class Forming:
         state.enter(Phase.BUILD, state.settings.build_timeout_s)
         state.waiting.expect(ids, state.workers)
         state.journal()
-        state.send(ids, m.NewQuorum(quorum, refused, tries))
+        state.send(ids, m.NewQuorum(quorum, refused, tries, self._pauses(ids)))
         self._notice_anew(choice.state.step)
         return True
 
@@ -226,7 +229,12 @@ class Forming:
         ]
         tries = max((count for count, _, _ in found), default=0)
         texts = [f"refused at replica {name}: {text}" for _, text, name in found if text]
-        return bool(texts), texts[0] if texts else "refused before" if tries else "", tries
+        return bool(texts), texts[0] if texts else AGAIN if tries else "", tries
+
+    def _pauses(self, ids: Collection[str]) -> bool:
+        """Whether a member's loop stands by intention: peers wait for as long as that takes."""
+        found = (self._state.replicas[name].progress for name in ids)
+        return any(word is not None and word.phase in BY_INTENTION for word in found)
 
     def _notice_anew(self, step: int) -> None:
         """Notice that training starts over; only now, because the loss might have ended the job."""

@@ -22,12 +22,14 @@ class NewQuorum:
 
     ``refused``: whose operation of the step that it begins with was refused, and why. "": none was.
     ``refused_tries``: how often a member has tried that step in vain for such a reason. Who has
-    tried it less often makes the step under way void and does not repair it.
+    tried it less often makes the step under way void and does not repair it. ``pauses``: a member
+    is in an announced pause or at the end of its script, so its peers may have to wait for long.
     """
 
     quorum: Quorum
     refused: str = ""
     refused_tries: int = 0
+    pauses: bool = False
 
 
 @dataclass(frozen=True, slots=True)

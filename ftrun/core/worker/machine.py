@@ -107,6 +107,8 @@ class StepMachine:
             the lighthouse is told, and forms no smaller quorum.
         operation_timeout_s: seconds after which an outstanding operation is an error.
         quorum_timeout_s: seconds that a step waits for the next quorum's verdict.
+        results_timeout_s: seconds after which no further attempt is made to get a step's results,
+            unless a member has announced a pause; None: there is no end to it.
         is_known_when_issued: see ``Pace``.
     """
 
@@ -124,6 +126,7 @@ class StepMachine:
         tells_min: bool = True,
         operation_timeout_s: float = 60.0,
         quorum_timeout_s: float = 60.0,
+        results_timeout_s: float | None = None,
         is_known_when_issued: bool = True,
     ) -> None:
         self.key = key
@@ -156,6 +159,7 @@ class StepMachine:
         self._tells_min = tells_min
         self._operation_timeout_s = operation_timeout_s
         self._quorum_timeout_s = quorum_timeout_s
+        self._results_timeout_s = results_timeout_s
         self._offered: Tag | None = None
         self._leaves_for: m.LeaveReason | None = None  # at the next boundary, by itself
         self._between_since = 0.0  # the start of the phase between steps
@@ -664,6 +668,7 @@ class StepMachine:
         step.operations.issue(event.batched, event.closes)
         step.comparison.add(event.shape)
         step.touched_at = self._now
+        step.note_wait(self._now)
         if event.batched and not event.closes:
             self.pace.works()
         else:
@@ -683,6 +688,7 @@ class StepMachine:
         if step is None or step.comparison.ended:
             return
         step.comparison.end()
+        step.note_wait(self._now)
         if step.fate is Fate.OPEN:
             self._let_out(step)
             if step.is_awaited:
@@ -704,6 +710,7 @@ class StepMachine:
         if step is None or step.fate is not Fate.OPEN:
             return
         step.comparison.answer(event.question, event.replica_id, event.entry)
+        step.note_wait(self._now)
         if step.comparison.unlike:
             self._fail_script(step, f"{step.comparison.unlike}. {ALIKE}")
         else:
@@ -722,6 +729,7 @@ class StepMachine:
         ):
             return  # C3
         step.touched_at = self._now
+        step.note_wait(self._now)
         is_left = step.is_awaited
         step.deadline = self._now + self._operation_timeout_s if is_left else None
         if not step.operations.outstanding:
@@ -845,6 +853,8 @@ class StepMachine:
         """Apply the verdict of the quorum to the step under way."""
         quorum = event.quorum
         step.is_blind = self.isolated  # then the quorum may have been replaced (Q3)
+        if event.pauses:
+            step.awaited_since = None  # who has said so may take its time
         tag = self.reduced if self.healing else step.decisive
         held = self._heal.after
         if tag is not None and held is not None and quorum.state == held.committed(tag):
@@ -985,6 +995,7 @@ class StepMachine:
     def _repair_under(self, step: StepUnderWay, quorum: Quorum) -> None:
         step.go_out_again(quorum, self._now + self._operation_timeout_s)
         step.touched_at = self._now
+        step.note_wait(self._now)
         self._quorums.begin(step.tag)
         step.is_enough = self.is_enough
         self._announce(quorum, step.tag)
@@ -1090,9 +1101,9 @@ class StepMachine:
             self._step.is_blind = True
 
     def _end_isolation(self, isolated_s: float) -> None:
-        """Report again. The time of isolation does not count for the deadline."""
-        if self._step is not None and self._step.deadline is not None:
-            self._step.deadline += isolated_s
+        """Report again. The time of isolation counts for no deadline."""
+        if self._step is not None:
+            self._step.put_off(isolated_s)
         if self.has_reported:  # before its first step a script is not ready for a quorum
             self._send(self.report())  # if the stream never broke, nobody asks for it
 
@@ -1165,9 +1176,20 @@ class StepMachine:
         if step is None or step.deadline is None or self._now < step.deadline or self.isolated:
             return
         if step.fate is Fate.OPEN:
-            self._give_up(f"no operation completed for {self._operation_timeout_s:g} s")
+            self._time_out(step)
         elif step.fate is Fate.VOID:
             step.deadline = None
             self._give_up_torn("a mate does not come to the vote: it is in another step")
         elif not self.is_decidable and not self._vote_stands:  # C1
             self._void(step, f"no quorum for {self._quorum_timeout_s:g} s")
+
+    def _time_out(self, step: StepUnderWay) -> None:
+        """Give the attempt up; and the step, here and at all peers, if it has been tried enough.
+
+        Unlike a refusal it counts as a failed attempt: one member may hang.
+        """
+        limit_s, waited_s = self._results_timeout_s, step.awaited_s(self._now)
+        self._give_up(f"no operation completed for {self._operation_timeout_s:g} s")
+        if limit_s is not None and waited_s >= limit_s:
+            step.comparison.withdraw()
+            self._void_refused(step, f"its results did not come for {waited_s:.3g} s")

@@ -31,6 +31,11 @@ class OperationLedger:
         return len(self._done) < self.issued
 
     @property
+    def completed(self) -> int:
+        """The number of operations that are done."""
+        return len(self._done)
+
+    @property
     def untouched(self) -> bool:
         """No result has been given to the script."""
         return not self._handed

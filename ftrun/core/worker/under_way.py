@@ -54,8 +54,10 @@ class StepUnderWay:
     enough contribute now; otherwise no replica commits it, and its results do not count. ``voted``:
     the tag of a vote within the group whose outcome is not known yet. ``deadline``: the end of the
     wait for results, a quorum or mates. ``touched_at``: when an operation was last issued or
-    completed, or the step's fate changed. ``is_blind``: it was under way in isolation, so others
-    may have gone on without it; only a quorum can decide whether its results stand (Q3).
+    completed, or the step's fate changed. ``awaited_since``: since when its results are awaited,
+    over all attempts: the operations that go out again bring nothing new. ``is_blind``: it was
+    under way in isolation, so others may have gone on without it; only a quorum can decide whether
+    its results stand (Q3).
     """
 
     def __init__(self, tag: Tag, repeats: bool, now: float, comparison: Comparison) -> None:
@@ -70,6 +72,8 @@ class StepUnderWay:
         self.is_blind = False
         self.voted: Tag | None = None
         self.deadline: float | None = None
+        self.awaited_since: float | None = None
+        self._completed_max = 0
         self.void_reason = ""
 
     @property
@@ -126,6 +130,29 @@ class StepUnderWay:
     def is_finished(self) -> bool:
         """All results are complete, and no replica has more or fewer operations."""
         return self.operations.complete and self.comparison.is_complete
+
+    def note_wait(self, now: float) -> None:
+        """An operation was issued, has completed, or was compared: the wait may begin or end.
+
+        It begins anew when an operation has completed that had not in any attempt before.
+        """
+        is_progress = self.operations.completed > self._completed_max
+        self._completed_max = max(self._completed_max, self.operations.completed)
+        if not self.is_awaited:
+            self.awaited_since = None
+        elif self.awaited_since is None or is_progress:
+            self.awaited_since = now
+
+    def put_off(self, by_s: float) -> None:
+        """These seconds do not count, for any deadline."""
+        if self.deadline is not None:
+            self.deadline += by_s
+        if self.awaited_since is not None:
+            self.awaited_since += by_s
+
+    def awaited_s(self, now: float) -> float:
+        """How long its results have been awaited."""
+        return 0.0 if self.awaited_since is None else now - self.awaited_since
 
     def go_out_again(self, quorum: Quorum, deadline: float) -> None:
         """The next process group is built: the operations go out again, under ``quorum``."""

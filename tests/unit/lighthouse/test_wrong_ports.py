@@ -9,8 +9,10 @@ import grpc
 import pytest
 
 from ftrun.errors import UserError
+from ftrun.lighthouse.web import _FirstBytes
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.handshake import not_for_agents
+from ftrun.protocol.http2_refusal import PREFACE
 from ftrun.protocol.rpc import Disconnected, LighthouseConnection, Refusal
 from ftrun.status.client import fetch_status
 from ftrun.torchft_wire import torchft_pb2 as wire
@@ -61,6 +63,29 @@ def test_our_own_commands_and_agents_are_told_too(tmp_path: Path) -> None:
         assert isinstance(event, Disconnected)
         assert event.refused is Refusal.PORT, event
         assert event.words in not_for_agents(lighthouse.http, event.words)
+
+
+class Connection(asyncio.Transport):
+    """One whose end would be seen: all that it can do is to carry the answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+
+def test_the_client_ends_the_connection_when_it_has_the_answer() -> None:
+    """gRPC reports the end of a connection in place of an answer that comes with it."""
+    connection, first_bytes = Connection(), _FirstBytes(asyncio.Protocol())
+    first_bytes.connection_made(connection)
+    headers = b"\0\0\0\1\5\0\0\0\1"  # of stream 1, and empty
+    first_bytes.data_received(PREFACE + headers)
+    answer = connection.written
+    assert b"grpc-status" in answer and b"HTTP port" in answer
+    first_bytes.data_received(headers)
+    assert connection.written == answer
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from ftrun.process_groups.wrappers import FakeProcessGroupWrapper
 from ftrun.torchft import manager as names
 from ftrun.training.event_loggers import EventLoggers
 from ftrun.training.group_transport import PGTransport
-from ftrun.training.launcher_arguments import seconds_of
+from ftrun.training.launcher_arguments import seconds_of, stated_seconds
 from ftrun.training.manager import Manager
 from ftrun.training.optim import Optimizer
 from ftrun.training.script_transport import donor, own_transport, receivers
@@ -43,6 +43,19 @@ def test_variables_count_more_than_arguments(
     monkeypatch.setenv("TORCHFT_TIMEOUT_SEC", "soon")
     with pytest.raises(UserError, match="TORCHFT_TIMEOUT_SEC='soon'"):
         seconds_of("TORCHFT_TIMEOUT_SEC", timedelta(seconds=3))
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "stated"),
+    [(None, None, None), (timedelta(0), None, 0), (None, "17", 17), (timedelta(3), "17", 17)],
+)
+def test_a_timeout_is_stated_by_the_script_or_by_the_variable(
+    monkeypatch: pytest.MonkeyPatch, given: timedelta | None, variable: str | None, stated: float
+) -> None:
+    monkeypatch.delenv("TORCHFT_TIMEOUT_SEC", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("TORCHFT_TIMEOUT_SEC", variable)
+    assert stated_seconds("TORCHFT_TIMEOUT_SEC", given) == stated
 
 
 def test_small_names() -> None:

@@ -38,7 +38,8 @@ from ftrun.torchft import (
     parameter_server,
     process_group,
 )
-from ftrun.training import context
+from ftrun.training import context, link
+from ftrun.training import manager as manager_module
 from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
 from ftrun.training.diloco import DiLoCo
 from ftrun.training.elastic_loader import ElasticLoader
@@ -56,11 +57,21 @@ SHORT = timedelta(seconds=0.3)
 LONG = timedelta(seconds=DEADLINE_S)
 HASTY = {"timeout": SHORT, "quorum_timeout": SHORT}
 """A Manager whose own timeouts are under test."""
+UNSTATED = {"timeout": None, "quorum_timeout": SHORT}
+"""One whose operations time out, and go out again for as long as their peer does not come."""
 PATIENT = {"timeout": LONG, "quorum_timeout": LONG}
 """One whose timeouts are too long to end a call: that call's own timeout does."""
 
 
 GOES_ON_S = 0.5
+LOOKS_EACH_S = 0.1
+"""How often a Manager looks at its deadlines here: in these tests they are tenths of a second."""
+
+
+@pytest.fixture(autouse=True)
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "TICK_S", LOOKS_EACH_S)
+    monkeypatch.setattr(manager_module, "DEFAULT_TIMEOUT", SHORT)
 
 
 # ------------------------------------------------------------ a replica, and a peer that stops
@@ -165,9 +176,11 @@ def _patience(manager: Manager) -> Iterator[None]:
     """Its operations and heals have time meanwhile, so that no slow machine fails them."""
     machine, healing = manager._machine, manager._healing
     before = machine._operation_timeout_s, machine._quorum_timeout_s, healing._timeout_s
+    results_s, machine._results_timeout_s = machine._results_timeout_s, None
     machine._operation_timeout_s = machine._quorum_timeout_s = healing._timeout_s = DEADLINE_S
     yield
     machine._operation_timeout_s, machine._quorum_timeout_s, healing._timeout_s = before
+    machine._results_timeout_s = results_s
 
 
 # ------------------------------------------------------------ the table
@@ -180,8 +193,8 @@ class Row:
     The call ends by ``raises``, whose text has ``words``; or it ``gives`` a value, and then
     ``errored`` says whether the Manager has an error. ``is_last``: the Manager is closed after it.
 
-    ``repeats``: a reduction that times out is repaired, and goes out again until the launcher has
-    found the peer that all wait for (docs/HANGS.md): here the second time-out is the last one.
+    ``repeats``: it makes one step after another for as long as a peer has data (Join), so that the
+    peer is lost at its second time-out.
     ``ends_test``: the peer has no part of this kind, so it does not come. ``again``: the call is
     made once more, and ends alike.
     """
@@ -201,7 +214,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        patience = "" if self.manager is HASTY else " with a timeout of its own"
+        patience = " with a timeout of its own" if self.manager is PATIENT else ""
         return f"{self.of}: {self.peer.__name__[1:]}{patience}"
 
 
@@ -209,10 +222,6 @@ def _times_out(
     of: str, peer: Callable[[Job], str], call: Callable[[Here], Any], words: str, **more: Any
 ) -> Row:
     return Row(of, peer, call, TimeoutError, words, **more)
-
-
-def _repeats(of: str, peer: Callable[[Job], str], call: Callable[[Here], Any], **more: Any) -> Row:
-    return Row(of, peer, call, repeats=True, **more)
 
 
 def _bucket(here: Here) -> Any:
@@ -348,11 +357,11 @@ WAITS = (
     ),
     Row("Manager.heal_after_backward", _heal, _heal_late),
     # The Manager: operations.
-    _repeats("Manager.allreduce", _step, lambda h: _work(h).wait(), gives=True),
-    _repeats("Manager.batch", _step, _batch, gives=[True, True]),
-    _repeats("Manager.allreduce_bucket", _step, _bucket, gives=False),
-    _repeats("Manager.await_buckets", _step, _bucket, gives=False),
-    _times_out("Manager.should_commit", _step, _decide, "results did not come"),
+    Row("Manager.allreduce", _step, lambda h: _work(h).wait(), gives=True),
+    Row("Manager.batch", _step, _batch, gives=[True, True]),
+    Row("Manager.allreduce_bucket", _step, _bucket, gives=False),
+    Row("Manager.await_buckets", _step, _bucket, gives=False),
+    _times_out("Manager.should_commit", _step, _decide, "results did not come", manager=UNSTATED),
     _times_out(
         "Manager.should_commit", _step, lambda h: _decide(h, timeout=SHORT), "results", **OWN
     ),
@@ -366,12 +375,10 @@ WAITS = (
         gives=7, **OWN,
     ),
     Row("ManagedWork.wait", _step, lambda h: _work(h).wait(SHORT), gives=False, **OWN),
-    _repeats("ManagedWork.wait", _step, lambda h: _work(h).wait(), gives=True),
-    _repeats("ManagedWork.synchronize", _step, lambda h: _work(h).synchronize()),
-    _repeats("ManagedWork.result", _step, lambda h: len(_work(h).result()), gives=1),
-    _repeats(
-        "ManagedWork.get_future", _step, lambda h: _work(h).get_future().wait().numel(), gives=2
-    ),
+    Row("ManagedWork.wait", _step, lambda h: _work(h).wait(), gives=True),
+    Row("ManagedWork.synchronize", _step, lambda h: _work(h).synchronize()),
+    Row("ManagedWork.result", _step, lambda h: len(_work(h).result()), gives=1),
+    Row("ManagedWork.get_future", _step, lambda h: _work(h).get_future().wait().numel(), gives=2),
     # The Manager: the end, and the workers of one replica.
     Row("Manager.linger", _first, lambda h: h.manager.linger(SHORT), gives=False, errored=False),
     Row(
@@ -390,16 +397,17 @@ WAITS = (
         "OptimizerWrapper.zero_grad_again", _first, lambda h: h.optimizer().zero_grad_again(),
         QUORUM,
     ),
-    _times_out("OptimizerWrapper.step", _step, _optimizer_step, "results did not come"),
-    _times_out("GradScaler.step", _step, _scaler_step, "results did not come", ends_test=True),
-    _repeats(
-        "DistributedDataParallel.forward", _step, _backward(DistributedDataParallel)
+    _times_out(
+        "OptimizerWrapper.step", _step, _optimizer_step, "results did not come", manager=UNSTATED
     ),
-    _repeats(
-        "PureDistributedDataParallel.forward", _step, _backward(PureDistributedDataParallel),
+    _times_out(
+        "GradScaler.step", _step, _scaler_step, "results did not come", ends_test=True,
+        manager=UNSTATED,
     ),
+    Row("DistributedDataParallel.forward", _step, _backward(DistributedDataParallel)),
+    Row("PureDistributedDataParallel.forward", _step, _backward(PureDistributedDataParallel)),
     _times_out("Join.__exit__", _first, _follow, QUORUM),
-    _repeats("Join.__exit__", _between, _follow, raises=TimeoutError, words=QUORUM),
+    _times_out("Join.__exit__", _between, _follow, QUORUM, repeats=True),
     # Samples, local training.
     _times_out(
         "ElasticSampler.__iter__", _first, lambda h: next(iter(_sampler(h))), QUORUM, again=True
@@ -408,12 +416,12 @@ WAITS = (
     _times_out("ElasticLoader.__iter__", _first, _load, QUORUM, again=True),
     _times_out("LocalSGD.sync", _first, _sync, QUORUM),
     _times_out("LocalSGD.__enter__", _first, _local_step, QUORUM),
-    _repeats("LocalSGD.sync", _between, _sync),
+    Row("LocalSGD.sync", _between, _sync),
     _times_out("DiLoCo.__enter__", _first, _outer_step, QUORUM, **SYNCHRONOUS),
     # The replicas as a group of torch's.
-    _repeats("ManagedProcessGroup.allreduce", _step, _in_group("allreduce", [one()]), gives=True),
+    Row("ManagedProcessGroup.allreduce", _step, _in_group("allreduce", [one()]), gives=True),
     Row("ManagedProcessGroup.allreduce", _between, _in_group("allreduce", [one()]), gives=True),
-    _repeats(
+    Row(
         "ManagedProcessGroup.allreduce_coalesced", _step,
         _in_group("allreduce_coalesced", [one(), one()]), gives=True,
     ),
@@ -491,9 +499,24 @@ def _lose_the_peer(here: Here) -> None:
     agent.lose(here.peer.here.replica_id)
 
 
+def test_without_a_stated_timeout_a_reduction_waits_for_its_peer(tmp_path: Path) -> None:
+    """It goes out again after each time-out, and is complete once the peer comes."""
+    with _scene(tmp_path, Row("", _step, _work, manager=UNSTATED)) as here:
+
+        def reduce(slot: str, manager: Manager) -> tuple[bool, bool]:
+            if manager is here.peer:
+                times_out = lambda: len(here.job.agent.sent("0", Errored)) >= 3  # noqa: E731
+                here.job.agent.wait(times_out, "three time-outs")
+            work = _work(Here(here.job, slot))
+            return work.wait(), manager.should_commit(timeout=LONG)
+
+        with _patience(here.peer):
+            assert here.job.run(reduce) == [(True, True)] * 2
+
+
 @contextmanager
 def _scene(directory: Path, row: Row) -> Iterator[Here]:
-    limit_s = row.manager["timeout"].total_seconds()
+    limit_s = row.manager["quorum_timeout"].total_seconds()
     with job(directory, 2, join_timeout_s=limit_s) as running:
         for slot in ("0", "1"):
             running.add(slot, **row.manager)

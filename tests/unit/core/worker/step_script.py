@@ -125,8 +125,8 @@ EVENTS: dict[str, Callable[..., e.Event]] = {
     r"go away: (.*)": lambda reason: e.WentAway(m.LeaveReason(reason)),
     r"tick": e.Ticked,
     r"interrupt (\S+)": lambda attempt: m.Interrupt(attempt_of(attempt)),
-    rf"new quorum {QUORUM}(?:, (.*) in (\d+))?": lambda *q: m.NewQuorum(
-        _quorum(*q[:-2]), q[-2] or "", int(q[-1] or 0)
+    rf"new quorum {QUORUM}(?:, (.*) in (\d+))?(, pauses)?": lambda *q: m.NewQuorum(
+        _quorum(*q[:-3]), q[-3] or "", int(q[-2] or 0), bool(q[-1])
     ),
     rf"prepare {QUORUM}": lambda *q: m.Prepare(_quorum(*q)),
     r"propose (\S+)": lambda tag: m.ProposeSwitch(tag_of(tag).attempt, tag_of(tag).step),

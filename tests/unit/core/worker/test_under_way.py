@@ -91,6 +91,17 @@ def test_there_is_no_deadline_for_nothing() -> None:
     assert step.deadline is None
 
 
+def test_time_that_does_not_count_moves_the_deadlines_that_there_are() -> None:
+    step = step_of(TAG)
+    step.put_off(3.0)
+    assert step.deadline is None and step.awaited_s(10.0) == 0.0
+    step.operations.issue(batched=False, closes=False)
+    step.deadline = 5.0
+    step.note_wait(1.0)
+    step.put_off(3.0)
+    assert step.deadline == 8.0 and step.awaited_s(10.0) == 6.0
+
+
 def test_what_an_interrupt_found_standing_may_be_voted_for_and_nothing_else() -> None:
     step = reduced()
     step.interrupt(60.0, stands=True)

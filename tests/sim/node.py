@@ -403,7 +403,7 @@ class Agent(Actor):
         )
         for worker in self.workers.values():
             worker.from_agent.send(m.AskReport())
-        for message in (*supervisor.given_up(), *supervisor.apart()):
+        for message in (*supervisor.absent(), *supervisor.apart()):
             self.stream.up.send(message)
 
     def _refused(self) -> None:
@@ -453,6 +453,8 @@ class Agent(Actor):
             case m.KillWorkers(replica_id, incarnation, ranks):
                 self.handle(s.KillAsked(replica_id, incarnation, ranks))
             case m.EndJob(exit_code, reason):
+                is_known = not (self.world.job.accepts_fewer or self.world.journals_lost)
+                self.world.parting_rules.ends(exit_code, is_known=is_known)
                 self.handle(s.JobEnded(exit_code, reason))
             case m.Rejected(reason):
                 self.handle(s.JobEnded(1, reason))

@@ -133,7 +133,13 @@ class FailedSlots:
             may_restart = self._settings.restarts.max_restarts > 0
             elsewhere = may_restart and verdict != kinds.WILL_NOT_HELP
             slot.given_up = ReplicaGivenUp(
-                slot.replica_id, slot.incarnation, exit_code, reason, kind, elsewhere
+                slot.replica_id,
+                slot.incarnation,
+                exit_code,
+                reason,
+                kind,
+                elsewhere,
+                slot.has_committed,
             )
             self._out.send(slot.given_up)
             return
@@ -147,7 +153,7 @@ class FailedSlots:
             return self._settings.hopeless_code, ""
         if verdict == kinds.CRASH_LOOP and cause.report is not None:
             return self._settings.crash_code, ""
-        return exit_code_of(cause.status), kinds.BY_SCRIPT
+        return exit_code_of(cause.status) or 1, kinds.BY_SCRIPT
 
     def _send_evidence(self, slot: SlotState, verdict: str, text: str) -> None:
         named = slot.failures[-1].step
@@ -181,6 +187,7 @@ def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
         memory=event.memory,
         hangs=slot.hung is event or bool(timed_out),
         on_request=event.status == -SIGKILL and event.group_rank in slot.killed_on_request,
+        unjoined=event.status == 0 and not event.reason,
     )
 
 

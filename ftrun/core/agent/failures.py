@@ -22,6 +22,7 @@ CRASH_SIGNALS = frozenset(
         signal.SIGSYS,
     )
 )
+UNJOINED = " before it had joined the others, which train"
 PEER_ERRORS = frozenset({"DistBackendError", "DistNetworkError", "ConnectionResetError"})
 PEER_WORDS = (
     "Connection closed by peer",
@@ -42,7 +43,7 @@ class Failure:
     one. ``reason``: why it was given up, or could not be started. ``memory``: why its end is known
     to be the kernel's, for want of memory; "": it is not. ``hangs``: it was given up because it did
     not go on. ``is_of_node``: --health-check found the node not well. ``on_request``: people killed
-    it.
+    it. ``unjoined``: its script has ended with exit code 0 before it had joined its peers.
     """
 
     replica_id: str
@@ -56,6 +57,7 @@ class Failure:
     hangs: bool = False
     is_of_node: bool = False
     on_request: bool = False
+    unjoined: bool = False
 
     @property
     def kind(self) -> str:
@@ -96,7 +98,7 @@ class Failure:
         if self.status < 0:
             by_kernel = ", out of memory" if self.memory else ""
             return f"{signal_name(-self.status)}{by_kernel}"
-        return f"exit code {self.status}"
+        return f"exit code {self.status}{UNJOINED * self.unjoined}"
 
     def cause(self) -> str:
         """The cause as the end of a sentence that begins with the worker."""
@@ -126,7 +128,7 @@ class Failure:
             return None
         if self.status < 0:
             return signal_name(-self.status) if -self.status in CRASH_SIGNALS else None
-        return f"exit code {self.status}"
+        return f"exit code {self.status}{UNJOINED * self.unjoined}"
 
     def will_recur(self, *, at_start: bool) -> bool:
         """True if the same failure at the same position would come again at every try.

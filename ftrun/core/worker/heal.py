@@ -28,6 +28,7 @@ class HealState:
     ``is_fresh``: the worker holds what it started with. ``heals_first``: newcomers heal before
     their forward pass (a synchronous quorum). ``healed_to``: the step of the state that it began
     with, that was applied last, or with which it came back after it was left out.
+    ``has_committed``: this process has committed a step.
     """
 
     def __init__(self, state: StateId, heals_first: bool) -> None:
@@ -39,6 +40,7 @@ class HealState:
         self.heals_first = heals_first
         self._refusals = 0  # by all donors, in a row
         self.healed_to = state.step
+        self.has_committed = False
 
     def reset(self, state: StateId) -> None:
         """The script has set its state."""
@@ -97,3 +99,4 @@ class HealState:
         assert not self.healing and not self.torn, "S3: commits from a state that is not healed"
         self.state = self.state.committed(tag)  # C2
         self.is_fresh = False
+        self.has_committed = True

@@ -548,21 +548,35 @@ class StartFailure(_message.Message):
     words: str
     def __init__(self, signature: _Optional[str] = ..., exit_code: _Optional[int] = ..., words: _Optional[str] = ...) -> None: ...
 
+class Raised(_message.Message):
+    __slots__ = ("signature", "step", "exit_code", "words")
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    signature: str
+    step: int
+    exit_code: int
+    words: str
+    def __init__(self, signature: _Optional[str] = ..., step: _Optional[int] = ..., exit_code: _Optional[int] = ..., words: _Optional[str] = ...) -> None: ...
+
 class ReplicaLost(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "cause", "killed", "start_failure", "kind")
+    __slots__ = ("replica_id", "incarnation", "cause", "killed", "start_failure", "kind", "raised")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     KILLED_FIELD_NUMBER: _ClassVar[int]
     START_FAILURE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    RAISED_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: str
     cause: str
     killed: bool
     start_failure: StartFailure
     kind: str
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., cause: _Optional[str] = ..., killed: bool = ..., start_failure: _Optional[_Union[StartFailure, _Mapping]] = ..., kind: _Optional[str] = ...) -> None: ...
+    raised: Raised
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., cause: _Optional[str] = ..., killed: bool = ..., start_failure: _Optional[_Union[StartFailure, _Mapping]] = ..., kind: _Optional[str] = ..., raised: _Optional[_Union[Raised, _Mapping]] = ...) -> None: ...
 
 class FailedWorker(_message.Message):
     __slots__ = ("group_rank", "pid", "status", "kind", "cause", "age_s", "error_type", "message", "traceback", "memory", "output", "stacks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -63,6 +64,7 @@ NEVER = SCRIPT.replace(
         raise KeyError("no data here")
     loss.backward()""",
 )
+RAISES = SCRIPT.replace('print("trained", flush=True)', "print(undefined_name)")
 ROOT = str(Path(__file__).parents[2])
 SOON_S = 25.0
 """Without a reason to wait; a replica that is missing is waited for 60 s."""
@@ -121,6 +123,15 @@ def test_a_replica_that_has_never_trained_fails_the_job(
         else:
             allowed = "1 of 2 replicas has finished, which --min-replicas 1 allows: replica 1 was"
             assert allowed in job.output
+        assert job.left() == []
+
+
+def test_what_all_replicas_raise_at_one_place_fails_once(tmp_path: Path) -> None:
+    with Job(tmp_path, RAISES, "--replicas", "2", "--device", "cpu", args=("20",)) as job:
+        assert job.end() == 1, job.output
+        assert "all 2 replicas have raised the same exception at step 20" in job.output
+        assert "NameError: name 'undefined_name' is not defined (script.py:" in job.output
+        assert len(re.findall(r"] step 0$", job.output, re.MULTILINE)) == 2, job.output
         assert job.left() == []
 
 

@@ -14,6 +14,7 @@ A line at the margin is an event; the indented lines below it are the instructio
     A attached [capacity=8 running=0a,1a dead=2a finished=3 job=other]
     A detached | A says goodbye | A says heartbeat [0a@5] | A says started 0a [restarts=1]
     A says lost 0a: cause | A says killed 0a: cause | A says failed 0a code: words (at its start)
+    A says raised 0a@7: words (at step 7)
     A says finished 0a [idle] [unjoined] [early=7] | A says leaves
     A says gives up 3: reason (the job) | A says gives-up 0a [elsewhere] [trained] 3: reason
     0a 1a: report 5/x [interrupted=1.1#1 in=1.1#1 pending=1.2#1 promised=7 confirmed healing torn
@@ -206,6 +207,10 @@ class Replay:
             return m.ReplicaStarted(*_replica(rest[0]), int(_options(rest[1:]).get("restarts", 0)))
         if kind in ("lost", "killed"):
             return m.ReplicaLost(*_replica(rest[0].rstrip(":")), detail, kind == "killed")
+        if kind == "raised":
+            name, _, step = rest[0].rstrip(":").partition("@")
+            raised = m.Raised(detail.replace(" ", "-"), int(step), 1, detail)
+            return m.ReplicaLost(*_replica(name), detail, kind="exception", raised=raised)
         if kind == "failed":
             failure = m.StartFailure(detail, int(rest[1].rstrip(":")), detail)
             return m.ReplicaLost(*_replica(rest[0]), detail, False, failure)

@@ -214,10 +214,11 @@ class Replay:
         match message:
             case m.ReplicaStarted(_, _, restarts):
                 return f"started {self._of(message)}: {restarts}, {message.restarts_left} left"
-            case m.ReplicaLost(_, _, cause, killed, start, kind):
+            case m.ReplicaLost(_, _, cause, killed, start, kind, raised):
                 at_start = f", at its start: {start.exit_code} {start.words}" if start else ""
                 by_us = ", killed" if killed else ""
-                return f"lost {self._of(message)}{_of_kind(kind)}: {cause}{by_us}{at_start}"
+                later = f", raised at {raised.step}: {raised.words}" if raised else ""
+                return f"lost {self._of(message)}{_of_kind(kind)}: {cause}{by_us}{at_start}{later}"
             case m.ReplicaFinished(_, _, idle, unjoined, early):
                 how = ", has never trained" * idle + ", has not joined" * unjoined
                 how += "" if early is None else f", has left early at {early}"

@@ -5,6 +5,7 @@ Not here: what is done about it (supervisor.py), what else is known of it (evide
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass
 
@@ -33,6 +34,26 @@ PEER_WORDS = (
     "failed to recv, got 0 bytes",
 )
 """What Gloo, NCCL and the stores say when the process at the other end is gone."""
+
+
+_PACKAGE = __file__.rpartition("core")[0]
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d+)', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedAt:
+    """The innermost line of a traceback."""
+
+    path: str
+    line: int
+
+    @property
+    def is_of_ftrun(self) -> bool:
+        """Whether ftrun has raised it, not the script or a library of its own."""
+        return self.path.startswith(_PACKAGE)
+
+    def __str__(self) -> str:
+        return f"{self.path.rpartition('/')[2]}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +106,12 @@ class Failure:
     def heals(self) -> bool:
         """Whether that step is its peers', because it did not hold their state yet."""
         return self.report is not None and self.report.heals
+
+    @property
+    def raised_at(self) -> RaisedAt | None:
+        """Where it raised; None: not known, or it did not raise."""
+        frames = _FRAME.findall(self.report.traceback) if self.report is not None else []
+        return RaisedAt(frames[-1][0], int(frames[-1][1])) if frames else None
 
     def words(self) -> str:
         """The cause, without a verb: an exception, a signal, an exit code, a reason."""

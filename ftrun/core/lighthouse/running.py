@@ -16,6 +16,7 @@ from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
+from ftrun.core.lighthouse.common_error import CommonError
 from ftrun.core.lighthouse.incidents import Incidents
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
@@ -48,6 +49,7 @@ class Running:
         self._assignment = assignment
         self._agents = agents
         self._incidents = incidents
+        self._common_error = CommonError(state)
 
     def take_hello(self, agent: Agent, hello: m.Hello) -> None:
         """Note what the agent runs and what has ended; then send it its slots."""
@@ -147,6 +149,10 @@ class Running:
         if slot.agent_id == agent.agent_id:
             slot.start_failure = lost.start_failure
         self._incidents.lost(agent, lost)
+        reason = self._common_error.lost(lost)
+        if reason and lost.raised is not None:
+            self._membership.end(lost.raised.exit_code, reason, kinds.BY_SCRIPT)
+            return
         self._died((m.Loss(name, lost.incarnation, lost.cause, lost.killed),))
         if slot.agent_id == agent.agent_id:
             self._assignment.ended(name)

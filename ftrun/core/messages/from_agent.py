@@ -104,11 +104,29 @@ class StartFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception of the script's own, at ``step``, of a replica that held its peers' state.
+
+    ``signature``: equal for equal exceptions with equal frames. ``words``: with the line.
+    """
+
+    signature: str
+    step: int
+    exit_code: int
+    words: str
+
+    def is_like(self, other: Raised) -> bool:
+        """Whether it is the same exception, at the same step."""
+        return (self.signature, self.step) == (other.signature, other.step)
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaLost:
     """An incarnation has ended badly (or is being killed); its processes cannot act any more.
 
     ``killed``: as in Loss. ``start_failure``: set if it had not reached its first step. ``kind``:
     of the failure (core/failure_kinds.py); "": it did not fail, its agent has stopped it.
+    ``raised``: the script's exception that ended it, at a later step.
     """
 
     replica_id: str
@@ -117,6 +135,7 @@ class ReplicaLost:
     killed: bool = False
     start_failure: StartFailure | None = None
     kind: str = ""
+    raised: Raised | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.core.ids import StateId, WorkerKey
 from ftrun.core.messages import Roster
+from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.asking import AskLighthouse, AskPeer
 from ftrun.core.worker.machine import StepPhase
@@ -73,6 +74,10 @@ class EarlyEnd:
         machine = worker.machine
         is_it = (worker.key.replica_id, machine.state.step) == (self.slot, self.step)
         return is_it and machine.has_committed and not machine.healing
+
+    def holds_up(self, quorum: Quorum) -> bool:
+        """Whether a member of ``quorum`` may stand at its end at its first step."""
+        return quorum.step == self.step and any(x.replica_id == self.slot for x in quorum.members)
 
 
 class PartingRules:

@@ -345,7 +345,7 @@ class StepMachine:
         """
         step = self._step
         trains = step is not None and step.fate is Fate.OPEN and step.operations.issued > 0
-        is_its_own = not self.healing and self.state.step > self._heal.healed_to
+        is_its_own = not self.healing and self.state.step > self._heal.given_at
         return self.state if trains and is_its_own else None
 
     @property

@@ -303,7 +303,8 @@ class Parting:
         return [(slot, self._others[slot]) for slot in slots if slot not in done]
 
     def _ask(self, now: float) -> AskPeer | None:
-        for slot, peer in self._to_ask:
+        # In turn: a question takes longer than the pause after it, so the first would stay due.
+        for slot, peer in sorted(self._to_ask, key=lambda one: one[1].again_at):
             state = self._shown.state
             if self._stage is not None and state is not None and now >= peer.again_at:
                 name = ExchangeName(state.step, STAGE_INDEX + self._stage)

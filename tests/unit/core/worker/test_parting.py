@@ -125,6 +125,19 @@ def test_who_hears_that_a_mate_has_left_early_leaves() -> None:
     assert (case.next(), case.parting.gone_on) == (None, "0")
 
 
+def test_peers_are_asked_in_turn() -> None:
+    case = Case(member("0", "a"), member("1", "b"), member("2", "c"), replicas=3)
+    assert case.next() is Do.TELL
+    asked = []
+    for _ in range(4):
+        ask = case.asked()
+        asked.append(ask.replica_id)
+        case.now += 0.2  # it is kept for that long
+        case.parting.failed(ask, case.now, reached=True)
+        case.now += 0.1
+    assert asked == ["1", "2", "1", "2"]
+
+
 def test_they_leave_once_both_know_that_both_are_there() -> None:
     case = pair()
     case.answers(Stage.HERE)

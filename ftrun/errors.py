@@ -27,6 +27,7 @@ class ExitCode(IntEnum):
     NO_QUORUM = 74
     PREEMPTED = 75
     REFUSED = 76
+    DEGRADED = 77
     INTERRUPTED = 130
 
 
@@ -56,6 +57,10 @@ EXIT_REASONS: dict[int, ExitReason] = {
     ),
     ExitCode.PREEMPTED: ExitReason("preempted", "SIGTERM or SIGHUP: this node has left in order"),
     ExitCode.REFUSED: ExitReason("refused", "the lighthouse refuses this agent"),
+    ExitCode.DEGRADED: ExitReason(
+        "degraded",
+        "finished without a replica that was given up or left early (no --min-replicas allows it)",
+    ),
     ExitCode.INTERRUPTED: ExitReason("interrupted", "Ctrl-C"),
 }
 """Every exit code of ftrun's own. Any other is the first cause's: docs/EXIT_CODES.md."""

@@ -507,8 +507,8 @@ class Agent:
         self._output.flush()
         for evidence in self._supervisor.unconfirmed(clock.now()):
             self._link.send(with_output(evidence, self._settings.job_log_dir))
-        for given_up in self._supervisor.given_up():
-            self._link.send(given_up)
+        for message in self._supervisor.absent():
+            self._link.send(message)
         for heartbeat in self._supervisor.apart():
             self._link.send(heartbeat)
 

@@ -14,6 +14,7 @@ from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.slot_state import Outcome, SlotSummary
 from ftrun.core.incident_words import block
 from ftrun.core.messages import JobAccount
+from ftrun.errors import ExitCode
 
 TRACEBACK_LINES = 12
 LEAST_SHOWN_S = 0.05
@@ -54,6 +55,11 @@ def _account_line(account: JobAccount, goodput: float) -> str:
 
 
 def _verdict(ending: EndAgent) -> str:
+    if ending.exit_code == ExitCode.DEGRADED and not ending.kind:
+        return (
+            f"The job has finished degraded, with exit code {ending.exit_code} ({ending.reason}; "
+            "if fewer replicas are enough, state it: --min-replicas)"
+        )
     if ending.exit_code == 0:
         how = "" if ending.reason == ALL_FINISHED else f": {ending.reason},"
         return f"The job has finished{how}"
@@ -64,6 +70,8 @@ def _slot_line(slot: SlotSummary, lost_s: float) -> str:
     status = "" if slot.status is None else f", last exit status {slot.status}"
     lost = f", {lost_s:.1f} s lost" if lost_s >= LEAST_SHOWN_S else ""
     became = slot.phase.value if slot.outcome is None else slot.outcome.value
+    if slot.left_early is not None:
+        became = f"left early at step {slot.left_early}"
     plural = "" if slot.restarts == 1 else "s"
     how = f": it {slot.killed}" if slot.killed else ""
     return (

@@ -40,15 +40,17 @@ NO_RESUME = "none"
 class RunSettings:
     """All settings of ``ftrun run``; none is secret.
 
-    ``as_torchrun``: the command spells a job as torchrun does, so it is one replica group with
-    torchrun's meaning. ``master_addr``, ``master_port``: where the user wants the workers to meet.
-    ``sources``: what states each option: a flag, an environment variable, a file, ``default``.
+    ``accepts_fewer``: the user has stated ``min_replicas``. ``as_torchrun``: the command spells a
+    job as torchrun does, so it is one replica group with torchrun's meaning. ``master_addr``,
+    ``master_port``: where the user wants the workers to meet. ``sources``: what states each option:
+    a flag, an environment variable, a file, ``default``.
     """
 
     script: Script
     job_id: str
     replicas: int
     min_replicas: int
+    accepts_fewer: bool
     workers_per_replica: int
     nodes: int
     rebalance: bool
@@ -239,6 +241,7 @@ def resolve(
         "job_id": default_job_id(script, lighthouse) if job_id is None else job_id,
         "replicas": high,
         "min_replicas": low,
+        "accepts_fewer": ":" in options["replicas"] or options["min_replicas"] is not None,
         "lighthouse": normal_address(lighthouse),
         "preload": tuple(options["preload"].replace(",", " ").split()),
         "tls": TlsFiles(options["tls_cert"], options["tls_key"], options["tls_ca"]),

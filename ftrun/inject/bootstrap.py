@@ -133,12 +133,12 @@ def run(task: WorkerTask) -> NoReturn:
         task.explicit_environment,
     )
     try:
-        _run_target(task)
-        if attached.loop is not None:
+        leaving = _ended_by(task)
+        if attached.loop is not None and (leaving is None or not leaving.code):
             attached.loop.ends()
+        if leaving is not None:
+            raise leaving
     except SystemExit as leaving:
-        if attached.loop is not None and not leaving.code:
-            attached.loop.ends()
         stopping.script_has_ended()
         _note_exit(task.context, leaving)
         attached.alone.ends(well=not context.has_failed())
@@ -150,6 +150,15 @@ def run(task: WorkerTask) -> NoReturn:
     stopping.script_has_ended()
     attached.alone.ends(well=True)
     sys.exit(0)
+
+
+def _ended_by(task: WorkerTask) -> SystemExit | None:
+    """Run the script to its end; the exception of ``sys.exit``, if it ends by that."""
+    try:
+        _run_target(task)
+    except SystemExit as leaving:
+        return leaving
+    return None
 
 
 def _renew_stdio() -> None:

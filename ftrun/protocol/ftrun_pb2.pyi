@@ -113,7 +113,7 @@ class RunningReplica(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., has_left: bool = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("job_id", "replicas", "workers_per_replica", "min_replicas", "join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s", "nodes", "rebalance", "hang_timeout_s")
+    __slots__ = ("job_id", "replicas", "workers_per_replica", "min_replicas", "join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s", "nodes", "rebalance", "hang_timeout_s", "accepts_fewer")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_PER_REPLICA_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,7 @@ class JobSpec(_message.Message):
     NODES_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_FIELD_NUMBER: _ClassVar[int]
     HANG_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTS_FEWER_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     replicas: int
     workers_per_replica: int
@@ -134,7 +135,8 @@ class JobSpec(_message.Message):
     nodes: int
     rebalance: bool
     hang_timeout_s: float
-    def __init__(self, job_id: _Optional[str] = ..., replicas: _Optional[int] = ..., workers_per_replica: _Optional[int] = ..., min_replicas: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., isolation_limit_s: _Optional[float] = ..., nodes: _Optional[int] = ..., rebalance: bool = ..., hang_timeout_s: _Optional[float] = ...) -> None: ...
+    accepts_fewer: bool
+    def __init__(self, job_id: _Optional[str] = ..., replicas: _Optional[int] = ..., workers_per_replica: _Optional[int] = ..., min_replicas: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., isolation_limit_s: _Optional[float] = ..., nodes: _Optional[int] = ..., rebalance: bool = ..., hang_timeout_s: _Optional[float] = ..., accepts_fewer: bool = ...) -> None: ...
 
 class Interrupt(_message.Message):
     __slots__ = ("attempt",)
@@ -199,14 +201,16 @@ class RosterEntry(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., position: _Optional[str] = ...) -> None: ...
 
 class Roster(_message.Message):
-    __slots__ = ("has_begun", "entries", "finished")
+    __slots__ = ("has_begun", "entries", "finished", "early")
     HAS_BEGUN_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    EARLY_FIELD_NUMBER: _ClassVar[int]
     has_begun: bool
     entries: _containers.RepeatedCompositeFieldContainer[RosterEntry]
     finished: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, has_begun: bool = ..., entries: _Optional[_Iterable[_Union[RosterEntry, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ...) -> None: ...
+    early: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, has_begun: bool = ..., entries: _Optional[_Iterable[_Union[RosterEntry, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., early: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SwitchPromise(_message.Message):
     __slots__ = ("step", "confirmed")
@@ -329,10 +333,12 @@ class Healed(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ..., donors: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., duration_s: _Optional[float] = ...) -> None: ...
 
 class Leaving(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "step")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    step: int
+    def __init__(self, reason: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Scalar(_message.Message):
     __slots__ = ("name", "value")
@@ -544,21 +550,35 @@ class StartFailure(_message.Message):
     words: str
     def __init__(self, signature: _Optional[str] = ..., exit_code: _Optional[int] = ..., words: _Optional[str] = ...) -> None: ...
 
+class Raised(_message.Message):
+    __slots__ = ("signature", "step", "exit_code", "words")
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    signature: str
+    step: int
+    exit_code: int
+    words: str
+    def __init__(self, signature: _Optional[str] = ..., step: _Optional[int] = ..., exit_code: _Optional[int] = ..., words: _Optional[str] = ...) -> None: ...
+
 class ReplicaLost(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "cause", "killed", "start_failure", "kind")
+    __slots__ = ("replica_id", "incarnation", "cause", "killed", "start_failure", "kind", "raised")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     KILLED_FIELD_NUMBER: _ClassVar[int]
     START_FAILURE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    RAISED_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: str
     cause: str
     killed: bool
     start_failure: StartFailure
     kind: str
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., cause: _Optional[str] = ..., killed: bool = ..., start_failure: _Optional[_Union[StartFailure, _Mapping]] = ..., kind: _Optional[str] = ...) -> None: ...
+    raised: Raised
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., cause: _Optional[str] = ..., killed: bool = ..., start_failure: _Optional[_Union[StartFailure, _Mapping]] = ..., kind: _Optional[str] = ..., raised: _Optional[_Union[Raised, _Mapping]] = ...) -> None: ...
 
 class FailedWorker(_message.Message):
     __slots__ = ("group_rank", "pid", "status", "kind", "cause", "age_s", "error_type", "message", "traceback", "memory", "output", "stacks")
@@ -613,12 +633,18 @@ class FailureEvidence(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restarts: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[FailedWorker, _Mapping]]] = ..., has_step: bool = ..., step: _Optional[int] = ..., verdict: _Optional[str] = ..., words: _Optional[str] = ..., restart_in_s: _Optional[float] = ..., incident: _Optional[int] = ...) -> None: ...
 
 class ReplicaFinished(_message.Message):
-    __slots__ = ("replica_id", "incarnation")
+    __slots__ = ("replica_id", "incarnation", "idle", "unjoined", "early")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    IDLE_FIELD_NUMBER: _ClassVar[int]
+    UNJOINED_FIELD_NUMBER: _ClassVar[int]
+    EARLY_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: str
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
+    idle: bool
+    unjoined: bool
+    early: int
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., idle: bool = ..., unjoined: bool = ..., early: _Optional[int] = ...) -> None: ...
 
 class ReplicaProgress(_message.Message):
     __slots__ = ("replica_id", "incarnation", "progress")
@@ -683,20 +709,22 @@ class JobFailed(_message.Message):
     def __init__(self, exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class ReplicaGivenUp(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "exit_code", "reason", "kind", "elsewhere")
+    __slots__ = ("replica_id", "incarnation", "exit_code", "reason", "kind", "elsewhere", "has_trained")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    HAS_TRAINED_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: str
     exit_code: int
     reason: str
     kind: str
     elsewhere: bool
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., elsewhere: bool = ...) -> None: ...
+    has_trained: bool
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., elsewhere: bool = ..., has_trained: bool = ...) -> None: ...
 
 class WorkerStacks(_message.Message):
     __slots__ = ("request", "key", "text")
@@ -877,7 +905,7 @@ class Rejected(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class JournalState(_message.Message):
-    __slots__ = ("epoch", "quorum", "switch_step", "spec", "finished", "unaccounted", "outcome", "agents_seen", "withdrawn", "given_up", "operations")
+    __slots__ = ("epoch", "quorum", "switch_step", "spec", "finished", "unaccounted", "outcome", "agents_seen", "withdrawn", "operations", "absent")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     SWITCH_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -887,8 +915,8 @@ class JournalState(_message.Message):
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     AGENTS_SEEN_FIELD_NUMBER: _ClassVar[int]
     WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
-    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     quorum: Quorum
     switch_step: int
@@ -898,9 +926,21 @@ class JournalState(_message.Message):
     outcome: EndJob
     agents_seen: int
     withdrawn: _containers.RepeatedScalarFieldContainer[str]
-    given_up: _containers.RepeatedScalarFieldContainer[str]
     operations: _containers.RepeatedCompositeFieldContainer[JournaledOperation]
-    def __init__(self, epoch: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., switch_step: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., finished: _Optional[_Iterable[str]] = ..., unaccounted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., outcome: _Optional[_Union[EndJob, _Mapping]] = ..., agents_seen: _Optional[int] = ..., withdrawn: _Optional[_Iterable[str]] = ..., given_up: _Optional[_Iterable[str]] = ..., operations: _Optional[_Iterable[_Union[JournaledOperation, _Mapping]]] = ...) -> None: ...
+    absent: _containers.RepeatedCompositeFieldContainer[Absence]
+    def __init__(self, epoch: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., switch_step: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., finished: _Optional[_Iterable[str]] = ..., unaccounted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., outcome: _Optional[_Union[EndJob, _Mapping]] = ..., agents_seen: _Optional[int] = ..., withdrawn: _Optional[_Iterable[str]] = ..., operations: _Optional[_Iterable[_Union[JournaledOperation, _Mapping]]] = ..., absent: _Optional[_Iterable[_Union[Absence, _Mapping]]] = ...) -> None: ...
+
+class Absence(_message.Message):
+    __slots__ = ("replica_id", "step", "why", "how")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    HOW_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    step: int
+    why: str
+    how: str
+    def __init__(self, replica_id: _Optional[str] = ..., step: _Optional[int] = ..., why: _Optional[str] = ..., how: _Optional[str] = ...) -> None: ...
 
 class JournaledOperation(_message.Message):
     __slots__ = ("number", "command", "replica_id", "group_rank", "node", "request_id", "incarnation", "was_live", "step", "has_ended", "has_failed", "text", "is_held")

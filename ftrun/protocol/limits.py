@@ -25,7 +25,7 @@ INT_MAX = (1 << 63) - 1
 ID_FIELDS = frozenset(
     {"replica_id", "incarnation", "agent_id", "job_id", "lineage", "phase", "kind", "signature"}
     | {"newcomers", "donors", "left", "finished", "withdrawn", "replica_ids", "heal_certificate"}
-    | {"verdict", "incarnations", "pause", "given_up", "command", "node", "request_id", "device"}
+    | {"verdict", "incarnations", "pause", "early", "command", "node", "request_id", "device"}
 )
 """Fields that name something: at most ``ID_BYTES_MAX`` bytes, printable (they go into logs)."""
 
@@ -34,7 +34,7 @@ COUNT_FIELDS = frozenset({"replicas", "workers_per_replica", "min_replicas", "no
 
 PROSE_FIELDS = frozenset(
     {"reason", "cause", "text", "message", "traceback", "error_type", "words"}
-    | {"memory", "output", "stacks", "refused"}
+    | {"memory", "output", "stacks", "refused", "why"}
 )
 """Texts for people, of any length at the sender: cut at encoding rather than refused."""
 

@@ -311,14 +311,14 @@ class Exchanges:
         assert engine.peers is not None
         return engine.peers
 
-    def slots_that_are_over(self, timeout_s: float) -> frozenset[str]:
+    def slots_that_are_over(self, timeout_s: float) -> Roster:
         """Ask the lighthouse again for the slots whose part in the job is over.
 
         Raises:
             TimeoutError: it has not answered within ``timeout_s``.
         """
         self._engine.peers = None
-        return frozenset(self.peers(timeout_s, counts_isolation=True).finished)
+        return self.peers(timeout_s, counts_isolation=True)
 
     def ask(self, move: AskPeer) -> tuple[list[Contribution] | None, bool]:
         """Ask a peer for its stage: its answer, if it has one, and whether it was reached."""
@@ -405,7 +405,7 @@ class Exchanges:
                     self._places, self._context.key, question, is_set_up=machine.is_set_up
                 )
             if is_of_stage(question.name):
-                return self.stage.answer(self._context.key, question)
+                return self.stage.answer(self._context.key, question, machine.trains_from)
             attempt = machine.in_force.attempt if machine.in_force is not None else None
             return answer_of(
                 self._kept,
@@ -417,9 +417,11 @@ class Exchanges:
             )
 
         found = self._engine.await_answer(find, timeout_s)
-        if found is not None:
-            with self._engine.changed:
-                self._engine.changed.notify_all()  # this worker may wait to end
+        with self._engine.changed:
+            if found is None:
+                quorum = machine.in_force
+                self.stage.asked_in_vain(question, None if quorum is None else quorum.attempt)
+            self._engine.changed.notify_all()  # this worker may wait to end
         return None if found is None else encode(found)
 
 

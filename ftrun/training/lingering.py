@@ -4,7 +4,7 @@ A replica that dies in the last second must heal from somebody, or it would trai
 beginning. So a replica that has reached the end *lingers*: it stands at its next step, which needs
 all replicas that are still to finish, and commits nothing. The lighthouse sees that too few
 contribute, and lets a replica that is back join at this step. When all are there, they leave
-together.
+together. Only if its peers train on from the state that it holds, it leaves early, and alone.
 
 Not here: the moves (core/worker/parting.py); what happens to a step with too few contributors
 (core/worker/machine.py, core/lighthouse/membership.py).
@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from enum import Enum
 
 from ftrun import clock
+from ftrun.core.messages import Roster
 from ftrun.core.worker import events as e
 from ftrun.core.worker.asking import AskLighthouse, AskPeer
 from ftrun.core.worker.machine import StepMachine
@@ -39,6 +41,18 @@ _Broken = RuntimeError
 """Gloo's error if a worker of this replica is gone."""
 
 
+class Parted(Enum):
+    """How a worker has left the end of its script.
+
+    TOGETHER: with all others. ALONE: some replica was missing at the deadline, or this one was
+    asked to stop. EARLY: its peers train on.
+    """
+
+    TOGETHER = "together"
+    ALONE = "alone"
+    EARLY = "early"
+
+
 def linger(
     engine: Engine,
     machine: StepMachine,
@@ -47,7 +61,7 @@ def linger(
     replicas: int,
     timeout_s: float,
     vote: GroupVote | None = None,
-) -> bool:
+) -> Parted:
     """Wait at the end until all replicas have come to it, and serve those that heal meanwhile.
 
     Workers of one replica meet first, and leave together: each is the only one of its replica that
@@ -57,9 +71,6 @@ def linger(
         replicas: of the job; those that have finished or were drained are not waited for.
         timeout_s: how long a replica that is missing is waited for.
         vote: the vote of a replica group of several workers.
-
-    Returns:
-        False if some replica was still missing at the deadline, or when this one was asked to stop.
     """
     flow.is_over()
     try:
@@ -68,7 +79,7 @@ def linger(
         return _Lingering(engine, machine, flow, exchanges, replicas, timeout_s).run()
     except (PeerError, TimeoutError, _Broken) as error:
         log.warning("ends without the others: %s", error)
-        return False
+        return Parted.ALONE
     finally:
         engine.feed(e.Decided(False, shared=True, reason="the script has ended"))
 
@@ -91,8 +102,8 @@ class _Lingering:
         self._notice_at = clock.now() + NOTICE_AFTER_S
         self._parting = Parting(machine, replicas, exchanges.stage)
 
-    def run(self) -> bool:
-        """Stay until all may leave; False as ``linger``."""
+    def run(self) -> Parted:
+        """Stay until all may leave, or until it is known that the others train on."""
         engine, parting = self._engine, self._parting
         while clock.now() < self._deadline and not stop_requested():
             engine.raise_fatal()
@@ -101,14 +112,14 @@ class _Lingering:
                 engine.changed.notify_all()  # its stage may have risen: peers wait for that
             match move:
                 case None:
-                    return True
+                    return Parted.EARLY if parting.gone_on else Parted.TOGETHER
                 case AskLighthouse():
                     self._look()
                 case AskPeer():
                     self._ask(move)
                 case Do.BEGIN:
                     if not self._begin():
-                        return False
+                        return Parted.ALONE
                 case Do.HEAL:
                     self._flow.heal_after_backward()
                 case Do.END_TRY:
@@ -117,15 +128,15 @@ class _Lingering:
                     engine.note_progress(at_once=True)
                 case Stay(until):
                     self._stay(until)
-        return False
+        return Parted.ALONE
 
     def _look(self) -> None:
         """Ask for the slots whose part is over; without an answer all stays as it was."""
-        over: frozenset[str] = frozenset()
+        roster: Roster | None = None
         with contextlib.suppress(TimeoutError):
-            over = self._exchanges.slots_that_are_over(ANSWER_S)
+            roster = self._exchanges.slots_that_are_over(ANSWER_S)
         with self._engine.changed:
-            self._parting.are_over(over, clock.now())
+            self._parting.are_over(roster, clock.now())
             awaited = self._parting.awaited
         if clock.now() >= self._notice_at:
             self._notice_at = clock.now() + NOTICE_AFTER_S

@@ -53,7 +53,7 @@ from ftrun.training.launcher_arguments import (
     stated_seconds,
 )
 from ftrun.training.leaving import Drained, Leaving
-from ftrun.training.lingering import linger
+from ftrun.training.lingering import Parted, linger
 from ftrun.training.progress import WorkerProgress
 from ftrun.training.quantized_reductions import QuantizedReduction, quantized_kind
 from ftrun.training.reductions import ManagedWork, Reduction, Restore
@@ -205,6 +205,7 @@ class Manager:
         self.optimizers: weakref.WeakSet[Stepping] = weakref.WeakSet()
         self._error: ExceptionWithTraceback | None = None
         self._pid = os.getpid()
+        self.ends_early = False
         self._pg = factory
         self._group_error = own_error(pg)
         self._seat = seats.take(
@@ -810,15 +811,30 @@ class Manager:
     def linger(self, timeout: timedelta = DEFAULT_TIMEOUT) -> bool:
         """At the script's end, wait for replicas that have to heal once more, and serve them.
 
+        If the others train on from the state that this replica holds, they would wait for it as
+        well: then it leaves the job at once, and ``ends_early`` is true.
+
         Returns:
             False if a replica was still missing after ``timeout``, which counts also while no
-            lighthouse answers, or this one was asked to stop.
+            lighthouse answers, or this one was asked to stop, or the others train on.
         """
         seats.refuse_in_threads(self._seat, "Manager.linger()")
         replicas = self._context.replicas
         limit_s = timeout.total_seconds()
         engine, machine, flow = self._engine, self._machine, self._flow
-        return linger(engine, machine, flow, self._exchanges, replicas, limit_s, self._vote)
+        parted = linger(engine, machine, flow, self._exchanges, replicas, limit_s, self._vote)
+        if parted is Parted.EARLY:
+            self.ends_early = True
+            has_trained = machine.has_committed
+            self._close(LeaveReason.EARLY if has_trained else LeaveReason.LEFT)
+            if not has_trained:
+                raise UserError(
+                    f"the script has come to its end at step {machine.state.step} without a step "
+                    "of its own, and the other replicas train on: replica "
+                    f"{self._context.replica_id} has not joined them. It is started again. Does "
+                    "the script end by itself where it finds what its predecessor has written?"
+                )
+        return parted is Parted.TOGETHER
 
     # ------------------------------------------------------------ errors
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -58,27 +59,41 @@ def test_the_others_go_on_without_it_until_people_start_it_again(tmp_path: Path)
         assert job.left() == []
 
 
-def test_a_job_that_has_finished_without_it_says_so(tmp_path: Path) -> None:
-    with Job(tmp_path, TRAIN, "--replicas", "2", args=("one", str(tmp_path))) as job:
+@pytest.mark.parametrize(("options", "code"), [((), 77), (("--min-replicas", "1"), 0)])
+def test_a_job_that_has_finished_without_it_says_so(
+    tmp_path: Path, options: tuple[str, ...], code: int
+) -> None:
+    words = ("--replicas", "2", *options)
+    with Job(tmp_path, TRAIN, *words, args=("one", str(tmp_path))) as job:
         job.expect("Replica 1 is given up")
         job.expect(r"\] trains 1")
         (tmp_path / "stop").touch()
-        assert job.end() == 0
-        reason = "all replicas have finished but replica 1, which was given up"
-        assert f"The job has finished: {reason}, after" in job.output
+        assert job.end() == code
+        enough = "" if code else ", which --min-replicas 1 allows"
+        who = r"replica 1 was given up at step \d+ \(.* has failed .* in the same way .*\)"
+        how = r" degraded, with exit code 77 \(" if code else ": "
+        reason = f"1 of 2 replicas has finished{enough}: {who}"
+        assert re.search(f"The job has finished{how}{reason}", job.output), job.output
         assert "  replica 1: " in job.output
         ending = json.loads((job.logs / "job" / "exit.json").read_text())
-        assert (ending["exit_code"], ending["reason"]) == (0, reason)
+        assert (ending["exit_code"], ending["kind"]) == (code, "degraded" if code else "finished")
+        assert re.fullmatch(reason, ending["reason"])
         assert job.left() == []
 
 
-@pytest.mark.parametrize(("how", "min_replicas"), [("one", "2"), ("all", "1")])
-def test_it_ends_the_job_where_too_few_are_left_or_all_fail_alike(
-    tmp_path: Path, how: str, min_replicas: str
-) -> None:
-    options = ("--replicas", "2", "--min-replicas", min_replicas)
-    with Job(tmp_path, TRAIN, *options, args=(how, str(tmp_path))) as job:
+def test_it_ends_the_job_where_too_few_are_left(tmp_path: Path) -> None:
+    options = ("--replicas", "2", "--min-replicas", "2")
+    with Job(tmp_path, TRAIN, *options, args=("one", str(tmp_path))) as job:
         assert job.end() == 73
         assert "has failed twice in the same way at step 3" in job.output
-        assert "without it" not in job.output or how == "all"
+        assert "without it" not in job.output
+        assert job.left() == []
+
+
+def test_what_all_raise_at_one_step_ends_the_job_at_once(tmp_path: Path) -> None:
+    options = ("--replicas", "2", "--min-replicas", "1")
+    with Job(tmp_path, TRAIN, *options, args=("all", str(tmp_path))) as job:
+        assert job.end() == 1
+        assert "all 2 replicas have raised the same exception at step 3" in job.output
+        assert "without it" not in job.output
         assert job.left() == []

@@ -156,9 +156,16 @@ class SimulatedExchanges:
         for asked, until in waiting:
             found = self._find(asked.ask.question)
             if found is not None or self._worker.world.now >= until:
+                self._note_vain(asked.ask.question, found)
                 asked.answer(self._worker, found)
             else:
                 self._questions.append((asked, until))
+
+    def _note_vain(self, question: ExchangeQuestion, found: list[Contribution] | None) -> None:
+        quorum = self._worker.machine.in_force
+        if found is None:
+            self.stage.asked_in_vain(question, None if quorum is None else quorum.attempt)
+            self._worker.script.wake()
 
     def _find(self, question: ExchangeQuestion) -> list[Contribution] | None:
         machine, name = self._worker.machine, question.name
@@ -166,7 +173,7 @@ class SimulatedExchanges:
         if name.index == PLACE_INDEX:
             return place_of(self.places, self._worker.key, question, is_set_up=machine.is_set_up)
         if is_of_stage(name):
-            return self.stage.answer(self._worker.key, question)
+            return self.stage.answer(self._worker.key, question, machine.trains_from)
         return answer_of(
             self.kept,
             question,

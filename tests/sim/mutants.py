@@ -31,6 +31,7 @@ from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.operation_table import OperationTable
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replicas
+from ftrun.core.lighthouse.slots import SlotTable
 from ftrun.core.lighthouse.standstill import Standstill
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
@@ -55,7 +56,7 @@ from tests.sim.deaths import DYING_FROM
 from tests.sim.healing import Fetch, Offer
 from tests.sim.invariants import CANNOT_SERVE
 from tests.sim.lighthouse import LighthouseProcess
-from tests.sim.parting import LINGERING_FROM
+from tests.sim.parting import EARLY_FROM, LINGERING_FROM
 from tests.sim.rings import Ballot
 from tests.sim.worker import Worker
 
@@ -474,6 +475,20 @@ MUTANTS: dict[str, Mutant] = {
     "a place is not asked for": Mutant(Fetch, "_place", _asks_for_no_place, "E2", _EXCHANGES),
     "the end is left at once": Mutant(
         Parting, "_are_enough", _TRUE, "L4", ("kill_worker",), LINGERING_FROM
+    ),
+    "who has left the loop waits": Mutant(
+        StepMachine, "trains_from", property(lambda self: None), "L1", ("kill_worker",), EARLY_FROM
+    ),
+    "an early end is a good one": Mutant(
+        SlotTable, "absent", _nobody, "L5", ("kill_lighthouse",), EARLY_FROM
+    ),
+    "who is slower trains on": Mutant(
+        StepMachine,
+        "trains_from",
+        property(lambda self: self.state),
+        "L4",
+        ("kill_worker",),
+        LINGERING_FROM,
     ),
     "a mate that is not reached has left": Mutant(
         Parting, "failed", _takes_the_unreached_for_gone, "L1", _HANGS, LINGERING_FROM

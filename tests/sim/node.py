@@ -282,6 +282,8 @@ class Agent(Actor):
         if incarnation not in self._starting:
             return  # it was taken back
         del self._starting[incarnation]
+        if world.early.slot == replica_id:  # that it had ended was lost, or it has failed since
+            world.invariants.quorums.ended.discard(replica_id)
         if world.receives(self) and self._owns(replica_id):
             heard = world.living(replica_id, heard=True)
             world.invariants.starts(replica_id, world.living(replica_id), heard)
@@ -403,7 +405,7 @@ class Agent(Actor):
         )
         for worker in self.workers.values():
             worker.from_agent.send(m.AskReport())
-        for message in (*supervisor.given_up(), *supervisor.apart()):
+        for message in (*supervisor.absent(), *supervisor.apart()):
             self.stream.up.send(message)
 
     def _refused(self) -> None:
@@ -453,6 +455,8 @@ class Agent(Actor):
             case m.KillWorkers(replica_id, incarnation, ranks):
                 self.handle(s.KillAsked(replica_id, incarnation, ranks))
             case m.EndJob(exit_code, reason):
+                is_known = not (self.world.job.accepts_fewer or self.world.journals_lost)
+                self.world.parting_rules.ends(exit_code, is_known=is_known)
                 self.handle(s.JobEnded(exit_code, reason))
             case m.Rejected(reason):
                 self.handle(s.JobEnded(1, reason))

@@ -1,6 +1,7 @@
 """The end of simulated scripts that linger, and what must hold there.
 
 Some seeds have such scripts: all leave together, and whoever dies meanwhile comes back and heals.
+In some of them one replica leaves the loop before the others, which train on without it.
 Not here: the decisions (core/worker/parting.py); the rest of the script (script.py).
 """
 
@@ -8,10 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ftrun.core.ids import StateId, WorkerKey
+from ftrun.core.messages import Roster
+from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.asking import AskLighthouse, AskPeer
 from ftrun.core.worker.machine import StepPhase
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 
 LINGERING_FROM, LINGERING_TO = 100_000_000, 200_000_000
 """Seeds between these have scripts that end early and linger. (No seed that is kept is.)"""
+EARLY_FROM = 150_000_000
+"""From this one of them on, one replica leaves the loop early."""
+EARLY_PATIENCE_S = 20.0
 BEGIN_S = ROSTER_S = 1.0
 
 
@@ -40,8 +46,45 @@ def that_lingers(job: Job, rng: random.Random) -> Job:
     return replace(job, heal_first=True, spares=False, steps=rng.randint(1, 5))
 
 
+def with_steps(job: Job, seed: int) -> Job:
+    """A job of which one replica can leave the loop before the others."""
+    if seed < EARLY_FROM:
+        return job
+    accepts_fewer = random.Random(f"{seed}/fewer").random() < 0.3
+    return replace(job, steps=max(2, job.steps or 0), accepts_fewer=accepts_fewer)
+
+
+@dataclass(frozen=True)
+class EarlyEnd:
+    """The replica that leaves the loop at ``step``, if it has trained before; "": none does."""
+
+    slot: str = ""
+    step: int = -1
+
+    @staticmethod
+    def draw(seed: int, job: Job) -> EarlyEnd:
+        """Of one seed."""
+        if not (lingers(seed) and seed >= EARLY_FROM and job.steps):
+            return EarlyEnd()
+        rng = random.Random(f"{seed}/early")
+        return EarlyEnd(str(rng.randrange(job.replicas)), rng.randrange(1, job.steps))
+
+    def is_at(self, worker: Worker) -> bool:
+        """Whether this worker's script leaves the loop here."""
+        machine = worker.machine
+        is_it = (worker.key.replica_id, machine.state.step) == (self.slot, self.step)
+        return is_it and machine.has_committed and not machine.healing
+
+    def holds_up(self, quorum: Quorum) -> bool:
+        """Whether a member of ``quorum`` may stand at its end at its first step."""
+        return quorum.step == self.step and any(x.replica_id == self.slot for x in quorum.members)
+
+
 class PartingRules:
     """Whoever leaves knows that all had come to the end, and holds the state of all (L4).
+
+    Only a replica whose script leaves the loop before the others' leaves early; and it does not
+    wait, unless all others have just healed to its state and may be on their way to the end.
 
     The oracle sees all processes: of each other slot the latest one has come to the end, or an
     earlier one knew that all had, or the lighthouse has said that its part was over. Those that
@@ -56,11 +99,13 @@ class PartingRules:
         self._knew: set[str] = set()
         self._over: set[str] = set()
         self._is_reopened = False
+        self._early: set[str] = set()
         self._born: dict[str, int] = {}
         self._states: list[tuple[WorkerKey, StateId]] = []
 
     def starts(self, key: WorkerKey) -> None:
         """A process starts."""
+        self._early.discard(key.replica_id)
         if key.replica_id in self._over and key.incarnation != self._latest.get(key.replica_id):
             self._is_reopened = True
         self._latest[key.replica_id] = key.incarnation
@@ -77,6 +122,16 @@ class PartingRules:
         """The lighthouse says whose part is over."""
         self._over |= slots
 
+    def leaves_early(self, key: WorkerKey, slot: str) -> None:
+        """A worker leaves although others train on; ``slot``: whose script does that."""
+        require(key.replica_id == slot, "L4", f"{key} leaves early, and its script has not")
+        self._early.add(key.replica_id)
+
+    def ends(self, exit_code: int, *, is_known: bool) -> None:
+        """The job ends. ``is_known``: the lighthouse must know of whoever has left early (L5)."""
+        is_well = exit_code or not (self._early and is_known)
+        require(bool(is_well), "L5", f"the job ends with 0, and {self._early} have left early")
+
     def leaves(self, key: WorkerKey, state: StateId, replicas: int) -> None:
         """A worker leaves."""
         self.left += 1
@@ -90,19 +145,24 @@ class PartingRules:
         self._states.append((key, state))
 
 
-def linger(worker: Worker) -> Generator[Wait, None, None]:
-    """What training/lingering.py is to a real worker."""
+def linger(worker: Worker) -> Generator[Wait, None, bool]:
+    """What training/lingering.py is to a real worker; whether it leaves early."""
     world, machine, job = worker.world, worker.machine, worker.world.job
     parting = Parting(machine, job.replicas, worker.exchanges.stage)
-    deadline = world.now + PATIENCE_S
+    assert job.steps is not None, "a script that comes to its end"
+    has_left_loop = world.early.slot == worker.key.replica_id and machine.state.step < job.steps
+    deadline = world.now + (EARLY_PATIENCE_S if has_left_loop else PATIENCE_S)
     while world.now < deadline:
         move = parting.next(world.now)
         world.parting_rules.shows(worker.key, worker.exchanges.stage.stage)
         worker.exchanges.look()
         match move:
             case None:
+                if parting.gone_on:
+                    world.parting_rules.leaves_early(worker.key, world.early.slot)
+                    return True
                 world.parting_rules.leaves(worker.key, machine.state, job.replicas)
-                return
+                return False
             case AskLighthouse():
                 yield from _look(worker, parting)
             case AskPeer():
@@ -115,7 +175,7 @@ def linger(worker: Worker) -> Generator[Wait, None, None]:
             case Do.BEGIN:
                 yield from _begin(worker)
                 if machine.phase is StepPhase.LEFT:
-                    return
+                    return False
             case Do.HEAL:
                 yield from worker.script.heal()
             case Do.END_TRY:
@@ -127,7 +187,11 @@ def linger(worker: Worker) -> Generator[Wait, None, None]:
             case Stay(until):
                 before = machine.fate, machine.in_force
                 yield _until(worker, lambda: (machine.fate, machine.in_force) != before, until)  # noqa: B023
-    require(False, "L1", f"{worker.name} waits at the end for {parting.awaited} for ever")
+    others = [x for x in world.workers() if x.alive and x.key.replica_id != worker.key.replica_id]
+    have_healed = all(x.machine.late_to >= machine.state.step for x in others)
+    text = f"{worker.name} waits at the end for {parting.awaited} for ever"
+    require(has_left_loop and have_healed, "L1", text)
+    return False
 
 
 def _until(worker: Worker, condition: object, until_s: float) -> Until:
@@ -143,9 +207,9 @@ def _look(worker: Worker, parting: Parting) -> Generator[Wait, None, None]:
     worker.peers = None
     worker.feed(e.PeersAsked())
     yield _until(worker, lambda: worker.peers is not None, world.now + ROSTER_S)
-    over = frozenset(worker.peers.finished if worker.peers is not None else ())  # type: ignore[var-annotated]
-    world.parting_rules.told(over)
-    parting.are_over(over, world.now)
+    roster: Roster | None = worker.peers
+    world.parting_rules.told(frozenset(roster.finished if roster is not None else ()))
+    parting.are_over(roster, world.now)
 
 
 def _begin(worker: Worker) -> Generator[Wait, None, None]:

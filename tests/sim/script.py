@@ -144,6 +144,8 @@ class Script:
             yield rng.uniform(0.02, 2.0)
         yield from self._set_up()
         while job.steps is None or machine.state.step < job.steps:
+            if self._world.early.is_at(worker):
+                break
             yield from self._begin()
             if machine.phase is StepPhase.LEFT:
                 self._exit(DRAINED_STATUS)
@@ -161,10 +163,12 @@ class Script:
         yield rng.uniform(0.0, 0.01)
         if self._world.lingers:
             yield rng.choice((0.0, 0.3, 2.0))  # an evaluation
-            yield from linger(worker)
+            is_early = yield from linger(worker)
             if machine.phase is StepPhase.LEFT:
                 self._exit(DRAINED_STATUS)
                 return
+            if is_early:
+                worker.close(m.LeaveReason.EARLY)
         worker.close(m.LeaveReason.FINISHED)
         yield rng.uniform(0.001, 0.05)
         self._exit(0)

@@ -26,7 +26,7 @@ from tests.sim.faults import Faults, all_faults
 from tests.sim.freezes import SPARING_FROM
 from tests.sim.lateness import LATE_FROM, LATENESS
 from tests.sim.mutants import MUTANTS
-from tests.sim.parting import LINGERING_FROM
+from tests.sim.parting import EARLY_FROM, LINGERING_FROM
 from tests.sim.refusals import REFUSALS, REFUSING_FROM
 from tests.sim.run import covered, first_found, outcome_of, replay, settle_memory
 from tests.sim.shapes import Shapes
@@ -113,7 +113,9 @@ def test_schedules_hold_and_every_fault_strikes_in_them() -> None:
 def test_schedules_of_one_kind(count: int) -> None:
     """First of all kinds, then of scripts for which few jobs are drawn."""
     outcomes = [outcome_of(s, focus=(kind,)) for kind in KINDS for s in range(count // 3)]
-    for first in (0, SPARING_FROM, LINGERING_FROM, DYING_FROM, REFUSING_FROM, LATE_FROM):
+    for first in (
+        0, SPARING_FROM, LINGERING_FROM, EARLY_FROM, DYING_FROM, REFUSING_FROM, LATE_FROM
+    ):  # fmt: skip
         outcomes += [outcome_of(seed) for seed in range(first, first + count)]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 

@@ -350,6 +350,8 @@ class Worker(Actor):
     def _enters_held(self) -> None:
         quorum, tag = self.machine.in_force, self.machine.tag
         if quorum is not None and tag is not None and quorum.step == tag.step:
+            if self.world.early.holds_up(quorum):
+                return  # others have to join here, because that member reaches no later step
             barred = self._barred
             if barred is not None and barred.journals != self.world.journals_lost:
                 barred = None

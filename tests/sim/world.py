@@ -45,7 +45,7 @@ from tests.sim.invariants import Invariants, Violation
 from tests.sim.lateness import LATENESS, WINDOW_S, Lateness, is_late
 from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.node import Agent, Host
-from tests.sim.parting import PartingRules, lingers, that_lingers
+from tests.sim.parting import EarlyEnd, PartingRules, lingers, that_lingers, with_steps
 from tests.sim.records import Records
 from tests.sim.refusals import REFUSALS, RefusalRules, Refusals, refuses
 from tests.sim.rings import Rings
@@ -97,6 +97,7 @@ class Job:
     min_size: int
     step_s: float
     steps: int | None
+    accepts_fewer: bool = True
 
     @staticmethod
     def draw(rng: random.Random) -> Job:
@@ -148,6 +149,7 @@ class Job:
             isolation_limit_s=ISOLATION_LIMIT_S,
             nodes=self.agents,
             hang_timeout_s=standstill_limit_s,
+            accepts_fewer=self.accepts_fewer,
         )
 
 
@@ -180,7 +182,8 @@ class World:
             self.job = self.job.that_exchanges(random.Random(f"{seed}/exchange"))
         self.lingers = lingers(seed)
         if self.lingers:
-            self.job = that_lingers(self.job, random.Random(f"{seed}/end"))
+            self.job = with_steps(that_lingers(self.job, random.Random(f"{seed}/end")), seed)
+        self.early = EarlyEnd.draw(seed, self.job)
         self.parting_rules = PartingRules()
         self.has_places = self.exchanges_at_all and self.job.heal_first
         self.programme = Programme.draw(seed)
@@ -500,10 +503,13 @@ class World:
             worker.script.go_on()
         return RECOVERY_S if alone else 0.0
 
+    def workers(self) -> list[Worker]:
+        """All workers of all machines."""
+        return [worker for host in self.hosts for worker in host.workers()]
+
     def standing(self) -> list[Worker]:
         """The workers whose main thread stands still."""
-        workers = [worker for host in self.hosts for worker in host.workers()]
-        return [worker for worker in workers if worker.script.stands]
+        return [worker for worker in self.workers() if worker.script.stands]
 
     def would_be_found(self, worker: Worker) -> bool:
         """Whether others train with it, and the lighthouse has heard of its loop."""

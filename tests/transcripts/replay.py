@@ -14,14 +14,15 @@ A line at the margin is an event; the indented lines below it are the instructio
     A attached [capacity=8 running=0a,1a dead=2a finished=3 job=other]
     A detached | A says goodbye | A says heartbeat [0a@5] | A says started 0a [restarts=1]
     A says lost 0a: cause | A says killed 0a: cause | A says failed 0a code: words (at its start)
-    A says finished 0a | A says leaves | A says gives up 3: reason (the job)
-    A says gives-up 0a [elsewhere] 3: reason (the replica)
+    A says raised 0a@7: words (at step 7)
+    A says finished 0a [idle] [unjoined] [early=7] | A says leaves
+    A says gives up 3: reason (the job) | A says gives-up 0a [elsewhere] [trained] 3: reason
     0a 1a: report 5/x [interrupted=1.1#1 in=1.1#1 pending=1.2#1 promised=7 confirmed healing torn
                        reduced=1.1#1@5 voted=1.1#1@5 local_step_index=2 cannot_repair needs=2
                        refused=why tries=2]
     0a: built 1.1#1 | buildfailed 1.1#1: reason | promised 1.2#1@7 | refused 1.2#1@7 current=8
     0a: inforce 1.1#1@0 | errored 1.1#1@5: reason | healed 1.1#1@5 from 0,2 | progress 5
-    0a: leaving finished | present [part=0,1]
+    0a: leaving finished | leaving early 21 | present [part=0,1]
     asks drain 0 | asks restart 0 | asks kill 0.1 | asks stack 0 | asks drain node=host-A (people)
     asks restart 0 id=x                  with this request_id
     A answers 1 0a: stacks of a worker
@@ -110,11 +111,11 @@ class Replay:
         names = {"replicas": "replicas", "workers": "workers_per_replica", "min": "min_replicas"}
         names |= {"join": "join_timeout_s", "heartbeat": "heartbeat_timeout_s", "id": "job_id"}
         names |= {"isolation": "isolation_limit_s", "nodes": "nodes", "rebalance": "rebalance"}
-        names |= {"hang": "hang_timeout_s"}
+        names |= {"hang": "hang_timeout_s", "fewer": "accepts_fewer"}
         values: dict[str, Any] = {}
         for key, value in _options(words).items():
             is_float = names[key].endswith("_s")
-            if key == "rebalance":
+            if key in ("rebalance", "fewer"):
                 value = str(int(value == "yes"))
             values[names[key]] = value if key == "id" else float(value) if is_float else int(value)
         self.spec = replace(self.spec, **values)
@@ -207,20 +208,26 @@ class Replay:
             return m.ReplicaStarted(*_replica(rest[0]), int(_options(rest[1:]).get("restarts", 0)))
         if kind in ("lost", "killed"):
             return m.ReplicaLost(*_replica(rest[0].rstrip(":")), detail, kind == "killed")
+        if kind == "raised":
+            name, _, step = rest[0].rstrip(":").partition("@")
+            raised = m.Raised(detail.replace(" ", "-"), int(step), 1, detail)
+            return m.ReplicaLost(*_replica(name), detail, kind="exception", raised=raised)
         if kind == "failed":
             failure = m.StartFailure(detail, int(rest[1].rstrip(":")), detail)
             return m.ReplicaLost(*_replica(rest[0]), detail, False, failure)
         if kind == "finished":
-            return m.ReplicaFinished(*_replica(rest[0]))
+            early = _options(rest[1:]).get("early")
+            at = None if early is None else int(early)
+            return m.ReplicaFinished(*_replica(rest[0]), "idle" in rest, "unjoined" in rest, at)
         if kind == "leaves":
             running = tuple(m.RunningReplica(*_replica(word)) for word in rest)
             return m.AgentLeaving("SIGTERM", running)
         if kind == "gives":
             return m.JobFailed(int(rest[1].rstrip(":")), detail)
         if kind == "gives-up":
-            elsewhere = rest[1] == "elsewhere"
-            code = int(rest[1 + elsewhere].rstrip(":"))
-            return m.ReplicaGivenUp(*_replica(rest[0]), code, detail, "", elsewhere)
+            how = text.partition(":")[0].split()
+            flags = "elsewhere" in how, "trained" in how
+            return m.ReplicaGivenUp(*_replica(rest[0]), int(how[-1]), detail, "", *flags)
         if kind == "heartbeat":
             return m.Heartbeat(tuple(_progress(word) for word in rest))
         assert kind == "goodbye", text
@@ -249,7 +256,7 @@ class Replay:
                 longest_s=step_s,
             )
         if kind == "leaving":
-            return m.Leaving(m.LeaveReason(words[0]))
+            return m.Leaving(m.LeaveReason(words[0]), *map(int, words[1:]))
         if kind == "present":
             part = tuple(words[0].removeprefix("part=").split(",")) if words else ()
             return m.Present(Endpoint("10.0.0.1", f"{key.replica_id}{key.incarnation}:1"), part)
@@ -385,8 +392,9 @@ def _record(record: JournalState) -> str:
         parts.append(f"finished={','.join(record.finished)}")
     if record.withdrawn:
         parts.append(f"withdrawn={','.join(record.withdrawn)}")
-    if record.given_up:
-        parts.append(f"given-up={','.join(record.given_up)}")
+    absent = [f"{x.replica_id}@{x.step}:{x.how.replace(' ', '-')}" for x in record.absent]
+    if absent:
+        parts.append(f"absent={','.join(absent)}")
     asked = [str(x.number) for x in record.operations if not x.has_ended]
     if asked:
         parts.append(f"asked={','.join(asked)}")

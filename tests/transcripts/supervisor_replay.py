@@ -17,7 +17,7 @@ the next; ``0a.1`` is worker 1 of it. Workers have the pids 1000, 1001, … by t
     0a has no manager [and trains] | 0a wants world: reason | 0a beats | 0a pauses for 30: eval
     0a sets timer NAME for 5, signal 9 | 0a releases timer NAME | 0a disconnects
     0a used 1.5 | 0a stacks: 0 words; 1 words        seconds of processor time | its stacks
-    0a: report | inforce 7 | healed 7 | leaving drained
+    0a: report | inforce 7 | healed 7 | leaving drained | leaving early 7
     0a: progress 7 [healing] [for 5]        its activity, and since how many seconds
     0a is well | 0a is unwell: reason       the answer of --health-check
     0a is given up: reason                  by the lighthouse
@@ -214,14 +214,19 @@ class Replay:
         match message:
             case m.ReplicaStarted(_, _, restarts):
                 return f"started {self._of(message)}: {restarts}, {message.restarts_left} left"
-            case m.ReplicaLost(_, _, cause, killed, start, kind):
+            case m.ReplicaLost(_, _, cause, killed, start, kind, raised):
                 at_start = f", at its start: {start.exit_code} {start.words}" if start else ""
                 by_us = ", killed" if killed else ""
-                return f"lost {self._of(message)}{_of_kind(kind)}: {cause}{by_us}{at_start}"
-            case m.ReplicaFinished():
-                return f"finished {self._of(message)}"
-            case m.ReplicaGivenUp(_, _, exit_code, reason, kind, elsewhere):
-                where = " here" if elsewhere else ""
+                later = f", raised at {raised.step}: {raised.words}" if raised else ""
+                return f"lost {self._of(message)}{_of_kind(kind)}: {cause}{by_us}{at_start}{later}"
+            case m.ReplicaFinished(_, _, idle, unjoined, early):
+                how = ", has never trained" * idle + ", has not joined" * unjoined
+                how += "" if early is None else f", has left early at {early}"
+                return f"finished {self._of(message)}{how}"
+            case m.WorkerMessage(key, m.Leaving(reason, step)):
+                return f"worker {self._of(key)}.{key.group_rank} leaves {reason.value} at {step}"
+            case m.ReplicaGivenUp(_, _, exit_code, reason, kind, elsewhere, has_trained):
+                where = " here" * elsewhere + ", has trained," * has_trained
                 return f"given up {self._of(message)}{where} {exit_code}{_of_kind(kind)}: {reason}"
             case m.Heartbeat(progress):
                 lines = [f"{self._of(x)} {_progress(x.progress)}" for x in progress]
@@ -262,7 +267,7 @@ class Replay:
         yield from (f"dead {self._of(x)}: {x.cause}{', killed' * x.killed}" for x in core.dead())
         if core.finished():
             yield f"finished {','.join(core.finished())}"
-        yield from (self._sent(x) for x in core.given_up())
+        yield from (self._sent(x) for x in core.absent())
         yield from (self._sent(x) for x in core.apart())
         for x in core.unconfirmed(self.now):
             number = f", incident {x.incident}" if x.incident else ""
@@ -331,7 +336,7 @@ def _sent(r: Replay, name: str, text: str) -> e.Event:
         "report": lambda: m.Report(StateId(0, "x"), Endpoint("h", "h:1")),
         "inforce": lambda: m.InForce(NO_ATTEMPT, int(words[0])),
         "healed": lambda: m.Healed(NO_ATTEMPT, int(words[0]), ("1",), 10, 0.1),
-        "leaving": lambda: m.Leaving(m.LeaveReason(words[0])),
+        "leaving": lambda: m.Leaving(m.LeaveReason(words[0]), *map(int, words[1:])),
         "progress": lambda: _progressed(text),
     }
     return e.WorkerSent(r.key(name), messages[kind]())
@@ -342,7 +347,8 @@ def _progressed(text: str) -> m.Progress:
     assert match, text
     step, activity, since_s = match.groups()
     phase = Activity(activity.strip() or "step")
-    return m.Progress(int(step), int(step), phase, since_s=float(since_s or 0))
+    steps = int(step) if phase is Activity.STEP else 0
+    return m.Progress(int(step), int(step), phase, since_s=float(since_s or 0), steps=steps)
 
 
 def _stacks(r: Replay, name: str, text: str) -> e.Event:

@@ -21,7 +21,7 @@ from ftrun.core.agent.restarts import BudgetSpent, CrashLoop, Restart, Verdict, 
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotState
 from ftrun.core.agent.stopping import Stopping
-from ftrun.core.messages import FailureEvidence, JobFailed, ReplicaGivenUp, StartFailure
+from ftrun.core.messages import FailureEvidence, JobFailed, Raised, ReplicaGivenUp, StartFailure
 from ftrun.errors import assert_never
 
 
@@ -45,10 +45,11 @@ class FailedSlots:
         self._out = out
 
     def report(self, slot: SlotState, failure: Failure) -> None:
-        """Report the loss to the lighthouse, once; it compares failures before the first step."""
+        """Report the loss to the lighthouse, once; it compares the failures of all replicas."""
         start_failure = None if self._as_torchrun else _start_failure(slot, failure)
+        raised = None if self._as_torchrun else _raised(slot, failure)
         self._stopping.report_lost(
-            slot, failure.cause(), start_failure=start_failure, kind=failure.kind
+            slot, failure.cause(), start_failure=start_failure, kind=failure.kind, raised=raised
         )
 
     def judge(self, slot: SlotState) -> None:
@@ -133,7 +134,13 @@ class FailedSlots:
             may_restart = self._settings.restarts.max_restarts > 0
             elsewhere = may_restart and verdict != kinds.WILL_NOT_HELP
             slot.given_up = ReplicaGivenUp(
-                slot.replica_id, slot.incarnation, exit_code, reason, kind, elsewhere
+                slot.replica_id,
+                slot.incarnation,
+                exit_code,
+                reason,
+                kind,
+                elsewhere,
+                slot.has_committed,
             )
             self._out.send(slot.given_up)
             return
@@ -147,7 +154,7 @@ class FailedSlots:
             return self._settings.hopeless_code, ""
         if verdict == kinds.CRASH_LOOP and cause.report is not None:
             return self._settings.crash_code, ""
-        return exit_code_of(cause.status), kinds.BY_SCRIPT
+        return exit_code_of(cause.status) or 1, kinds.BY_SCRIPT
 
     def _send_evidence(self, slot: SlotState, verdict: str, text: str) -> None:
         named = slot.failures[-1].step
@@ -181,6 +188,7 @@ def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
         memory=event.memory,
         hangs=slot.hung is event or bool(timed_out),
         on_request=event.status == -SIGKILL and event.group_rank in slot.killed_on_request,
+        unjoined=event.status == 0 and not event.reason,
     )
 
 
@@ -189,5 +197,21 @@ def _start_failure(slot: SlotState, failure: Failure) -> StartFailure | None:
     signature = failure.signature()
     if signature is None or not slot.is_at_start:
         return None
-    digest = hashlib.blake2b(signature.encode(), digest_size=16).hexdigest()
-    return StartFailure(digest, exit_code_of(failure.status), failure.words())
+    return StartFailure(_digest(signature), exit_code_of(failure.status), failure.words())
+
+
+def _raised(slot: SlotState, failure: Failure) -> Raised | None:
+    """The script's own exception as compared between replicas that have trained together."""
+    step, at = failure.step, failure.raised_at
+    is_own = failure.kind == kinds.EXCEPTION and not failure.heals and not slot.is_at_start
+    if not is_own or step is None or at is None or at.is_of_ftrun:
+        return None
+    signature = failure.signature()
+    assert signature is not None, "an exception has one"
+    return Raised(
+        _digest(signature), step, exit_code_of(failure.status), f"{failure.words()} ({at})"
+    )
+
+
+def _digest(signature: str) -> str:
+    return hashlib.blake2b(signature.encode(), digest_size=16).hexdigest()

@@ -5,6 +5,7 @@ Not here: what is done about it (supervisor.py), what else is known of it (evide
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ CRASH_SIGNALS = frozenset(
         signal.SIGSYS,
     )
 )
+UNJOINED = " before it had joined the others, which train"
 PEER_ERRORS = frozenset({"DistBackendError", "DistNetworkError", "ConnectionResetError"})
 PEER_WORDS = (
     "Connection closed by peer",
@@ -34,6 +36,26 @@ PEER_WORDS = (
 """What Gloo, NCCL and the stores say when the process at the other end is gone."""
 
 
+_PACKAGE = __file__.rpartition("core")[0]
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d+)', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedAt:
+    """The innermost line of a traceback."""
+
+    path: str
+    line: int
+
+    @property
+    def is_of_ftrun(self) -> bool:
+        """Whether ftrun has raised it, not the script or a library of its own."""
+        return self.path.startswith(_PACKAGE)
+
+    def __str__(self) -> str:
+        return f"{self.path.rpartition('/')[2]}:{self.line}"
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A worker that did not end well.
@@ -42,7 +64,7 @@ class Failure:
     one. ``reason``: why it was given up, or could not be started. ``memory``: why its end is known
     to be the kernel's, for want of memory; "": it is not. ``hangs``: it was given up because it did
     not go on. ``is_of_node``: --health-check found the node not well. ``on_request``: people killed
-    it.
+    it. ``unjoined``: its script has ended with exit code 0 before it had joined its peers.
     """
 
     replica_id: str
@@ -56,6 +78,7 @@ class Failure:
     hangs: bool = False
     is_of_node: bool = False
     on_request: bool = False
+    unjoined: bool = False
 
     @property
     def kind(self) -> str:
@@ -84,6 +107,12 @@ class Failure:
         """Whether that step is its peers', because it did not hold their state yet."""
         return self.report is not None and self.report.heals
 
+    @property
+    def raised_at(self) -> RaisedAt | None:
+        """Where it raised; None: not known, or it did not raise."""
+        frames = _FRAME.findall(self.report.traceback) if self.report is not None else []
+        return RaisedAt(frames[-1][0], int(frames[-1][1])) if frames else None
+
     def words(self) -> str:
         """The cause, without a verb: an exception, a signal, an exit code, a reason."""
         if self.reason:
@@ -96,7 +125,7 @@ class Failure:
         if self.status < 0:
             by_kernel = ", out of memory" if self.memory else ""
             return f"{signal_name(-self.status)}{by_kernel}"
-        return f"exit code {self.status}"
+        return f"exit code {self.status}{UNJOINED * self.unjoined}"
 
     def cause(self) -> str:
         """The cause as the end of a sentence that begins with the worker."""
@@ -126,7 +155,7 @@ class Failure:
             return None
         if self.status < 0:
             return signal_name(-self.status) if -self.status in CRASH_SIGNALS else None
-        return f"exit code {self.status}"
+        return f"exit code {self.status}{UNJOINED * self.unjoined}"
 
     def will_recur(self, *, at_start: bool) -> bool:
         """True if the same failure at the same position would come again at every try.

@@ -18,7 +18,7 @@ from ftrun.core.agent.hang_watch import HangWatch
 from ftrun.core.agent.loop_watch import LoopWatch
 from ftrun.core.agent.restarts import RestartBudget
 from ftrun.core.agent.script_timers import ScriptTimers
-from ftrun.core.messages import FailureReport, Progress, ReplicaGivenUp
+from ftrun.core.messages import FailureReport, Progress, ReplicaFinished, ReplicaGivenUp
 
 FAILURES_KEPT = 16
 
@@ -58,7 +58,8 @@ class SlotSummary:
 
     ``status``: the last worker's exit status. ``lost_s``: the time in which the slot could not
     train after its first quorum: dead, without a quorum, or waiting for a peer. ``killed``: how, if
-    it did not end when asked.
+    it did not end when asked. ``left_early``: the step at which its script has ended while its
+    peers train on.
     """
 
     replica_id: str
@@ -70,6 +71,7 @@ class SlotSummary:
     status: int | None
     failures: tuple[Failure, ...]
     killed: str = ""
+    left_early: int | None = None
 
 
 @dataclass
@@ -78,9 +80,11 @@ class SlotState:
 
     ``alive``: group_ranks whose process is not gone. ``dying``: those of them whose death is told
     already. ``has_manager``: one of its workers has sent
-    a message, so there is a Manager. ``left``: the group_ranks that left at a boundary. ``lost``:
+    a message, so there is a Manager. ``left``: the group_ranks that left at a boundary.
+    ``left_early``: the step at which its script has ended while its peers train on. ``lost``:
     the loss of this incarnation is reported. ``killed``: how, if the group did not end when asked.
-    ``has_trained``: the slot was in a quorum once. ``steps_alone``: an optimizer steps, and there
+    ``has_trained``: the slot was in a quorum once; ``has_joined``: this incarnation was;
+    ``has_committed``: the slot has committed a step. ``steps_alone``: an optimizer steps, and there
     is no Manager; ``has_stepped``: the same of this incarnation, which was started at ``begun_at``.
     ``lost_at``: since when the slot cannot train; None while it can. ``hang_watch``,
     ``loop_watch``, ``script_timers``: watch this incarnation's workers. ``ends``: how its workers
@@ -106,11 +110,14 @@ class SlotState:
     failure_reports: dict[int, FailureReport] = field(default_factory=dict)
     has_manager: bool = False
     left: set[int] = field(default_factory=set)
+    left_early: int | None = None
     killed: str = ""
     asked_with: int = 0
     leaves: Leaves | None = None
     killed_on_request: set[int] = field(default_factory=set)
     has_trained: bool = False
+    has_joined: bool = False
+    has_committed: bool = False
     steps_alone: bool = False
     hang_watch: HangWatch = field(default_factory=lambda: HangWatch(0.0))
     loop_watch: LoopWatch = field(default_factory=lambda: LoopWatch(0.0))
@@ -154,6 +161,7 @@ class SlotState:
         self.loop_watch = LoopWatch(hang_factor)
         self.script_timers = ScriptTimers()
         self.has_manager = self.lost = self.is_failing = self.has_stepped = False
+        self.has_joined, self.left_early = False, None
         self.ends = Ends()
         self.has_failed = self.is_checked = self.is_healthy = False
         self.hung = None
@@ -195,6 +203,17 @@ class SlotState:
     def is_at_start(self) -> bool:
         """True while no step of this slot is known."""
         return self.budget.mark == 0 and not self.has_trained and not self.steps_alone
+
+    @property
+    def is_unjoined(self) -> bool:
+        """It was started again, its slot has trained, and this incarnation was in no quorum."""
+        return self.started > 1 and self.has_trained and not self.has_joined
+
+    def finished(self) -> ReplicaFinished:
+        """All its workers have ended with exit code 0: what that means."""
+        is_idle = not (self.has_trained or self.has_committed)
+        how = is_idle, self.is_unjoined, self.left_early
+        return ReplicaFinished(self.replica_id, self.incarnation, *how)
 
     def has_position(self, failure: Failure) -> bool:
         """True if the failure's step is certain: the worker has named it, or it has made none.
@@ -245,4 +264,5 @@ class SlotState:
             status=self.status,
             failures=tuple(self.failures),
             killed=self.killed,
+            left_early=self.left_early,
         )

@@ -10,8 +10,15 @@ from collections.abc import Iterator
 
 from ftrun.core.agent.restarts import RestartBudget, RestartRules
 from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState, SlotSummary
-from ftrun.core.ids import replica_order
-from ftrun.core.messages import Loss, RunningReplica
+from ftrun.core.ids import WorkerKey, replica_order
+from ftrun.core.messages import (
+    LeaveReason,
+    Leaving,
+    Loss,
+    ReplicaFinished,
+    RunningReplica,
+    WorkerMessage,
+)
 
 STORY_MAX = 200
 DEAD_MAX = 64
@@ -87,8 +94,25 @@ class NodeSlots:
         )
 
     def finished(self) -> tuple[str, ...]:
-        """Slots that have ended well."""
-        return tuple(slot.replica_id for slot in self if slot.outcome is Outcome.FINISHED)
+        """Slots that have ended well, and whose end is not for the lighthouse to judge."""
+        ended = (slot for slot in self if slot.outcome is Outcome.FINISHED)
+        return tuple(slot.replica_id for slot in ended if not slot.is_unjoined)
+
+    def finished_oddly(self) -> tuple[ReplicaFinished, ...]:
+        """The ends with exit code 0 that may not be good ones."""
+        ended = [slot.finished() for slot in self if slot.outcome is Outcome.FINISHED]
+        return tuple(x for x in ended if x.idle or x.unjoined or x.early is not None)
+
+    def leaving_early(self) -> tuple[WorkerMessage, ...]:
+        """The replicas that run still, of which a worker has left early."""
+        return tuple(
+            WorkerMessage(
+                WorkerKey(slot.replica_id, slot.incarnation, min(slot.alive)),
+                Leaving(LeaveReason.EARLY, slot.left_early),
+            )
+            for slot in self
+            if slot.alive and slot.left_early is not None
+        )
 
     def summary(self) -> tuple[SlotSummary, ...]:
         """Each slot's part in the final report."""

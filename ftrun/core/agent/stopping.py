@@ -14,7 +14,7 @@ from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
-from ftrun.core.messages import LeaveNow, LeaveReason, Loss, ReplicaLost, StartFailure
+from ftrun.core.messages import LeaveNow, LeaveReason, Loss, Raised, ReplicaLost, StartFailure
 
 SIGKILL = int(signal.SIGKILL)
 PRESS_SHARE = 0.5
@@ -89,6 +89,7 @@ class Stopping:
         *,
         killed: bool = False,
         start_failure: StartFailure | None = None,
+        raised: Raised | None = None,
         kind: str = "",
     ) -> None:
         """Report the loss of its incarnation to the lighthouse, once; ``kind``: of a failure."""
@@ -96,5 +97,6 @@ class Stopping:
             return
         slot.lost = True
         self._slots.dead.append(Loss(slot.replica_id, slot.incarnation, cause, killed))
-        loss = ReplicaLost(slot.replica_id, slot.incarnation, cause, killed, start_failure, kind)
+        place = slot.replica_id, slot.incarnation
+        loss = ReplicaLost(*place, cause, killed, start_failure, kind, raised)
         self._out.send(loss)

@@ -113,6 +113,7 @@ from ftrun.core.messages import (
     ReplicaStarted,
     Report,
     RunningReplica,
+    WorkerMessage,
 )
 from ftrun.errors import assert_never
 
@@ -184,6 +185,7 @@ class Supervisor:
                 self._unconfirmed.recorded(incarnations, number, is_open=is_open)
             case RestartAsked(_, incarnation, reason):
                 self._hangs.given_up(incarnation, reason)
+                self._has_not_joined(incarnation)
             case ReplicaStopAsked():
                 if not self.is_ending:
                     self._on_request.stop(event)
@@ -250,9 +252,10 @@ class Supervisor:
         """After a Hello: the replicas of which no worker has a Manager to report with."""
         return tuple(_runs_apart(slot) for slot in self._slots if slot.is_apart)
 
-    def given_up(self) -> tuple[ReplicaGivenUp, ...]:
+    def absent(self) -> tuple[ReplicaGivenUp | ReplicaFinished | WorkerMessage, ...]:
         """After a Welcome: replicas of which a new lighthouse may not know that they stay away."""
-        return tuple(slot.given_up for slot in self._slots if slot.given_up is not None)
+        given_up = [slot.given_up for slot in self._slots if slot.given_up is not None]
+        return (*given_up, *self._slots.finished_oddly(), *self._slots.leaving_early())
 
     @property
     def isolated(self) -> bool:
@@ -454,7 +457,7 @@ class Supervisor:
             self._wait(slot, LEFT_WAIT_S)
         elif was_running:
             slot.end(Outcome.FINISHED, self._out.now)
-            self._out.send(ReplicaFinished(slot.replica_id, slot.incarnation))
+            self._out.send(slot.finished())
             return  # what a script leaves running when it has ended is its own
         elif self.is_ending:
             self._has_stopped(slot)
@@ -462,6 +465,26 @@ class Supervisor:
             self._stopping.report_lost(slot, "its slot was given away for a moment")
             self._wait(slot, 0.0)
         self._out.add(sweep)
+
+    def _has_not_joined(self, incarnation: str) -> None:
+        """The peers train on, and a newcomer has ended with exit code 0 before it joined them.
+
+        It has not finished: that is a failure of its replica. The lighthouse knows who trains.
+        """
+        slot = self._slots.last_of(incarnation)
+        if slot is None or slot.outcome is not Outcome.FINISHED or self.is_ending:
+            return
+        failure = failure_of(slot, WorkerExited(incarnation, 0, 0, 0))
+        slot.ends.note(self._out.now, failure)
+        slot.outcome_ahead = None
+        self._failures.report(slot, failure)
+        slot.stands(self._out.now)
+        self._failures.judge(slot)
+        if slot.restart_in_s is not None:
+            slot.outcome = None
+            self._wait(slot, slot.restart_in_s)
+        else:
+            slot.outcome = slot.outcome_ahead
 
     def _has_stopped(self, slot: SlotState) -> None:
         """All workers of a group that was asked to stop have ended."""
@@ -509,12 +532,15 @@ class Supervisor:
         if slot is not None and has_stepped:
             slot.steps_alone = slot.has_stepped = True
             slot.goes_on(self._out.now)
-        if slot is not None and not slot.has_manager:
+        is_newcomer = slot is not None and slot.is_unjoined
+        if slot is not None and not slot.has_manager and not is_newcomer:
             # One that has ended well without a step ran apart for all of its life.
             since_s = 0.0 if has_stepped else self._out.now - slot.begun_at
             self._out.send(_runs_apart(slot, since_s))
         if self._settings.replicas < 2 or self._without_manager or self.is_ending:
             return
+        if any(one.has_trained for one in self._slots):
+            return  # a newcomer that has ended before it had made one
         self._without_manager = True
         target, replicas = self._settings.target, self._settings.replicas
         self._out.add(words.apart(key.replica_id, target, replicas, has_stepped))
@@ -566,6 +592,7 @@ class Supervisor:
         match message:
             case Progress():
                 slot.loop_watch.progress(key.group_rank, message, self._out.now)
+                slot.has_committed |= message.steps > 0
                 if message.phase not in NOT_ITS_OWN:
                     slot.budget.progressed(message.step)
                 if key.group_rank == 0:
@@ -575,11 +602,13 @@ class Supervisor:
             case Report():
                 slot.hang_watch.back(key.group_rank)
             case InForce():
-                slot.has_trained = True
+                slot.has_trained = slot.has_joined = True
                 slot.goes_on(self._out.now)
-            case Leaving(reason=reason):
+            case Leaving(reason, step):
                 slot.hang_watch.gone(key.group_rank)
                 slot.loop_watch.gone(key.group_rank)
+                if reason is LeaveReason.EARLY:
+                    slot.left_early = step
                 if reason is LeaveReason.DRAINED:
                     slot.left.add(key.group_rank)
                 self._on_request.left(slot)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ftrun.core.ids import WorkerKey
+from ftrun.core.lighthouse.slots import Absence
 from ftrun.core.messages import EndJob, FromAgent, Hello, IncidentRecord, JobSpec, ToAgent
 from ftrun.core.quorum import Member, Quorum
 
@@ -75,8 +76,9 @@ class JournalState:
     is over. ``spec`` is None until a job has come. ``unaccounted``: members that were
     removed from a quorum and may live on with the job's state (departed.py). ``outcome``: how the
     job has ended, if it has. ``agents_seen``: the most agents that were attached at once.
-    ``withdrawn``: the slots that nobody gets, because people have drained them (operators.py);
-    ``given_up``: or because the job goes on without their replicas (giving_up.py).
+    ``withdrawn``: the slots that nobody gets, because people have drained them (operators.py), or
+    because the job goes on without their replicas; ``absent``: the latter, and those that have
+    left early (giving_up.py).
     ``operations``: what people have asked for, also what is done, so that it is not done twice.
     """
 
@@ -89,7 +91,7 @@ class JournalState:
     outcome: EndJob | None = None
     agents_seen: int = 0
     withdrawn: tuple[str, ...] = ()
-    given_up: tuple[str, ...] = ()
+    absent: tuple[Absence, ...] = ()
     operations: tuple[JournaledOperation, ...] = ()
 
 

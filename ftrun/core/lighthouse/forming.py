@@ -14,6 +14,7 @@ from ftrun.core.activity import BY_INTENTION
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.choice import Choice, can_repair
 from ftrun.core.lighthouse.history import replicas, sentence
+from ftrun.core.lighthouse.outcome import NOBODY_HOLDS_IT, NOBODY_IS_LEFT, outcome
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
@@ -155,8 +156,8 @@ class Forming:
             state.deadline = None  # a replica has finished and does its last work
         if not state.is_due:
             return False
-        if state.slots.finished():
-            state.end(0, "some replicas have finished and nobody is left who could")
+        if state.slots.done():
+            state.end(*outcome(state, NOBODY_IS_LEFT))
             return True
         state.departed.clear()
         state.install(None, ())
@@ -192,9 +193,9 @@ class Forming:
             cause = "it holds no whole state and nobody is left to heal from; it is replaced"
             state.replace(ids, cause)
             return True
-        if found.survivors and not found.may_decide and state.slots.finished():
+        if found.survivors and not found.may_decide and state.slots.done():
             # The holders of the job's state are done; the rest would train from the beginning.
-            state.end(0, "some replicas have finished and nobody who is left holds their work")
+            state.end(*outcome(state, NOBODY_HOLDS_IT))
             return True
         is_new, refused, tries = self._refused(choice)
         if is_new:

@@ -1,13 +1,18 @@
-"""What follows for a job when an agent gives a replica up: it is not restarted on that node.
+"""What follows for a job when it is to go on without a replica.
 
-Three rules, in this order:
+An agent gives a replica up: it is not restarted on that node. Four rules, in this order:
 - Another node gets the slot, if the cause may be the first one's, and if that node has room, no
   failures, and has not given the slot up before. So a slot goes to each node once at most.
+- A replica that has never trained a step ends the job, unless the user has stated how few are
+  enough.
 - Where the others go on, the slot is withdrawn, as by a drain, and nobody gets it until people ask
   (``ftrun restart``). The others go on if as many of them as the job needs have a Manager that has
   reported, or have finished: replicas that fail alike, or have not come to their first step, end
   the job.
 - Otherwise the job ends, with the exit code and the reason of the failure.
+
+A replica has left the training loop early: its script has ended with exit code 0 while others train
+on. They go on without it if they are as many as the job needs; else the job ends, with 1.
 
 In a takeover nobody knows yet who goes on, so the answer comes after it. Not here: when an agent
 gives a replica up (core/agent/restarts.py), nodes on which several replicas die (set_aside.py).
@@ -22,9 +27,11 @@ from ftrun.core.lighthouse.incidents import Incidents
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.set_aside import SetAside
-from ftrun.core.lighthouse.slots import Slot
+from ftrun.core.lighthouse.slots import EARLY, HAS_ENDED, Absence, Slot
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.messages import LeaveReason, ReplicaGivenUp
+
+FEWER = "--min-replicas N"
 
 
 class GivingUp:
@@ -68,6 +75,24 @@ class GivingUp:
                 # After a takeover the slot is nobody's or another's, but that agent still has it:
                 # were it given the slot later, it would not know that it is to start it again.
                 self._assignment.send_slots(self._agents[agent_id])
+        early, self._membership.leaving.early = self._membership.leaving.early, {}
+        for name, step in early.items():
+            if self._state.phase is not Phase.ENDED:
+                self._go_on_without(Absence(name, step, HAS_ENDED, EARLY))
+
+    def _go_on_without(self, absence: Absence) -> None:
+        """A replica has left early: the others train on, or are too few for that."""
+        state, name = self._state, absence.replica_id
+        state.slots.go_without(absence)
+        trains, _ = self._others(name)
+        if len(trains) < state.least:
+            text = f"{absence.words()}, and {len(trains)} of the {state.least} that are needed"
+            self._membership.end(1, f"{text} {'is' if len(trains) == 1 else 'are'} left")
+            return
+        state.journal()
+        verb = "trains" if len(trains) == 1 else "train"
+        text = f"{absence.words()}. {sentence(replicas(trains))} {verb} on without it."
+        state.outbox.notice("left early", [name], sentence(text))
 
     def _answer(self, slot: Slot, agent_id: str, given_up: ReplicaGivenUp) -> None:
         state, name = self._state, slot.replica_id
@@ -77,11 +102,16 @@ class GivingUp:
             self._incidents.set_aside(name, text)
             state.outbox.notice("aside", [name], sentence(text))
             return
+        slot.has_trained |= given_up.has_trained
+        if not (slot.has_trained or state.spec.accepts_fewer):
+            text = f"{given_up.reason}. It has never trained a step. To go on without it: {FEWER}"
+            self._membership.end(given_up.exit_code or 1, text, given_up.kind)
+            return
         trains, done = self._others(name)
         if len(trains | done) < max(1, state.least):
             self._membership.end(given_up.exit_code or 1, given_up.reason, given_up.kind)
             return
-        state.slots.give_up(name, given_up.reason)
+        state.slots.go_without(Absence(name, state.step_max, given_up.reason))
         slot.moves_to = ""
         self._membership.drain([name])
         self._assignment.ended(name)

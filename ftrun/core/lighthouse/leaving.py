@@ -1,8 +1,10 @@
 """Replicas that leave in order: drained at a boundary or finished; and the end of the job.
 
 A drain is a switch without the replica (switching.py). A replica whose script has ended is removed
-a moment later, so that others can end too; when all have ended, the job ends with them. Not here:
-replicas that are lost (losses.py), which slots an agent hands on (assignment.py).
+a moment later, so that others can end too; when all have ended, the job ends with them. One whose
+script has ended although its peers train on leaves *early*. Not here: replicas that are lost
+(losses.py), whether the job goes on without one (giving_up.py), which slots an agent hands on
+(assignment.py).
 """
 
 from __future__ import annotations
@@ -12,19 +14,23 @@ from collections.abc import Iterable
 from ftrun.core import messages as m
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.choice import group_state
-from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.losses import Losses
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.replicas import Replica
+from ftrun.core.lighthouse.slots import IDLE
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.messages import LeaveReason
 
 
 class Leaving:
-    """Takes leavers out of the quorum. ``finish_at``: when those that have finished are removed."""
+    """Takes leavers out of the quorum. ``finish_at``: when those that have finished are removed.
+
+    ``early``: the slots that have left early, with the step, until giving_up.py has judged that.
+    """
 
     def __init__(self, state: MembershipState, losses: Losses) -> None:
         self.finish_at: float | None = None
+        self.early: dict[str, int] = {}
         self._state = state
         self._losses = losses
 
@@ -70,6 +76,10 @@ class Leaving:
         """One worker has stopped: its script finished, it was drained, or it went away."""
         if word.reason is LeaveReason.FINISHED:
             self.finishing(replica)
+        elif word.reason is LeaveReason.EARLY:
+            if replica.leaving is None:
+                self.early[replica.replica_id] = word.step or 0
+            self.finishing(replica, LeaveReason.EARLY)
         elif word.reason is LeaveReason.DRAINED:
             replica.left.add(rank)
             if (
@@ -97,10 +107,10 @@ class Leaving:
             else:
                 state.remove_member(replica, "drained", is_dead=True)
 
-    def finishing(self, replica: Replica) -> None:
+    def finishing(self, replica: Replica, how: LeaveReason = LeaveReason.FINISHED) -> None:
         """The script has ended: remove the replica after a grace, in which others may end too."""
         state = self._state
-        state.note_leaving(replica, replica.leaving or LeaveReason.FINISHED)
+        state.note_leaving(replica, replica.leaving or how)
         if self.finish_at is None:
             self.finish_at = state.now + state.settings.finish_grace_s
 
@@ -150,22 +160,17 @@ class Leaving:
         replica = state.replicas.at(replica_id)
         if replica is not None and replica.incarnation != incarnation:
             return  # an earlier one: another incarnation runs in its slot
-        if state.note_finished(replica_id, incarnation):
-            state.outbox.notice("finished", [replica_id], f"Replica {replica_id} has finished.")
-            state.journal()
+        state.note_finished(replica_id, incarnation)
+        absence = state.slots[replica_id].absence
+        if absence is None or absence.how == IDLE:
+            text = f"Replica {replica_id} has finished."
+            state.outbox.notice("finished", [replica_id], text)
+        state.journal()
         if replica is not None:
             replica.has_ended = True
             self.finishing(replica)
             if replica_id not in state.live:
                 state.replicas.remove(replica_id)
-
-    def finished_words(self) -> str:
-        """The reason of a job that ends well."""
-        given_up = self._state.slots.given_up()
-        if not given_up:
-            return "all replicas have finished"
-        verb = "was" if len(given_up) == 1 else "were"
-        return f"all replicas have finished but {replicas(given_up)}, which {verb} given up"
 
     def is_over(self) -> bool:
         """Whether nobody trains any more, and all that have left are gone."""

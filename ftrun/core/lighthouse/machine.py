@@ -424,6 +424,7 @@ class Lighthouse:
 
     def _on_progress(self, replica: Replica, progress: m.Progress) -> None:
         name = replica.replica_id
+        self.state.slots[name].has_trained |= progress.steps > 0
         self.membership.received(replica, 0, progress)
         self.account.touch(name)
         if progress.phase is Activity.STOPPED:

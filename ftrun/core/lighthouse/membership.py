@@ -21,6 +21,7 @@ from ftrun.core.lighthouse.forming import Forming
 from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.leaving import Leaving
 from ftrun.core.lighthouse.losses import Losses
+from ftrun.core.lighthouse.outcome import outcome
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.standstill import Standstill
@@ -114,7 +115,7 @@ class Membership:
             self.losses.lose(losses, is_dead=False, restart=True)
             return True
         if self.leaving.is_over():
-            self.end(0, self.leaving.finished_words())
+            self.end(*outcome(state))
             return True
         self.leaving.remove_finished_in_time()
         if state.phase in IN_QUORUM and (state.removed or state.failure):

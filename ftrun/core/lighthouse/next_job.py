@@ -136,5 +136,7 @@ def refusal(state: MembershipState, hello: m.Hello) -> str:
 
 def _option(field: str) -> str:
     """How the user spells a field of the spec."""
+    if field == "accepts_fewer":
+        return "--min-replicas or MIN:MAX is stated"
     name = field.removesuffix("_s").replace("_", "-")
     return f"--{name}"

@@ -19,6 +19,7 @@ from ftrun.core import messages as m
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.replicas import Replica
+from ftrun.core.lighthouse.slots import EARLY
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.quorum import Endpoint
 
@@ -81,6 +82,7 @@ class Presence:
         if not self._asking:
             self._asked_at = None
             return
+        self._dismiss()
         if self._asked_at is None and not self._open_part():
             self._asked_at = state.now
         roster = self._roster()
@@ -95,6 +97,14 @@ class Presence:
             self._asked_at = None
             self._asking = {name: x for name, x in self._asking.items() if name not in told}
             state.send(sorted(told, key=replica_order), roster)
+
+    def _dismiss(self) -> None:
+        """Answer those at once whose replica has left early: one of their mates has said so."""
+        early = {x.replica_id for x in self._state.slots.absent() if x.how == EARLY}
+        asking = sorted(early & self._asking.keys(), key=replica_order)
+        if asking:
+            self._state.send(asking, self._of(True, []))
+            self._asking = {name: x for name, x in self._asking.items() if name not in early}
 
     def next_deadline(self) -> float | None:
         """When time alone makes an answer due."""
@@ -160,5 +170,7 @@ class Presence:
                 entries.append(
                     m.RosterEntry(replica.replica_id, replica.incarnation, endpoints, position)
                 )
-        over = tuple(slot.replica_id for slot in self._state.slots if not slot.is_open)
-        return m.Roster(has_begun, tuple(entries), over)
+        slots = self._state.slots
+        early = tuple(x.replica_id for x in slots.absent() if x.how == EARLY)
+        over = [slot.replica_id for slot in slots if not slot.is_open or slot.replica_id in early]
+        return m.Roster(has_begun, tuple(entries), tuple(over), early)

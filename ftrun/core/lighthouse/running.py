@@ -13,14 +13,20 @@ from __future__ import annotations
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
+from ftrun.core.activity import Activity
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
+from ftrun.core.lighthouse.common_error import CommonError
 from ftrun.core.lighthouse.incidents import Incidents
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
+from ftrun.core.lighthouse.slots import EARLY, HAS_ENDED, IDLE, Absence, Slot
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.messages import USAGE_CODE
+
+UNJOINED = "it has ended before it had joined the others"
+UNTRAINED = "its script has ended with exit code 0"
 
 
 class Running:
@@ -43,6 +49,7 @@ class Running:
         self._assignment = assignment
         self._agents = agents
         self._incidents = incidents
+        self._common_error = CommonError(state)
 
     def take_hello(self, agent: Agent, hello: m.Hello) -> None:
         """Note what the agent runs and what has ended; then send it its slots."""
@@ -128,6 +135,7 @@ class Running:
             self._state.record(name, started)
             self._incidents.started(name, started.incarnation)
             self._state.slots[name].restart_at = None
+            self._state.slots[name].is_back()
             if agent.assigned is not None and name not in agent.assigned:
                 self._assignment.send_slots(agent)  # it stops it: we have crossed on the way
         elif name not in self._state.slots.of(agent.agent_id):
@@ -141,6 +149,10 @@ class Running:
         if slot.agent_id == agent.agent_id:
             slot.start_failure = lost.start_failure
         self._incidents.lost(agent, lost)
+        reason = self._common_error.lost(lost)
+        if reason and lost.raised is not None:
+            self._membership.end(lost.raised.exit_code, reason, kinds.BY_SCRIPT)
+            return
         self._died((m.Loss(name, lost.incarnation, lost.cause, lost.killed),))
         if slot.agent_id == agent.agent_id:
             self._assignment.ended(name)
@@ -166,10 +178,40 @@ class Running:
 
     def on_finished(self, agent: Agent, finished: m.ReplicaFinished) -> None:
         name = finished.replica_id
-        if name not in self._state.slots or self._state.slots[name].agent_id != agent.agent_id:
+        if name not in self._state.slots:
+            return
+        slot = self._state.slots[name]
+        if slot.agent_id in ("", agent.agent_id):
+            self._note_absence(slot, finished)
+        if slot.agent_id != agent.agent_id or slot.is_finished:
             return
         if self._state.slots[name].has_left:  # it ends well, but its part is not over
             self.on_lost(agent, m.ReplicaLost(name, finished.incarnation, "drained"))
             return
         self._state.record(name, finished)
+        replica = self._state.replicas.find(name, finished.incarnation)
+        if finished.unjoined and replica is not None and self._others_train(name):
+            self._state.outbox.restart(replica, UNJOINED)
+            return
         self._membership.leaving.ended(name, finished.incarnation)
+
+    def _note_absence(self, slot: Slot, finished: m.ReplicaFinished) -> None:
+        """Its script has ended well, and has not done what its peers do; it may be told again."""
+        if slot.absence is not None:
+            return
+        name = slot.replica_id
+        if finished.early is not None:
+            self._state.slots.go_without(Absence(name, finished.early, HAS_ENDED, EARLY))
+        elif finished.idle and not slot.has_trained:
+            self._state.slots.go_without(Absence(name, self._state.step_max, UNTRAINED, IDLE))
+
+    def _others_train(self, name: str) -> bool:
+        """Whether some other replica trains, and has not come to the end of its script."""
+        state = self._state
+        others = [state.replicas.at(other) for other in state.live if other != name]
+        return any(
+            other is not None
+            and other.leaving is None
+            and (other.progress is None or other.progress.phase is not Activity.ENDING)
+            for other in others
+        )

@@ -23,6 +23,34 @@ class Move:
     to_agent: str
 
 
+GIVEN_UP, EARLY, IDLE = "given up", "early", "idle"
+HAS_ENDED = "its script has ended with exit code 0, while others train on"
+_HOW = {
+    GIVEN_UP: "was given up",
+    EARLY: "left the training loop early",
+    IDLE: "has never trained a step",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """A replica that the job goes on without, or has ended without.
+
+    ``step``: the job's when it went. ``why``: for people. ``how``: GIVEN_UP; or, with exit code 0,
+    EARLY: it has left the training loop while others train on; IDLE: before its first step.
+    """
+
+    replica_id: str
+    step: int
+    why: str
+    how: str = GIVEN_UP
+
+    def words(self) -> str:
+        """What has become of it, and why."""
+        at = "" if self.how == IDLE else f" at step {self.step}"
+        return f"replica {self.replica_id} {_HOW[self.how]}{at} ({self.why})"
+
+
 @dataclass(slots=True)
 class Slot:
     """One replica id.
@@ -31,13 +59,13 @@ class Slot:
     it any more. ``moves_to``: the agent that gets it once its replica has left; ``has_left``: the
     replica has left, and its processes end. ``was_drained``: free since an agent or the replica
     left. ``is_withdrawn``: people have drained it, or the job goes on without it, and nobody gets
-    it until they ask. ``given_up``: why the job goes on without it; "": it does not.
+    it until they ask. ``absence``: why the job goes on without it; None: it does not.
     ``given_up_at``: the agents that have given it up. ``dead``: the last incarnation that has
     certainly ended. ``last``: the incarnation that was started last; ``ended``: the last one whose
     workers had all ended when its agent told how it failed. ``restarts``: as its agent counts them.
     ``restart_at``: when its agent starts it again, while it waits for that. ``start_failure``: how
     its script has failed, if it has not come to its first step since. ``restarts_left``: of its
-    budget when it was started last; None: not known.
+    budget when it was started last; None: not known. ``has_trained``: it has committed a step.
     """
 
     replica_id: str
@@ -47,7 +75,7 @@ class Slot:
     has_left: bool = False
     was_drained: bool = False
     is_withdrawn: bool = False
-    given_up: str = ""
+    absence: Absence | None = None
     given_up_at: set[str] = field(default_factory=set)
     dead: str = ""
     last: str = ""
@@ -56,6 +84,7 @@ class Slot:
     start_failure: StartFailure | None = None
     restart_at: float | None = None
     restarts_left: int | None = None
+    has_trained: bool = False
 
     @property
     def nothing_runs(self) -> bool:
@@ -70,6 +99,11 @@ class Slot:
         """
         has_gone = self.has_left and self.moves_to != self.agent_id
         return "" if self.is_finished or has_gone else self.agent_id
+
+    def is_back(self) -> None:
+        """It is started again: what had left early has failed in the end."""
+        if self.absence is not None and self.absence.how != GIVEN_UP:
+            self.absence = None
 
     @property
     def is_open(self) -> bool:
@@ -128,22 +162,28 @@ class SlotTable:
             self.changed.add(replica_id)
             self._withdrawn[replica_id] = None
 
-    def give_up(self, replica_id: str, why: str) -> None:
-        """Withdraw the slot, because the job goes on without its replica."""
-        self.withdraw(replica_id)
-        if replica_id in self._slots:
-            self._slots[replica_id].given_up = why
+    def go_without(self, absence: Absence) -> None:
+        """The job goes on without this replica: its slot is withdrawn, or finishes by itself."""
+        slot = self._slots.get(absence.replica_id)
+        if slot is not None:
+            slot.absence = absence
+        if absence.how == GIVEN_UP:
+            self.withdraw(absence.replica_id)
 
-    def given_up(self) -> tuple[str, ...]:
-        """The slots without which the job goes on."""
-        return tuple(slot.replica_id for slot in self if slot.given_up)
+    def done(self) -> int:
+        """How many slots have ended well, after they had done what was asked for."""
+        return sum(slot.is_finished and slot.absence is None for slot in self)
+
+    def absent(self) -> tuple[Absence, ...]:
+        """The replicas without which the job goes on, in order."""
+        return tuple(slot.absence for slot in self if slot.absence is not None)
 
     def restore(self, replica_id: str) -> None:
         """The slot is to train again."""
         slot = self._slots[replica_id]
         slot.is_withdrawn = slot.was_drained = False
         self.changed.add(replica_id)
-        slot.given_up = ""
+        slot.absence = None
         slot.given_up_at.clear()
         self._withdrawn.pop(replica_id, None)
         self._count(slot, +1)

@@ -237,7 +237,7 @@ def _replica_phase(state: MembershipState, slot: Slot, replica: Replica | None) 
     replica_id = slot.replica_id
     if replica is None and slot.is_finished:
         return "finished"
-    if replica is None and slot.given_up:
+    if replica is None and slot.absence is not None:
         return "given up"
     if replica is None and slot.restart_at is not None:
         return "backoff"

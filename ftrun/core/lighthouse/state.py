@@ -33,7 +33,6 @@ NO_SPEC = JobSpec(
 )
 """Stands in until the first agent brings the job's."""
 
-GIVEN_UP_BEFORE = "it was given up before this lighthouse was started"
 LARGE_MEMBERS = 1000
 LARGE_MEMBER_S = 0.005
 """Each member above ``LARGE_MEMBERS`` lengthens every wait for answers by this time."""
@@ -71,8 +70,8 @@ class MembershipState:
             self.slots.finish(replica_id)
         for replica_id in journal.withdrawn:
             self.slots.withdraw(replica_id)
-        for replica_id in journal.given_up:
-            self.slots.give_up(replica_id, GIVEN_UP_BEFORE)
+        for absence in journal.absent:
+            self.slots.go_without(absence)
         self.operations = OperationTable(journal.operations)
         self.outbox = Outbox(self.replicas)
         self.history = History(settings)
@@ -197,7 +196,7 @@ class MembershipState:
             outcome=self.outcome,
             agents_seen=self.agents_seen,
             withdrawn=self.slots.withdrawn,
-            given_up=self.slots.given_up(),
+            absent=self.slots.absent(),
             operations=self.operations.journaled(),
         )
         self.outbox.journal(record)
@@ -246,11 +245,11 @@ class MembershipState:
         self.replicas.ready.discard(replica.replica_id)
         self.is_dirty = True
 
-    def note_finished(self, replica_id: str, incarnation: str) -> bool:
-        """A replica's processes have ended well; False if its slot's part was over before."""
+    def note_finished(self, replica_id: str, incarnation: str) -> None:
+        """A replica's processes have ended well: its slot's part is over."""
         self.is_dirty = True
         self.departed.died(replica_id, incarnation)
-        return self.slots.finish(replica_id)
+        self.slots.finish(replica_id)
 
     def rules_have_run(self) -> None:
         """Everything that follows from what was noted is done."""

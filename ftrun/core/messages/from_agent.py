@@ -16,7 +16,8 @@ class JobSpec:
     """The settings that all agents of a job must share; the first agent brings them.
 
     ``rebalance``: replicas may be moved to nodes that join late. ``hang_timeout_s``: how long a
-    member's loop may stand still while the others wait for it; 0: for ever.
+    member's loop may stand still while the others wait for it; 0: for ever. ``accepts_fewer``: the
+    user has stated ``min_replicas``, so a job that ends with as many has done what was asked for.
     """
 
     job_id: str
@@ -29,6 +30,7 @@ class JobSpec:
     nodes: int = 1
     rebalance: bool = True
     hang_timeout_s: float = 0.0
+    accepts_fewer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +104,29 @@ class StartFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception of the script's own, at ``step``, of a replica that held its peers' state.
+
+    ``signature``: equal for equal exceptions with equal frames. ``words``: with the line.
+    """
+
+    signature: str
+    step: int
+    exit_code: int
+    words: str
+
+    def is_like(self, other: Raised) -> bool:
+        """Whether it is the same exception, at the same step."""
+        return (self.signature, self.step) == (other.signature, other.step)
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaLost:
     """An incarnation has ended badly (or is being killed); its processes cannot act any more.
 
     ``killed``: as in Loss. ``start_failure``: set if it had not reached its first step. ``kind``:
     of the failure (core/failure_kinds.py); "": it did not fail, its agent has stopped it.
+    ``raised``: the script's exception that ended it, at a later step.
     """
 
     replica_id: str
@@ -115,6 +135,7 @@ class ReplicaLost:
     killed: bool = False
     start_failure: StartFailure | None = None
     kind: str = ""
+    raised: Raised | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +186,19 @@ class FailureEvidence:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFinished:
-    """All workers of the slot have ended with exit code 0."""
+    """All workers of the slot have ended with exit code 0.
+
+    ``idle``: nothing that has run in the slot on this node was ever in a quorum. ``unjoined``: it
+    was started again, and this incarnation has not joined its peers. ``early``: the step at which
+    it has left, and its peers train on. If any of these is set, an agent repeats it to a new
+    lighthouse.
+    """
 
     replica_id: str
     incarnation: str
+    idle: bool = False
+    unjoined: bool = False
+    early: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +272,8 @@ class ReplicaGivenUp:
     """The agent will not start this replica again. The job goes on without it, or ends.
 
     ``exit_code``, ``reason``, ``kind``: of the job, if it ends by this, as in ``JobFailed``.
-    ``elsewhere``: another node may try it, because the cause may be this one's.
+    ``elsewhere``: another node may try it, because the cause may be this one's. ``has_trained``: it
+    has committed a step on that node.
     """
 
     replica_id: str
@@ -251,6 +282,7 @@ class ReplicaGivenUp:
     reason: str
     kind: str = ""
     elsewhere: bool = False
+    has_trained: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,18 +141,23 @@ class Healed:
 
 
 class LeaveReason(Enum):
-    """Why a worker leaves: its script has ended, it called ``leave``, or it was drained."""
+    """Why a worker leaves: its script has ended, it called ``leave``, or it was drained.
+
+    EARLY: its script has ended, and its peers train on from the state that it holds.
+    """
 
     FINISHED = "finished"
+    EARLY = "early"
     LEFT = "left"
     DRAINED = "drained"
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The worker leaves the job."""
+    """The worker leaves the job. ``step``: the one at which its script has ended early."""
 
     reason: LeaveReason
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

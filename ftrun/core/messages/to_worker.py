@@ -86,12 +86,13 @@ class Roster:
 
     ``has_begun``: the job has come to its first step, and ``entries`` are the members that train;
     else they are all replicas that are to take part. ``finished``: slots whose part is over, also
-    those that were drained.
+    those that were drained; ``early``: those of them that have left while others train on.
     """
 
     has_begun: bool
     entries: tuple[RosterEntry, ...] = ()
     finished: tuple[str, ...] = ()
+    early: tuple[str, ...] = ()
 
 
 ToWorker: TypeAlias = (

@@ -28,6 +28,7 @@ class HealState:
     ``is_fresh``: the worker holds what it started with. ``heals_first``: newcomers heal before
     their forward pass (a synchronous quorum). ``healed_to``: the step of the state that it began
     with, that was applied last, or with which it came back after it was left out.
+    ``given_at``: the same, but for the last. ``has_committed``: this process has committed a step.
     """
 
     def __init__(self, state: StateId, heals_first: bool) -> None:
@@ -38,12 +39,13 @@ class HealState:
         self.is_fresh = True
         self.heals_first = heals_first
         self._refusals = 0  # by all donors, in a row
-        self.healed_to = state.step
+        self.healed_to = self.given_at = state.step
+        self.has_committed = False
 
     def reset(self, state: StateId) -> None:
         """The script has set its state."""
         self.state = state
-        self.healed_to = state.step
+        self.healed_to = self.given_at = state.step
 
     @property
     def must_load(self) -> bool:
@@ -82,7 +84,7 @@ class HealState:
             self.state = replace(self.state, lineage=lineage)
             return False
         self.state, self.loaded = self.loaded, None
-        self.healed_to = self.state.step
+        self.healed_to = self.given_at = self.state.step
         self.healing = self.torn = self.is_fresh = False
         self._refusals = 0
         return True
@@ -97,3 +99,4 @@ class HealState:
         assert not self.healing and not self.torn, "S3: commits from a state that is not healed"
         self.state = self.state.committed(tag)  # C2
         self.is_fresh = False
+        self.has_committed = True

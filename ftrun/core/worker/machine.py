@@ -229,6 +229,11 @@ class StepMachine:
         return self._heal.state
 
     @property
+    def has_committed(self) -> bool:
+        """This process has committed a step."""
+        return self._heal.has_committed
+
+    @property
     def healing(self) -> bool:
         """The script does not hold the quorum's state yet."""
         return self._heal.healing
@@ -335,6 +340,17 @@ class StepMachine:
         """The step whose state this worker is healing to; None: it holds its quorum's state."""
         is_healing = self.healing and self.in_force is not None
         return self.in_force.first_step if is_healing and self.in_force is not None else None
+
+    @property
+    def trains_from(self) -> StateId | None:
+        """The state from which it trains, with its peers, the step under way; None: it does not.
+
+        Not one to which it has just healed: its script may be on its way to the end.
+        """
+        step = self._step
+        trains = step is not None and step.fate is Fate.OPEN and step.operations.issued > 0
+        is_its_own = not self.healing and self.state.step > self._heal.given_at
+        return self.state if trains and is_its_own else None
 
     @property
     def may_issue(self) -> bool:
@@ -654,7 +670,8 @@ class StepMachine:
         self._retire()
         if self._step is not None and not self._step.operations.all_handed:
             self._out.append(e.FailOperations(f"the script leaves: {reason.value}"))
-        self._send(m.Leaving(reason))
+        early = reason is m.LeaveReason.EARLY
+        self._send(m.Leaving(reason, self.state.step if early else None))
         self._step = None
         self._between_steps = StepPhase.LEFT
 

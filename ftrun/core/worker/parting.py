@@ -13,6 +13,15 @@ are no rounds. A process that has died since is no longer in the quorum, or anot
 its slot is. Its slot is waited for again, unless the dead process had come to KNOWS. (Of the last
 workers that leave, one may die unseen.)
 
+A script may also end in one replica while its peers train on: one rank has left the loop. Such a
+peer waits in a reduction or an exchange for this worker, and this worker at the end for such a
+peer. A question about an exchange to which this worker does not come any more tells that. And a
+peer that trains answers with that fact, and where: from the very state that this worker holds, or
+from a later one. Then this worker leaves alone, *early*, and so do its mates, by the lighthouse's
+word. A peer that is merely slower, in an evaluation for example, has no reduction under way at this
+state and does not answer so; nor does one that has just healed to it, because its script may be on
+its way to the end.
+
 Meanwhile the worker stands at a step that nobody commits. Under each quorum it reports to the
 lighthouse that it reaches no later step: so others join at this one.
 
@@ -21,19 +30,29 @@ Not here: waiting (training/lingering.py); sockets (training/exchanges.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TypeAlias
 
 from ftrun.core.ids import Attempt, StateId, WorkerKey, replica_order
+from ftrun.core.messages import Roster
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker.asking import AskLighthouse, AskPeer
-from ftrun.core.worker.exchange import Contribution, ExchangeName, ExchangeQuestion
+from ftrun.core.worker.exchange import (
+    ASKS,
+    IN_STEP,
+    Contribution,
+    ExchangeName,
+    ExchangeQuestion,
+    may_answer,
+)
 from ftrun.core.worker.machine import Fate, StepMachine
 
 STAGE_INDEX = 999_999_990
 """The number of a question for the stage HERE; the next ones are those of the higher stages."""
+TRAINS = b"trains"
+"""The answer of a peer that trains on; it names the step and the lineage of the state it has."""
 AGAIN_S, UNREACHED_S = 0.05, 1.0
 """Between two questions to a peer that has not come to the stage, and to an unreached one."""
 LOOK_EVERY_S = 1.0
@@ -76,16 +95,35 @@ class ShownStage:
     """The stage that a worker shows its peers, and the state with which its script has ended.
 
     ``mates``: the group ranks of this replica to which this worker has answered LEAVES.
+    ``wanted_by``: a replica that waits for this worker at a place to which its script does not come
+    any more; "": none is known.
     """
 
     def __init__(self) -> None:
         self.state: StateId | None = None
         self.stage: Stage | None = None
         self.mates: set[str] = set()
+        self.wanted_by = ""
 
-    def answer(self, key: WorkerKey, question: ExchangeQuestion) -> list[Contribution] | None:
-        """The answer to a peer; None: this worker has not come to that stage, at that step."""
+    def asked_in_vain(self, question: ExchangeQuestion, in_force: Attempt | None) -> None:
+        """A peer has waited for a value of this worker in an exchange, and got none so far."""
+        state, asks = self.state, question.how in (ASKS, IN_STEP)
+        if self.stage is None or state is None or question.name.step < state.step:
+            return
+        if asks and may_answer(question.attempt, in_force):
+            self.wanted_by = question.of
+
+    def answer(
+        self, key: WorkerKey, question: ExchangeQuestion, trains_from: StateId | None = None
+    ) -> list[Contribution] | None:
+        """The answer to a peer; None: this worker has not come to that stage, at that step.
+
+        ``trains_from``: the state from which it trains a step now (``StepMachine.trains_from``).
+        """
         state, stage = self.state, self.stage
+        if trains_from is not None and trains_from.step >= question.name.step:
+            found = str(trains_from.step), trains_from.lineage
+            return [Contribution(key.replica_id, *found, TRAINS)]
         if state is None or stage is None or question.name.step != state.step:
             return None
         if stage < question.name.index - STAGE_INDEX:
@@ -133,24 +171,33 @@ class Parting:
         self._mates: dict[str, _Peer] = {}  # by the rank
         self._members: dict[str, str] = {}  # of the quorum in which it stood last
         self._has_asked = False  # since it began or ended a step last
+        self.gone_on = ""
+        """A replica that trains on from the state of this worker, which leaves early then."""
         self._told: Attempt | None = None  # the attempt of the last ``Do.TELL``
 
     # ------------------------------------------------------------ answers
 
-    def are_over(self, slots: Collection[str], now: float) -> None:
-        """The lighthouse has answered with the slots whose part in the job is over, or not at
-        all: then ``slots`` is empty."""
-        self._over = self._over.union(slots)
+    def are_over(self, roster: Roster | None, now: float) -> None:
+        """The lighthouse has answered with the slots whose part in the job is over, or not at all.
+
+        If this slot is among those that have left early, a mate has found out that others train on.
+        """
         self._look_at = now + LOOK_EVERY_S
+        if roster is not None:
+            self._over = self._over.union(roster.finished)
+            if self._key.replica_id in roster.early:
+                self.gone_on = self._key.replica_id
 
     def answered(self, ask: AskPeer, found: Sequence[Contribution], now: float) -> None:
         """A peer has answered with its stage.
 
         If it holds another state of the same step, its stage does not count: one of both must heal.
         """
-        state = self._shown.state
-        told = {str(stage.value).encode(): stage for stage in Stage}.get(found[0].body)
-        if state is None or told is None or found[0].what != state.lineage:
+        state, its = self._shown.state, found[0]
+        told = {str(stage.value).encode(): stage for stage in Stage}.get(its.body)
+        if state is not None and its.body == TRAINS and _is_from(its, state):
+            self.gone_on = ask.replica_id
+        if state is None or told is None or its.what != state.lineage:
             self.failed(ask, now, reached=True)
             return
         for peer in self._asked(ask):
@@ -177,7 +224,10 @@ class Parting:
         return [slot for slot in slots if slot not in self._done and slot != self._key.replica_id]
 
     def next(self, now: float) -> PartingMove | None:
-        """The next move at ``now``, in seconds; None: this worker may leave."""
+        """The next move at ``now``, in seconds; None: this worker may leave, or has to (early)."""
+        self.gone_on = self.gone_on or self._shown.wanted_by
+        if self.gone_on:
+            return None
         machine, quorum = self._machine, self._machine.in_force
         stands = machine.fate is Fate.OPEN and quorum is not None and not machine.healing
         stands = stands and not machine.freezes_membership  # others must be able to join
@@ -253,7 +303,8 @@ class Parting:
         return [(slot, self._others[slot]) for slot in slots if slot not in done]
 
     def _ask(self, now: float) -> AskPeer | None:
-        for slot, peer in self._to_ask:
+        # In turn: a question takes longer than the pause after it, so the first would stay due.
+        for slot, peer in sorted(self._to_ask, key=lambda one: one[1].again_at):
             state = self._shown.state
             if self._stage is not None and state is not None and now >= peer.again_at:
                 name = ExchangeName(state.step, STAGE_INDEX + self._stage)
@@ -276,6 +327,11 @@ class Parting:
         """The peer that was asked; none: another process has taken its slot since."""
         peers = [*self._others.values(), *self._mates.values()]
         return [peer for peer in peers if peer.endpoint == ask.endpoint]
+
+
+def _is_from(trains: Contribution, state: StateId) -> bool:
+    """Whether a peer that trains on does so from ``state``, or from a later step."""
+    return trains.what == state.lineage or trains.site != str(state.step)
 
 
 def _note(peers: dict[str, _Peer], name: str, incarnation: str, endpoint: Endpoint) -> None:

@@ -602,11 +602,14 @@ class Loop:
             self._standing.finish()
         self._show_place(self._manager)
         self.mates.any(False)  # they come together: one of them may still write a file
-        if not self._manager.linger(LINGER):
+        is_together = self._manager.linger(LINGER)
+        if self._manager.ends_early:
+            told.left_early(self._here.replica_id, self._manager.current_step())
+        elif not is_together:
             told.say(
                 f"replica {self._here.replica_id} ends although others have not come to the end"
             )
-        if self.mates.is_lead:
+        if self.mates.is_lead and not self._manager.ends_early:
             told.rank_0_missing(self._here.replica_id, self._manager.exchanges.members())
         if self._trial is not None:
             self._trial.write(self._facts())

@@ -50,6 +50,16 @@ def rank_0_missing(replica_id: str, members: Sequence[str]) -> None:
         )
 
 
+def left_early(replica_id: str, step: int) -> None:
+    """The script has ended here, and its peers train on from the same step."""
+    say(
+        f"replica {replica_id} has left the training loop at step {step}, where the others train "
+        "on: it leaves the job, and they go on without it. If it was to stop, let all ranks leave "
+        "the loop at one step, for example by an all_reduce of a flag; if it has no more data, "
+        "give all ranks equally many batches"
+    )
+
+
 def lost(steps: int, of: int, *, come_again: bool) -> None:
     """Report steps that were not committed. ``come_again``: their samples are trained again."""
     fate = "their samples were trained again" if come_again else "their batches are lost"

@@ -68,3 +68,13 @@ def test_the_lost_time_is_the_lighthouses_if_it_has_told_it() -> None:
     nothing = JobAccount(0.5, 0.0, None, 0, (SlotAccount("0", 0.0),))
     lines = summary_lines(slots, EndAgent(0, ""), 1.0, LOGS, None, nothing)
     assert len(lines) == 3 and "7.0 s lost" in lines[1], "of a script without a Manager"
+
+
+def test_a_degraded_end_says_what_allows_it_unless_the_code_is_the_script_s() -> None:
+    slots = (replace(SLOT, outcome=Outcome.FINISHED, left_early=21, status=0),)
+    reason = "1 of 2 replicas has finished: replica 0 left"
+    first, line = summary_lines(slots, EndAgent(77, reason), 1.0, LOGS)
+    assert first.startswith(f"The job has finished degraded, with exit code 77 ({reason}; if fewer")
+    assert line.startswith("  replica 0: left early at step 21, 12 steps")
+    first, _ = summary_lines(slots, EndAgent(77, "it says so", "script"), 1.0, LOGS)
+    assert first.startswith("The job has ended with exit code 77 (it says so)")

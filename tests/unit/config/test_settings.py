@@ -139,7 +139,7 @@ def test_each_option_of_a_run_is_a_setting_of_its_name() -> None:
         "rdzv_conf", "standalone", "monitor_interval", "start_method", "use_env",
     }  # fmt: skip
     apart = {"module", "tls_cert", "tls_key", "tls_ca"} | of_torchrun
-    own = {"tls", "script", "as_torchrun", "sources"}
+    own = {"tls", "script", "as_torchrun", "sources", "accepts_fewer"}
     assert names - apart == {field.name for field in fields(RunSettings)} - own
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ftrun.core.agent import failures
 from ftrun.core.agent.failures import Failure, exit_code_of, signal_name
 from ftrun.core.messages import FailureReport
 
@@ -66,3 +67,15 @@ def test_exit_codes_pass_through_and_signals_are_128_above() -> None:
     assert exit_code_of(42) == 42
     assert exit_code_of(-9) == 137
     assert signal_name(15) == "SIGTERM"
+
+
+def test_where_it_raised_is_the_innermost_line_and_ftrun_s_own_are_known() -> None:
+    trace = 'File "/a/train.py", line 3, in <module>\n  File "{}", line 28, in step\n    x()\n'
+    script = FailureReport("ValueError", "no", trace.format("/b/model.py"))
+    ours = FailureReport("UserError", "no", trace.format(failures.__file__))
+    at = Failure("0", 0, 1, 0, 1, script).raised_at
+    assert (str(at), at is not None and at.is_of_ftrun) == ("model.py:28", False)
+    at = Failure("0", 0, 1, 0, 1, ours).raised_at
+    assert at is not None and at.is_of_ftrun
+    assert Failure("0", 0, 1, 0, 1, FailureReport("SystemExit", "no", "")).raised_at is None
+    assert Failure("0", 0, 1, 0, -9).raised_at is None

@@ -338,7 +338,7 @@ def test_the_verdict_says_that_the_job_goes_on_without_a_replica() -> None:
     worker = m.FailedWorker(0, 7, 1, kinds.EXCEPTION, "failed: ValueError", 0.1)
     words = "no restart is left"
     job.send("1", m.FailureEvidence("1", "i1", 3, (worker,), False, 0, kinds.BUDGET_SPENT, words))
-    job.send("1", m.ReplicaGivenUp("1", "i1", 1, words))
+    job.send("1", m.ReplicaGivenUp("1", "i1", 1, words, has_trained=True))
     (found,) = job.core.incidents.documents(job.now)
     assert found["verdict"] == kinds.BUDGET_SPENT
     assert str(found["verdict_words"]).startswith("Replica 1 is given up: no restart is left. Repl")

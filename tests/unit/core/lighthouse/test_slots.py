@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.core.lighthouse.slots import Move, SlotTable
+from ftrun.core.lighthouse.slots import Absence, Move, SlotTable
 
 capacities = st.dictionaries(st.sampled_from("ABCDE"), st.integers(0, 6), min_size=1, max_size=5)
 
@@ -148,11 +148,12 @@ def test_the_counts_are_right_after_anything(acts: list[tuple[str, int, str]]) -
 
 def test_a_slot_that_the_job_does_not_have_is_not_given_up() -> None:
     table = SlotTable(1)
-    table.give_up("9", "an old journal names it")
-    table.give_up("0", "it fails")
-    assert (table.given_up(), table.withdrawn, table.open_count) == (("0",), ("0",), 0)
+    fails = Absence("0", 7, "it fails")
+    table.go_without(Absence("9", 7, "an old journal names it"))
+    table.go_without(fails)
+    assert (table.absent(), table.withdrawn, table.open_count) == ((fails,), ("0",), 0)
     table.restore("0")
-    assert (table.given_up(), table.withdrawn, table.open_count) == ((), (), 1)
+    assert (table.absent(), table.withdrawn, table.open_count) == ((), (), 1)
 
 
 def test_a_drained_slot_that_ends_counts_once() -> None:

@@ -177,6 +177,6 @@ def test_before_any_agent_has_come() -> None:
 
 
 def test_a_replica_that_was_given_up_is_shown_as_that_until_it_is_asked_for() -> None:
-    lines = ("A says lost 1a: died: SIGSEGV", "A says gives-up 1a 139: no restart is left")
+    lines = ("A says lost 1a: died: SIGSEGV", "A says gives-up 1a trained 139: no restart is left")
     assert phases(shown(*lines))["1"] == "given up"
     assert phases(shown(*lines, "asks restart 1"))["1"] == "absent"

@@ -230,8 +230,8 @@ def _message(message: m.FromWorker, name: Names) -> str:
             return _plain(f"errored {attempt}@{step}{' by itself' * own}: {reason}", name)
         case m.Healed(attempt, step, donors):
             return f"healed {attempt}@{step} from {_row(donors)}"
-        case m.Leaving(reason):
-            return f"leaving: {reason.value}"
+        case m.Leaving(reason, step):
+            return f"leaving: {reason.value}{'' if step is None else f' at {step}'}"
         case m.Progress():
             raise ValueError("the machine does not send Progress")
     raise AssertionError(f"no words for {message}")

@@ -305,3 +305,29 @@ def test_nobody_trains_under_what_it_gave_up() -> None:
     machine._quorums.interrupted = attempt_of("1.5#1")
     with pytest.raises(AssertionError, match="Q2"):
         machine.check()
+
+
+# ---------------------------------------------------------------- peers that have come to their end
+
+
+def test_who_has_come_to_a_state_by_itself_trains_from_it_while_operations_are_out() -> None:
+    """Its answer to a peer at the end of its script; a peer that has just healed gives none."""
+    machine = machine_of("worker 0 holds 5/A")
+    for text in [*REDUCED]:
+        look_up(machine, text)
+    assert machine.trains_from is None, "it began with this state"
+    assert not machine.has_committed
+    for text in ["decide commit", "boundary"]:
+        look_up(machine, text)
+    assert machine.has_committed
+    assert machine.trains_from is None, "it may end here as well"
+    look_up(machine, "issue")
+    assert machine.trains_from == machine.state
+    look_up(machine, "interrupt 1.5#1")
+    assert machine.trains_from is None
+
+
+def test_who_leaves_early_names_its_step() -> None:
+    machine = situation("committed")
+    gone = machine.handle(e.WentAway(m.LeaveReason.EARLY), 0.0)
+    assert sent(gone) == [m.Leaving(m.LeaveReason.EARLY, 6)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ftrun.core.ids import Attempt, StateId, WorkerKey
+from ftrun.core.messages import Roster
 from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.core.worker.asking import AskLighthouse, AskPeer
-from ftrun.core.worker.exchange import Contribution, ExchangeQuestion
+from ftrun.core.worker.exchange import ASKS, PEEKS, Contribution, ExchangeName, ExchangeQuestion
 from ftrun.core.worker.machine import Fate
 from ftrun.core.worker.parting import LOOK_EVERY_S, Do, Parting, ShownStage, Stage, Stay
 
@@ -50,7 +51,7 @@ class Case:
         """The next move; the lighthouse answers at once."""
         move = self.parting.next(self.now)
         if move == AskLighthouse(anew=True):
-            self.parting.are_over(over, self.now)
+            self.parting.are_over(Roster(True, (), over), self.now)
             move = self.parting.next(self.now)
         return move
 
@@ -76,6 +77,65 @@ def pair() -> Case:
     assert case.next() is Do.TELL, "the lighthouse learns that others have to join at this step"
     assert case.machine.lingers
     return case
+
+
+def test_who_is_told_that_its_peers_train_on_from_its_state_leaves_early() -> None:
+    case = pair()
+    ask = case.asked()
+    assert not ShownStage().answer(WorkerKey("1", "b", 0), ask.question, StateId(6, "abc"))
+    for state in (StateId(7, "other"), STATE):
+        found = ShownStage().answer(WorkerKey("1", "b", 0), ask.question, state)
+        assert found, "it trains at this step"
+        case.parting.answered(ask, found, case.now)
+        assert case.parting.gone_on == ("1" if state == STATE else "")
+    assert case.next() is None
+
+
+def test_who_is_told_that_its_peers_are_further_leaves_early() -> None:
+    case = pair()
+    ask = case.asked()
+    further = ShownStage().answer(WorkerKey("1", "b", 0), ask.question, StateId(9, "later"))
+    assert further, "it trains at a later step"
+    case.parting.answered(ask, further, case.now)
+    assert (case.next(), case.parting.gone_on) == (None, "1")
+
+
+def test_who_is_waited_for_where_its_script_does_not_come_any_more_leaves_early() -> None:
+    case = pair()
+    attempt = Attempt(1, 1)
+    asks = ExchangeQuestion(ExchangeName(7, 0), attempt, of="1", how=ASKS)
+    ShownStage().asked_in_vain(asks, attempt)  # it has not come to its end
+    for question, in_force in (
+        (replace(asks, name=ExchangeName(6, 0)), attempt),  # of an earlier step
+        (replace(asks, how=PEEKS), attempt),
+        (asks, None),  # this worker is not in that quorum yet
+    ):
+        case.shown.asked_in_vain(question, in_force)
+        assert isinstance(case.next(), AskPeer)
+    case.shown.asked_in_vain(asks, attempt)
+    assert (case.next(), case.parting.gone_on) == (None, "1")
+
+
+def test_who_hears_that_a_mate_has_left_early_leaves() -> None:
+    case = pair()
+    case.parting.are_over(None, case.now)
+    case.parting.are_over(Roster(True, (), ("1",), ("1",)), case.now)
+    assert case.parting.gone_on == ""
+    case.parting.are_over(Roster(True, (), ("0",), ("0",)), case.now)
+    assert (case.next(), case.parting.gone_on) == (None, "0")
+
+
+def test_peers_are_asked_in_turn() -> None:
+    case = Case(member("0", "a"), member("1", "b"), member("2", "c"), replicas=3)
+    assert case.next() is Do.TELL
+    asked = []
+    for _ in range(4):
+        ask = case.asked()
+        asked.append(ask.replica_id)
+        case.now += 0.2  # it is kept for that long
+        case.parting.failed(ask, case.now, reached=True)
+        case.now += 0.1
+    assert asked == ["1", "2", "1", "2"]
 
 
 def test_they_leave_once_both_know_that_both_are_there() -> None:

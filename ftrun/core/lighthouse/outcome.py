@@ -1,0 +1,37 @@
+"""The exit code and the reason of a job whose scripts have all ended well. Pure.
+
+0 means that what was asked for was done: by all replicas, or by as many as the user has stated
+(``--min-replicas``). Not here: when a job is over (leaving.py, forming.py), a job that fails.
+"""
+
+from __future__ import annotations
+
+from ftrun.core.lighthouse.slots import IDLE
+from ftrun.core.lighthouse.state import MembershipState
+from ftrun.errors import ExitCode
+
+ABSENT_SHOWN = 8
+ALL = "all replicas have finished"
+NOBODY_HOLDS_IT = "some replicas have finished and nobody who is left holds their work"
+NOBODY_IS_LEFT = "some replicas have finished and nobody is left who could"
+
+
+def outcome(state: MembershipState, if_none_is_absent: str = ALL) -> tuple[int, str]:
+    """Of a job of which some replica has done what was asked for, or of which none has trained.
+
+    A replica that people have drained does not count. Where none has trained, nothing was asked for
+    but that the scripts run. ``if_none_is_absent``: the reason then.
+    """
+    absent, done = state.slots.absent(), state.slots.done()
+    none_has_trained = not done and all(x.how == IDLE for x in absent)
+    if not absent or none_has_trained:
+        return 0, if_none_is_absent
+    spec, verb = state.spec, "has" if done == 1 else "have"
+    words = [x.words() for x in absent[:ABSENT_SHOWN]]
+    if len(absent) > ABSENT_SHOWN:
+        words.append(f"and {len(absent) - ABSENT_SHOWN} more")
+    text = f"{done} of {done + len(absent)} replicas {verb} finished"
+    if spec.accepts_fewer and done >= spec.min_replicas:
+        allowed = f", which --min-replicas {spec.min_replicas} allows"
+        return 0, f"{text}{allowed}: {'; '.join(words)}"
+    return int(ExitCode.DEGRADED), f"{text}: {'; '.join(words)}"

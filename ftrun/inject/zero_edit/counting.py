@@ -21,10 +21,10 @@ import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from functools import lru_cache
 from inspect import CO_GENERATOR
-from types import GeneratorType
+from types import CodeType, GeneratorType
 from typing import Any, ClassVar, cast
 
-from ftrun.inject.zero_edit.frames import Spot, is_script, spot_of
+from ftrun.inject.zero_edit.frames import Spot, is_script, spot_at
 
 KNOWN_SEQUENCES = (list, tuple, dict, str, range, set, frozenset)
 SITES_MAX = 1024
@@ -136,52 +136,53 @@ class Ranges:
 
     def __init__(self) -> None:
         self.is_on = False
-        self._loops: dict[Spot, weakref.ref[Any]] = {}
+        self._loops: dict[tuple[int, int], tuple[weakref.ref[Any], CodeType]] = {}
 
-    def note(self, spot: Spot, iterator: Any) -> None:
-        """A loop begins at ``spot``."""
-        if len(self._loops) >= SITES_MAX:
-            self._loops = {at: held for at, held in self._loops.items() if held() is not None}
-        if len(self._loops) < SITES_MAX or spot in self._loops:
-            self._loops[spot] = weakref.ref(iterator)
+    def note(self, code: CodeType, line: int, iterator: Any) -> None:
+        """A loop begins at a line of ``code``. A loop over little may begin very often."""
+        key = id(code), line
+        if len(self._loops) >= SITES_MAX and key not in self._loops:
+            self._loops = {at: x for at, x in self._loops.items() if x[0]() is not None}
+        if self._loops.pop(key, None) or len(self._loops) < SITES_MAX:
+            self._loops[key] = weakref.ref(iterator), code
 
-    def _all(self) -> Iterator[tuple[Spot, _Loop]]:
-        for spot in list(self._loops):
-            loop = self._at(spot)
-            if loop is not None:
-                yield spot, loop
-
-    def _at(self, spot: Spot) -> _Loop | None:
-        held = self._loops.get(spot)
-        iterator = None if held is None else held()
-        if iterator is None or isinstance(iterator, Numbers):
-            return iterator
-        within = _within(iterator)
-        return Within(within[0]) if len(within) == 1 else None
+    def _all(self) -> dict[Spot, _Loop]:
+        """Of several at one place the newest one: a package's have no lines."""
+        found: dict[Spot, _Loop] = {}
+        for (_, line), (held, code) in list(self._loops.items()):
+            iterator = held()
+            if isinstance(iterator, Numbers):
+                found[spot_at(code, line)] = iterator
+            elif iterator is not None:
+                within = _within(iterator)
+                if len(within) == 1:
+                    found[spot_at(code, line)] = Within(within[0])
+        return found
 
     def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
         """The number that each loop in one of these functions has taken last."""
-        taken = ((at, self._at(at)) for at in list(self._loops) if at.name in functions)
-        found = ((spot, loop.taken()) for spot, loop in taken if loop is not None)
+        found = (
+            (spot, loop.taken()) for spot, loop in self._all().items() if spot.name in functions
+        )
         return tuple((spot, number) for spot, number in found if number is not None)
 
     def one_ends(self) -> bool:
         """Whether a loop has taken its last number."""
-        return any(not loop.__length_hint__() for _, loop in self._all())
+        return any(not loop.__length_hint__() for loop in self._all().values())
 
     def knows(self, spot: Spot) -> bool:
         """Whether a loop at this place is one of these."""
-        return self._at(spot) is not None
+        return spot in self._all()
 
     def end(self, is_left: Callable[[Spot], bool]) -> None:
         """Let the loops at some places take no further number."""
-        for spot, loop in self._all():
+        for spot, loop in self._all().items():
             if is_left(spot):
                 loop.end()
 
     def set(self, spot: Spot, number: int) -> bool:
         """Let a loop go on after ``number``; False: there is no such loop, or it lacks it."""
-        loop = self._at(spot)
+        loop = self._all().get(spot)
         return loop is not None and loop.go_on_after(number)
 
 
@@ -254,7 +255,8 @@ def follow(iterable: Any) -> Any:
         followed = Numbers.over(numbers)
     else:
         return iterable
-    RANGES.note(spot_of(sys._getframe(1)), followed)
+    frame = sys._getframe(1)
+    RANGES.note(frame.f_code, frame.f_lineno, followed)
     return followed
 
 

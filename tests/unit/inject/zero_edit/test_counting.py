@@ -16,6 +16,7 @@ from ftrun.inject.zero_edit.frames import Spot
 from tests.unit.inject.zero_edit.followed import run
 
 numbers = st.integers(-20, 20)
+CODE = compile("", "f.py", "exec")
 
 
 @given(numbers, numbers, numbers.filter(bool))
@@ -203,7 +204,7 @@ def test_a_loop_that_was_left_does_not_end_and_one_at_its_last_number_does() -> 
 
     def begin(count: int) -> Iterator[int]:
         iterator = Numbers.over(range(count))
-        loops.note(Spot("f", count), iterator)
+        loops.note(CODE, count, iterator)
         return iterator
 
     left = begin(1)
@@ -270,16 +271,16 @@ def test_a_generator_that_runs_or_goes_over_two_ranges_is_not_followed() -> None
     loops = Ranges()
 
     def both() -> Iterator[Any]:
-        yield loops.current({"f"})
+        yield loops.current({"f.py:<module>"})
         for one in range(2):
-            yield loops.current({"f"})
+            yield loops.current({"f.py:<module>"})
             for _other in range(2):
                 yield one
 
     generator = both()
-    loops.note(Spot("f", 1), generator)
+    loops.note(CODE, 1, generator)
     assert next(generator) == next(generator) == ()
-    assert [number for _, number in loops.current({"f"})] == [0]
+    assert [number for _, number in loops.current({"f.py:<module>"})] == [0]
     next(generator)
-    assert loops.current({"f"}) == ()
+    assert loops.current({"f.py:<module>"}) == ()
     assert sys.getrefcount(generator) <= 2, "nobody else holds it"

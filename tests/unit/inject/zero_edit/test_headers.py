@@ -123,10 +123,27 @@ def test_all_forms_are_as_under_python(tmp_path: Path) -> None:
     assert [x[2] for x in code.co_lines()][:1] == [x[2] for x in plain.co_lines()][:1]
 
 
-@pytest.mark.parametrize("source", ["x = 1", "for x in [1]: pass", "for x in range(3)", "for\0"])
+@pytest.mark.parametrize(
+    "source", ["x = 1", "for x in [1]: f()", "for x in f(): x += 1", "for x in range(3)", "for\0"]
+)
 def test_what_has_no_loop_to_follow_or_an_error_is_left_to_python(source: str) -> None:
     RANGES.is_on = True
     assert headers.compiled(source.encode(), "script.py") is None
+
+
+def test_a_compiled_file_is_kept_for_a_later_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(headers._Cache, "directory", tmp_path)
+    RANGES.is_on = True
+    source, path = b"for x in range(3): print(x)", str(tmp_path / "script.py")
+    code = headers.compiled(source, path)
+    (kept,) = tmp_path.iterdir()
+    monkeypatch.setattr(headers, "_compiled", None)
+    assert code is not None and headers.compiled(source, path) == code
+    kept.write_bytes(b"torn")
+    monkeypatch.undo()
+    assert headers.compiled(source, path) == code
 
 
 MAIN = """
@@ -144,7 +161,7 @@ print(sorted(os.path.basename(x).partition(".")[0] for x in cached))
 print(*["follow" in str(f.__code__.co_names) for f in (main, beside.loop, inner.loop)])
 print(next(iter(__import__("inspect").getsourcelines(beside.loop))))
 """
-LOOP = "def loop():\n    return [i for i in range(3)]\n"
+LOOP = "def loop():\n    return [int(i) for i in range(3)]\n"
 
 
 @pytest.mark.parametrize("kind", ["file", "module"])

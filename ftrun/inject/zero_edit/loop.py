@@ -162,6 +162,7 @@ class Loop:
         self._moving = Moving(
             here,
             lambda: self.mates.is_lead,
+            self._carried,
             self.counters,
             self._tensors,
             self._ending,

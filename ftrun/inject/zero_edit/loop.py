@@ -103,6 +103,7 @@ class Loop:
             lambda: self.manager().current_step(),
             lambda: self._carried.life if self._has_stepped else "",
             self.given,
+            lambda: len(self.manager().exchanges.members()) == here.replicas > 1,
         )
         self._tensors = Tensors(
             lambda: [*self.models.wrapped, *self.models.loose_roots()],

@@ -1,7 +1,7 @@
-"""All state of the script that heals, in one tree.
+"""All state of the script that is alike on all replicas, in one tree.
 
 Objects are matched by the order in which the script made them. Not here: the place in the script
-(place.py), transfer (checkpoint/).
+(place.py), transfer (checkpoint/), modules beside the trained ones (tensors.py).
 """
 
 from __future__ import annotations
@@ -71,7 +71,6 @@ class Carried:
     def _parts(self) -> dict[str, list[Any]]:
         return {
             "models": self._models.wrapped,
-            "modules": self._models.loose_roots(),
             "optimizers": self._stepping.optimizers_that_heal(),
             "schedulers": self._stepping.schedulers_that_heal(),
             "scalers": [x for x in self._stepping.scalers.all() if x.is_enabled()],
@@ -82,7 +81,7 @@ class Carried:
         """The state to give to peers."""
         self._let_go()
         parts = {
-            name: [_travelling({**part.state_dict()}) for part in parts]
+            name: [travelling({**part.state_dict()}) for part in parts]
             for name, parts in self._parts().items()
         }
         return {**parts, LIFE: self.life}
@@ -129,7 +128,7 @@ class Carried:
                 _check_groups(part, state)
                 kind = type(part).__name__
                 own = {**part.state_dict()}
-                part.load_state_dict(_completed(state, own, kind, kind, self.lacking))
+                part.load_state_dict(completed(state, own, kind, kind, self.lacking))
 
 
 def _check_groups(part: Any, state: dict[str, Any]) -> None:
@@ -147,7 +146,7 @@ def _check_groups(part: Any, state: dict[str, Any]) -> None:
 # ---------------------------------------------------------------- what a state may hold
 
 
-def _travelling(value: Any, depth: int = 0) -> Any:
+def travelling(value: Any, depth: int = 0) -> Any:
     """A state with a mark in the place of each value that peers cannot be given: code and the like.
 
     A mark has the type, and the name of code that is equal wherever the script is.
@@ -156,9 +155,9 @@ def _travelling(value: Any, depth: int = 0) -> Any:
     if kind in _PLAIN or (isinstance(value, torch.Tensor) and value.layout is torch.strided):
         return value
     if kind is dict and depth < DEPTH_MAX and set(map(type, value)) <= {str, int}:
-        return {key: _travelling(item, depth + 1) for key, item in value.items()}
+        return {key: travelling(item, depth + 1) for key, item in value.items()}
     if kind in (list, tuple) and depth < DEPTH_MAX:
-        return kind(_travelling(item, depth + 1) for item in value)
+        return kind(travelling(item, depth + 1) for item in value)
     try:
         validate(value)
     except UserError:
@@ -176,7 +175,7 @@ def _name_of(value: Any) -> str:
     return f"{value.__module__}.{value.__qualname__}" if is_named else ""
 
 
-def _completed(given: Any, own: Any, path: str, part: str, lacking: list[str]) -> Any:
+def completed(given: Any, own: Any, path: str, part: str, lacking: list[str]) -> Any:
     """A peer's state of ``part``, with this replica's own values where it has marks.
 
     ``lacking``: gets the names of those that may differ from the peer's.
@@ -189,13 +188,13 @@ def _completed(given: Any, own: Any, path: str, part: str, lacking: list[str]) -
     if type(given) is dict:
         known: Any = own if isinstance(own, dict) else {}
         found = {
-            key: _completed(item, known.get(key, _ABSENT), f"{key} of {part}", part, lacking)
+            key: completed(item, known.get(key, _ABSENT), f"{key} of {part}", part, lacking)
             for key, item in given.items()
         }
         return {key: item for key, item in found.items() if item is not _ABSENT}
     if type(given) in (list, tuple):
         known = own if type(own) is type(given) else ()
         padded = [*known, *[_ABSENT] * (len(given) - len(known))]
-        items = [_completed(x, y, path, part, lacking) for x, y in zip(given, padded, strict=False)]
+        items = [completed(x, y, path, part, lacking) for x, y in zip(given, padded, strict=False)]
         return type(given)(None if item is _ABSENT else item for item in items)
     return given

@@ -106,7 +106,8 @@ class Loop:
             lambda: len(self.manager().exchanges.members()) == here.replicas > 1,
         )
         self._tensors = Tensors(
-            lambda: [*self.models.wrapped, *self.models.loose_roots()],
+            lambda: self.models.wrapped,
+            lambda: self.models.loose(),
             lambda: self.models.late_roots(),
         )
         self._sparing = Sparing(

@@ -35,7 +35,7 @@ class Made:
             has_late=True,
         )
         self.models = [nn.Linear(2, 2) for _ in range(models)]
-        models_: Any = SimpleNamespace(wrapped=self.models, loose_roots=list)
+        models_: Any = SimpleNamespace(wrapped=self.models)
         frameworks: Any = SimpleNamespace(parts=list)
         self.carried = Carried(models_, cast(Any, stepping), frameworks, lambda: None, lambda: None)
 

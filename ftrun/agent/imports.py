@@ -14,6 +14,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 
+from ftrun.inject.zero_edit import headers
+
 FIRST = ("numpy", "torch", "torch.distributed")
 LATE = (
     # Imported by torch at the first DistributedDataParallel: 823 modules in 1.1 s.
@@ -65,6 +67,7 @@ class Imports:
         Raises:
             Unimportable: one of them cannot be imported.
         """
+        headers.install(is_on=True)  # an unmodified script may go through loops of theirs
         with _collecting_nothing():
             here = os.getcwd()
             sys.path.insert(0, here)  # as for `python -m`

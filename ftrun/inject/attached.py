@@ -15,11 +15,13 @@ import importlib
 import os
 import sys
 from importlib.abc import MetaPathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ftrun.core.forms import AUTO, WATCHED, Form
 from ftrun.inject import rendezvous
 from ftrun.inject.alone import Alone
+from ftrun.inject.zero_edit import headers
 from ftrun.inject.zero_edit.patches import Patches
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class Attached:
         self._variables: Variables | None = None
         self.loop: Loop | None = None
         self.alone = Alone(here)
+        headers.install(is_on=inject in CARRYING, directory=Path(here.socket_path).parent)
         if inject == AUTO:
             from ftrun.inject.zero_edit import early
 

@@ -36,9 +36,10 @@ from ftrun import life_lock
 from ftrun.config.script import TargetKind, is_compiled
 from ftrun.errors import UserError
 from ftrun.inject import notices, stacks, stopping, torchft_names
-from ftrun.inject.attached import CARRYING, Attached
+from ftrun.inject.attached import Attached
 from ftrun.inject.command import become, for_this_rank
 from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
+from ftrun.inject.zero_edit import headers
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
 
@@ -242,7 +243,7 @@ def _run_target(task: WorkerTask) -> None:
         case TargetKind.MODULE:
             sys.argv = [task.target, *task.args]
             _search_first(os.getcwd())
-            runpy.run_module(task.target, _names_of(task), run_name="__main__", alter_sys=True)
+            runpy.run_module(task.target, run_name="__main__", alter_sys=True)
         case TargetKind.FUNCTION:
             from ftrun.inject.function import run_function
 
@@ -256,7 +257,7 @@ def _run_script(task: WorkerTask) -> None:
         runpy.run_path(_absolute(task.target), run_name="__main__")
         return
     _search_first(str(path.resolve().parent))
-    _run_file(_absolute(task.target), _names_of(task))
+    _run_file(_absolute(task.target))
 
 
 def _search_first(directory: str) -> None:
@@ -270,35 +271,27 @@ def _search_first(directory: str) -> None:
                 del sys.modules[loaded]  # the script's own is imported, as in a fresh interpreter
 
 
-def _names_of(task: WorkerTask) -> dict[str, Any]:
-    """Global names that the script's main module gets, if torch is there (else attached.py)."""
-    if task.inject not in CARRYING or "torch" not in sys.modules:
-        return {}
-    from ftrun.inject.zero_edit.counting import NAMES
-
-    return dict(NAMES)
-
-
 def _absolute(target: str) -> str:
     """The path as the interpreter sets ``__file__``: absolute, and otherwise unchanged."""
     return os.path.join(os.getcwd(), target)
 
 
-def _run_file(path: str, names: dict[str, Any]) -> None:
-    """Run a script as the interpreter does, with ``names`` in its global ones.
+def _run_file(path: str) -> None:
+    """Run a script as the interpreter does.
 
     ``runpy.run_path`` would remove ``__main__`` when the script ends, but the script's exit
     handlers, threads and pickles still need it.
     """
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=path, __cached__=None, __builtins__=__builtins__, **names)
+    main.__dict__.update(__file__=path, __cached__=None, __builtins__=__builtins__)
     sys.modules["__main__"] = main
     with io.open_code(path) as file:
         source = file.read()
     if is_compiled(Path(path), source):
         code = SourcelessFileLoader("__main__", path).get_code("__main__")
     else:
-        code = compile(source, path, "exec", dont_inherit=True)
+        code = headers.compiled(source, path)
+        code = code or compile(source, path, "exec", dont_inherit=True)
     assert code is not None
     exec(code, main.__dict__)
 

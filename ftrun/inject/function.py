@@ -20,6 +20,7 @@ from typing import Any
 from ftrun import packed
 from ftrun.core.ids import WorkerKey
 from ftrun.errors import UserError
+from ftrun.inject.zero_edit import headers
 from ftrun.packed import Surroundings
 
 
@@ -70,4 +71,5 @@ def _by_name(main: types.ModuleType, name: str) -> types.CodeType:
 def _by_path(main: types.ModuleType, path: str) -> types.CodeType:
     main.__dict__.update(__file__=path, __cached__=None)
     with io.open_code(path) as file:
-        return compile(file.read(), path, "exec", dont_inherit=True)
+        source = file.read()
+    return headers.compiled(source, path) or compile(source, path, "exec", dont_inherit=True)

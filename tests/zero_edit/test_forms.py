@@ -91,7 +91,7 @@ EXPLICIT = f"""
 import ftrun, os, torch
 ftrun.Manager
 rank = os.environ["RANK"]
-assert "range" not in globals() and torch.save.__module__ == "torch.serialization"
+assert torch.save.__module__ == "torch.serialization"
 assert "zero_edit" not in torch.nn.Module.__init__.__code__.co_filename
 assert "zero_edit" not in torch.optim.Optimizer.__init__.__code__.co_filename
 {USES_FTRUN}"""

@@ -19,7 +19,7 @@ ftrun itself. Begin with ``loop.py``.
 | around.py | loops that cannot be set, and stand elsewhere than at the peers |
 | passing.py | the way of a newcomer past loops that its peers have left |
 | given.py | the last value of each broadcast |
-| counting.py | ``range`` and ``enumerate`` of the script's modules, which can be set |
+| headers.py, counting.py | the count loops of the script, which can be set where they stand |
 | single.py | numbers that are not Python's: numpy's, and tensors without a dimension |
 | frames.py, writing.py | the script's frames: where it stands, its counters; setting these |
 | place.py, noting.py | a replica's place in the script, as it heals; what it is made of |
@@ -84,7 +84,7 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     loop.stepping.install(patches)
     loaders.Draws.before, loaders.Draws.ended = loop.before_draw, loop.loader_ended
     loaders.install(patches, loop.exactly_once.claim)
-    counting.install(patches)
+    counting.install()
     world.install(here, loop.mates, loop.exchange, patches, lambda: loop.on_world(), loop.given)
     files.install(patches, loop.drafts)
     loop.rewriting.install(patches)
@@ -93,7 +93,7 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
 
         def undo() -> None:
             patches.undo()
-            counting.forget()
+            counting.RANGES.is_on = False
             meshes.count_from(0)
 
         refusals.may_begin_again(here)

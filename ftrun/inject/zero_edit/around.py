@@ -137,13 +137,12 @@ def _is_fixed(loop: _Iteration, frame: FrameType) -> bool:
     over, by = loop.over, frame.f_back if loop.function else frame
     if by is None:
         return False
-    if isinstance(over, ast.Call):
-        if isinstance(over.func, ast.Name) and over.func.id == "zip":
-            return True  # a range in it may be set, but not its other parts
+    value = _value(over, by)
+    if isinstance(over, ast.Call) or type(value) is range:
         lines = range(loop.first, (over.end_lineno or loop.first) + 1)
         names = {spot_of(frame).name, spot_of(by).name}
         return not any(RANGES.knows(Spot(name, line)) for line in lines for name in names)
-    return isinstance(_value(over, by), KNOWN_SEQUENCES) or isinstance(over, ast.List | ast.Tuple)
+    return isinstance(value, KNOWN_SEQUENCES) or isinstance(over, ast.List | ast.Tuple)
 
 
 def _value(node: ast.expr, frame: FrameType) -> object:

@@ -1,17 +1,21 @@
-"""All state of the script that heals, in one tree.
+"""All state of the script that is alike on all replicas, in one tree.
 
 Objects are matched by the order in which the script made them. Not here: the place in the script
-(place.py), transfer (checkpoint/).
+(place.py), transfer (checkpoint/), modules beside the trained ones (tensors.py).
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
 
+from ftrun.checkpoint.format import validate
+from ftrun.errors import UserError
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.refusals import refuse
@@ -21,8 +25,10 @@ KEY = "script"
 CALLBACKS = "callbacks"
 """Unlike all else their state is that of the place, not of the step: a replica that goes through
 its peers' last steps again goes through theirs too."""
-_PLAIN = (int, float, bool, str, bytes, type(None), torch.Tensor)
+_PLAIN = (int, float, bool, str, bytes, type(None))
 DEPTH_MAX = 32
+LEFT_OUT = "ftrun.left_out"
+_ABSENT = object()
 LIFE = "life"
 REMEDY = (
     "it cannot be given what they have made in the middle of their training. Make all models, "
@@ -42,6 +48,7 @@ class Carried:
     Attributes:
         life: names the life of the job: the incarnation from which all took their first state.
         has_ended: the script has ended, and the objects that it made may be gone.
+        lacking: what the last state could not give, in words.
     """
 
     def __init__(
@@ -54,6 +61,7 @@ class Carried:
         name: str = "",
     ) -> None:
         self.life = name
+        self.lacking: list[str] = []
         self._models = models
         self._stepping = stepping
         self._frameworks = frameworks
@@ -63,7 +71,6 @@ class Carried:
     def _parts(self) -> dict[str, list[Any]]:
         return {
             "models": self._models.wrapped,
-            "modules": self._models.loose_roots(),
             "optimizers": self._stepping.optimizers_that_heal(),
             "schedulers": self._stepping.schedulers_that_heal(),
             "scalers": [x for x in self._stepping.scalers.all() if x.is_enabled()],
@@ -74,7 +81,7 @@ class Carried:
         """The state to give to peers."""
         self._let_go()
         parts = {
-            name: [_carriable(part.state_dict()) for part in parts]
+            name: [travelling({**part.state_dict()}) for part in parts]
             for name, parts in self._parts().items()
         }
         return {**parts, LIFE: self.life}
@@ -107,7 +114,7 @@ class Carried:
             Refused: this replica has made other objects.
         """
         self._let_go()
-        self.life = tree.get(LIFE, "")
+        self.life, self.lacking = tree.get(LIFE, ""), []
         for name, parts in self._parts().items():
             given = tree[name]
             if name == CALLBACKS and not given:
@@ -119,7 +126,9 @@ class Carried:
                 )
             for part, state in zip(parts, given, strict=True):
                 _check_groups(part, state)
-                part.load_state_dict({**_left_out(part.state_dict()), **state})
+                kind = type(part).__name__
+                own = {**part.state_dict()}
+                part.load_state_dict(completed(state, own, kind, kind, self.lacking))
 
 
 def _check_groups(part: Any, state: dict[str, Any]) -> None:
@@ -134,20 +143,58 @@ def _check_groups(part: Any, state: dict[str, Any]) -> None:
         )
 
 
-def _is_carriable(value: Any, depth: int = 0) -> bool:
-    if depth > DEPTH_MAX:
-        return False
-    if isinstance(value, dict):
-        return all(_is_carriable(x, depth + 1) for x in value.values()) and type(value) is dict
-    if type(value) in (list, tuple):
-        return all(_is_carriable(x, depth + 1) for x in value)
-    return isinstance(value, torch.Tensor) or type(value) in _PLAIN
+# ---------------------------------------------------------------- what a state may hold
 
 
-def _carriable(state: dict[str, Any]) -> dict[str, Any]:
-    """The entries of a state that can travel; functions and the like are alike on all replicas."""
-    return {key: value for key, value in state.items() if _is_carriable(value)}
+def travelling(value: Any, depth: int = 0) -> Any:
+    """A state with a mark in the place of each value that peers cannot be given: code and the like.
+
+    A mark has the type, and the name of code that is equal wherever the script is.
+    """
+    kind = type(value)
+    if kind in _PLAIN or (isinstance(value, torch.Tensor) and value.layout is torch.strided):
+        return value
+    if kind is dict and depth < DEPTH_MAX and set(map(type, value)) <= {str, int}:
+        return {key: travelling(item, depth + 1) for key, item in value.items()}
+    if kind in (list, tuple) and depth < DEPTH_MAX:
+        return kind(travelling(item, depth + 1) for item in value)
+    try:
+        validate(value)
+    except UserError:
+        return {LEFT_OUT: [kind.__name__, _name_of(value)]}
+    return value
 
 
-def _left_out(state: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in state.items() if not _is_carriable(value)}
+def _name_of(value: Any) -> str:
+    """The name of code that has no values of its own; "": of anything else."""
+    if isinstance(value, FunctionType):
+        code, has_values = value.__code__, value.__closure__ or value.__defaults__ or vars(value)
+        line = f"{Path(code.co_filename).name}:{code.co_firstlineno} {value.__qualname__}"
+        return "" if has_values else line
+    is_named = isinstance(value, (type, BuiltinFunctionType))
+    return f"{value.__module__}.{value.__qualname__}" if is_named else ""
+
+
+def completed(given: Any, own: Any, path: str, part: str, lacking: list[str]) -> Any:
+    """A peer's state of ``part``, with this replica's own values where it has marks.
+
+    ``lacking``: gets the names of those that may differ from the peer's.
+    """
+    if type(given) is dict and LEFT_OUT in given:
+        name = _name_of(own)
+        if not name or name != given[LEFT_OUT][1]:
+            lacking.append(f"{path} (a {given[LEFT_OUT][0]})")
+        return own
+    if type(given) is dict:
+        known: Any = own if isinstance(own, dict) else {}
+        found = {
+            key: completed(item, known.get(key, _ABSENT), f"{key} of {part}", part, lacking)
+            for key, item in given.items()
+        }
+        return {key: item for key, item in found.items() if item is not _ABSENT}
+    if type(given) in (list, tuple):
+        known = own if type(own) is type(given) else ()
+        padded = [*known, *[_ABSENT] * (len(given) - len(known))]
+        items = [completed(x, y, path, part, lacking) for x, y in zip(given, padded, strict=False)]
+        return type(given)(None if item is _ABSENT else item for item in items)
+    return given

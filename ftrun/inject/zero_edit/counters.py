@@ -1,15 +1,16 @@
 """The script's counters and histories: those in a place, and those that a newcomer takes.
 
-A newcomer takes each value from the worker that changed it last: its donor, or its predecessor in
-the slot (legacy.py). A predecessor's value counts only if it belongs to the same life of the job,
-as it was at the step of the place. It no longer counts if its function has been called again
-since, which shows in the ``range`` loops around that function.
+A newcomer takes each value from its donor or from its predecessor in the slot (legacy.py), by the
+table of ``core/worker/origins.py``. A predecessor's value counts only if it belongs to the same
+life of the job, as it was at the step of the place. It no longer counts if its function has been
+called again since, which shows in the ``range`` loops around that function.
 
 Not here: reading and setting them (frames.py, writing.py), the place (noting.py), the loop.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
+from ftrun.core.worker.origins import Known, Origin, origin
 from ftrun.inject.zero_edit import around, changes, histories
 from ftrun.inject.zero_edit.changes import NEVER, Changes
 from ftrun.inject.zero_edit.frames import (
@@ -44,6 +46,11 @@ TOLD_MAX = 12
 FRAMEWORK = ""
 """Stands for a function's name, for the values that a framework keeps."""
 FILE = "left-{replica_id}.{group_rank}"
+_Pair = tuple[int, dict[str, Values], dict[str, dict[str, tuple[Any, int]]]]
+"""A step, and by function the values of the donor and of the predecessor."""
+_UNCHANGED = object()
+TOGETHER = 4
+"""Steps at which all replicas trained whose values are kept: the predecessor has the older ones."""
 
 
 @dataclass(slots=True)
@@ -101,6 +108,7 @@ class Counters:
         frameworks: the trainer that runs the script's loop, if a framework does.
         step: how many steps are committed; ``life``: of the job, "" before the first step.
         last: what was given by broadcasts, which newcomers get with the details of a place.
+        are_together: whether all replicas train in the step under way.
     """
 
     def __init__(
@@ -110,8 +118,10 @@ class Counters:
         step: Callable[[], int],
         life: Callable[[], str],
         last: LastGiven,
+        are_together: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._frameworks = frameworks
+        self._frameworks, self._are_together = frameworks, are_together
+        self._together: deque[tuple[int, dict[str, Values]]] = deque(maxlen=TOGETHER)
         self._step, self._life, self._last = step, life, last
         self._changes, self._histories, self._held = Changes(), Histories(), Held()
         name = FILE.format(replica_id=here.replica_id, group_rank=here.group_rank)
@@ -159,7 +169,11 @@ class Counters:
         if life and (is_new or not self._legacy.add(step, changed, grown, ranges)):
             self._leave(life, ranges)
         counters = self._changes.changed(read.plain())
-        return counters, partial(_details, self._changes.steps, step, cuts, self._last)
+        if self._are_together():
+            inner_last = [*zip(read.functions, counters, strict=True)][::-1]
+            self._together.append((step, dict(inner_last)))
+        together = list(self._together)
+        return counters, partial(_details, self._changes.steps, step, cuts, self._last, together)
 
     def _leave(self, life: str, ranges: tuple[tuple[Spot, int], ...]) -> None:
         self._left_for = life
@@ -208,6 +222,7 @@ class Counters:
         taken = Taken(lacking=list(theirs.lacking))
         taken.has_left = bool(self._left_for) or left is not None
         left = left if left is not None and left.life == self._life() else None
+        pairs = [] if left is None else self._pairs(theirs, left)
         given = _by_function(place)
         frames = script_frames()
         seen: set[str] = set()
@@ -215,10 +230,10 @@ class Counters:
             function = spot_of(frame).name
             if function not in seen:
                 seen.add(function)
-                self._take(frame, function, given.get(function, {}), place, left, taken)
+                self._take(frame, function, given.get(function, {}), place, left, pairs, taken)
         for values in place.counters[len(place.stack) :]:
-            own = self._own_values(FRAMEWORK, place, left)
-            taken.changed += self._frameworks.write(self._without(FRAMEWORK, own, values, theirs))
+            donors, own, _ = self._origins(FRAMEWORK, values, place, left, ())
+            taken.changed += self._frameworks.write(donors)
             taken.of_its_own += self._frameworks.write(own)
         self._adopt(frames, theirs, left)
         return taken
@@ -230,10 +245,11 @@ class Counters:
         values: Values,
         place: Place,
         left: Left | None,
+        pairs: Sequence[_Pair],
         taken: Taken,
     ) -> None:
         theirs = place.details()
-        own = self._own_values(function, place, left)
+        donors, own, stand_in = self._origins(function, values, place, left, pairs)
         own_lists = self._own_lists(function, place, left)
         lists = {
             path: packed
@@ -242,29 +258,64 @@ class Counters:
             and path not in own_lists
             and self._histories.steps().get((name, path), NEVER) <= step
         }
-        taken.changed += write_values(frame, self._without(function, own, values, theirs), lists)
+        taken.changed += write_values(frame, donors, lists)
         taken.of_its_own += write_values(frame, own, own_lists)
+        taken.lacking += [f"{path}, which differs by rank" for path in stand_in]
         taken.lacking += lacks(frame, [*values, *lists])
         self._own[function] = {*own, *own_lists}
 
-    def _without(self, function: str, own: Values, values: Values, theirs: Details) -> Values:
-        """The peers' values that neither this worker nor its predecessor has changed later."""
-        steps = theirs.changed.get(function, {})
-        return {
-            path: value
-            for path, value in values.items()
-            if path not in own and self._changes.step_of(function, path) <= steps.get(path, NEVER)
-        }
+    def _pairs(self, theirs: Details, left: Left) -> list[_Pair]:
+        """The values of the donor and of the predecessor at steps at which all trained, and that
+        both have noted. This replica may be a donor before all are together again."""
+        known = [(step, values) for step, values in theirs.together if step in left.noted]
+        pairs = [
+            (step, values, then.values)
+            for step, values in known
+            if (then := left_at(self._path, step)) is not None
+        ]
+        self._together.extend(
+            (step, {name: {path: x for path, (x, _) in of.items()} for name, of in own.items()})
+            for step, _, own in pairs
+        )
+        return pairs[-2:]
 
-    def _own_values(self, function: str, place: Place, left: Left | None) -> Values:
-        if left is None or _is_called_anew(function, place, left.ranges):
-            return {}
+    def _origins(
+        self,
+        function: str,
+        values: Values,
+        place: Place,
+        left: Left | None,
+        pairs: Sequence[_Pair],
+    ) -> tuple[Values, Values, list[str]]:
+        """The donor's values that are taken, and this slot's own; of the donor's the paths of those
+        that stand in for its own."""
         steps = place.details().changed.get(function, {})
-        return {
-            path: value
-            for path, (value, step) in left.values.get(function, {}).items()
-            if steps.get(path, NEVER) < step and not is_own(path)
-        }
+        before = {} if left is None else left.values.get(function, {})
+        is_anew = left is not None and _is_called_anew(function, place, left.ranges)
+        stands_alike = left is not None and _stand_alike(place, left.ranges)
+        donors, own, stand_in = Values(), Values(), list[str]()
+        for path in dict.fromkeys([*values, *before]):
+            value, step = before.get(path, (None, NEVER))
+            known = Known(
+                self._changes.step_of(function, path),
+                steps.get(path, NEVER),
+                step,
+                tuple(_then(function, path, pair) for pair in pairs),
+                pairs[-1][0] if pairs else NEVER,
+                left is not None,
+                function == FRAMEWORK,
+                is_anew,
+                stands_alike,
+            )
+            found = origin(known)
+            if found is Origin.PREDECESSOR and path in before and not is_own(path):
+                own[path] = value
+            elif found is Origin.SHIFTED and path in values:
+                own[path] = values[path] + known.shift
+            elif found in (Origin.DONOR, Origin.STAND_IN) and path in values:
+                donors[path] = values[path]
+                stand_in += [path] * (found is Origin.STAND_IN)
+        return donors, own, stand_in
 
     def _own_lists(self, function: str, place: Place, left: Left | None) -> dict[str, Packed]:
         if left is None or _is_called_anew(function, place, left.ranges):
@@ -327,6 +378,21 @@ def _by_function(place: Place) -> dict[str, Values]:
     return found
 
 
+def _then(function: str, path: str, pair: _Pair) -> tuple[Any, Any]:
+    """The donor's and the predecessor's value at a step; one that had not changed is like no other,
+    unless it had changed on neither."""
+    _, donors, left = pair
+    there = donors.get(function, {}).get(path, _UNCHANGED)
+    here, _ = left.get(function, {}).get(path, (_UNCHANGED, NEVER))
+    return there, here
+
+
+def _stand_alike(place: Place, then: Mapping[Spot, int]) -> bool:
+    """Whether the loops around that of the steps stand where they stood."""
+    now = dict(place.ranges if place.loaders else place.ranges[:-1])
+    return all(then.get(spot, number) == number for spot, number in now.items())
+
+
 def _is_called_anew(function: str, place: Place, ranges: Mapping[Spot, int]) -> bool:
     """Whether a ``range`` loop of a function around this one has gone on since.
 
@@ -341,7 +407,13 @@ def _is_called_anew(function: str, place: Place, ranges: Mapping[Spot, int]) -> 
     return now != then
 
 
-def _details(steps: changes.Steps, until: int, cuts: tuple[Cut, ...], last: LastGiven) -> Details:
+def _details(
+    steps: changes.Steps,
+    until: int,
+    cuts: tuple[Cut, ...],
+    last: LastGiven,
+    together: list[tuple[int, dict[str, Values]]],
+) -> Details:
     """The details of a place. In any thread."""
     lists, lacking = histories.within_limits(cuts)
-    return Details(changes.copied(steps, until), lists, lacking, last.encoded())
+    return Details(changes.copied(steps, until), lists, lacking, last.encoded(), together)

@@ -1,46 +1,49 @@
-"""``range`` and ``enumerate`` of the script's modules, whose loops can be set to another place.
+"""The count loops of the script: where each one stands, and how it is set to another place.
 
 A replica that joins its peers in their third epoch must not count from the first. Its ``for`` loops
-hold iterators that nobody else can reach. So the script's modules get a ``range`` and an
-``enumerate`` of ours as global names, which hand out iterators that this module knows:
+hold iterators that nobody else can reach. So each header of a loop in the script's modules hands
+what it goes over to ``follow`` (headers.py), which gives the loop an iterator that is known here:
 
-- An iterator of ``range`` can be set, and has the speed of Python's own.
-- ``enumerate`` over a loader follows the jumps of that loader.
-- ``itertools.count`` of whole numbers is a range without an end, and tqdm's ``trange`` has ours.
+- Over a ``range``, or a new ``itertools.count`` of whole numbers, one that can be set.
+- Over a new ``enumerate``, one that follows the jumps of the loaders beneath it.
+- Over a package's generator, as tqdm's, its own: a range that it goes over can be moved on.
 
-Not here: which loops are set (moving.py).
+All that the script has names of stays Python's own. Not here: which loops are set (moving.py).
 """
 
 from __future__ import annotations
 
-import builtins
-import importlib.machinery
+import gc
 import itertools
+import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
-from types import FrameType
+import weakref
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from functools import lru_cache
+from inspect import CO_GENERATOR
+from types import CodeType, GeneratorType
 from typing import Any, ClassVar, cast
 
-from torch.compiler import is_compiling
+from ftrun.inject.zero_edit.frames import Spot, is_script, spot_at
 
-from ftrun.inject.zero_edit.frames import Spot, is_script, script_frames, spot_of
-from ftrun.inject.zero_edit.patches import Patches
-
-KNOWN_SEQUENCES = (list, tuple, dict, str, builtins.range, set, frozenset)
+KNOWN_SEQUENCES = (list, tuple, dict, str, range, set, frozenset)
 SITES_MAX = 1024
 COUNT_END, COUNT_STEP_MAX = 1 << 62, 1 << 32
-TQDM = frozenset({"tqdm.std", "tqdm.auto", "tqdm.notebook", "tqdm.rich"})
-"""Modules whose ``trange`` makes a range."""
+GENERATORS_DEEP = 4
+_COUNT = re.compile(r"count\((-?\d+)(?:, (\d+))?\)")
+_PIECE: Any = type(iter(range(0)))
+_OF_KNOWN = frozenset(type(iter(kind(()))) for kind in KNOWN_SEQUENCES if kind is not range)
 
 
 class Numbers(itertools.chain[int]):
-    """The iterator of one ``range`` loop, which can be set to another place in either direction.
+    """The iterator of one loop over a ``range``, which can be set to another place in either
+    direction.
 
     Its pieces are iterators of Python's own, so that a loop has their speed. One of those can be
     moved, but from Python 3.12 on not back: so it is brought to its end, and another one follows.
     """
 
-    __slots__ = ("_numbers", "_pieces")
+    __slots__ = ("__weakref__", "_numbers", "_pieces")
     _numbers: range
     _pieces: list[Any]
 
@@ -73,170 +76,127 @@ class Numbers(itertools.chain[int]):
         """How many numbers are left."""
         return int(self._pieces[-1].__length_hint__())
 
-    def __reduce__(self) -> Any:
-        """A copy is an iterator of Python's own: no loop of the script's holds it."""
-        return self._pieces[-1].__reduce__()
+
+class Within:
+    """A ``range`` iterator of Python's own in a generator that waits: it can be moved on."""
+
+    def __init__(self, iterator: Any) -> None:
+        _, (self._numbers,), index = iterator.__reduce__()
+        self._index: int = index or 0  # of the next number
+        self._iterator = iterator
+
+    def taken(self) -> int:
+        """The number that was taken last."""
+        first, step = self._numbers.start, self._numbers.step
+        return int(first + (self._index - 1) * step)
+
+    def go_on_after(self, number: int) -> bool:
+        """Take the number that follows ``number`` next; False: that is not ahead."""
+        by, rest = divmod(number - self.taken(), self._numbers.step)
+        if rest or not 0 <= self._index + by <= len(self._numbers):
+            return False
+        self._iterator.__setstate__(self._index + by)
+        return True
+
+    def end(self) -> None:
+        """Take no further number."""
+        self._iterator.__setstate__(len(self._numbers))
+
+    def __length_hint__(self) -> int:
+        """How many numbers are left."""
+        return int(self._iterator.__length_hint__())
 
 
-def _references(held: list[Numbers]) -> int:
-    return sys.getrefcount(held[0])
+def _within(generator: Any, deep: int = GENERATORS_DEEP) -> list[Any]:
+    """The ``range`` iterators that a generator holds, also in those that it goes through. One that
+    runs may not show all, so it counts as one that has none."""
+    found: list[Any] = []
+    if getattr(generator, "gi_running", False):
+        return found
+    for held in gc.get_referents(generator):
+        if type(held) is _PIECE:
+            found.append(held)
+        elif type(held) in (GeneratorType, enumerate) and deep:
+            found += _within(held, deep - 1)
+    return found
 
 
-_OURS_ALONE = _references([Numbers.over(range(1))])
-"""References to an iterator that only ``Ranges`` knows."""
+_Loop = Numbers | Within
 
 
 class Ranges:
-    """The newest iterator of each ``range`` loop of the script, by its place.
+    """The newest iterator of each count loop of the script, by its place.
 
-    Each is held in a list of its own, where its references can be counted.
+    It is held by the loop alone: one that has ended, or was left, is gone. So is
+    ``any(f(x) for x in range(3))`` at the first true value.
+
+    Attributes:
+        is_on: the loops of the script are followed.
     """
 
     def __init__(self) -> None:
-        self._loops: dict[Spot, list[Numbers]] = {}
+        self.is_on = False
+        self._loops: dict[tuple[int, int], tuple[weakref.ref[Any], CodeType]] = {}
 
-    def note(self, iterator: Numbers) -> None:
-        """A loop begins."""
-        frames = script_frames()
-        if len(self._loops) >= SITES_MAX:
-            self._loops = {spot: held for spot, held in self._loops.items() if _goes_on(held)}
-        if frames and (len(self._loops) < SITES_MAX or spot_of(frames[0]) in self._loops):
-            self._loops[spot_of(frames[0])] = [iterator]
+    def note(self, code: CodeType, line: int, iterator: Any) -> None:
+        """A loop begins at a line of ``code``. A loop over little may begin very often."""
+        key = id(code), line
+        if len(self._loops) >= SITES_MAX and key not in self._loops:
+            self._loops = {at: x for at, x in self._loops.items() if x[0]() is not None}
+        if self._loops.pop(key, None) or len(self._loops) < SITES_MAX:
+            self._loops[key] = weakref.ref(iterator), code
+
+    def _all(self) -> dict[Spot, _Loop]:
+        """Of several at one place the newest one: a package's have no lines."""
+        found: dict[Spot, _Loop] = {}
+        for (_, line), (held, code) in list(self._loops.items()):
+            iterator = held()
+            if isinstance(iterator, Numbers):
+                found[spot_at(code, line)] = iterator
+            elif iterator is not None:
+                within = _within(iterator)
+                if len(within) == 1:
+                    found[spot_at(code, line)] = Within(within[0])
+        return found
 
     def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
         """The number that each loop in one of these functions has taken last."""
-        found = []
-        for spot, held in self._loops.items():
-            if spot.name in functions and _goes_on(held):
-                number = held[0].taken()
-                if number is not None:
-                    found.append((spot, number))
-        return tuple(found)
+        found = (
+            (spot, loop.taken()) for spot, loop in self._all().items() if spot.name in functions
+        )
+        return tuple((spot, number) for spot, number in found if number is not None)
 
     def one_ends(self) -> bool:
         """Whether a loop has taken its last number."""
-        return any(
-            _goes_on(held) and not held[0].__length_hint__() for held in self._loops.values()
-        )
+        return any(not loop.__length_hint__() for loop in self._all().values())
 
     def knows(self, spot: Spot) -> bool:
         """Whether a loop at this place is one of these."""
-        return spot in self._loops and _goes_on(self._loops[spot])
+        return spot in self._all()
 
     def end(self, is_left: Callable[[Spot], bool]) -> None:
         """Let the loops at some places take no further number."""
-        for spot, held in self._loops.items():
-            if is_left(spot) and _goes_on(held):
-                held[0].end()
+        for spot, loop in self._all().items():
+            if is_left(spot):
+                loop.end()
 
     def set(self, spot: Spot, number: int) -> bool:
         """Let a loop go on after ``number``; False: there is no such loop, or it lacks it."""
-        return self.knows(spot) and self._loops[spot][0].go_on_after(number)
-
-
-def _goes_on(held: list[Numbers]) -> bool:
-    """Whether somebody but us holds the iterator: a loop that ended, or was left, has not.
-
-    ``any(f(x) for x in range(3))`` leaves its loop at the first true value.
-    """
-    return _references(held) > _OURS_ALONE
+        loop = self._all().get(spot)
+        return loop is not None and loop.go_on_after(number)
 
 
 RANGES = Ranges()
 
 
-class _RangeType(type):
-    """Makes ``range`` of ours equal to Python's in ``isinstance``."""
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, (builtins.range, _Range))
-
-    def __call__(cls, *args: Any) -> Any:
-        return builtins.range(*args) if is_compiling() else _Range(builtins.range(*args))
-
-
-class Range(metaclass=_RangeType):
-    """``range`` of the script's modules; in what torch.compile compiles, Python's own."""
-
-    def __new__(cls, *args: Any) -> Any:
-        """torch.compile calls this in place of the metaclass."""
-        return builtins.range(*args)
-
-
-Range.__name__ = Range.__qualname__ = "range"
-
-
-class _Range:
-    """One range. Whatever is asked of it but an iterator, Python's own answers."""
-
-    __slots__ = ("_real",)
-
-    def __init__(self, real: range) -> None:
-        self._real = real
-
-    def __iter__(self) -> Iterator[int]:
-        iterator = Numbers.over(self._real)
-        RANGES.note(iterator)
-        return iterator
-
-    def __len__(self) -> int:
-        return len(self._real)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._real[index]
-
-    def __contains__(self, value: object) -> bool:
-        return value in self._real
-
-    def __reversed__(self) -> Iterator[int]:
-        return reversed(self._real)
-
-    def __eq__(self, other: object) -> bool:
-        return self._real == (other._real if isinstance(other, _Range) else other)
-
-    def __hash__(self) -> int:
-        return hash(self._real)
-
-    def __repr__(self) -> str:
-        return repr(self._real)
-
-    def __reduce__(self) -> Any:
-        return self._real.__reduce__()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
-class _EnumerateType(type):
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, (builtins.enumerate, Counted))
-
-    def __call__(cls, iterable: Iterable[Any], start: int = 0) -> Any:
-        is_known = type(iterable) in KNOWN_SEQUENCES or isinstance(iterable, _Range)
-        if is_compiling() or is_known:
-            return builtins.enumerate(iterable, start)
-        return Counted(iterable, start)
-
-
-class Enumerate(metaclass=_EnumerateType):
-    """``enumerate`` of the script's modules; in what torch.compile compiles, Python's own."""
-
-    def __new__(cls, iterable: Iterable[Any], start: int = 0) -> Any:
-        """torch.compile calls this in place of the metaclass."""
-        return builtins.enumerate(iterable, start)
-
-
-Enumerate.__name__ = Enumerate.__qualname__ = "enumerate"
-
-
 class Counted:
-    """An ``enumerate`` whose count follows the jumps of the loaders that it draws from."""
+    """Counts as ``enumerate``, and follows the jumps of the loaders that it draws from."""
 
     __slots__ = ("__weakref__", "_iterator", "_next")
     _drawing: ClassVar[list[Counted]] = []
 
-    def __init__(self, iterable: Iterable[Any], start: int) -> None:
-        self._iterator = iter(iterable)
+    def __init__(self, iterator: Iterator[Any], start: int) -> None:
+        self._iterator = iterator
         self._next = start
 
     def __iter__(self) -> Counted:
@@ -258,78 +218,70 @@ class Counted:
 
     @staticmethod
     def drawing() -> Iterable[Counted]:
-        """The ``enumerate`` iterators that are drawing their next item now."""
+        """The iterators that are drawing their next item now."""
         return Counted._drawing
 
 
-class Count:
-    """``itertools.count`` for the script's own lines; for others, and other numbers, Python's."""
+class Compiler:
+    """Of torch, once it is there. ``is_compiling``: it compiles the function that runs."""
 
-    plain = itertools.count
-
-    def __call__(self, start: Any = 0, step: Any = 1) -> Any:
-        caller = sys._getframe(1).f_code.co_filename
-        is_whole = type(start) is int and type(step) is int and 0 < step < COUNT_STEP_MAX
-        if is_compiling() or not is_whole or abs(start) > COUNT_STEP_MAX or not is_script(caller):
-            return self.plain(start, step)
-        iterator = Numbers.over(builtins.range(start, COUNT_END, step))
-        RANGES.note(iterator)
-        return iterator
+    is_compiling: Callable[[], bool] = staticmethod(lambda: False)
 
 
-NAMES = {"range": Range, "enumerate": Enumerate}
+_NEW = (lambda iterable: sys.getrefcount(iterable))(object())
+"""References to an argument that only its caller has."""
 
 
-def give() -> None:
-    """Give our names to the modules of the script that have begun already."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:  # a tool may run the script in names that are no module's
-        if is_script(frame.f_code.co_filename):
-            _give(frame.f_globals)
-        frame = frame.f_back
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and is_script(file):
-            _give(vars(module))
+def follow(iterable: Any) -> Any:
+    """In a header of the script's: what its loop is to go over in place of ``iterable``.
 
-
-def _give(names: dict[str, Any]) -> None:
-    for name, ours in NAMES.items():
-        names.setdefault(name, ours)
-    for name in [name for name, value in names.items() if value is Count.plain]:
-        names[name] = itertools.count
-
-
-def forget() -> None:
-    """Take our names out of the script's modules.
-
-    The type of each name is asked, not the value: torch has names that warn when they are used.
+    In what torch.compile compiles, and for a script that is not followed, that is ``iterable``.
     """
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", {})
-        for name in [name for name, value in names.items() if type(value) is Count]:
-            names[name] = Count.plain
-        for name, ours in NAMES.items():
-            if names.get(name) is ours:
-                del names[name]
+    if Compiler.is_compiling() or not RANGES.is_on:
+        return iterable
+    kind = type(iterable)
+    if kind is range:
+        followed: Any = Numbers.over(iterable)
+    elif kind is GeneratorType or _makes_generator(cast(Hashable, kind)):
+        followed = iter(iterable)
+        if is_script(followed.gi_code.co_filename):
+            return followed
+    elif kind in (enumerate, itertools.count) and sys.getrefcount(iterable) <= _NEW:
+        if kind is enumerate:
+            return _counted(iterable)
+        numbers = _counts(iterable)
+        if numbers is None:
+            return iterable
+        followed = Numbers.over(numbers)
+    else:
+        return iterable
+    frame = sys._getframe(1)
+    RANGES.note(frame.f_code, frame.f_lineno, followed)
+    return followed
 
 
-def install(patches: Patches) -> None:
-    """Give each module of the script that is imported from now on our names."""
-    loader: Any = importlib.machinery.SourceFileLoader
-    plain = loader.exec_module
+@lru_cache(maxsize=4096)
+def _makes_generator(kind: Any) -> bool:
+    """Whether ``iter`` of such an object is a generator that has not begun."""
+    code = getattr(getattr(kind, "__iter__", None), "__code__", None)
+    return code is not None and bool(code.co_flags & CO_GENERATOR)
 
-    def exec_module(self: Any, module: Any) -> None:
-        origin = getattr(module.__spec__, "origin", None)
-        if isinstance(origin, str) and is_script(origin):
-            for name, ours in NAMES.items():
-                module.__dict__.setdefault(name, ours)
-        if module.__name__ in TQDM:
-            module.__dict__.setdefault("range", Range)
-        plain(self, module)
 
-    patches.put(loader, "exec_module", exec_module)
-    patches.put(itertools, "count", Count())
-    for name in TQDM & sys.modules.keys():
-        vars(sys.modules[name]).setdefault("range", Range)
-    give()
+def _counted(counting: Any) -> Any:
+    _, (iterator, start) = counting.__reduce__()
+    return counting if type(iterator) in {_PIECE, *_OF_KNOWN} else Counted(iterator, start)
+
+
+def _counts(counting: Any) -> range | None:
+    """The numbers of an ``itertools.count``, if these are whole ones."""
+    found = _COUNT.fullmatch(repr(counting))
+    first, step = (int(found[1]), int(found[2] or 1)) if found else (0, 0)
+    is_known = abs(first) <= COUNT_STEP_MAX and 0 < step < COUNT_STEP_MAX
+    return range(first, COUNT_END, step) if is_known else None
+
+
+def install() -> None:
+    """Torch is there from now on, and may compile a function of the script's."""
+    from torch.compiler import is_compiling
+
+    Compiler.is_compiling = staticmethod(is_compiling)

@@ -1,8 +1,11 @@
 """``torch.save`` and safetensors to a path write a draft first and rename it.
 
 A replica that dies while it writes leaves the older file whole, and replicas that all write one
-path do not write into each other's. Not here: which replica writes; the script decides by its rank.
-Files that the script opens itself: rewriting.py.
+path do not write into each other's. What a newcomer saves before it has joined replaces no file
+that was there before it.
+
+Not here: which replica writes; the script decides by its rank. Files that the script opens itself:
+rewriting.py.
 """
 
 from __future__ import annotations
@@ -10,18 +13,27 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.frames import INSTALLED, is_script
 from ftrun.inject.zero_edit.patches import Patches, replace_everywhere
 
 SAFETENSORS = ("safetensors.torch", "safetensors.numpy")
 DRAFTS_MAX, OWN_MAX = 64, 4_096
+_STANDARD = tuple(
+    str(Path(path).resolve())
+    for name in ("stdlib", "platstdlib")
+    if (path := sysconfig.get_path(name))
+)
 
 
 class Drafts:
@@ -33,10 +45,16 @@ class Drafts:
     Args:
         rank: of the worker.
         drops: whether what it writes now does not count (passing.py).
+        joins: whether it has still to join peers: then files that were there before it stay.
     """
 
-    def __init__(self, rank: int, drops: Callable[[], bool] = lambda: False) -> None:
-        self.rank, self.drops = rank, drops
+    def __init__(
+        self,
+        rank: int,
+        drops: Callable[[], bool] = lambda: False,
+        joins: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.rank, self.drops, self._joins = rank, drops, joins
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._in_use: set[Path] = set()
@@ -53,6 +71,8 @@ class Drafts:
                 self.tell_dropped(path)
                 draft.unlink(missing_ok=True)
             else:
+                if not os.path.lexists(path):
+                    self.made(path)
                 os.replace(draft, path)
         except BaseException:
             draft.unlink(missing_ok=True)
@@ -61,16 +81,21 @@ class Drafts:
             self.give_back(draft)
 
     def drops_at(self, path: Path) -> bool:
-        """Whether a file that is written now does not count; in a directory that this process has
-        made itself it does: no other worker's file is there."""
-        if not self.drops():
+        """Whether a file that is written now does not count. What this process has made itself, and
+        what is in a directory that it has made, does: no other worker's file is there."""
+        if not (self.drops() or (os.path.lexists(path) and self._joins())):
             return False
-        return not any(str(parent) in self._own for parent in _real(path).parents)
+        return not self.is_own(path)
 
-    def made(self, directory: Any) -> None:
-        """This process has made a directory."""
-        if len(self._own) < OWN_MAX and isinstance(directory, (str, os.PathLike)):
-            self._own.add(str(_real(Path(directory))))
+    def is_own(self, path: Path) -> bool:
+        """Whether this process has made a file, or a directory around it."""
+        real = _real(path)
+        return any(str(one) in self._own for one in (real, *real.parents))
+
+    def made(self, path: Any) -> None:
+        """This process has made a file or a directory."""
+        if len(self._own) < OWN_MAX and isinstance(path, (str, os.PathLike)):
+            self._own.add(str(_real(Path(path))))
 
     def is_dropped(self, path: Any) -> bool:
         """Whether a file is not there because it was not written."""
@@ -142,8 +167,22 @@ def _patch_safetensors(drafts: Drafts, module: Any) -> None:
     replace_everywhere("save_file", plain, save_file)
 
 
+def is_by_script() -> bool:
+    """Whether the innermost frame that has called our caller is the script's, but for the standard
+    library's."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        is_standard = file.startswith(("<frozen", *_STANDARD))
+        if not is_standard or any(part in file for part in INSTALLED):
+            return is_script(file)
+        frame = frame.f_back
+    return False
+
+
 def _patch_names(patches: Patches, drafts: Drafts) -> None:
-    """Let a file that was not written not be renamed either (``os.replace`` of a temporary one)."""
+    """A file that was not written is not renamed either (``os.replace`` of a temporary one); one
+    that stays is neither replaced nor removed."""
 
     def patched(name: str) -> None:
         plain = getattr(os, name)
@@ -152,13 +191,29 @@ def _patch_names(patches: Patches, drafts: Drafts) -> None:
         def rename(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
             if drafts.is_dropped(src):
                 drafts.tell_dropped(Path(dst))
+            elif os.path.isfile(src) and drafts.drops_at(Path(dst)) and is_by_script():
+                drafts.tell_dropped(Path(dst))
+                plain_remove(src)
             else:
+                if not os.path.lexists(dst):
+                    drafts.made(dst)
                 plain(src, dst, *args, **kwargs)
 
         patches.put(os, name, rename)
 
+    plain_remove = os.remove
     for name in ("replace", "rename"):
         patched(name)
+
+    def remove(path: Any, *, dir_fd: int | None = None) -> None:
+        is_name = dir_fd is None and isinstance(path, (str, os.PathLike))
+        if is_name and drafts.drops_at(Path(path)) and is_by_script():
+            drafts.tell_dropped(Path(path))
+        else:
+            plain_remove(path, dir_fd=dir_fd)
+
+    for name in ("remove", "unlink"):
+        patches.put(os, name, functools.wraps(plain_remove)(remove))
     plain_mkdir = os.mkdir
 
     @functools.wraps(plain_mkdir)

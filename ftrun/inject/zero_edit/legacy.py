@@ -38,13 +38,15 @@ class Left:
 
     ``life``: of the job; another one begins if all replicas are lost. ``values``: by function and
     path, with the step of the last change; ``lists``: the same of containers. ``ranges``: the last
-    numbers of its ``range`` loops.
+    numbers of its ``range`` loops. ``noted``: steps at which it has noted all that
+    had changed.
     """
 
     life: str
     values: dict[str, dict[str, tuple[Any, int]]]
     lists: dict[tuple[str, str], tuple[Packed, int]]
     ranges: dict[Spot, int] = field(default_factory=dict)
+    noted: frozenset[int] = frozenset()
 
 
 class Legacy:
@@ -148,7 +150,8 @@ def _joined(entries: Sequence[dict[str, Any]], until: int) -> Left:
         for function, values in first["known"].items()
     }
     lists = {(f, p): (packed, step) for f, p, step, packed in first["lists"] if step <= until}
-    left = Left(first["life"], known, lists, _ranges(first["ranges"]))
+    noted = frozenset(entry["step"] for entry in entries[1:])
+    left = Left(first["life"], known, lists, _ranges(first["ranges"]), noted)
     for entry in entries[1:]:
         step = entry["step"]
         if step > until:

@@ -6,10 +6,12 @@ Not here: which iterator gives training batches, and where it is to be set (loop
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -149,6 +151,7 @@ class LoaderIterator:
         self.is_fresh = self.is_training = self.is_elsewhere = False
         self.counted_by: weakref.WeakSet[Counted] = weakref.WeakSet()
         self.lane: InLane | None = None
+        self._gives_nothing = False
         self._inner = make()
         self._make = make
         OPEN.add(self)
@@ -218,7 +221,18 @@ class LoaderIterator:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    def count_on(self, by: int) -> None:
+        """Let each ``enumerate`` of Python's own over this iterator count on, by items that it
+        drops: tqdm's loop may hold one."""
+        self._gives_nothing = True
+        for holder in gc.get_referrers(self):
+            if type(holder) is enumerate:
+                next(islice(holder, by, by), None)
+        self._gives_nothing = False
+
     def __next__(self) -> Any:
+        if self._gives_nothing:
+            return None
         lane = self.lane
         if lane is not None and lane.draws():
             self.cursor.drawn += 1
@@ -314,6 +328,7 @@ def follow(moved: Iterable[tuple[LoaderIterator, int]]) -> None:
     """Let each ``enumerate`` follow the first one of its loaders that was moved, by that much."""
     followed: set[int] = set()
     for iterator, by in moved:
+        iterator.count_on(by)
         for counted in iterator.counted_by:
             if id(counted) not in followed:
                 followed.add(id(counted))

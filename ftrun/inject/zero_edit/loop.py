@@ -103,9 +103,11 @@ class Loop:
             lambda: self.manager().current_step(),
             lambda: self._carried.life if self._has_stepped else "",
             self.given,
+            lambda: len(self.manager().exchanges.members()) == here.replicas > 1,
         )
         self._tensors = Tensors(
-            lambda: [*self.models.wrapped, *self.models.loose_roots()],
+            lambda: self.models.wrapped,
+            lambda: self.models.loose(),
             lambda: self.models.late_roots(),
         )
         self._sparing = Sparing(
@@ -120,8 +122,7 @@ class Loop:
             self._sparing,
         )
         self.models = Models(self.mates, self.manager, self.before_forward, self._evaluation)
-        if self.mates.are_several:
-            self.models.on_first = self._peers.look
+        self.models.on_first = self._has_model
         self.stepping = Stepping(
             self.models.has_parameter_of,
             self.commit,
@@ -162,6 +163,7 @@ class Loop:
         self._moving = Moving(
             here,
             lambda: self.mates.is_lead,
+            self._carried,
             self.counters,
             self._tensors,
             self._ending,
@@ -173,7 +175,11 @@ class Loop:
         self.passing = Passing(here, self.mates, self.given, lambda: self.models.wrapped)
         self.passing.on_begin = self._passes
         pid = os.getpid()  # a loader's workers, which it has forked, write for the loop after it
-        self.drafts = Drafts(self.mates.rank, lambda: self.passing.is_on and os.getpid() == pid)
+        self.drafts = Drafts(
+            self.mates.rank,
+            lambda: self.passing.is_on and os.getpid() == pid,
+            lambda: self._peers.can_be_found and bool(self._joins_at()) and os.getpid() == pid,
+        )
         self.rewriting = Rewriting(
             self.drafts,
             is_successor=here.restarts > 0 or bool(here.snapshot_dir),
@@ -221,6 +227,13 @@ class Loop:
     def _joins_at(self) -> str:
         """The stack at which the peers draw, if they train and this replica has not joined."""
         return "" if self._has_stepped else self._peers.entry
+
+    def _has_model(self) -> None:
+        """The script has made its first model: this worker is not the first thing that trains."""
+        if self.mates.are_several:
+            self._peers.look()
+        if self.rewriting.is_successor and self._joins_at():
+            self.rewriting.passes()
 
     # ------------------------------------------------------------ draws
 

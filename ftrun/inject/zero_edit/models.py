@@ -13,7 +13,7 @@ import functools
 import inspect
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -72,14 +72,14 @@ class Models:
         self.sites: list[str] = []
         self._parameters: set[int] | None = None
         self._stepper: Callable[[], Optimizer | None] = lambda: None  # the one that was found last
-        self._made: list[weakref.ref[nn.Module]] = []
-        self._roots: list[nn.Module] | None = None
-        self._late: list[tuple[weakref.ref[nn.Module], str]] = []  # and where each was made
+        self._made: list[tuple[weakref.ref[nn.Module], str]] = []  # and where each was made
+        self._roots: list[tuple[nn.Module, str]] | None = None
+        self._late: list[tuple[weakref.ref[nn.Module], str]] = []
 
     def keep(self) -> None:
         """The modules that live at the first step heal, also when main() has returned."""
         if self._roots is None:
-            self._roots = self.loose_roots()
+            self._roots = self._loose()
 
     def add(self, module: nn.Module) -> None:
         """A DistributedDataParallel wraps ``module``, or FSDP2 shards it."""
@@ -155,25 +155,31 @@ class Models:
                 module.set_requires_all_reduce(not is_alone)  # else within the replica only
 
     def loose_roots(self) -> list[nn.Module]:
-        """Modules with a state that no DistributedDataParallel wraps and no other one contains.
+        """Modules with a state of their own that no DistributedDataParallel wraps and no other one
+        contains: an average of the weights, a teacher. One may be around a wrapped model."""
+        return [module for module, _ in self._beside()]
 
-        In the order in which they were made: an average of the weights, a teacher.
-        """
-        if self._roots is not None:
-            return self._roots
-        alive = [module for ref in self._made if (module := ref()) is not None]
-        inner = {id(part) for module in alive for part in module.children()}
+    def loose(self) -> dict[str, nn.Module]:
+        """The same by class, line and number."""
+        return _named(self._beside())
+
+    def _beside(self) -> list[tuple[nn.Module, str]]:
+        return self._loose() if self._roots is None else self._roots
+
+    def _loose(self) -> list[tuple[nn.Module, str]]:
+        alive = [(module, site) for ref, site in self._made if (module := ref()) is not None]
+        inner = {id(part) for module, _ in alive for part in module.children()}
         covered = {id(part) for module in self.wrapped for part in module.modules()}
+        trained = {id(x) for module in self.wrapped for x in _tensors_of(module)}
         seen: set[int] = set()
         found = []
-        for module in alive:
+        for module, site in alive:
             known = id(module) in inner or id(module) in covered or id(module) in seen
-            if known or isinstance(module, TorchDDP) or not module.state_dict():
+            if known or isinstance(module, TorchDDP):
                 continue
-            if any(id(part) in covered for part in module.modules()):
-                continue  # the script's own wrapper around a wrapped model
-            seen.add(id(module))
-            found.append(module)
+            if any(id(x) not in trained for x in _tensors_of(module)):
+                seen.add(id(module))
+                found.append((module, site))
         return found
 
     def install(self, patches: Patches) -> None:
@@ -215,7 +221,7 @@ class Models:
         if self._roots is not None:
             self._note_late(made)
         elif len(self._made) < MODULES_MAX:
-            self._made.append(weakref.ref(made))
+            self._made.append((weakref.ref(made), call_site()))
 
     def _note_late(self, made: nn.Module) -> None:
         if len(self._late) >= LATE_MAX:
@@ -230,24 +236,33 @@ class Models:
         another module.
         """
         alive = [(module, site) for ref, site in self._late if (module := ref()) is not None]
-        wholes = [*(x for x, _ in alive), *self.wrapped, *(self._roots or ())]
+        roots = [module for module, _ in self._roots or ()]
+        wholes = [*(x for x, _ in alive), *self.wrapped, *roots]
         inner = {id(part) for whole in wholes for part in whole.children()}
         inner |= {id(module) for module in self.wrapped}
         covered = {id(part) for module in self.wrapped for part in module.modules()}
-        found: dict[str, nn.Module] = {}
-        numbers = Counter[str]()
-        for module, site in alive:
-            has_other = any(id(part) in covered for part in module.modules())
-            if id(module) in inner or has_other or not _has_state(module):
-                continue
-            name = f"{type(module).__name__} ({site})"
-            numbers[name] += 1
-            found[f"{name} {numbers[name]}"] = module
-        return found
+        return _named(
+            (module, site)
+            for module, site in alive
+            if id(module) not in inner
+            and not any(id(part) in covered for part in module.modules())
+            and any(True for _ in _tensors_of(module))
+        )
 
 
-def _has_state(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+def _tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _named(made: Iterable[tuple[nn.Module, str]]) -> dict[str, nn.Module]:
+    found: dict[str, nn.Module] = {}
+    numbers = Counter[str]()
+    for module, site in made:
+        name = f"{type(module).__name__} ({site})"
+        numbers[name] += 1
+        found[f"{name} {numbers[name]}"] = module
+    return found
 
 
 class _Charge:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from ftrun.errors import UserError
 from ftrun.inject.zero_edit import around, told
+from ftrun.inject.zero_edit.carried import Carried
 from ftrun.inject.zero_edit.counters import Counters, Taken
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.ending import Ending
@@ -26,7 +27,7 @@ class Moving:
 
     Args:
         here: this worker. ``is_lead``: whether it is the lead of its replica.
-        counters, tensors: of the script; ``ending``: its end.
+        carried, counters, tensors: of the script; ``ending``: its end.
         set_exchanges: set the count of exchanges, and the steps that it goes through again.
         trial: of ``ftrun check``; None: this is none.
 
@@ -39,6 +40,7 @@ class Moving:
         self,
         here: WorkerContext,
         is_lead: Callable[[], bool],
+        carried: Carried,
         counters: Counters,
         tensors: Tensors,
         ending: Ending,
@@ -47,7 +49,8 @@ class Moving:
     ) -> None:
         self.lacking: list[str] = []
         self._here, self._is_lead = here, is_lead
-        self._counters, self._tensors, self._ending = counters, tensors, ending
+        self._carried, self._counters = carried, counters
+        self._tensors, self._ending = tensors, ending
         self._set_exchanges, self._trial = set_exchanges, trial
         self._begun_with: tuple[tuple[str, Values], ...] = ()
 
@@ -76,7 +79,7 @@ class Moving:
         facts = [iterator.facts() for _, iterator in found]
         taken = self._counters.take(place)
         taken.changed += self._tensors.words
-        taken.lacking += self._tensors.lacking
+        taken.lacking += [*self._carried.lacking, *self._tensors.lacking]
         taken.lacking += around.collecting(script_frames())
         taken.lacking += [f"the batches of the loader at {x.spot}" for x in without]
         if place.commits and not place.has_finished:

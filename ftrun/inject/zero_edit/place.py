@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ftrun.inject.zero_edit.frames import NOWHERE, Spot, Values
@@ -56,12 +56,14 @@ class Details:
     ``changed``: the step at which each value has changed last, by function and path. ``lists``:
     containers, as function, path, that step, and the packed values (histories.py). ``lacking``:
     containers that have changed and do not heal, in words. ``given``: by broadcasts (given.py).
+    ``together``: steps at which all replicas trained, and the values then, by function.
     """
 
     changed: dict[str, dict[str, int]] = field(default_factory=dict)
     lists: list[list[Any]] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
     given: dict[str, str] = field(default_factory=dict)
+    together: list[tuple[int, dict[str, Values]]] = field(default_factory=list)
 
 
 NO_DETAILS = Details()
@@ -107,7 +109,7 @@ class Place:
                 "exchanges": self.exchanges,
                 "has_finished": self.has_finished,
                 "commits": self.commits,
-                "details": [details.changed, details.lists, details.lacking, details.given],
+                "details": [getattr(details, x.name) for x in fields(Details)],
             }
         )
 

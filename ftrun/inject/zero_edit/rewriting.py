@@ -1,8 +1,8 @@
 """Files that the script writes from their beginning: ``open(path, "w")`` of a file that exists.
 
 1. A replica that was started again while its peers train runs the script from its beginning, which
-   would empty its predecessor's file. So its writes are held back. When it has joined, they are
-   dropped, and later ones are appended to the file.
+   would empty its predecessor's file, or append to it once more. So its writes are held back. When
+   it has joined, they are dropped, and later ones are appended to the file.
 2. Before the script has made its process group, ftrun cannot know whether its peers train. The file
    is emptied, as under torchrun, and a notice reports the loss when the replica has joined.
 3. While the loop runs a draft is written, and takes the file's name when it is closed. A replica
@@ -11,8 +11,8 @@
    counts, also to files that it appends to, or makes anew.
 
 A file counts if the script's own line opens it, by ``open``, pathlib or ``logging``; not one that
-a package opens. Modes that read too are left alone, and but for rule 4 those that append. A job
-that goes on from a snapshot is like a replica that was started again.
+a package opens. Modes that read too are left alone. A job that goes on from a snapshot is like a
+replica that was started again.
 
 Not here: ``torch.save`` and safetensors (files.py).
 """
@@ -25,31 +25,22 @@ import io
 import os
 import shutil
 import stat
-import sys
-import sysconfig
 import tempfile
 import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.files import Drafts
-from ftrun.inject.zero_edit.frames import INSTALLED, is_script
+from ftrun.inject.zero_edit.files import Drafts, is_by_script
 from ftrun.inject.zero_edit.patches import Patches
 
 MODES = frozenset({"w", "wt", "tw", "wb", "bw"})
 APPENDING = frozenset({"a", "at", "ta", "ab", "ba"})
 HELD_MAX = 64
 TOLD_MAX = 8
-_STANDARD = tuple(
-    str(Path(path).resolve())
-    for name in ("stdlib", "platstdlib")
-    if (path := sysconfig.get_path(name))
-)
 _PLAIN: Any = builtins.open
 
 
@@ -76,7 +67,7 @@ class Rewriting:
         has_begun: Callable[[], bool],
     ) -> None:
         self._drafts = drafts
-        self._is_successor = is_successor
+        self.is_successor = is_successor
         self._has_world = has_world
         self._joins = joins
         self._has_begun = has_begun
@@ -91,7 +82,7 @@ class Rewriting:
         patches.put(io, "open", self)
 
     def passes(self) -> None:
-        """This replica passes over a loop: what it writes until it has joined is dropped."""
+        """This replica has peers to join: what it appends until then is dropped."""
         for held in self._appending:
             if held.redirect():
                 self._held.append(held)
@@ -134,12 +125,12 @@ class Rewriting:
     ) -> IO[Any]:
         more: tuple[Any, ...] = (buffering, encoding, errors, newline)
         is_written = mode in MODES or (mode in APPENDING and not self._has_begun())
-        if is_written and opener is None and (path := self._path(file, mode)) and _is_by_script():
+        if is_written and opener is None and (path := self._path(file)) and is_by_script():
             if self._has_begun():
                 return _draft(path, self._drafts, mode, *more)
             is_main = threading.current_thread() is threading.main_thread()
-            if self._is_successor and is_main:
-                if self._drafts.drops_at(path) or (mode in MODES and self._is_to_hold(path)):
+            if self.is_successor and is_main:
+                if self._drops(path) or self._is_to_hold(path, mode):
                     return self._hold(path, file, mode, more)
                 self._appending = [held for held in self._appending if held.is_open]
                 if mode in APPENDING and len(self._appending) < HELD_MAX:
@@ -151,30 +142,43 @@ class Rewriting:
         self._appending.append(_Held(path, weakref.ref(opened)))
         return opened
 
-    def _path(self, file: Any, mode: str) -> Path | None:
-        """The file, if it is an ordinary one; it may be new where its contents may not count."""
-        may_be_new = mode in APPENDING or self._drafts.drops()
-        return _existing(file) or (_new(file) if may_be_new else None)
+    def _path(self, file: Any) -> Path | None:
+        """The file, if it is an ordinary one; before the first step also one that is not there."""
+        path = _existing(file)
+        if path is None and not self._has_begun():
+            path = _new(file)
+            if not self._drafts.drops():
+                self._drafts.made(path)
+        return path
 
     def _hold(self, path: Path, file: Any, mode: str, more: tuple[Any, ...]) -> IO[Any]:
-        if self._drafts.drops_at(path):
-            for held in self._held:
-                if not held.is_open:
-                    held.close()
-            self._held = [held for held in self._held if held.is_open]
+        if self._drops(path):
+            self._forget_closed()
             self._drafts.tell_dropped(path)
-        held = _Held(path)
+        held = _Held(path, appends=mode in APPENDING)
         opened: IO[Any] = _PLAIN(file, mode, *more, True, held.open)
         held.file = weakref.ref(opened)
         self._held.append(held)
         return opened
 
-    def _is_to_hold(self, path: Path) -> bool:
+    def _drops(self, path: Path) -> bool:
+        return self._drafts.drops() and self._drafts.drops_at(path)
+
+    def _forget_closed(self) -> None:
+        for held in self._held:
+            if not held.is_open:
+                held.close()
+        self._held = [held for held in self._held if held.is_open]
+
+    def _is_to_hold(self, path: Path, mode: str) -> bool:
         if not self._has_world():
-            if len(self._emptied) < HELD_MAX and path.stat().st_size:
+            if mode in MODES and len(self._emptied) < HELD_MAX and path.stat().st_size:
                 self._emptied.append(path.name)
             return False
-        return len(self._held) < HELD_MAX and self._joins()
+        if mode in APPENDING and len(self._held) >= HELD_MAX:
+            self._forget_closed()
+        is_theirs = path.exists() and not self._drafts.is_own(path)
+        return is_theirs and len(self._held) < HELD_MAX and self._joins()
 
 
 def _existing(file: Any) -> Path | None:
@@ -200,18 +204,6 @@ def _new(file: Any) -> Path | None:
         return None
 
 
-def _is_by_script() -> bool:
-    """Whether the innermost frame is the script's, but for ours and the standard library's."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        is_standard = file.startswith(("<frozen", *_STANDARD))
-        if not is_standard or any(part in file for part in INSTALLED):
-            return is_script(file)
-        frame = frame.f_back
-    return False
-
-
 def _some(names: list[str]) -> str:
     shown = list(dict.fromkeys(names))
     more = f" and {len(shown) - TOLD_MAX} more" if len(shown) > TOLD_MAX else ""
@@ -226,10 +218,12 @@ class _Held:
     """A file that its writer either goes on with or begins again: it is not known yet which.
 
     The script writes into another file, which has no name. The descriptor stays the same.
+    ``appends``: so does the script.
     """
 
     path: Path
     file: Callable[[], Any] = lambda: None
+    appends: bool = False
     _made: IO[bytes] | None = None
 
     @property
@@ -270,12 +264,12 @@ class _Held:
         self._turn_to(os.O_APPEND)
 
     def begin(self) -> None:
-        """Let the writes so far be the whole file, and append later ones to it."""
+        """Let the writes so far be the whole file, or its end, and append later ones to it."""
         opened = self.file()
         if opened is not None and not opened.closed:
             opened.flush()
         self._draft.seek(0)
-        with _PLAIN(self.path, "wb") as target:
+        with _PLAIN(self.path, "ab" if self.appends else "wb") as target:
             shutil.copyfileobj(self._draft, target)
         self._turn_to(os.O_APPEND)
 

@@ -5,9 +5,10 @@ A unit (units.py) that has changed since the first step is in the state that pee
 rest of it. A newcomer sets it in place where it can, because the script may hold it under other
 names; a tensor that is a part of another one is replaced, so that the other one stays as it is.
 
-Modules that were made after the first step are here too: replicas may have others of them.
+Modules beside the trained ones are here too, by the line that made them: a replica may have others
+than its peers, as an average that rank 0 alone keeps.
 
-Not here: plain values (counters.py), modules of the first step and optimizers (carried.py).
+Not here: plain values (counters.py), trained modules and optimizers (carried.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from weakref import ref
 import torch
 
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.carried import completed, travelling
 from ftrun.inject.zero_edit.frames import (
     DICTS,
     is_loop_package,
@@ -46,9 +48,9 @@ DOUBTS_MAX = 2
 KEY = "beside"
 """In the state that heals. Replicas may have different units there: they are not compared."""
 _OWN = object()
-UNITS, REBOUND, LATE = "units", "rebound", "late"
+UNITS, REBOUND, LOOSE, LATE = "units", "rebound", "loose", "late"
 """Parts of the state: the units that heal; the names of always new tensors, which do not; the
-states of modules that were made after the first step."""
+states of modules beside the trained ones; of those that were made after the first step."""
 _LATER: Mark = ((ref(Unit), 0),)  # at the next draw
 Key = tuple[str, str]
 """Function and path."""
@@ -94,15 +96,16 @@ class Tensors:
 
     Args:
         modules: gives the modules whose parameters and buffers heal by themselves.
-        late: gives the modules that were made after the first step, by name.
+        loose, late: give the other modules by name: of the first step, and made after it.
     """
 
     def __init__(
         self,
         modules: Callable[[], Iterable[torch.nn.Module]],
+        loose: Callable[[], Mapping[str, torch.nn.Module]] = dict,
         late: Callable[[], Mapping[str, torch.nn.Module]] = dict,
     ) -> None:
-        self._modules, self._late = modules, late
+        self._modules, self._loose, self._late = modules, loose, late
         self._known: dict[Key, _Known] = {}
         self._changed: set[Key] = set()
         self._others: set[Key] = set()
@@ -183,8 +186,9 @@ class Tensors:
 
     def state(self) -> dict[str, Any]:
         """The units that have changed, and the names of tensors that do not heal."""
-        late = self._late()
-        own = self._own(late)
+        loose, late = self._loose(), self._late()
+        trained = self._trained()
+        own = trained | _memory_of([*loose.values(), *late.values()])
         found: dict[str, Any] = {}
         for key, known in list(self._known.items()):
             value = known.value
@@ -194,13 +198,15 @@ class Tensors:
             value = _without(value, own)
             if value is not _OWN:
                 found[" ".join(key)] = {"value": value, "device": _device_of(value)}
-        modules = {name: _late_state(module) for name, module in late.items()}
+        states = [
+            {name: travelling(_state_of(module, trained)) for name, module in modules.items()}
+            for modules in (loose, late)
+        ]
         rebound = [" ".join(key) for key in self._rebound()]
-        return {UNITS: found, REBOUND: rebound, LATE: modules}
+        return {UNITS: found, REBOUND: rebound, LOOSE: states[0], LATE: states[1]}
 
-    def _own(self, late: Mapping[str, torch.nn.Module]) -> set[int]:
-        modules = [*self._modules(), *late.values()]
-        return {_memory(x) for module in modules for x in _tensors_of(module)}
+    def _trained(self) -> set[int]:
+        return _memory_of(self._modules())
 
     def load(self, tree: Mapping[str, Any]) -> None:
         """Set the variables of the script's frames, on the thread that runs it."""
@@ -208,9 +214,19 @@ class Tensors:
         self._others.update(rebound)  # donors must not differ in what they name
         self.words = []
         self.lacking = sorted({f"{path} (rebound)" for _, path in rebound})
-        late = self._late()
-        self._load_late(late, tree.get(LATE, {}))
-        own = self._own(late)
+        loose, late = self._loose(), self._late()
+        own = self._trained()
+        self._load_modules(loose, tree.get(LOOSE, {}), own)
+        self._load_modules(late, tree.get(LATE, {}), own)
+        self.lacking += [
+            f"the {_made(x)}, which its peers lack" for x in loose if x not in tree.get(LOOSE, {})
+        ]
+        self.lacking += [
+            f"the {_made(x)}, which was made after the first step"
+            for x in tree.get(LATE, {})
+            if x not in late
+        ]
+        own |= _memory_of([*loose.values(), *late.values()])
         left = {tuple(key.split(" ", 1)): entry for key, entry in tree.get(UNITS, {}).items()}
         seen: set[str] = set()
         for frame in script_frames():
@@ -235,33 +251,34 @@ class Tensors:
         for _ in range(2):  # what was given is there, and is kept
             self.look(frames, now)
 
-    def _load_late(
-        self, late: Mapping[str, torch.nn.Module], given: Mapping[str, dict[str, Any] | None]
+    def _load_modules(
+        self,
+        modules: Mapping[str, torch.nn.Module],
+        given: Mapping[str, dict[str, Any]],
+        trained: set[int],
     ) -> None:
-        for name, state in given.items():
-            module = late.get(name)
-            words = name.rpartition(" ")[0]
-            own = None if module is None else _late_state(module)
-            if module is not None and own and state and _are_alike(own, state):
-                module.load_state_dict(state)
-                self.words.append(words)
-            else:
-                self.lacking.append(f"the {words}, which was made after the first step")
+        for name in [name for name in given if name in modules]:
+            own = _state_of(modules[name], trained)
+            if not _are_alike(own, given[name]):
+                self.lacking.append(f"the {_made(name)}, which has other shapes here")
+                continue
+            state = completed(given[name], own, name, _made(name), self.lacking)
+            modules[name].load_state_dict(state, strict=False)  # without what is trained
+            self.words.append(_made(name))
 
 
-def _late_state(module: torch.nn.Module) -> dict[str, Any] | None:
-    """The state of a module that was made late; None: it has more than tensors that can travel."""
-    try:
-        found = dict(module.state_dict())
-    except Exception:  # noqa: BLE001 - a class of the script's may raise anything
-        return None
-    return found if all(_travels(value) for value in found.values()) else None
+def _made(name: str) -> str:
+    """Class and line of a module."""
+    return name.rpartition(" ")[0]
 
 
-def _travels(value: Any) -> bool:
-    if not isinstance(value, torch.Tensor):
-        return False
-    return type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized
+def _state_of(module: torch.nn.Module, trained: set[int]) -> dict[str, Any]:
+    """A module's state without what is trained, which heals by itself."""
+    return {
+        key: value
+        for key, value in module.state_dict().items()
+        if not (isinstance(value, torch.Tensor) and _memory(value) in trained)
+    }
 
 
 def _are_alike(own: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
@@ -336,6 +353,10 @@ def _without(value: Any, own: set[int]) -> Any:
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     yield from parameters_of(module)
     yield from module.buffers()
+
+
+def _memory_of(modules: Iterable[torch.nn.Module]) -> set[int]:
+    return {_memory(x) for module in modules for x in _tensors_of(module)} - {0}
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -51,7 +51,7 @@ def test_an_interpreter_of_its_own_is_attached_when_it_imports_torch(tmp_path: P
         lines = run_each(tmp_path, SOURCES, socket=path, **FORMS)
     assert lines["without torch"] == ["False True", "status 0"]
     assert lines["explicit from its first line"] == ["0 True", "True True True", "status 0"]
-    assert lines["explicit too late"] == ["5 False", "False False False", "status 1"]
+    assert lines["explicit too late"] == ["5 False", "True True True", "status 1"]
     assert lines["a module of ftrun that imports torch"] == ["Manager Manager", "status 0"]
     messages = {index: message for index, message in received if index in (0, 2)}
     assert messages[0] == NoManager(has_stepped=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ftrun.training import compiling
+from tests.unit.inject.zero_edit.followed import run as followed
 
 pytestmark = pytest.mark.filterwarnings("default:Guards may run slower")  # Python 3.13.0
 
@@ -98,17 +100,25 @@ def test_what_never_is_compiled_runs_each_time_as_written(
     assert Asks.peers.__doc__ == "Its own frames are as they are too."
 
 
-def test_the_scripts_range_and_enumerate_are_pythons_when_compiled() -> None:
-    from ftrun.inject.zero_edit.counting import Enumerate, Range
+LAYERS = """
+def forward(x, layers):
+    for i in range(len(layers)):
+        x = layers[i](x) + i
+    for i, layer in enumerate(layers, start=1):
+        x = layer(x) * i
+    for layer, y in zip(layers, [z + 1 for z in x.unbind()], strict=True):
+        x = x + layer(y)
+    for name, y in {"a": x}.items():
+        x = x + y.sum() + len(name)
+    return x + sum(i for i in range(3))
+"""
 
+
+def test_a_followed_loop_is_pythons_own_when_it_is_compiled(tmp_path: Path) -> None:
+    from ftrun.inject.zero_edit import counting
+
+    counting.install()
+    forward = followed(tmp_path / "layers.py", LAYERS)["forward"]
     layers = torch.nn.ModuleList([torch.nn.Identity() for _ in range(3)])
-
-    def forward(x: Tensor) -> Tensor:
-        for i in Range(len(layers)):
-            x = layers[i](x) + i
-        for i, layer in Enumerate(layers, start=1):
-            x = layer(x) * i
-        return x
-
     run = torch.compile(forward, backend=Backend(), fullgraph=True)
-    assert torch.equal(run(torch.ones(2)), forward(torch.ones(2)))
+    assert torch.equal(run(torch.ones(3), layers), forward(torch.ones(3), layers))

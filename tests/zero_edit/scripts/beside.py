@@ -53,11 +53,14 @@ def main():
     loader = DataLoader(set_, 8, sampler=sampler)
     model = DDP(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    rates = numpy.linspace(0.05, 0.02, 4)
+    optimizer.param_groups[0]["is_decayed"] = lambda parameter: parameter.ndim > 1  # as LARS has it
     average, best, best_epoch = Average(model.module), float("inf"), -1
     once_an_epoch = AveragedModel(model.module)
     table, seen = numpy.zeros((3, 4), dtype=numpy.int64), torch.zeros(4)
     for epoch in range(4):
         sampler.set_epoch(epoch)
+        optimizer.param_groups[0]["lr"] = rates[epoch]  # as DINO has it
         for i, (bx, by) in enumerate(loader):
             moment.at(f"train {epoch} {i}")
             optimizer.zero_grad()
@@ -85,7 +88,12 @@ def main():
         "once an epoch": once_an_epoch.module,
         "last": Bag(last),
     }
-    counted = {"best_epoch": best_epoch, "table": table.tolist(), "seen": seen.tolist()}
+    counted = {
+        "best_epoch": best_epoch,
+        "rate": float(optimizer.param_groups[0]["lr"]),
+        "table": table.tolist(),
+        "seen": seen.tolist(),
+    }
     moment.end(modules, **counted)
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""Values that rank 0 alone keeps, and histories: lists, dicts of lists, sets, an object's own."""
+"""Values that rank 0 alone keeps, a cursor by rank, and histories: lists, dicts of lists, sets."""
 
 import argparse
 import math
@@ -15,11 +15,13 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 class Meter:
     """As people write it: an object that collects."""
 
-    def __init__(self):
+    def __init__(self, rank, world):
+        self.world, self.cursor = world, rank
         self.values, self.by_epoch = [], {}
         self.best_epoch = None
 
     def add(self, epoch, value):
+        self.cursor += self.world
         self.values.append(value)
         self.by_epoch.setdefault(epoch, []).append(value)
 
@@ -54,7 +56,7 @@ def main():
     loader = DataLoader(data, 8, sampler=sampler)
     model = DDP(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    losses, meter, window = [], Meter(), deque(maxlen=3)
+    losses, meter, window = [], Meter(rank, dist.get_world_size()), deque(maxlen=3)
     history, names, counts = defaultdict(list), set(), Counter()
     best, best_epochs, log = math.inf, [], []
     for epoch in range(args.epochs):
@@ -73,6 +75,7 @@ def main():
                 best_epochs.append((epoch, score))
                 meter.best_epoch = epoch
     moment.at("the end")
+    assert meter.cursor == rank + meter.world * len(losses), (rank, meter.cursor)
     counted = {
         "losses": sum(losses),
         "steps": len(losses),

@@ -18,6 +18,8 @@ def counters_of(
     step: Callable[[], int] = lambda: 0,
     life: str = "",
     slot: str = "0",
+    *,
+    are_together: bool = True,
 ) -> Counters:
     """Of slot ``slot``, whose files are in ``directory``."""
     here = WorkerContext(
@@ -30,4 +32,4 @@ def counters_of(
         socket_path=str(directory / "socket"),
         token="t",
     )
-    return Counters(here, frameworks, step, lambda: life, LastGiven())
+    return Counters(here, frameworks, step, lambda: life, LastGiven(), lambda: are_together)

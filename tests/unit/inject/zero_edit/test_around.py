@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import pytest
 
 from ftrun.inject.zero_edit.around import collecting, unlike
-from ftrun.inject.zero_edit.counting import RANGES, Count, Range
 from ftrun.inject.zero_edit.frames import read_values, spot_of
+from tests.unit.inject.zero_edit.followed import run
 
 SCRIPT = """
+from itertools import count
+
 def phases(look):
     for epoch in range(2):
         for phase in ["train", "val"]:
@@ -35,6 +36,10 @@ def counted(look):
 
 def called(look):
     for epoch in reversed([1, 0]):
+        look()
+
+def ranged(look, epochs=range(2)):
+    for epoch in epochs:
         look()
 
 def listed_inside(look):
@@ -63,9 +68,7 @@ def header(look):
 def _seen(tmp_path: Path, function: str, epoch: int) -> list[str]:
     """What is unlike at the first look, if the peers are at ``epoch``."""
     path = tmp_path / "script.py"
-    path.write_text(SCRIPT)
-    names: dict[str, Any] = {"range": Range, "count": Count()}
-    exec(compile(SCRIPT, str(path), "exec"), names)
+    names = run(path, SCRIPT)
     found: list[list[str]] = []
 
     def look() -> None:
@@ -104,19 +107,8 @@ def _line_of(text: str) -> int:
     return 1 + next(index for index, line in enumerate(lines) if line.strip().startswith(text))
 
 
-@pytest.mark.parametrize("function", ["phases", "counted", "after", "header", "ranged_inside"])
+@pytest.mark.parametrize(
+    "function", ["phases", "counted", "ranged", "after", "header", "ranged_inside"]
+)
 def test_loops_that_are_set_or_over_or_stand_alike_are_not(tmp_path: Path, function: str) -> None:
     assert _seen(tmp_path, function, 1) == []
-
-
-def test_count_is_a_range_without_an_end_for_a_script_only(tmp_path: Path) -> None:
-    names: dict[str, Any] = {"count": Count()}
-    path = tmp_path / "script.py"
-    exec(compile("def whole():\n    return count(3, 2)", str(path), "exec"), names)
-    numbers = names["whole"]()
-    assert [next(numbers) for _ in range(3)] == [3, 5, 7]
-    assert numbers.go_on_after(11) and next(numbers) == 13
-    exec(compile("made = [count(1.5), count(0, 0), count(-2)]", str(path), "exec"), names)
-    fractions, still, negative = names["made"]
-    assert [next(fractions), next(still), next(negative), next(negative)] == [1.5, 0, -2, -1]
-    assert type(fractions) is Count.plain and RANGES.current(["nothing"]) == ()

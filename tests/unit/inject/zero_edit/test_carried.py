@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import enum
+import functools
+import threading
+from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -22,16 +28,16 @@ class Made:
         for optimizer in optimizers:
             self.created.add(optimizer)
         none = Created()
-        stepping: Any = SimpleNamespace(
+        self.stepping = stepping = SimpleNamespace(
             optimizers_that_heal=self.created.all,
             schedulers_that_heal=list,
             scalers=none,
             has_late=True,
         )
         self.models = [nn.Linear(2, 2) for _ in range(models)]
-        models_: Any = SimpleNamespace(wrapped=self.models, loose_roots=list)
+        models_: Any = SimpleNamespace(wrapped=self.models)
         frameworks: Any = SimpleNamespace(parts=list)
-        self.carried = Carried(models_, stepping, frameworks, lambda: None, lambda: None)
+        self.carried = Carried(models_, cast(Any, stepping), frameworks, lambda: None, lambda: None)
 
 
 def sgd(*groups: int) -> torch.optim.SGD:
@@ -66,3 +72,89 @@ def test_of_later_ones_only_those_of_the_training_heal() -> None:
     created.add(trains)
     assert created.late() == [probe, trains]
     assert created.that_heal(lambda x: x is trains) == [first, trains]
+
+
+class Phase(enum.Enum):
+    WARM, HOT = 1, 2
+
+
+@dataclass
+class Rates:
+    low: float
+    high: float
+
+
+def is_flat(parameter: Any) -> bool:
+    return bool(parameter.ndim == 1)
+
+
+def is_deep(parameter: Any) -> bool:
+    return bool(parameter.ndim > 1)
+
+
+CARRIED = [
+    numpy.float64(0.5), numpy.float32(0.5), numpy.bool_(True), numpy.linspace(0, 1, 3), Phase.HOT,
+    1j, Rates(0.1, 0.2), torch.bfloat16, Path("/a"),
+    {"a": [(1, numpy.int64(2))]}, torch.tensor(2.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", CARRIED, ids=lambda x: type(x).__name__)
+def test_a_value_of_a_group_that_is_not_plain_heals(value: Any) -> None:
+    first, second = sgd(1), sgd(1)
+    first.param_groups[0].update(lr=numpy.float64(0.25), more=value)
+    second.param_groups[0]["more"] = None
+    here, there = Made([second]), Made([first])
+    here.carried.load(there.carried.state())
+    group = second.param_groups[0]
+    assert group["lr"] == 0.25 and type(group["lr"]) is numpy.float64
+    assert type(group["more"]) is type(value) and str(group["more"]) == str(value)
+    assert here.carried.lacking == []
+
+
+@pytest.mark.parametrize("value", [is_flat, len, Rates, lambda p: p.ndim], ids=repr)
+def test_code_that_is_equal_everywhere_stays_and_needs_no_word(value: Any) -> None:
+    first, second = sgd(1), sgd(1)
+    first.param_groups[0].update(lr=0.25, more=value, most={"a": [value]})
+    second.param_groups[0].update(more=value, most={"a": [value]})
+    here, there = Made([second]), Made([first])
+    here.carried.load(there.carried.state())
+    group = second.param_groups[0]
+    assert (group["lr"], group["more"], group["most"]) == (0.25, value, {"a": [value]})
+    assert here.carried.lacking == []
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "words"),
+    [
+        (is_flat, is_deep, "a function"),
+        (functools.partial(is_flat, 1), functools.partial(is_flat, 2), "a partial"),
+        (threading.local(), is_flat, "a _local"),
+        (is_flat, None, "a function"),
+    ],
+    ids=["another function", "a partial", "an object", "nothing"],
+)
+def test_what_cannot_be_carried_and_may_differ_is_named(there: Any, here: Any, words: str) -> None:
+    first, second = sgd(1), sgd(1)
+    first.param_groups[0].update(lr=0.25, more=there, steps=3)
+    second.param_groups[0].update({"more": here} if here else {})
+    made = Made([second])
+    made.carried.load(Made([first]).carried.state())
+    group = second.param_groups[0]
+    assert (group["lr"], group["steps"], type(group.get("more"))) == (0.25, 3, type(here))
+    assert made.carried.lacking == [f"more of SGD ({words})"]
+
+
+def test_a_scheduler_s_objects_stay_its_own_and_the_rest_heals() -> None:
+    def made() -> torch.optim.lr_scheduler.LRScheduler:
+        scheduler = torch.optim.lr_scheduler.StepLR(sgd(1), 1)
+        scheduler.curve = is_flat  # type: ignore[attr-defined]
+        return scheduler
+
+    first, second = made(), made()
+    first.last_epoch = 7
+    here, there = Made([]), Made([])
+    for one, scheduler in ((here, second), (there, first)):
+        one.stepping.schedulers_that_heal = lambda x=scheduler: [x]
+    here.carried.load(there.carried.state())
+    assert second.last_epoch == 7 and second.curve is is_flat  # type: ignore[attr-defined]

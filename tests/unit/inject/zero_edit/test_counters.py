@@ -15,6 +15,7 @@ from ftrun.inject.zero_edit import counters
 from ftrun.inject.zero_edit.counters import Counters
 from ftrun.inject.zero_edit.frames import Spot, spot_of
 from ftrun.inject.zero_edit.frameworks import Frameworks
+from ftrun.inject.zero_edit.legacy import left_at
 from ftrun.inject.zero_edit.place import Place
 from tests.unit.inject.zero_edit.counted import counters_of
 
@@ -209,3 +210,99 @@ def test_what_was_counted_on_the_way_past_a_loop_is_undone(tmp_path: Path) -> No
     found = train(0, [1], {})
     counters.restore(Place())  # that call has returned
     assert found == (2, [1, 8], {"late": 1})
+
+
+def differing(directory: Path) -> tuple[Replica, Replica]:
+    """Two replicas with a cursor by rank, a sum of their own, and a directory that rank 0 chose."""
+    first, peer = Replica(directory, "0", log=0.0), Replica(directory, "1", log=0.0)
+    for step in range(1, 5):
+        first.note(step, best=8 * step, log=0.5 * step)
+        peer.note(step, best=8 * step + 4, log=0.25 * step)
+    return first, peer
+
+
+def test_a_cursor_by_rank_goes_on_with_its_distance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = differing(tmp_path)
+    place = first.note(9, 1, best=72, log=4.5)
+    successor = Replica(tmp_path, "1")
+    taken = successor.joins(place, 9, monkeypatch)
+    assert successor.names["best"] == 76
+    assert taken.of_its_own == ["best None→76"]
+
+
+def test_a_newcomer_knows_what_it_had_while_all_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: another replica died before it was back, and went on at its distance from nothing."""
+    first, _ = differing(tmp_path)
+    successor = Replica(tmp_path, "1", log=0.0)
+    successor.joins(first.note(9, 1, best=72, log=4.5), 9, monkeypatch)
+    place = successor.note(10, 1, best=84)
+    again = Replica(tmp_path, "0", log=0.0)
+    again.joins(place, 10, monkeypatch)
+    assert again.names["best"] == 80
+
+
+def test_what_differed_is_the_predecessors_while_the_loops_stand_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = differing(tmp_path)
+    successor = Replica(tmp_path, "1", log=0.0)
+    spot = Spot("test_counters.py:run", 1)
+    place = first.note(9, 0, best=72, log=4.5)
+    inner = replace(place, ranges=((spot, 0), (Spot("test_counters.py:main", 2), 9)))
+    successor.joins(inner, 9, monkeypatch)
+    assert successor.names["log"] == 1.0
+    later = Replica(tmp_path, "1", log=0.0)
+    taken = later.joins(replace(inner, ranges=((spot, 0), *inner.ranges)), 9, monkeypatch)
+    assert later.names["log"] == 1.0 and "log, which differs by rank" not in taken.lacking
+
+
+def test_of_what_each_epoch_begins_the_donors_stands_in_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = differing(tmp_path)
+    place = first.note(9, 0, best=72, log=4.5)
+    inner = Spot("test_counters.py:main", 2)
+    moved = replace(place, ranges=((inner, 3), (Spot("test_counters.py:main", 3), 9)))
+    monkeypatch.setattr(counters, "left_at", _with_ranges(left_at, {inner: 2}))
+    successor = Replica(tmp_path, "1", log=0.0)
+    taken = successor.joins(moved, 9, monkeypatch)
+    assert successor.names["log"] == 4.5
+    assert taken.lacking == ["log, which differs by rank"]
+
+
+def _with_ranges(plain: Callable[..., Any], ranges: dict[Spot, int]) -> Callable[..., Any]:
+    def found(path: Path, until: int) -> Any:
+        return replace(plain(path, until), ranges=ranges)
+
+    return found
+
+
+def test_a_value_that_was_alike_while_all_trained_is_the_donors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, peer = Replica(tmp_path, "0"), Replica(tmp_path, "1")
+    for step in range(1, 4):
+        for one in (first, peer):
+            one.note(step, best=step)
+    peer.note(4, best=4)  # the last step of the predecessor, which its peer has not noted
+    place = first.note(9, 1, best=9)
+    successor = Replica(tmp_path, "1")
+    taken = successor.joins(place, 9, monkeypatch)
+    assert successor.names["best"] == 9 and taken.of_its_own == []
+
+
+def test_what_the_predecessor_never_changed_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, peer = Replica(tmp_path, "0"), Replica(tmp_path, "1")
+    for step in range(1, 4):
+        first.note(step, best=0.5)
+        peer.note(step)
+    place = first.note(9, 0, best=0.5)
+    successor = Replica(tmp_path, "1")
+    successor.joins(place, 9, monkeypatch)
+    assert successor.names["best"] is None

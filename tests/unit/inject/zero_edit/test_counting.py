@@ -1,164 +1,202 @@
-"""Our ``range`` and ``enumerate`` are as Python's, and can be set."""
+"""The count loops of a script stand where Python's own would, and can be set."""
 
 from __future__ import annotations
 
-import builtins
-import copy
-import itertools
 import sys
-from collections.abc import Iterator
-from types import ModuleType
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.inject.zero_edit.counting import (
-    RANGES,
-    Count,
-    Counted,
-    Enumerate,
-    Numbers,
-    Range,
-    Ranges,
-    forget,
-)
+from ftrun.inject.zero_edit.counting import RANGES, Counted, Numbers, Ranges, follow
 from ftrun.inject.zero_edit.frames import Spot
+from tests.unit.inject.zero_edit.followed import run
 
 numbers = st.integers(-20, 20)
+CODE = compile("", "f.py", "exec")
 
 
 @given(numbers, numbers, numbers.filter(bool))
-def test_a_range_is_as_pythons(start: int, stop: int, step: int) -> None:
-    ours, real = Range(start, stop, step), builtins.range(start, stop, step)
-    assert list(ours) == list(real)
-    assert len(ours) == len(real)
-    assert ours == real
-    assert hash(ours) == hash(real)
-    assert list(reversed(ours)) == list(reversed(real))
-    assert repr(ours) == repr(real)
-    assert (ours.start, ours.stop, ours.step) == (start, stop, step)
-    assert copy.deepcopy(ours) == real
-    assert all((n in ours) == (n in real) for n in range(-25, 25))
+def test_a_loop_over_a_range_is_as_pythons(start: int, stop: int, step: int) -> None:
+    numbers = range(start, stop, step)
+    assert list(Numbers.over(numbers)) == list(numbers)
+    for taken in range(len(numbers)):
+        loop = Numbers.over(numbers)
+        assert [next(loop) for _ in range(taken)] == list(numbers[:taken])
+        assert loop.__length_hint__() == len(numbers) - taken
+        for to in numbers:
+            assert loop.go_on_after(to) and loop.taken() == to
+        assert list(loop) == []
 
 
-def test_isinstance_knows_both() -> None:
-    assert isinstance(Range(3), Range)
-    assert isinstance(builtins.range(3), Range)
-    assert isinstance(Enumerate([1]), Enumerate)
-    assert not isinstance([1], Range)
+SCRIPT = """
+from itertools import count
+
+def bar(iterable):
+    yield from iterable  # not a package's: its own loops are followed
+
+def over_range(look):
+    for number in range(8):
+        look(number)
+
+def from_a_variable(look, numbers=range(8)):
+    for number in numbers:
+        look(number)
+
+def over_several_lines(look):
+    for number in range(
+        0,
+        8,
+    ):
+        look(number)
+
+def in_a_comprehension(look):
+    [look(number) for number in range(8)]
+
+def in_an_expression(look):
+    list(look(number) for number in range(8))
+
+def in_a_generator(look):
+    def numbers():
+        for number in range(8):
+            look(number)
+            yield number
+    for _ in numbers():
+        pass
+
+def by_count(look):
+    for number in count():
+        if number == 8:
+            break
+        look(number)
+
+def by_tqdm(look):
+    for number in tqdm(range(8), desc="x"):
+        look(number)
+
+def by_its_method(look):
+    for number in tqdm(range(8)).again():
+        look(number)
+
+def in_nested(look):
+    for _ in range(1):
+        for number in range(8):
+            look(number)
+"""
+PACKAGE = """
+class tqdm:
+    def __init__(self, iterable, desc=None):
+        self.iterable = iterable
+
+    def __iter__(self):
+        iterable = self.iterable
+        for item in iterable:
+            yield item
+
+    def again(self):
+        yield from self
+"""
+LOOPS = [x.split("(")[0] for x in SCRIPT.split("def ")[2:] if "look" in x.split("\n")[0]]
 
 
-def test_what_is_taken_out_asks_no_name_for_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``torch.distributed.reduce_op``, which warns at each use, also at isinstance()."""
-
-    class Deprecated:
-        def __getattribute__(self, name: str) -> object:
-            raise AssertionError(name)
-
-    module = ModuleType("of_the_script")
-    vars(module).update(old=Deprecated(), count=Count())
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    forget()
-    assert vars(module)["count"] is itertools.count
-
-
-def here() -> Spot:
-    """The place of the loop that ``loop`` runs, as RANGES has noted it."""
-    (found,) = [spot for spot, _ in RANGES.current({"test_counting.py:loop"})]
+@pytest.fixture
+def names(tmp_path: Path) -> dict[str, Any]:
+    """Of a script that has a package."""
+    found = run(tmp_path / "script.py", SCRIPT)
+    library = tmp_path / "site-packages" / "tqdm.py"
+    exec(compile(PACKAGE, str(library), "exec"), found)
     return found
 
 
-def loop(until: int, seen: list[int], at: int, to: int) -> None:
-    for number in Range(until):
-        seen.append(number)
-        if number == at:
-            assert RANGES.current({"test_counting.py:loop"})[0][1] == at
-            assert RANGES.set(here(), to)
+def spot_of_loop(name: str, number: int) -> Spot:
+    """The place of the loop of ``name`` that has taken ``number``."""
+    functions = {f"script.py:{name}", "script.py:numbers"}
+    (found,) = [at for at, taken in RANGES.current(functions) if taken == number]
+    return found
 
 
-def test_a_loop_goes_on_after_another_number() -> None:
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_goes_on_after_another_number(names: dict[str, Any], name: str) -> None:
     seen: list[int] = []
-    loop(8, seen, 1, 5)
+
+    def look(number: int) -> None:
+        seen.append(number)
+        if number == 1:
+            assert RANGES.set(spot_of_loop(name, 1), 5)
+
+    names[name](look)
     assert seen == [0, 1, 6, 7]
 
 
-def test_a_loop_goes_back_and_forth() -> None:
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_is_ended_where_it_stands(names: dict[str, Any], name: str) -> None:
     seen: list[int] = []
-    moves = {4: 0, 2: 6, 8: 6}
-    for number in Range(0, 10, 2):
+
+    def look(number: int) -> None:
+        seen.append(number)
+        assert not RANGES.one_ends() or name == "in_nested"
+        RANGES.end(lambda spot: spot.name.startswith("script.py"))
+
+    names[name](look)
+    assert seen == [0]
+
+
+BACK = sorted(set(LOOPS) - {"by_tqdm", "by_its_method"})
+
+
+@pytest.mark.parametrize("name", BACK)
+def test_a_loop_goes_back(names: dict[str, Any], name: str) -> None:
+    seen: list[int] = []
+    moves = {4: 0, 2: 6}
+
+    def look(number: int) -> None:
         seen.append(number)
         if number in moves:
-            ((spot, _),) = RANGES.current({"test_counting.py:test_a_loop_goes_back_and_forth"})
-            assert RANGES.set(spot, moves.pop(number))
-    assert seen == [0, 2, 8, 8]
+            assert RANGES.set(spot_of_loop(name, number), moves.pop(number))
+
+    names[name](look)
+    assert seen == [0, 1, 2, 7] or seen == [*range(5), 1, 2, 7]
 
 
-def test_an_iterator_is_copied_as_pythons_own() -> None:
-    iterator = iter(Range(5))
-    assert next(iterator) == 0
-    copied = copy.copy(iterator)
-    assert type(copied) is type(iter(builtins.range(5)))
-    assert list(copied) == list(iterator) == [1, 2, 3, 4]
+def test_a_loop_that_lacks_the_number(names: dict[str, Any]) -> None:
+    def look(number: int) -> None:
+        spot = spot_of_loop("by_tqdm", number)
+        assert not RANGES.set(spot, 9) and not RANGES.set(Spot("other.py:f", 1), 0)
+
+    names["by_tqdm"](look)
 
 
-def lacking() -> None:
-    for _ in Range(3):
-        (spot,) = [found for found, _ in RANGES.current({"test_counting.py:lacking"})]
-        assert not RANGES.set(spot, 7)
-        assert not RANGES.set(Spot("other.py:f", 1), 0)
+LEFT = """
+def any_of(n):
+    return any(x == 1 for x in range(n)), next(x for x in range(n) if x > 2)
 
-
-def test_a_loop_that_lacks_the_number() -> None:
-    lacking()
-
-
-def left_early() -> tuple[tuple[Spot, int], ...]:
-    assert any(n == 1 for n in Range(5))
-    assert next(n for n in Range(9) if n > 2) == 3
-    for _ in Range(7):
-        for _inner in Range(7):
-            if _inner == 3:
+def outer(look):
+    for number in range(7):
+        for inner in range(7):
+            if inner == 3:
                 break
-        return RANGES.current({"test_counting.py:left_early"})
-    raise AssertionError
+        return look(number)
+
+def held():
+    return (number for number in range(5))
+"""
 
 
-def test_a_loop_that_was_left_is_over() -> None:
-    ((spot, number),) = left_early()
-    assert number == 0, "the outer loop alone goes on"
-    assert RANGES.current({"test_counting.py:left_early"}) == ()
-    assert not RANGES.set(spot, 1)
-
-
-def test_a_loop_of_a_generator_goes_on_while_somebody_holds_it() -> None:
-    held = (number for number in Range(5))
+def test_a_loop_that_was_left_is_over(tmp_path: Path) -> None:
+    names = run(tmp_path / "left.py", LEFT)
+    every = {f"left.py:{name}" for name in ("any_of", "outer", "held")}
+    assert names["any_of"](5) == (True, 3) and RANGES.current(every) == ()
+    found: list[Any] = []
+    names["outer"](lambda number: found.extend(RANGES.current(every)))
+    assert [number for _, number in found] == [0], "the outer loop alone goes on"
+    held = names["held"]()
     assert next(held) == 0 and next(held) == 1
-    names = {"test_counting.py:test_a_loop_of_a_generator_goes_on_while_somebody_holds_it"}
-    ((_, number),) = RANGES.current(names)
-    assert number == 1
+    assert [number for _, number in RANGES.current(every)] == [1]
     del held
-    assert RANGES.current(names) == ()
-
-
-def test_enumerate_follows_jumps() -> None:
-    class Jumping:
-        def __iter__(self) -> Jumping:
-            return self
-
-        def __next__(self) -> str:
-            for counted in Counted.drawing():
-                counted.jump(10)
-            return "batch"
-
-    counted = Enumerate(Jumping(), 1)
-    assert isinstance(counted, Counted)
-    assert [next(counted)[0] for _ in range(3)] == [11, 22, 33]
-
-
-def test_enumerate_over_a_list_is_pythons_own() -> None:
-    assert type(Enumerate([5])) is builtins.enumerate
-    assert list(Enumerate("ab", 3)) == [(3, "a"), (4, "b")]
+    assert RANGES.current(every) == ()
 
 
 def test_a_loop_that_was_left_does_not_end_and_one_at_its_last_number_does() -> None:
@@ -166,7 +204,7 @@ def test_a_loop_that_was_left_does_not_end_and_one_at_its_last_number_does() -> 
 
     def begin(count: int) -> Iterator[int]:
         iterator = Numbers.over(range(count))
-        loops.note(iterator)
+        loops.note(CODE, count, iterator)
         return iterator
 
     left = begin(1)
@@ -181,13 +219,68 @@ def test_a_loop_that_was_left_does_not_end_and_one_at_its_last_number_does() -> 
     assert loops.one_ends()
 
 
-def test_a_loop_is_ended_where_it_stands() -> None:
-    found = []
-    for number in Range(5):
-        found.append(number)
-        RANGES.end(lambda spot: "counting" in spot.name)
-    assert found == [0]
-    for number in Range(5):
-        found.append(number)
-        RANGES.end(lambda spot: False)
-    assert found == [0, *range(5)]
+class Jumping:
+    def __iter__(self) -> Jumping:
+        return self
+
+    def __next__(self) -> str:
+        for counted in Counted.drawing():
+            counted.jump(10)
+        return "batch"
+
+
+def test_enumerate_follows_jumps() -> None:
+    RANGES.is_on = True
+    counted = follow(enumerate(Jumping(), 1))
+    assert isinstance(counted, Counted)
+    assert [next(counted)[0] for _ in range(3)] == [11, 22, 33]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [1, 2],
+        lambda: enumerate([5]),
+        lambda: enumerate("ab", 3),
+        lambda: enumerate(range(3)),
+        lambda: iter(range(3)),
+        lambda: zip("ab", range(2), strict=True),
+        lambda: {1: 2}.items(),
+        lambda: 5,
+    ],
+)
+def test_other_iterables_are_left_alone(make: Callable[[], Any]) -> None:
+    RANGES.is_on = True
+    iterable = make()
+    assert follow(iterable) is iterable
+
+
+def test_what_the_script_has_a_name_of_is_left_alone() -> None:
+    from itertools import count
+
+    RANGES.is_on = True
+    for made in (enumerate(Jumping()), count(3)):
+        assert follow(made) is made
+    new = follow(count(3, 2))  # not in an assert, where pytest has a name for it
+    others = [follow(count(1.5)), follow(count(0, 0)), follow(count(1 << 40))]
+    assert type(new) is Numbers and [next(new), next(new)] == [3, 5]
+    assert [type(x) for x in others] == [count] * 3
+
+
+def test_a_generator_that_runs_or_goes_over_two_ranges_is_not_followed() -> None:
+    loops = Ranges()
+
+    def both() -> Iterator[Any]:
+        yield loops.current({"f.py:<module>"})
+        for one in range(2):
+            yield loops.current({"f.py:<module>"})
+            for _other in range(2):
+                yield one
+
+    generator = both()
+    loops.note(CODE, 1, generator)
+    assert next(generator) == next(generator) == ()
+    assert [number for _, number in loops.current({"f.py:<module>"})] == [0]
+    next(generator)
+    assert loops.current({"f.py:<module>"}) == ()
+    assert sys.getrefcount(generator) <= 2, "nobody else holds it"

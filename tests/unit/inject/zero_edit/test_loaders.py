@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 from ftrun.inject.zero_edit.counting import Counted
-from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, follow
+from ftrun.inject.zero_edit.loaders import OPEN, Draws, LoaderIterator, follow
 
 
 class Numbers(Dataset[int]):
@@ -183,3 +183,27 @@ def test_enumerate_counts_on_from_where_its_loader_was_moved() -> None:
     follow([(first, first.move_to(None, 4)), (other, other.move_to(None, 4))])
     assert next(pairs)[0] == 5, "once, although two loaders were moved"
     assert next(alone) == (1, 6)
+
+
+def test_pythons_own_enumerate_counts_on_too() -> None:
+    """As in ``for i, batch in tqdm(enumerate(loader)):``."""
+    iterator = iterator_of(DataLoader(Numbers(), 2))
+    first, second = enumerate(iterator), enumerate(iterator, 10)
+    assert next(first)[0] == 0 and next(second)[0] == 10
+    follow([(iterator, iterator.move_to(None, 4))])
+    assert [next(x)[0] for x in (first, second)] == [5, 15]
+    assert iterator.cursor.drawn == 8
+
+
+def test_pythons_own_enumerate_counts_on_in_the_middle_of_a_draw() -> None:
+    iterator = iterator_of(DataLoader(Numbers(), 2))
+    pairs = enumerate(iterator)
+
+    def before(drawn: LoaderIterator) -> None:
+        if drawn is iterator and not drawn.cursor.drawn:
+            follow([(iterator, iterator.go_to(None, 5))])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Draws, "before", staticmethod(before))
+        found = [(index, batch.tolist()) for index, batch in pairs]
+    assert found[0] == (5, [10, 11]) and len(found) == 15

@@ -19,6 +19,12 @@ from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.rewriting import Rewriting
 
 
+def left(path: Path, data: bytes) -> None:
+    """A file that was there before this worker."""
+    with rewriting._PLAIN(path, "wb") as file:
+        file.write(data)
+
+
 class Place:
     """Where a worker stands."""
 
@@ -52,9 +58,9 @@ def test_a_successor_goes_on_where_it_has_joined(
     tmp_path: Path, place: Place, ours: Rewriting, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "metrics.csv"
-    path.write_bytes(b"epoch,loss\n0,1.5\n")
+    left(path, b"epoch,loss\n0,1.5\n")
     config = tmp_path / "config.json"
-    config.write_bytes(b'{"seed": 1}')
+    left(config, b'{"seed": 1}')
     metrics = open(path, "w", newline="")
     metrics.write("epoch,loss\n")
     with open(config, "w") as file:
@@ -77,8 +83,8 @@ def test_on_the_way_past_a_loop_nothing_is_written(
     tmp_path: Path, place: Place, ours: Rewriting, capfd: pytest.CaptureFixture[str]
 ) -> None:
     journal, old, new = tmp_path / "journal", tmp_path / "old", tmp_path / "new"
-    journal.write_text("before\n")
-    old.write_text("old")
+    left(journal, b"before\n")
+    left(old, b"old")
     lines = open(journal, "a")
     lines.write("of this start\n")
     with open(tmp_path / "closed", "a") as closed:
@@ -97,7 +103,7 @@ def test_on_the_way_past_a_loop_nothing_is_written(
     later.write("after")
     for file in (lines, later):
         file.close()
-    assert journal.read_text() == "before\nof this start\nafter\n"
+    assert journal.read_text() == "before\nafter\n"
     assert (old.read_text(), new.read_text()) == ("old", "after")
     assert (tmp_path / "closed").read_text() == "whole"
     assert "rank 2 does not write new on its way to its peers' place" in capfd.readouterr().err
@@ -137,8 +143,8 @@ def test_a_successor_that_begins_anew_writes_what_it_has_written(
     tmp_path: Path, ours: Rewriting
 ) -> None:
     path, closed = tmp_path / "log", tmp_path / "closed"
-    path.write_bytes(b"old " * 100)
-    closed.write_bytes(b"old " * 100)
+    left(path, b"old " * 100)
+    left(closed, b"old " * 100)
     log = open(path, "wb")
     log.write(b"new 1 ")
     with open(closed, "w") as file:
@@ -153,7 +159,7 @@ def test_a_successor_that_begins_anew_writes_what_it_has_written(
 def test_logging_and_pathlib_open_their_files_so_too(tmp_path: Path, ours: Rewriting) -> None:
     path, note = tmp_path / "train.log", tmp_path / "note"
     for each in (path, note):
-        each.write_bytes(b"before\n")
+        left(each, b"before\n")
     handler = logging.FileHandler(path, mode="w")
     try:
         handler.emit(logging.makeLogRecord({"msg": "set-up"}))
@@ -186,14 +192,14 @@ def test_files_of_packages_and_other_modes_are_left_alone(
     tmp_path: Path, ours: Rewriting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "cache"
-    path.write_bytes(b"old")
-    with open(path, "a") as file:
+    left(path, b"old")
+    with open(path, "a+") as file:
         file.write(" more")
     assert path.read_bytes() == b"old more"
     with open(path, "w+") as file:
         file.write("new")
     assert path.read_bytes() == b"new"
-    monkeypatch.setattr(rewriting, "is_script", lambda file: False)
+    monkeypatch.setattr(files, "is_script", lambda file: False)
     open(path, "w").close()
     assert path.read_bytes() == b""
 
@@ -204,7 +210,7 @@ def test_in_the_loop_a_file_is_whole_or_the_older_one(
 ) -> None:
     place.has_begun = True
     path = tmp_path / "best.json"
-    path.write_bytes(b"older")
+    left(path, b"older")
     path.chmod(0o640)
     file = open(path, mode)
     assert (file.name, file.mode) == (str(path), mode)
@@ -222,7 +228,7 @@ def test_a_file_that_could_not_be_written_leaves_the_older_one(
 ) -> None:
     place.has_begun = True
     path = tmp_path / "best.json"
-    path.write_bytes(b"older")
+    left(path, b"older")
     file = open(path, "wb", buffering=0)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, file.fileno())
@@ -238,7 +244,7 @@ def test_two_writers_at_once_have_a_draft_each(
 ) -> None:
     place.has_begun = True
     path = tmp_path / "log"
-    path.write_bytes(b"older")
+    left(path, b"older")
     first, second = open(path, "w"), open(path, "w")
     first.write("first")
     second.write("second")
@@ -267,3 +273,74 @@ def test_safetensors_are_written_by_a_draft(tmp_path: Path) -> None:
         Module.save_file("bad", path)
     assert path.read_text() == "good 3" and os.listdir(tmp_path) == [path.name]
     assert "safetensors" not in sys.modules or path.exists()
+
+
+def test_a_successor_appends_nothing_before_it_has_joined(
+    tmp_path: Path, place: Place, ours: Rewriting
+) -> None:
+    log, early, own = tmp_path / "main.log", tmp_path / "early.log", tmp_path / "own.log"
+    left(log, b"step 0\n")
+    left(early, b"begins\n")
+    place.has_world = False
+    before = open(early, "a")
+    place.has_world = True
+    ours.passes()  # its first model is made
+    before.write("step 0\n")
+    for _ in range(rewriting.HELD_MAX + 1):
+        with open(log, "a") as file:
+            file.write("step 0\n")
+    for text in ("one ", "two"):
+        with open(own, "a") as file:
+            file.write(text)
+    ours.joined()
+    place.has_begun = True
+    with open(log, "a") as file:
+        file.write("step 20\n")
+    before.write("step 20\n")
+    before.close()
+    assert log.read_text() == "step 0\nstep 20\n"
+    assert early.read_text() == "begins\nstep 20\n"
+    assert own.read_text() == "one two", "it has made this one itself"
+
+
+def test_a_successor_that_begins_anew_has_appended(tmp_path: Path, ours: Rewriting) -> None:
+    path = tmp_path / "main.log"
+    left(path, b"before ")
+    with open(path, "a") as file:
+        file.write("anew")
+    ours.begun()
+    assert path.read_text() == "before anew"
+
+
+@pytest.fixture
+def joining() -> Iterator[list[bool]]:
+    """Whether a newcomer has still to join."""
+    joins, patches = [True], Patches()
+    files.install(patches, Drafts(0, joins=lambda: joins[0]))
+    yield joins
+    patches.undo()
+
+
+def test_nothing_that_a_newcomer_saves_replaces_what_was_there(
+    tmp_path: Path, joining: list[bool], capfd: pytest.CaptureFixture[str]
+) -> None:
+    best, moved, own = tmp_path / "best.pt", tmp_path / "moved.pt", tmp_path / "own.pt"
+    for path in (best, moved):
+        left(path, b"the predecessor's")
+    torch.save(1, best)
+    torch.save(1, tmp_path / "draft.pt")
+    os.replace(tmp_path / "draft.pt", moved)
+    os.remove(best)
+    moved.unlink()
+    for value in (1, 2):
+        torch.save(value, own)
+    torch.save(3, tmp_path / "draft.pt")
+    os.replace(tmp_path / "draft.pt", own)
+    assert best.read_bytes() == moved.read_bytes() == b"the predecessor's"
+    assert torch.load(own) == 3
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["best.pt", "moved.pt", "own.pt"]
+    assert "rank 0 does not write best.pt on its way" in capfd.readouterr().err
+    joining[0] = False
+    torch.save(4, best)
+    moved.unlink()
+    assert torch.load(best) == 4 and not moved.exists()

@@ -277,17 +277,78 @@ def as_script(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_module_that_was_made_late_heals_if_the_newcomer_has_made_it_too() -> None:
     theirs, ours = nn.Linear(2, 1), nn.Linear(2, 1)
-    donor = Tensors(lambda: (), lambda: {"Linear (a.py:3) 1": theirs, "Net (a.py:9) 1": theirs})
-    newcomer = Tensors(lambda: (), lambda: {"Linear (a.py:3) 1": ours})
+    both = {"Linear (a.py:3) 1": theirs, "Net (a.py:9) 1": theirs}
+    donor = Tensors(lambda: (), late=lambda: both)
+    newcomer = Tensors(lambda: (), late=lambda: {"Linear (a.py:3) 1": ours})
     state = donor.state()
-    assert set(state[LATE]) == {"Linear (a.py:3) 1", "Net (a.py:9) 1"}
+    assert set(state[LATE]) == set(both)
     newcomer.load(state)
     assert torch.equal(theirs.weight, ours.weight)
     assert newcomer.words == ["Linear (a.py:3)"]
     assert newcomer.lacking == ["the Net (a.py:9), which was made after the first step"]
-    other = Tensors(lambda: (), lambda: {"Linear (a.py:3) 1": nn.Linear(3, 1)})
+    other = Tensors(lambda: (), late=lambda: {"Linear (a.py:3) 1": nn.Linear(3, 1)})
     other.load(state)
-    assert len(other.lacking) == 2
+    assert len(other.lacking) == 2 and other.words == []
+
+
+class Learner(nn.Module):
+    """Holds what is trained, and what follows it; as people write it, a count and an object too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student = nn.Linear(2, 1)
+        self.teacher = nn.Linear(2, 1)
+        self.register_buffer("updates", torch.zeros(()))
+
+    def get_extra_state(self) -> Any:
+        return {"names": ["a"], "code": len, "object": self}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.extra = state
+
+
+def of_learner(learner: Learner) -> tuple[Models, Tensors]:
+    anything: Any = object()
+    models = Models(anything, lambda: anything, lambda: True, lambda: None)
+    models._made = [(weakref.ref(x), "a.py:7") for x in (learner, *learner.children())]
+    models.wrapped = [learner.student]
+    return models, Tensors(lambda: models.wrapped, models.loose, models.late_roots)
+
+
+def test_a_module_around_the_trained_one_heals_without_it() -> None:
+    theirs, ours = Learner(), Learner()
+    theirs.get_buffer("updates").add_(3)
+    before = ours.student.weight.clone()
+    (models, donor), (_, newcomer) = of_learner(theirs), of_learner(ours)
+    assert models.loose_roots() == [theirs]
+    newcomer.load(donor.state())
+    assert torch.equal(theirs.teacher.weight, ours.teacher.weight) and ours.updates == 3
+    assert torch.equal(before, ours.student.weight)
+    assert ours.extra["names"] == ["a"] and ours.extra["object"] is ours
+    assert newcomer.words == ["Learner (a.py:7)"]
+    assert newcomer.lacking == ["object of Learner (a.py:7) (a Learner)"]
+
+
+def test_a_wrapper_with_nothing_of_its_own_is_none_of_these() -> None:
+    net = nn.Linear(2, 1)
+    models = of_learner(Learner())[0]
+    wrapper = nn.Sequential(net)
+    models._made, models.wrapped = [(weakref.ref(wrapper), "a.py:9")], [net]
+    assert models.loose() == {}
+
+
+def test_an_average_that_one_rank_alone_keeps_is_named_and_asked_of_nobody() -> None:
+    average, teachers = nn.Linear(2, 1), [nn.Linear(2, 1), nn.Linear(2, 1)]
+    before = average.weight.clone()
+    first = {"Linear (a.py:3) 1": average, "Linear (a.py:5) 1": teachers[0]}
+    newcomer = Tensors(lambda: (), lambda: first)
+    peer = Tensors(lambda: (), lambda: {"Linear (a.py:5) 1": teachers[1]})
+    newcomer.load(peer.state())
+    assert torch.equal(teachers[0].weight, teachers[1].weight)
+    assert torch.equal(average.weight, before)
+    assert newcomer.lacking == ["the Linear (a.py:3), which its peers lack"]
+    peer.load(newcomer.state())
+    assert peer.lacking == []
 
 
 def test_modules_that_are_made_late_are_known_by_their_line() -> None:

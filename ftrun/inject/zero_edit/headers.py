@@ -1,0 +1,154 @@
+"""The headers of the script's ``for`` loops: what a loop goes over is handed to ``follow`` first.
+
+The script's files are compiled with ``for x in follow(range(9)):`` where they have ``for x in
+range(9):``, also in comprehensions. Lines and columns are the file's, and so are tracebacks,
+coverage and what debuggers show. No name of Python's stands for anything else, and nothing of this
+is written to ``__pycache__``.
+
+Left alone: loops that call nothing, what the script itself compiles (``exec``, a notebook), what a
+tool compiles for it (``-m pdb``: the main file), and functions that a decorator compiles from their
+bytecode. A new worker finds what another one has compiled in the job's own directory.
+
+Not here: what ``follow`` does (counting.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import marshal
+import os
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from ftrun.inject.zero_edit.counting import RANGES, follow
+from ftrun.inject.zero_edit.frames import is_loop_package, is_script
+
+NAME = "__ftrun_follow__"
+"""Of ``follow`` in the script's modules."""
+PACKAGE_FILES = ("/transformers/trainer", "/loops/", "/accelerate/data_loader")
+"""Those of a loop's package that have a loop around training steps: others are many."""
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_CALLS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.GeneratorExp)
+_DISPLAYS = (ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp)
+
+
+def install(*, is_on: bool, directory: Path | None = None) -> None:
+    """Follow the loops of the script's files that are compiled from now on, or none any more.
+
+    ``directory``: only this user can write to it; compiled files are kept there for later workers.
+    """
+    RANGES.is_on = is_on
+    _Cache.directory = directory
+    loader: Any = SourceFileLoader
+    plain = loader.get_code
+    if plain.__module__ == __name__ or not is_on:
+        return
+
+    def get_code(self: Any, name: str) -> CodeType | None:
+        path = self.get_filename(name)
+        code = compiled(self.get_data(path), path) if _is_followed(path) else None
+        return code or plain(self, name)
+
+    loader.get_code = get_code
+
+
+def compiled(source: bytes, path: str) -> CodeType | None:
+    """The code of a file of the script's; None: it has no loop to follow, or an error, of which
+    Python tells if it compiles the file itself."""
+    if not RANGES.is_on or b"for" not in source:
+        return None
+    kept = _Cache.file(source, path)
+    with contextlib.suppress(OSError, ValueError, EOFError, TypeError):
+        if kept:
+            found: CodeType | None = marshal.loads(kept.read_bytes())  # noqa: S302 - as of a .pyc
+            return found
+    code = _compiled(source, path)
+    if kept:
+        with contextlib.suppress(OSError):
+            draft = kept.with_suffix(f".{os.getpid()}")
+            draft.write_bytes(marshal.dumps(code))
+            draft.replace(kept)
+    return code
+
+
+class _Cache:
+    directory: Path | None = None
+
+    @classmethod
+    def file(cls, source: bytes, path: str) -> Path | None:
+        known = source, path.encode(), MAGIC_NUMBER, repr(sys.flags).encode()
+        name = hashlib.blake2b(b"\0".join(known), digest_size=16).hexdigest()
+        return None if cls.directory is None else cls.directory / f"loops-{name}"
+
+
+def _compiled(source: bytes, path: str) -> CodeType | None:
+    try:
+        tree = ast.parse(source, path)
+        loops: list[Any] = []
+        _find(tree, loops)
+        for loop in loops:
+            name = ast.copy_location(ast.Name(NAME, ast.Load()), loop.iter)
+            loop.iter = ast.copy_location(ast.Call(name, [loop.iter], []), loop.iter)
+        if loops:
+            _import_follow(tree)
+        return compile(tree, path, "exec", dont_inherit=True) if loops else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _is_followed(path: str) -> bool:
+    is_many = is_loop_package(path) and not any(part in path for part in PACKAGE_FILES)
+    return is_script(path) and not is_many
+
+
+def _find(node: Any, loops: list[Any]) -> bool:
+    """Collect the loops in a node that may have a step in them; whether it calls or yields."""
+    kind = type(node)
+    parts = vars(node)
+    if any("jit" in ast.unparse(x) for x in parts.get("decorator_list", ())):
+        return True
+    if kind is ast.For:
+        around = [_find(node.target, loops), _find(node.iter, loops)]
+        within = [_find(x, loops) for x in (*node.body, *node.orelse)]
+        _add(node, loops, has_step=any(within))
+        return any(around) or any(within)
+    calls = kind in _CALLS
+    for part in parts.values():
+        if type(part) is list:
+            for item in part:
+                if isinstance(item, ast.AST):
+                    calls |= _find(item, loops)
+        elif isinstance(part, ast.AST):
+            calls |= _find(part, loops)
+    if kind in _COMPREHENSIONS:
+        for one in node.generators:
+            _add(one, loops, has_step=calls)
+    return calls
+
+
+def _add(loop: Any, loops: list[Any], *, has_step: bool) -> None:
+    is_other = isinstance(loop.iter, _DISPLAYS) or getattr(loop, "is_async", False)
+    if has_step and not is_other:
+        loops.append(loop)
+
+
+def _import_follow(tree: ast.Module) -> None:
+    """Before the first statement that may run one: ``__future__`` and a docstring stay first."""
+    at = 0
+    while at + 1 < len(tree.body) and _is_first(tree.body[at], at):
+        at += 1
+    alias = ast.copy_location(ast.alias(follow.__name__, NAME), tree.body[at])
+    line = ast.ImportFrom(follow.__module__, [alias], 0)
+    tree.body.insert(at, ast.copy_location(line, tree.body[at]))
+
+
+def _is_first(statement: ast.stmt, at: int) -> bool:
+    if isinstance(statement, ast.ImportFrom):
+        return statement.module == "__future__"
+    return at == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

@@ -1,0 +1,49 @@
+"""Whose value a replica takes that joins its peers: each line of the table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ftrun.core.worker.origins import Known, Origin, origin
+
+ALIKE = Known(own_step=-1, donor_step=9, left_step=8, together=((1, 1), (2, 2)), together_step=8)
+DIFFER = replace(ALIKE, together=((0.5, 0.1), (0.7, 0.2)))
+SHIFTED = replace(ALIKE, together=((8, 12), (16, 20)))
+
+
+@pytest.mark.parametrize(
+    ("known", "found"),
+    [
+        (ALIKE, Origin.DONOR),
+        (replace(ALIKE, own_step=10), Origin.OWN),
+        (replace(ALIKE, left_step=10), Origin.PREDECESSOR),
+        (replace(ALIKE, left_step=10, is_framework=True), Origin.PREDECESSOR),
+        (replace(ALIKE, left_step=10, is_called_anew=True), Origin.DONOR),
+        (replace(ALIKE, left_step=10, has_left=False), Origin.DONOR),
+        (replace(ALIKE, together=()), Origin.DONOR),
+        (replace(ALIKE, together=((2, 2.0),)), Origin.PREDECESSOR),
+        (DIFFER, Origin.PREDECESSOR),
+        (replace(DIFFER, stands_alike=False), Origin.STAND_IN),
+        (replace(DIFFER, stands_alike=False, donor_step=8), Origin.PREDECESSOR),
+        (replace(DIFFER, is_framework=True), Origin.DONOR),
+        (replace(DIFFER, is_called_anew=True), Origin.DONOR),
+        (replace(DIFFER, has_left=False), Origin.DONOR),
+        (SHIFTED, Origin.SHIFTED),
+        (replace(SHIFTED, stands_alike=False, is_called_anew=True), Origin.SHIFTED),
+        (replace(SHIFTED, has_left=False), Origin.DONOR),
+        (replace(SHIFTED, together=((8, 12),)), Origin.PREDECESSOR),
+        (replace(SHIFTED, together=((8, 12), (8, 12))), Origin.PREDECESSOR),
+        (replace(SHIFTED, together=((8, 12), (16, 24))), Origin.PREDECESSOR),
+        (replace(SHIFTED, together=((True, False), (False, True))), Origin.PREDECESSOR),
+    ],
+)
+def test_the_table(known: Known, found: Origin) -> None:
+    assert origin(known) is found
+
+
+def test_a_shift_is_the_difference_of_both() -> None:
+    assert SHIFTED.shift == 4
+    assert replace(SHIFTED, together=((12, 8), (20, 16))).shift == -4
+    assert ALIKE.shift == DIFFER.shift == 0

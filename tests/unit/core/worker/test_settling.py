@@ -1,0 +1,234 @@
+"""Which collectives are complete after a death: a table, and groups of ranks that die at random.
+
+The random part plays ranks that go through the same calls, each in four phases, with deaths at any
+moment and survivors that settle and go on. Planted bugs show that it finds what it is for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from ftrun.core.worker.settling import Position, Settled, settle
+
+Settle = Callable[[Mapping[int, Position]], Settled]
+
+
+def at(begun: int, since: int = 0, **numbers: set[int]) -> Position:
+    return Position(begun, since, **{name: frozenset(x) for name, x in numbers.items()})
+
+
+@pytest.mark.parametrize(
+    ("positions", "expected"),
+    [
+        ({0: at(3, 3), 1: at(3, 3)}, Settled()),
+        ({0: at(1), 1: at(1)}, Settled(again=(0,))),
+        ({0: at(1, kept={0}), 1: at(1)}, Settled({0: (0, (1,))})),
+        ({0: at(0), 1: at(1), 2: at(1, kept={0})}, Settled({0: (2, (0, 1))})),  # a gift for 0
+        ({0: at(1, second={0}), 1: at(1, known={0})}, Settled(stands=frozenset({0}))),
+        ({0: at(1, second={0}), 1: at(1)}, Settled(again=(0,))),
+        ({0: at(1, second={0}), 1: at(1, second={0})}, Settled(again=(0,))),
+        ({0: at(1, bare={0}), 1: at(1)}, Settled(impossible=(0,))),
+        ({0: at(1), 1: at(1, known={0})}, Settled(impossible=(0,))),  # it breaks the second phase
+        ({0: at(4, 2, kept={3}), 1: at(3, 1, kept={1})}, Settled({3: (0, (1,))}, again=(2,))),
+        ({0: at(2, kept={0, 1}), 1: at(2, kept={0})}, Settled({1: (0, (1,))})),
+        ({0: at(2, 2), 1: at(1, kept={0})}, Settled()),  # 1 is complete everywhere
+    ],
+)
+def test_what_becomes_of_a_call(positions: dict[int, Position], expected: Settled) -> None:
+    assert settle(positions) == expected
+    told = {rank: Position.decode(position.encode()) for rank, position in positions.items()}
+    assert settle(told) == expected
+
+
+# ---------------------------------------------------------------- ranks that die
+
+
+@dataclass
+class Rank:
+    """One rank: how many calls it has begun, and what it knows of each."""
+
+    begun: int = 0
+    since: int = 0
+    results: dict[int, frozenset[int]] = field(default_factory=dict)  # whose inputs each has
+    kept: set[int] = field(default_factory=set)
+    known: set[int] = field(default_factory=set)
+    second: set[int] = field(default_factory=set)
+    gifts: dict[int, frozenset[int]] = field(default_factory=dict)
+
+    def position(self) -> Position:
+        recent = {number for number in self.kept if number >= self.since}
+        parts = (frozenset(recent), frozenset(self.known), frozenset(self.second))
+        return Position(self.begun, self.since, *parts)
+
+
+class Group:
+    """Ranks that make the same calls, by their numbers in turn: a small one that all must come to,
+    one with a second phase, and a broadcast, which its root has completed at once."""
+
+    def __init__(self, count: int, rng: random.Random) -> None:
+        self.ranks = {rank: Rank() for rank in range(count)}
+        self.rng = rng
+        self.inputs: dict[int, frozenset[int]] = {}  # of a call that is complete somewhere
+        self.issued: dict[int, set[int]] = {}  # on the connections that there are now, by call
+        self.size = count
+
+    def step(self) -> None:
+        """One rank goes on by one phase, if it can."""
+        number_of = {rank: self._under_way(rank) for rank in self.ranks}
+        rank = self.rng.choice(sorted(self.ranks))
+        mine, number = self.ranks[rank], number_of[rank]
+        if number is None:
+            number = mine.begun
+            mine.begun += 1
+            if number in mine.gifts:
+                self._complete(rank, number, mine.gifts.pop(number))
+            else:
+                self.issued.setdefault(number, set()).add(rank)
+            return
+        if number in mine.second:
+            if all(number in other.second | other.known for other in self.ranks.values()):
+                mine.second.discard(number)
+                mine.known.add(number)
+                self._passed(mine, number)
+            return
+        needed = self.ranks if number % 3 < 2 else {self._root(number): ()}
+        if self.issued.get(number, set()) >= set(needed):
+            self._complete(rank, number, self.inputs.setdefault(number, frozenset(needed)))
+
+    def _root(self, number: int) -> int:
+        root = number % self.size
+        return root if root in self.ranks else min(self.ranks)
+
+    def _under_way(self, rank: int) -> int | None:
+        mine = self.ranks[rank]
+        number = mine.begun - 1
+        is_over = number < mine.since or number in mine.kept | mine.known
+        return None if number < 0 or is_over else number
+
+    def _complete(self, rank: int, number: int, inputs: frozenset[int]) -> None:
+        mine = self.ranks[rank]
+        assert number not in mine.results or number in mine.second, "made twice"
+        mine.results[number] = inputs
+        if number % 3 == 1:
+            mine.second.add(number)
+            return
+        mine.kept.add(number)
+        if number % 3 == 0:
+            self._passed(mine, number)
+
+    def _passed(self, mine: Rank, number: int) -> None:
+        """All have come to this call: all before it are complete everywhere."""
+        mine.since = number
+        mine.kept = {x for x in mine.kept if x >= number}
+        mine.known = {x for x in mine.known if x >= number}
+
+    def die(self, rank: int, decide: Settle) -> None:
+        """A rank is gone; the others settle."""
+        del self.ranks[rank]
+        settled = decide({rank: mine.position() for rank, mine in self.ranks.items()})
+        assert not settled.impossible
+        for number in settled.again:
+            self.inputs.pop(number, None)
+        self.issued = {
+            number: {rank for rank, mine in self.ranks.items() if mine.begun > number}
+            for number in settled.again
+        }
+        for rank, mine in self.ranks.items():
+            for number in settled.again:
+                mine.second.discard(number)
+                mine.results.pop(number, None)
+            for number in sorted(settled.stands & mine.second):
+                mine.second.discard(number)
+                mine.known.add(number)
+                self._passed(mine, number)
+            for number, (server, lacking) in sorted(settled.gives.items()):
+                if rank not in lacking:
+                    continue
+                result = self.ranks[server].results[number]
+                if number < mine.begun:
+                    self._complete(rank, number, result)
+                else:
+                    mine.gifts[number] = result
+
+
+def play(seed: int, decide: Settle) -> str:
+    """One schedule; what went wrong, or ""."""
+    rng = random.Random(seed)
+    group = Group(rng.choice([2, 3, 4]), rng)
+    deaths = sorted(rng.randrange(60) for _ in range(len(group.ranks) - 1))
+    try:
+        for moment in range(240):
+            if deaths and moment == deaths[0] and len(group.ranks) > 1:
+                deaths.pop(0)
+                group.die(rng.choice(sorted(group.ranks)), decide)
+            group.step()
+    except (AssertionError, KeyError) as error:
+        return f"seed {seed}: {error!r}"
+    ranks = list(group.ranks.values())
+    for number in range(min(rank.begun for rank in ranks) - 1):
+        found = {rank.results.get(number) for rank in ranks}
+        if len(found) > 1:
+            return f"seed {seed}: call {number} has other results at two ranks: {found}"
+    if min(rank.begun for rank in ranks) < 4:
+        return f"seed {seed}: they stand still"
+    return ""
+
+
+def test_survivors_have_the_same_results() -> None:
+    assert [text for seed in range(3000) if (text := play(seed, settle))] == []
+
+
+def _gives_to_nobody_new(positions: Mapping[int, Position]) -> Settled:
+    """A rank that has not come to the call is no rank that lacks it."""
+    settled = settle(positions)
+    gives = {
+        number: (server, tuple(r for r in lacking if positions[r].begun > number))
+        for number, (server, lacking) in settled.gives.items()
+    }
+    return replace(settled, gives=gives)
+
+
+def _makes_all_again(positions: Mapping[int, Position]) -> Settled:
+    """What one rank has completed is made again by the others."""
+    settled = settle(positions)
+    return replace(settled, gives={}, again=tuple(sorted({*settled.again, *settled.gives})))
+
+
+def _second_phase_is_enough(positions: Mapping[int, Position]) -> Settled:
+    """Who is in the second phase takes it for passed."""
+    settled = settle(positions)
+    own = {x for x in settled.again if any(x in p.second for p in positions.values())}
+    again = tuple(x for x in settled.again if x not in own)
+    return replace(settled, stands=settled.stands | own, again=again)
+
+
+def _forgets_the_second_phase(positions: Mapping[int, Position]) -> Settled:
+    """A result that all have is made again, because one has not seen the second phase end."""
+    settled = settle(positions)
+    again = tuple(sorted({*settled.again, *settled.stands}))
+    return replace(settled, stands=frozenset(), again=again)
+
+
+def _only_the_lowest_counts(positions: Mapping[int, Position]) -> Settled:
+    """Where the lowest rank is, all are."""
+    return settle(
+        {min(positions): positions[min(positions)], max(positions): positions[max(positions)]}
+    )
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        _gives_to_nobody_new,
+        _makes_all_again,
+        _second_phase_is_enough,
+        _forgets_the_second_phase,
+        _only_the_lowest_counts,
+    ],
+)
+def test_planted_bugs_are_found(bug: Settle) -> None:
+    assert any(play(seed, bug) for seed in range(3000))

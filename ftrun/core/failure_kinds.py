@@ -47,3 +47,5 @@ BY_SCRIPT = "script"
 
 DIVERGED = "has diverged"
 """The cause of a replica begins so whose state is not its peers': its loop does not stand still."""
+TOGETHER = "begins again with"
+"""That of a replica whose process groups were those of one that has ended before the first step."""

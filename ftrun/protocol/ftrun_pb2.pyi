@@ -201,16 +201,18 @@ class RosterEntry(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., position: _Optional[str] = ...) -> None: ...
 
 class Roster(_message.Message):
-    __slots__ = ("has_begun", "entries", "finished", "early")
+    __slots__ = ("has_begun", "entries", "finished", "early", "store")
     HAS_BEGUN_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     EARLY_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
     has_begun: bool
     entries: _containers.RepeatedCompositeFieldContainer[RosterEntry]
     finished: _containers.RepeatedScalarFieldContainer[str]
     early: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, has_begun: bool = ..., entries: _Optional[_Iterable[_Union[RosterEntry, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., early: _Optional[_Iterable[str]] = ...) -> None: ...
+    store: str
+    def __init__(self, has_begun: bool = ..., entries: _Optional[_Iterable[_Union[RosterEntry, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., early: _Optional[_Iterable[str]] = ..., store: _Optional[str] = ...) -> None: ...
 
 class SwitchPromise(_message.Message):
     __slots__ = ("step", "confirmed")
@@ -405,12 +407,14 @@ class HealProgress(_message.Message):
     def __init__(self, done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class Present(_message.Message):
-    __slots__ = ("endpoint", "part")
+    __slots__ = ("endpoint", "part", "together")
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
     endpoint: Endpoint
     part: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., part: _Optional[_Iterable[str]] = ...) -> None: ...
+    together: bool
+    def __init__(self, endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., part: _Optional[_Iterable[str]] = ..., together: bool = ...) -> None: ...
 
 class WorkerHello(_message.Message):
     __slots__ = ("key", "pid", "token")

@@ -22,7 +22,7 @@ A line at the margin is an event; the indented lines below it are the instructio
                        refused=why tries=2]
     0a: built 1.1#1 | buildfailed 1.1#1: reason | promised 1.2#1@7 | refused 1.2#1@7 current=8
     0a: inforce 1.1#1@0 | errored 1.1#1@5: reason | healed 1.1#1@5 from 0,2 | progress 5
-    0a: leaving finished | leaving early 21 | present [part=0,1]
+    0a: leaving finished | leaving early 21 | present [part=0,1] [together]
     asks drain 0 | asks restart 0 | asks kill 0.1 | asks stack 0 | asks drain node=host-A (people)
     asks restart 0 id=x                  with this request_id
     A answers 1 0a: stacks of a worker
@@ -258,8 +258,11 @@ class Replay:
         if kind == "leaving":
             return m.Leaving(m.LeaveReason(words[0]), *map(int, words[1:]))
         if kind == "present":
-            part = tuple(words[0].removeprefix("part=").split(",")) if words else ()
-            return m.Present(Endpoint("10.0.0.1", f"{key.replica_id}{key.incarnation}:1"), part)
+            together = "together" in words
+            named = [x.removeprefix("part=") for x in words if x.startswith("part=")]
+            part = tuple(named[0].split(",")) if named else ()
+            at = Endpoint("10.0.0.1", f"{key.replica_id}{key.incarnation}:1")
+            return m.Present(at, part, together)
         attempt, step = _tagged(words[0])
         if kind == "built":
             return m.Built(attempt)

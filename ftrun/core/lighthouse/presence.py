@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 
 from ftrun.core import messages as m
+from ftrun.core.failure_kinds import TOGETHER
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.replicas import Replica
@@ -23,12 +24,17 @@ from ftrun.core.lighthouse.slots import EARLY
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.quorum import Endpoint
 
+ALIKE_WITHIN_S = 1.0
+"""An error of the script's comes to all replicas within this time of the first one's end."""
+
 
 class Presence:
     """The workers that wait for a Roster.
 
     ``_asking``: incarnations by replica_id, of which a worker has asked since the last answer.
-    ``_part``: the slots that take part in the set-up; none before its first answer.
+    ``_part``: the slots that take part in the set-up; none before its first answer. ``_worlds``:
+    incarnations whose process groups are those of all replicas; ``_set_up``: those that were told
+    of each other, by replica_id, until they train; ``_gone_at``: when one of them was missed.
     """
 
     def __init__(self, state: MembershipState) -> None:
@@ -36,10 +42,15 @@ class Presence:
         self._asking: dict[str, str] = {}
         self._asked_at: float | None = None
         self._part: Set[str] = frozenset()
+        self._worlds: set[tuple[str, str]] = set()
+        self._set_up: dict[str, str] = {}
+        self._gone_at: float | None = None
 
     def on_present(self, replica: Replica, rank: int, present: m.Present) -> None:
         """A worker is here, and asks for its peers."""
         replica.present[rank] = present.endpoint
+        if present.together:
+            self._worlds.add((replica.replica_id, replica.incarnation))
         if not self._part and self._state.phase not in IN_QUORUM:
             slots = {slot.replica_id for slot in self._state.slots}
             self._part = slots.intersection(present.part)
@@ -70,8 +81,40 @@ class Presence:
 
     def run_rules(self) -> None:
         """Answer, once the peers are known."""
+        self._begin_again()
         self._answer()
         self._state.latecomers = frozenset(self.latecomers())
+
+    def _begin_again(self) -> None:
+        """A replica has ended before the first step: those that it had process groups with restart.
+
+        They wait in a collective for it, and cannot give it what it was given there. An error that
+        all of them raise is seen first.
+        """
+        state = self._state
+        if state.phase in IN_QUORUM:
+            self._set_up = {}
+            self._worlds.clear()
+        find = state.replicas.find
+        gone = [
+            name
+            for name, incarnation in self._set_up.items()
+            if find(name, incarnation) is None and state.slots[name].is_open
+        ]
+        if not gone:
+            self._gone_at = None
+            return
+        if self._gone_at is None:
+            self._gone_at = state.now
+        if state.now < self._gone_at + ALIKE_WITHIN_S:
+            return
+        reason = f"{TOGETHER} replica {gone[0]}, which ended before the first step"
+        for name, incarnation in self._set_up.items():
+            replica = find(name, incarnation)
+            if replica is not None:
+                replica.present.clear()
+                state.outbox.restart(replica, reason)
+        self._set_up, self._gone_at = {}, None
 
     def _answer(self) -> None:
         state = self._state
@@ -85,7 +128,7 @@ class Presence:
         self._dismiss()
         if self._asked_at is None and not self._open_part():
             self._asked_at = state.now
-        roster = self._roster()
+        roster = self._roster() if self._gone_at is None else None
         if roster is None:
             return
         if roster.has_begun:
@@ -93,6 +136,11 @@ class Presence:
         else:
             self._part = frozenset(entry.replica_id for entry in roster.entries)
             told = self._part.intersection(self._asking)
+            self._set_up = {
+                entry.replica_id: entry.incarnation
+                for entry in roster.entries
+                if (entry.replica_id, entry.incarnation) in self._worlds
+            }
         if told:
             self._asked_at = None
             self._asking = {name: x for name, x in self._asking.items() if name not in told}
@@ -108,10 +156,14 @@ class Presence:
 
     def next_deadline(self) -> float | None:
         """When time alone makes an answer due."""
-        if self._asked_at is None or self._state.phase is not Phase.EMPTY:
+        if self._state.phase is not Phase.EMPTY:
             return None
-        due = self._asked_at + self._state.spec.join_timeout_s
-        return due if due > self._state.now else None
+        dues = []
+        if self._asked_at is not None:
+            dues.append(self._asked_at + self._state.spec.join_timeout_s)
+        if self._gone_at is not None:
+            dues.append(self._gone_at + ALIKE_WITHIN_S)
+        return min((due for due in dues if due > self._state.now), default=None)
 
     def _roster(self) -> m.Roster | None:
         """The answer; None: not known yet."""
@@ -173,4 +225,5 @@ class Presence:
         slots = self._state.slots
         early = tuple(x.replica_id for x in slots.absent() if x.how == EARLY)
         over = [slot.replica_id for slot in slots if not slot.is_open or slot.replica_id in early]
-        return m.Roster(has_begun, tuple(entries), tuple(over), early)
+        store = members[0].store if members else ""
+        return m.Roster(has_begun, tuple(entries), tuple(over), early, store)

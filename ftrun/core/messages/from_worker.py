@@ -221,11 +221,13 @@ class Present:
     are to take part are present.
 
     ``part``: the slots that the last Roster of this worker named, if nobody trained then. So a
-    restarted lighthouse knows who takes part in the set-up.
+    restarted lighthouse knows who takes part in the set-up. ``together``: its process groups are
+    those of all replicas, so that all begin again if one of them ends before the first step.
     """
 
     endpoint: Endpoint
     part: tuple[str, ...] = ()
+    together: bool = False
 
 
 FromWorker: TypeAlias = (

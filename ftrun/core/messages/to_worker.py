@@ -87,12 +87,14 @@ class Roster:
     ``has_begun``: the job has come to its first step, and ``entries`` are the members that train;
     else they are all replicas that are to take part. ``finished``: slots whose part is over, also
     those that were drained; ``early``: those of them that have left while others train on.
+    ``store``: the ``host:port`` of the TCPStore in which the replicas that set up meet.
     """
 
     has_begun: bool
     entries: tuple[RosterEntry, ...] = ()
     finished: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
+    store: str = ""
 
 
 ToWorker: TypeAlias = (

@@ -135,6 +135,8 @@ class StepMachine:
         self._lease = WorkerLease()
         self.has_reported = False  # nothing is sent before the Report of the first step
         self.asks_for_peers = self.has_asked_for_peers = False
+        self.sets_up_together = False
+        """Its process groups are those of all replicas."""
         self._part: tuple[str, ...] = ()
         self.gaps = 0  # how often a quorum may have come and gone that had left this worker out
         self._adopted: Attempt | None = None
@@ -1068,7 +1070,8 @@ class StepMachine:
 
     def _on_peers_asked(self, _event: e.PeersAsked) -> None:
         self.asks_for_peers = self.has_asked_for_peers = True
-        self._out.append(e.Send(m.Present(self.endpoint, self._part)))
+        present = m.Present(self.endpoint, self._part, self.sets_up_together)
+        self._out.append(e.Send(present))
 
     def _on_peer_unreached(self, event: e.PeerUnreached) -> None:
         if self.in_force is not None and self.in_force.attempt == event.attempt:

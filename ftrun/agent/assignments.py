@@ -6,6 +6,7 @@ Not here: when it starts (fleet.py), the variables (environment.py), the fork (s
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ class Assignments:
     """The messages with which workers are started. ``slices``: the devices of each replica.
 
     ``are_fresh``: the workers are interpreters of their own (config/starting.py).
+    ``is_one_world``: the script's world is that of all replicas, unless it turns out otherwise;
+    ``world_port``: of its store, once that listens.
     """
 
     def __init__(
@@ -41,6 +44,8 @@ class Assignments:
         self._slices = slices
         self._runtime_dir = runtime_dir
         self.are_fresh = starts_fresh(settings, os.environ)
+        self.is_one_world = injection(settings) in (AUTO, Form.DDP.value)
+        self.world_port = 0
 
     def of_worker(
         self, start: StartReplica, group_rank: int, port: int, lighthouse: str
@@ -55,6 +60,7 @@ class Assignments:
         binding = self._slices.binding(start.replica_id, group_rank, machine)
         timers = str(timer_path(os.environ, self._runtime_dir) or "")
         place = Place(key, start.restarts, port, devices, lighthouse, str(error_file), timers)
+        place = replace(place, world_port=self.world_port or port)
         script = settings.script.as_started()
         injected = injection(settings)
         explicit = {}

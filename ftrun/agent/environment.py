@@ -25,7 +25,11 @@ NCCL_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One worker's part of the environment. ``timer_file``: the pipe for its timers; "": none."""
+    """One worker's part of the environment.
+
+    ``master_port``: of its replica group's store; ``world_port``: of that of all replicas.
+    ``timer_file``: the pipe for its timers; "": none.
+    """
 
     key: WorkerKey
     restarts: int
@@ -34,6 +38,7 @@ class Place:
     lighthouse: str
     error_file: str = ""
     timer_file: str = ""
+    world_port: int = 0
 
 
 def threads_per_worker(settings: RunSettings, machine: Machine) -> int:
@@ -128,6 +133,7 @@ def _one_world(settings: RunSettings, machine: Machine, place: Place) -> dict[st
     own = known.index(place.devices[place.key.group_rank]) if place.devices else rank % here
     return {
         "RANK": str(rank),
+        "MASTER_PORT": str(place.world_port or place.master_port),
         "ROLE_RANK": str(rank),
         "LOCAL_RANK": "0" if settings.virtual_local_rank else str(own),
         "WORLD_SIZE": str(world),

@@ -43,6 +43,8 @@ from ftrun.logs.layout import log_path
 BeforeStart = Callable[[str, tuple[str, ...]], Awaitable[None]]
 """Returns when the devices of this replica are free for a worker."""
 QUORUM_STORE = "quorum"
+WORLD_STORE = "world"
+"""The store at MASTER_ADDR and MASTER_PORT of a script whose world is that of all replicas."""
 SPARE_STORES = 2
 SWEEP_DEADLINE_S = 4.0
 LOG_DRAIN_S = 1.0
@@ -113,6 +115,8 @@ class Fleet:
             heal_tls=bool(self._settings.tls),
             runtime_dir=self._runtime_dir,
         )
+        if self._assignments.is_one_world:
+            self._spawner.open_store(WORLD_STORE, 0)
         for _ in range(1 if self._settings.master_port else SPARE_STORES):
             self._order_store()
 
@@ -292,6 +296,9 @@ class Fleet:
         self._ports[name] = port
         if name == QUORUM_STORE:
             self._announce_ready()
+        elif name == WORLD_STORE:
+            self._assignments.world_port = port
+            self._start_waiting()
         else:
             self._spare.append(name)
             self._start_waiting()
@@ -393,6 +400,9 @@ class Fleet:
         self._spawner.open_store(f"group-{self._stores_ordered}", port)
 
     def _start_waiting(self) -> None:
+        assignments = self._assignments
+        if assignments.is_one_world and not assignments.world_port:
+            return
         while self._ready and self._spare and (start := self._next_start()) is not None:
             self._waiting.remove(start)
             store = self._spare.popleft()

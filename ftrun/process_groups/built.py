@@ -103,6 +103,11 @@ class BuiltGroup:
         """True once the group was aborted or shut down: every further collective fails."""
         return self._signal.triggered
 
+    @property
+    def native(self) -> Any:
+        """torch's backend; None once the group was shut down."""
+        return self._native
+
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the deadline of later collectives, where the backend can change it."""
         native = self._native

@@ -18,7 +18,7 @@ import struct
 from ftrun import addresses, clock
 from ftrun.errors import PeerError
 
-_VALIDATE, _SET, _GET, _WAIT, _DELETE, _PING = 0, 1, 3, 6, 8, 13
+_VALIDATE, _SET, _GET, _CHECK, _WAIT, _DELETE, _PING = 0, 1, 3, 5, 6, 8, 13
 _MAGIC = 0x3C85F7CE
 _SIZE = struct.Struct("=Q")
 _WORD = struct.Struct("=I")
@@ -66,6 +66,11 @@ class StoreClient:
         if size > _VALUE_BYTES_MAX:
             raise PeerError(f"the store at {self._address} sends {size} bytes for {key!r}")
         return self._receive(size)
+
+    def has(self, key: str) -> bool:
+        """Whether there is such a key."""
+        self._send(bytes([_CHECK]) + _SIZE.pack(1) + _text(key))
+        return self._receive(1) == b"\0"
 
     def delete(self, key: str) -> bool:
         """Remove a key. False: there was no such key."""

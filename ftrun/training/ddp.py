@@ -79,6 +79,8 @@ class DistributedDataParallel(TorchDDP):
         module: the model.
         within: the workers of this replica group among which the batch is split too; None: each
             worker computes the whole of it. They begin with the first one's parameters and buffers.
+        across: a group of all workers of all replicas, in which parameters and buffers are
+            broadcast as torch does; None: they are not.
         kwargs: torch's own arguments, except those that name a process group.
 
     Raises:
@@ -91,6 +93,7 @@ class DistributedDataParallel(TorchDDP):
         module: nn.Module,
         *,
         within: dist.ProcessGroup | None = None,
+        across: dist.ProcessGroup | None = None,
         **kwargs: Any,
     ) -> None:
         for name in _REFUSED:
@@ -99,7 +102,8 @@ class DistributedDataParallel(TorchDDP):
                     f"DistributedDataParallel(manager, …) takes no {name}: the Manager decides "
                     "what is reduced, and with whom. Leave the argument out."
                 )
-        dropped = [name for name in _WITHOUT_EFFECT if kwargs.pop(name, False)]
+        self._across = across
+        dropped = [name for name in _WITHOUT_EFFECT if across is None and kwargs.pop(name, False)]
         if dropped:
             log.warning(
                 "DistributedDataParallel(manager, …): %s=True: no effect, because replicas get "
@@ -109,12 +113,16 @@ class DistributedDataParallel(TorchDDP):
         views = bool(kwargs.get("gradient_as_bucket_view", False))
         static = bool(kwargs.get("static_graph", False))
         finds_unused = bool(kwargs.get("find_unused_parameters", False)) and not static
-        if within is not None:
+        begins_alike = kwargs.pop("init_sync", True)
+        if within is not None and across is None:
             begin_alike(module, within)
         writes_again = not views and within is None
         buckets = _Buckets(manager, writes_again, finds_unused, is_static=static, within=within)
-        kwargs.update(_no_buffer_broadcast())
+        if across is None:
+            kwargs.update(_no_buffer_broadcast())
         super().__init__(module, process_group=buckets, init_sync=False, **kwargs)
+        if across is not None and begins_alike:
+            self._begin_alike(across)
         parameters = [p for p in self._module_parameters if p.requires_grad]
         buckets.learn(self.reducer._get_zeros_like_grad_buckets(), parameters)
         self._buckets = buckets
@@ -125,6 +133,30 @@ class DistributedDataParallel(TorchDDP):
         """Call the model; the next backward pass begins with the first bucket."""
         self._buckets.begin()
         return super().forward(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _begin_alike(self, across: dist.ProcessGroup) -> None:
+        """As torch's constructor: the same shapes everywhere, and rank 0's values."""
+        from torch.distributed import utils
+
+        torchs: Any = self
+        utils._verify_param_shape_across_processes(across, torchs._module_parameters)
+        utils._sync_module_states(
+            module=self.module,
+            process_group=across,
+            broadcast_bucket_size=torchs.broadcast_bucket_size,
+            src=0,
+            params_and_buffers_to_ignore=torchs.parameters_to_ignore,
+            broadcast_buffers=True,
+        )
+
+    @compiling.never
+    def _distributed_broadcast_coalesced(
+        self, tensors: Any, buffer_size: int, authoritative_rank: int = 0
+    ) -> None:
+        """torch calls this for the buffers."""
+        if self._across is not None and tensors:
+            torchs: Any = dist
+            torchs._broadcast_coalesced(self._across, tensors, buffer_size, authoritative_rank)
 
     def register_comm_hook(self, *args: Any, **kwargs: Any) -> None:
         """Not offered: the Manager decides what is reduced, and how.

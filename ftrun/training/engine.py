@@ -32,7 +32,7 @@ from ftrun.process_groups.base import ProcessGroup
 from ftrun.training import pauses
 from ftrun.training.comparing import Comparing, encode
 from ftrun.training.context import WorkerContext
-from ftrun.training.groups import Groups
+from ftrun.training.groups import Beside, Groups
 from ftrun.training.healing import Healing
 from ftrun.training.in_flight import InFlight
 from ftrun.training.link import AgentLink
@@ -110,6 +110,16 @@ class Engine:
             e.ShowProgress: self._show_progress,
             e.ShowPeers: self._show_peers,
         }
+
+    def follow_quorums(self, beside: Beside) -> None:
+        """Build, use and abort other groups too whenever the Manager's own is."""
+        with self.changed:
+            self._groups.beside = beside
+
+    def wanted_by(self) -> str:
+        """A replica that waits for this worker, whose script has ended; "": none is known."""
+        beside, quorum = self._groups.beside, self.machine.in_force
+        return "" if beside is None or quorum is None else beside.wanted_by(quorum.store)
 
     def start(self) -> None:
         """Start to receive messages from the agent."""
@@ -275,6 +285,8 @@ class Engine:
         """Forget the last step, before any other thread can touch the new one."""
         self._begun = self.machine.begun
         self.in_flight.begin_step()
+        if self._groups.beside is not None:
+            self._groups.beside.boundary(self.machine.position)
         self._healing.forward_may_run()
         self._take_stock()
 

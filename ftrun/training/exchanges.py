@@ -6,7 +6,7 @@ A death or a switch begins another round by itself; nobody waits for a timeout t
 
 Not here: whom to ask, what counts, when it is over (core/worker/exchanging.py), where replicas
 stand (core/worker/exchange_places.py); the connections (questions.py); tensors
-(inject/zero_edit/world.py).
+(inject/zero_edit/world/).
 """
 
 from __future__ import annotations

@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from ftrun import clock
 from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker.events import GroupBuilt, GroupFailed
+from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import Bug, PeerError
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
@@ -20,7 +22,64 @@ from ftrun.training.context import WorkerContext
 
 log = logging.getLogger(__name__)
 
+
+class Beside(Protocol):
+    """Groups that follow the same quorums, beside the one in which gradients are reduced."""
+
+    def build(self, quorum: Quorum, prefix: str, timeout_s: float, signal: AbortSignal) -> None:
+        """Make those of a quorum, in its builder's thread; ``signal`` ends it.
+
+        Raises:
+            PeerError, RuntimeError, OSError: the quorum cannot be built.
+        """
+
+    def use(self, quorum: Quorum) -> None:
+        """The quorum, which was built, is in force. Under the engine's lock."""
+
+    def abort(self, attempt: Attempt) -> None:
+        """The attempt was given up."""
+
+    def boundary(self, step: int) -> None:
+        """A step begins. Under the engine's lock."""
+
+    def wanted_by(self, store: str) -> str:
+        """At the script's end: a replica that waits in one of these groups for a call that this
+        worker never made; "": none does. ``store``: of the quorum in force."""
+
+
 CLOSE_TIMEOUT_S = 2.0
+
+
+class Following:
+    """What such groups may ask of the worker whose quorums they follow.
+
+    Args:
+        machine: of the worker.
+        raise_fatal: raises the error that has ended it.
+        leave: raises if the script is to leave where it stands.
+    """
+
+    def __init__(
+        self, machine: StepMachine, raise_fatal: Callable[[], None], leave: Callable[[], None]
+    ) -> None:
+        self._machine, self._raise_fatal, self._leave = machine, raise_fatal, leave
+
+    def may_wait(self) -> None:
+        """Raise if the main thread is to wait no longer for its peers."""
+        self._raise_fatal()
+        self._leave()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this worker is in no quorum, and joins one at its next boundary."""
+        pending = self._machine.pending
+        is_agreed = pending is not None and pending.promise is not None
+        return self._machine.in_force is None and is_agreed
+
+    @property
+    def next_step(self) -> int:
+        """The first step that has not begun here."""
+        return self._machine.position + self._machine.in_step
 
 
 class Groups:
@@ -37,6 +96,7 @@ class Groups:
         self._factory = factory
         self._report = report
         self._build_timeout_s = build_timeout_s
+        self.beside: Beside | None = None
         self._lock = threading.Lock()
         self._signals: dict[Attempt, AbortSignal] = {}
         self._built: dict[Attempt, BuiltGroup] = {}
@@ -57,6 +117,8 @@ class Groups:
         if group is None:
             raise Bug(f"the process group of {quorum.attempt} is to be used but was not built")
         self._factory.use(group)
+        if self.beside is not None:
+            self.beside.use(quorum)
         return group
 
     def abort(self, attempt: Attempt) -> None:
@@ -66,6 +128,8 @@ class Groups:
             group = self._built.pop(attempt, None)
         if signal is not None:
             signal.trigger()
+        if self.beside is not None:
+            self.beside.abort(attempt)
         if group is not None:
             self._release([group])
 
@@ -130,6 +194,13 @@ class Groups:
     def _build(self, quorum: Quorum, signal: AbortSignal) -> None:
         try:
             group = self._connect(quorum, signal)
+            try:
+                if self.beside is not None:
+                    at = f"{self._name(quorum)}/world"
+                    self.beside.build(quorum, at, self._build_timeout_s, signal)
+            except BaseException:
+                group.shutdown()
+                raise
         except (PeerError, RuntimeError, OSError) as error:
             with self._lock:
                 self._signals.pop(quorum.attempt, None)
@@ -145,16 +216,19 @@ class Groups:
         key = self._context.key
         rank = quorum.index(key.replica_id, key.incarnation)
         assert rank is not None, "builds a quorum that it is not in"
-        attempt = quorum.attempt
         return self._factory.build(
             quorum.store,
-            f"{self._context.job_id}/{attempt.quorum_id}.{attempt.number}/{key.group_rank}",  # C3
+            f"{self._name(quorum)}/{key.group_rank}",
             rank,
             len(quorum.members),
             self._context.host,
             self._build_timeout_s,
             signal,
         )
+
+    def _name(self, quorum: Quorum) -> str:
+        attempt = quorum.attempt
+        return f"{self._context.job_id}/{attempt.quorum_id}.{attempt.number}"  # C3
 
     def _release(self, groups: list[BuiltGroup]) -> None:
         """Shut down in a thread of its own, because the backend joins threads for milliseconds."""

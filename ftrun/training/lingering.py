@@ -135,7 +135,10 @@ class _Lingering:
         roster: Roster | None = None
         with contextlib.suppress(TimeoutError):
             roster = self._exchanges.slots_that_are_over(ANSWER_S)
+        wanted_by = self._engine.wanted_by()
         with self._engine.changed:
+            stage = self._exchanges.stage
+            stage.wanted_by = stage.wanted_by or wanted_by
             self._parting.are_over(roster, clock.now())
             awaited = self._parting.awaited
         if clock.now() >= self._notice_at:

@@ -39,6 +39,7 @@ from ftrun.training.event_loggers import COMMITS, ERRORS, QUORUMS, EventLoggers
 from ftrun.training.exchanged_tensors import AVERAGE_OF_INTEGERS
 from ftrun.training.exchanges import Exchanges
 from ftrun.training.futures import BoundedFuture
+from ftrun.training.groups import Beside, Following
 from ftrun.training.healing import Healing, LoadFn, StateFn
 from ftrun.training.joining import Joining, Stepping
 from ftrun.training.kept_inputs import KeptInputs
@@ -790,6 +791,12 @@ class Manager:
     def snapshots(self) -> Snapshots | None:
         """The snapshots that this worker takes; None: it has no directory for them."""
         return self._snapshots
+
+    def follow_quorums(self, groups: Beside) -> Following:
+        """Let process groups of all replicas, which the script makes, follow the quorums too."""
+        self._machine.sets_up_together = True
+        self._engine.follow_quorums(groups)
+        return Following(self._machine, self._engine.raise_fatal, self._leaving.if_pressed)
 
     @property
     def progress(self) -> WorkerProgress:

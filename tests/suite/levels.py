@@ -16,7 +16,9 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 
-ROOMS_OF_JOBS = ("e2e", "local", "process", "snapshots", "torchft", "zero_edit")
+ROOMS_OF_JOBS = (
+    "e2e", "local", "process", "snapshots", "torchft", "undisturbed", "zero_edit"
+)  # fmt: skip
 KEPT: dict[str, tuple[str, ...]] = {
     "e2e/test_job.py": ("test_a_killed_worker_is_replaced_and_heals",),
     "e2e/test_repair.py": ("test_a_death_in_the_middle_of_a_step_is_repaired",),
@@ -84,6 +86,10 @@ KEPT: dict[str, tuple[str, ...]] = {
     ),
     "process/test_versions.py": ("test_another_version_is_refused_in_words[an older lighthouse]",),
     "torchft/test_threads.py": ("test_a_thread_that_fails_comes_again_and_heals[sync]",),
+    "zero_edit/test_collectives.py": (
+        "test_a_death_is_nothing_to_the_script[0:125:300-3]",
+        "test_a_newcomer_has_what_its_predecessor_was_given",
+    ),
     "zero_edit/test_check.py": ("test_a_script_that_heals",),
     "zero_edit/test_files.py": ("test_a_successor_goes_on_with_the_files_of_its_predecessor",),
     "zero_edit/test_forms.py": ("test_a_script_that_has_read_its_rank_before_begins_again",),

@@ -7,8 +7,7 @@ ftrun itself. Begin with ``loop.py``.
 
 | file | what it patches or keeps |
 |---|---|
-| world.py | ``torch.distributed``: one world of all replicas, whose collectives are exchanges |
-| objects.py | objects that the script sends to all replicas |
+| world/ | ``torch.distributed``: the script's process groups, which follow the quorums |
 | mates.py | the workers of one replica, where these are several |
 | models.py | DistributedDataParallel; the modules that no DDP wraps |
 | sharding.py | FSDP2's ``fully_shard``, within replicas of several workers |
@@ -18,7 +17,6 @@ ftrun itself. Begin with ``loop.py``.
 | exactly_once.py | the loader of training batches, under ``--data exactly-once`` |
 | around.py | loops that cannot be set, and stand elsewhere than at the peers |
 | passing.py | the way of a newcomer past loops that its peers have left |
-| given.py | the last value of each broadcast |
 | headers.py, counting.py | the count loops of the script, which can be set where they stand |
 | single.py | numbers that are not Python's: numpy's, and tensors without a dimension |
 | frames.py, writing.py | the script's frames: where it stands, its counters; setting these |
@@ -68,11 +66,13 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
         variables: of both forms, if the script may turn out to be explicit; None: ftrun carries it.
     """
     from ftrun.checkpoint import meshes
-    from ftrun.inject.zero_edit import counting, files, loaders, refusals, sharding, world
+    from ftrun.inject.zero_edit import counting, files, loaders, refusals, sharding
     from ftrun.inject.zero_edit.attaching import Attaching
     from ftrun.inject.zero_edit.checkpoints import Checkpoints
     from ftrun.inject.zero_edit.loop import Loop
     from ftrun.inject.zero_edit.patches import Patches
+    from ftrun.inject.zero_edit.world.objects import Objects
+    from ftrun.inject.zero_edit.world.opening import Opening
 
     loop, patches = Loop(here), Patches()
     loop.models.install(patches)
@@ -85,10 +85,14 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     loaders.Draws.before, loaders.Draws.ended = loop.before_draw, loop.loader_ended
     loaders.install(patches, loop.exactly_once.claim)
     counting.install()
-    world.install(here, loop.mates, loop.exchange, patches, lambda: loop.on_world(), loop.given)
+    opening = Opening(
+        here, loop.mates, loop.world, loop.quorums, loop.manager, lambda: loop.on_world()
+    )
+    opening.install(patches)
+    Objects(loop.world).install(patches)
     files.install(patches, loop.drafts)
     loop.rewriting.install(patches)
-    Checkpoints(loop.mates, loop.exchange, loop.drafts).install(patches)
+    Checkpoints(loop.mates, loop.world, loop.drafts).install(patches)
     if variables is not None:
 
         def undo() -> None:

@@ -38,7 +38,7 @@ from ftrun.inject.zero_edit.trial import note_refusal
 from ftrun.inject.zero_edit.variables import Variables
 from ftrun.training import compiling, context
 
-_DISTRIBUTED = ("/torch/distributed/", "/ftrun/inject/zero_edit/world.py")
+_DISTRIBUTED = ("/torch/distributed/", "/ftrun/inject/zero_edit/world/")
 STEPS_ALONE = 2
 """A script may take one step before it makes a Manager or a DDP: optimizers get their state so."""
 

@@ -25,7 +25,8 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.patches import Patches, replace_everywhere
 from ftrun.inject.zero_edit.refusals import refuse
-from ftrun.inject.zero_edit.world import DEFAULT_TIMEOUT, Exchange, World
+from ftrun.inject.zero_edit.world.shell import Shell
+from ftrun.inject.zero_edit.world.world import World
 
 SAVER = "torch.distributed.checkpoint.state_dict_saver"
 LOADER = "torch.distributed.checkpoint.state_dict_loader"
@@ -37,13 +38,13 @@ class Checkpoints:
 
     Args:
         mates: the workers of this replica.
-        exchange: gives bytes at a call site, and gets those of all, by rank.
+        world: its process groups.
         drafts: of this worker: whether its files count now.
     """
 
-    def __init__(self, mates: Mates, exchange: Exchange, drafts: Drafts) -> None:
+    def __init__(self, mates: Mates, world: World, drafts: Drafts) -> None:
         self._mates, self._drafts = mates, drafts
-        self._exchange = exchange
+        self._world = world
 
     def install(self, patches: Patches) -> None:
         """Patch torch's functions, when the script imports them."""
@@ -92,16 +93,17 @@ class Checkpoints:
         replace_everywhere("load", plain, load)
 
     def _save(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        site, timeout_s = call_site(), DEFAULT_TIMEOUT.total_seconds()
-        there = self._exchange(site, "checkpoint.save", b"", timeout_s)
-        made = None
         if self._drafts.drops():
-            self._drafts.tell_dropped(Path(f"the checkpoint of {site}"))
+            self._drafts.tell_dropped(Path(f"the checkpoint of {call_site()}"))
             return None
-        if min(there) // self._mates.size == self._mates.rank // self._mates.size:
-            made = _quietly(plain, *args, **{**kwargs, **self._within()})
-        self._exchange(site, "checkpoint.saved", b"", timeout_s)
-        return made
+        made = None
+        while True:
+            writes = self._world.lowest // self._mates.size
+            if writes == self._mates.rank // self._mates.size:
+                made = _quietly(plain, *args, **{**kwargs, **self._within()})
+            dist.barrier()
+            if self._world.lowest // self._mates.size == writes:
+                return made  # else who was to write has died meanwhile
 
     def _within(self) -> dict[str, Any]:
         """The arguments that keep torch to this replica."""
@@ -117,7 +119,7 @@ def _is_of_the_world(kwargs: dict[str, Any]) -> bool:
     group = kwargs.get("process_group")
     if group is None:
         group = distributed_c10d._get_default_group()
-    return type(group) is World
+    return isinstance(group, Shell) and group.size() == dist.get_world_size()
 
 
 def _quietly(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

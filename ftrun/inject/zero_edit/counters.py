@@ -33,12 +33,12 @@ from ftrun.inject.zero_edit.frames import (
     variables_of,
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
-from ftrun.inject.zero_edit.given import LastGiven
 from ftrun.inject.zero_edit.held import Held
 from ftrun.inject.zero_edit.histories import Cut, Histories, Packed, Seen, see
 from ftrun.inject.zero_edit.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.place import Details, Place
 from ftrun.inject.zero_edit.single import is_single, is_tensor
+from ftrun.inject.zero_edit.world.kept import Given
 from ftrun.inject.zero_edit.writing import lacks, write_values
 from ftrun.training.context import WorkerContext
 
@@ -117,7 +117,7 @@ class Counters:
         frameworks: Frameworks,
         step: Callable[[], int],
         life: Callable[[], str],
-        last: LastGiven,
+        last: Given,
         are_together: Callable[[], bool] = lambda: False,
     ) -> None:
         self._frameworks, self._are_together = frameworks, are_together
@@ -411,7 +411,7 @@ def _details(
     steps: changes.Steps,
     until: int,
     cuts: tuple[Cut, ...],
-    last: LastGiven,
+    last: Given,
     together: list[tuple[int, dict[str, Values]]],
 ) -> Details:
     """The details of a place. In any thread."""

@@ -153,6 +153,27 @@ def call_site() -> str:
     return "the script"
 
 
+@lru_cache(maxsize=65_536)
+def _script_file(code: CodeType) -> str:
+    """The name of the script's file that has this code; "": no file of the script's has it."""
+    file = code.co_filename
+    is_own = is_script(file) and not is_loop_package(file)
+    return Path(file).name if is_own else ""
+
+
+def near_site() -> str:
+    """As ``call_site``, in a microsecond: "" if none of the innermost frames is the script's."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(DEPTH_MAX):
+        if frame is None:
+            break
+        name = _script_file(frame.f_code)
+        if name:
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
 # ---------------------------------------------------------------- plain values
 
 Values = dict[str, Any]

@@ -42,7 +42,6 @@ from ftrun.inject.zero_edit.frames import (
     stack,
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
-from ftrun.inject.zero_edit.given import LastGiven
 from ftrun.inject.zero_edit.lane import Lane
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, refuse_threads
 from ftrun.inject.zero_edit.marking import Marking
@@ -67,9 +66,10 @@ from ftrun.inject.zero_edit.standing import Standing
 from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.inject.zero_edit.tensors import Tensors
 from ftrun.inject.zero_edit.trial import trial_of
+from ftrun.inject.zero_edit.world.quorums import Quorums
+from ftrun.inject.zero_edit.world.world import World
 from ftrun.training import injected
 from ftrun.training.context import WorkerContext
-from ftrun.training.lingering import part
 from ftrun.training.manager import Manager
 
 LINGER = timedelta(minutes=5)
@@ -96,13 +96,14 @@ class Loop:
         self.mates = Mates(here)
         self._peers = Peers(here, self.mates, self.manager)
         self._frameworks = Frameworks()
-        self.given = LastGiven()
+        self.world = World(here, self.mates.rank, _one_world)
+        self.quorums = Quorums(self.world, here)
         self.counters = Counters(
             here,
             self._frameworks,
             lambda: self.manager().current_step(),
             lambda: self._carried.life if self._has_stepped else "",
-            self.given,
+            self.world.given,
             lambda: len(self.manager().exchanges.members()) == here.replicas > 1,
         )
         self._tensors = Tensors(
@@ -118,10 +119,12 @@ class Loop:
             self._frameworks,
             self.counters,
             self._tensors,
-            lambda: self.manager().exchanges.place(),
+            lambda: self.world.count,
             self._sparing,
         )
-        self.models = Models(self.mates, self.manager, self.before_forward, self._evaluation)
+        self.models = Models(
+            self.mates, self.world, self.manager, self.before_forward, self._evaluation
+        )
         self.models.on_first = self._has_model
         self.stepping = Stepping(
             self.models.has_parameter_of,
@@ -167,12 +170,12 @@ class Loop:
             self.counters,
             self._tensors,
             self._ending,
-            self._set_exchanges,
+            self._set_calls,
             self._trial,
         )
         if self._trial is not None:
             self._noting.look = self._trial.look
-        self.passing = Passing(here, self.mates, self.given, lambda: self.models.wrapped)
+        self.passing = Passing(here, self.mates, self.world, lambda: self.models.wrapped)
         self.passing.on_begin = self._passes
         pid = os.getpid()  # a loader's workers, which it has forked, write for the loop after it
         self.drafts = Drafts(
@@ -207,22 +210,6 @@ class Loop:
             if self._manager.resuming is not None:
                 self._manager.resuming.form = Form.DDP.value
         return self._manager
-
-    def exchange(self, site: str, what: str, body: bytes, timeout_s: float) -> dict[int, bytes]:
-        """One collective of the script: the values of all that take part, by rank."""
-        if self.passing.is_on:
-            return self.passing.exchange(site, what, body)
-        exchanges = self.manager().exchanges
-        if exchanges.is_full:
-            refuse(
-                f"{site}: {what}: the collectives before the first step take more memory than "
-                "ftrun keeps for replicas that come later"
-            )
-        found = self.mates.exchange(exchanges, site, what, body, timeout_s)
-        if found is not None:
-            return found
-        given = exchanges.exchange(site, what, body, timeout_s).contributions
-        return {int(c.replica_id): c.body for c in given}
 
     def _joins_at(self) -> str:
         """The stack at which the peers draw, if they train and this replica has not joined."""
@@ -402,7 +389,7 @@ class Loop:
 
         def encode(step: int) -> str | None:
             is_now = self._lane.is_begun and manager.current_step() == step
-            return shown().encode() if is_now else None
+            return self._encoded(shown()) if is_now else None
 
         manager.progress.position = lambda: summary(shown())
         manager.exchanges.show_place_now(encode)
@@ -437,7 +424,7 @@ class Loop:
     def _show_place(self, manager: Manager) -> None:
         shown = self._standing.shown
         manager.progress.position = lambda: summary(shown())
-        manager.exchanges.show_place(lambda: shown().encode())
+        manager.exchanges.show_place(lambda: self._encoded(shown()))
 
     def _start(self, manager: Manager, *, allow_heal: bool, is_begun: bool = False) -> Place | None:
         """Begin a step; the peers' place, if this replica has healed to it.
@@ -502,7 +489,6 @@ class Loop:
                 f"finished; but its script trains on at {call_site()}. It has joined them at the "
                 "same lines in another call, or goes on by values that ftrun does not carry"
             )
-        self.manager().exchanges.step_again()
         self._ending.step_again()
 
     # ------------------------------------------------------------ joining
@@ -539,9 +525,16 @@ class Loop:
         self._frameworks.capture()
         self._show_place(manager)
 
-    def _set_exchanges(self, index: int, behind: int) -> None:
+    def _set_calls(self, place: Place) -> None:
         self._noting.has_place = True
-        self.manager().exchanges.set_place(index, behind=behind)
+        self.world.is_following = place.has_finished
+        self.world.given.take(place.details().given)
+        self.world.replay(place.exchanges, place.calls)
+
+    def _encoded(self, place: Place) -> str:
+        """For a newcomer, in any thread."""
+        calls = self.world.since(place.exchanges, place.has_finished)
+        return replace(place, calls=calls).encode()
 
     # ------------------------------------------------------------ the beginning and the end
 
@@ -595,10 +588,9 @@ class Loop:
     def ends(self) -> None:
         """The script has ended well: wait for replicas that must heal once more."""
         self._lane.close()
-        if self._manager is not None and not self.models.wrapped:
-            part(self._manager.exchanges, self._here.quorum_timeout_s)
+        if self._manager is None or not self.models.wrapped:
             return
-        if self._manager is None or not (self._has_stepped or self._joins_at()):
+        if not (self._has_stepped or self._joins_at()):
             return
         if self.passing.is_on:
             stands_elsewhere(self._peers.place, stack())
@@ -628,3 +620,8 @@ class Loop:
             self._trial.write(self._facts())
         if self.lost:
             told.lost(self.lost, self.steps, come_again=self.exactly_once.is_on)
+
+
+def _one_world(reason: str) -> None:
+    """Nobody can follow the script any more: it begins again as one world."""
+    refuse(reason)

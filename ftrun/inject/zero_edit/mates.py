@@ -10,7 +10,6 @@ Not here: the world (world.py), gradients (models.py, sharding.py).
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from datetime import timedelta
@@ -20,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from ftrun.errors import Bug, UserError
-from ftrun.training.questions import decode, encode
+from ftrun.errors import Bug
 
 if TYPE_CHECKING:
     from ftrun.training.context import WorkerContext
@@ -107,51 +105,6 @@ class Mates:
         kind = device_type or self._here.device
         return DeviceMesh.from_group(self.group, kind, mesh_dim_names=("shard",))
 
-    def exchange(
-        self, exchanges: Exchanges, site: str, what: str, body: bytes, timeout_s: float
-    ) -> dict[int, bytes] | None:
-        """One collective of the script: the values of all that take part, by rank in its world.
-
-        Returns:
-            None: the replica has one worker.
-
-        Raises:
-            UserError: a mate is at another place of the script.
-        """
-        if not self.are_several:
-            return None
-        parts, answer = self._gather(site, what, body), b""
-        if self.is_lead:
-            whole = b"".join(parts)
-            answer = encode(exchanges.exchange(site, what, whole, timeout_s).contributions)
-        return {
-            int(given.replica_id) * self.size + mate: part
-            for given in decode(self.from_lead(exchanges, answer, timeout_s))
-            for mate, part in enumerate(_split(given.body, self.size))
-        }
-
-    def gather(self, site: str, what: str, body: bytes) -> dict[int, bytes]:
-        """The values of this replica's workers alone, by rank in the script's world.
-
-        Raises:
-            UserError: a mate is at another place of the script.
-        """
-        if not self.are_several:
-            return {self.rank: body}
-        return dict(zip(self.ranks, self._gather(site, what, body), strict=True))
-
-    def _gather(self, site: str, what: str, body: bytes) -> list[bytes]:
-        head = json.dumps([site, what, len(body)]).encode()
-        found = [part.partition(b"\n") for part in self._all(head + b"\n" + body)]
-        places = [json.loads(head) for head, _, _ in found]
-        other = next((place for place in places if place[1:] != places[0][1:]), None)
-        if other is not None:
-            raise UserError(
-                f"the workers of replica {self._here.replica_id} are out of step: {places[0][1]} "
-                f"at {places[0][0]}, and {other[1]} at {other[0]}"
-            )
-        return [body for _, _, body in found]
-
     def from_lead(self, exchanges: Exchanges, body: bytes, timeout_s: float) -> bytes:
         """Broadcast the lead's ``body`` to all mates; that of the others is ignored.
 
@@ -222,12 +175,6 @@ class Mates:
         return [
             part[: int(size)].numpy().tobytes() for part, size in zip(found, sizes, strict=True)
         ]
-
-
-def _split(body: bytes, count: int) -> list[bytes]:
-    """A body in equal parts, one of each mate."""
-    size = len(body) // count
-    return [body[at * size : (at + 1) * size] for at in range(count)]
 
 
 def _tensor(body: bytes) -> torch.Tensor:

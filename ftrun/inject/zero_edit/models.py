@@ -25,6 +25,7 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.world.world import World
 from ftrun.training import compiling
 from ftrun.training.ddp import DistributedDataParallel
 from ftrun.training.manager import Manager
@@ -38,6 +39,7 @@ class Models:
 
     Args:
         mates: the workers of this replica.
+        world: the script's process groups.
         manager: makes the Manager, at the first model.
         before_forward: called before a forward pass in training; False: the pass does not count.
         before_evaluation: called before a forward pass of a model in evaluation mode.
@@ -54,6 +56,7 @@ class Models:
     def __init__(
         self,
         mates: Mates,
+        world: World,
         manager: Callable[[], Manager],
         before_forward: Callable[[], bool],
         before_evaluation: Callable[[], None],
@@ -61,7 +64,7 @@ class Models:
         self.makes_ddp: Callable[[], bool] = lambda: True
         self.on_first: Callable[[], None] = lambda: None
         self.on_late: Callable[[str], None] = lambda what: None
-        self.mates = mates
+        self.mates, self.world = mates, world
         self._mesh: Any = None
         self._sharded: dict[int, Any] = {}  # by id: the hook before its forward pass
         self._is_averaged = self._is_alone = False
@@ -270,7 +273,7 @@ class _Charge:
 
 
 _SIGNATURE = inspect.signature(TorchDDP.__init__)
-_OWN_GROUP = ("process_group", "device_mesh", "init_sync")
+_OWN_GROUP = ("process_group", "device_mesh")
 
 
 class ManagedModel(DistributedDataParallel):
@@ -282,15 +285,38 @@ class ManagedModel(DistributedDataParallel):
         given = dict(_SIGNATURE.bind(self, *args, **kwargs).arguments)
         given.pop("self")
         module = given.pop("module")
-        for name in ("process_group", "device_mesh"):
-            _check_group(given.get(name))
         for name in _OWN_GROUP:
-            given.pop(name, None)
+            _check_group(given.get(name))
+        given_group, given_mesh = (given.pop(name, None) for name in _OWN_GROUP)
         _check_layers(module)
         if models.mates.are_several and models.mates.group is None:
             refuse(f"{call_site()}: DistributedDataParallel before init_process_group")
-        super().__init__(models.manager(), module, within=models.mates.group, **given)
+        across = _world_group()
+        wished = given_group or (given_mesh.get_group() if given_mesh is not None else across)
+        with models.world.ours():
+            super().__init__(
+                models.manager(), module, within=models.mates.group, across=across, **given
+            )
+        self.process_group = wished
         models.add(module)
+
+    def __getstate__(self) -> Any:
+        """Without what belongs to this process."""
+        plain: Any = super().__getstate__()  # type: ignore[no-untyped-call]
+        return {name: x for name, x in plain.items() if name not in ("_across", "_buckets")}
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As torch's own: a saved one can be loaded without ftrun."""
+        plain: Any = super().__reduce_ex__(protocol)
+        made, (_, *args), *rest = plain
+        return made, (TorchDDP, *args), *rest
+
+    @compiling.never
+    def _distributed_broadcast_coalesced(self, *args: Any, **kwargs: Any) -> None:
+        models = _Charge.models
+        assert models is not None, "made without the patches"
+        with models.world.ours():
+            super()._distributed_broadcast_coalesced(*args, **kwargs)
 
     def register_comm_hook(self, *_args: Any, **_kwargs: Any) -> None:
         """Refused: the script runs as under torchrun."""
@@ -327,6 +353,17 @@ class ManagedModel(DistributedDataParallel):
         elif models is not None and torch.is_grad_enabled():
             return models.before_forward()
         return True
+
+
+for _name in ("__name__", "__qualname__", "__module__"):
+    setattr(ManagedModel, _name, getattr(TorchDDP, _name))  # as the script prints it
+
+
+def _world_group() -> Any:
+    """The script's default group; None: it has made none."""
+    if not torch.distributed.is_initialized():
+        return None
+    return torch.distributed.distributed_c10d._get_default_group()
 
 
 def _check_group(group: Any) -> None:

@@ -28,7 +28,7 @@ class Moving:
     Args:
         here: this worker. ``is_lead``: whether it is the lead of its replica.
         carried, counters, tensors: of the script; ``ending``: its end.
-        set_exchanges: set the count of exchanges, and the steps that it goes through again.
+        set_calls: take what the collectives since a place were given.
         trial: of ``ftrun check``; None: this is none.
 
     Attributes:
@@ -44,14 +44,14 @@ class Moving:
         counters: Counters,
         tensors: Tensors,
         ending: Ending,
-        set_exchanges: Callable[[int, int], None],
+        set_calls: Callable[[Place], None],
         trial: Trial | None,
     ) -> None:
         self.lacking: list[str] = []
         self._here, self._is_lead = here, is_lead
         self._carried, self._counters = carried, counters
         self._tensors, self._ending = tensors, ending
-        self._set_exchanges, self._trial = set_exchanges, trial
+        self._set_calls, self._trial = set_calls, trial
         self._begun_with: tuple[tuple[str, Values], ...] = ()
 
     @property
@@ -89,7 +89,7 @@ class Moving:
         if place.has_finished:
             self._ending.follow(place.commits)
         _move(found, facts, is_drawn=is_drawn)
-        self._set_exchanges(place.exchanges, self._ending.replays)
+        self._set_calls(place)
         self._tell(place, taken)
         if problems:
             raise UserError(f"this replica cannot follow its peers: {'; '.join(problems)}")

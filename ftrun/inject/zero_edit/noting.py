@@ -40,7 +40,7 @@ loader."""
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The script at one draw. ``order``: of the draws; ``exchanges``: since the last commit.
+    """The script at one draw. ``order``: of the draws; ``exchanges``: collectives before it.
 
     ``is_passed``: only the draw was counted (sparing.py).
     """
@@ -73,7 +73,7 @@ class Noting:
         frameworks: the trainer that runs the script's loop, if a framework does; its values come
             after those of all frames.
         counters: the script's counters; ``tensors``: its tensors outside its modules.
-        exchanges: how many exchanges there were since the last commit.
+        exchanges: how many collectives of the script there were.
         sparing: which steps are noted.
     """
 

@@ -15,7 +15,6 @@ Not here: when a newcomer joins (loop.py), a replica that has come after the end
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -26,15 +25,14 @@ from ftrun.errors import UserError
 from ftrun.inject.zero_edit import around, told
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import Spot
-from ftrun.inject.zero_edit.given import LastGiven, place_of
 from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.place import Place, digest
+from ftrun.inject.zero_edit.world.world import World
 from ftrun.training.context import WorkerContext
 
 GHOSTS_MAX = 1_000
 """Forward passes of a newcomer on its way: a ``while`` loop over a loader may never end."""
-_FROM = re.compile(r"broadcast.* from (\d+)")
 
 
 class Passing:
@@ -42,7 +40,7 @@ class Passing:
 
     Args:
         here: this worker; ``mates``: the workers of its replica.
-        last: what was given by broadcasts.
+        world: its process groups.
         modules: the models that are trained.
 
     Attributes:
@@ -54,13 +52,13 @@ class Passing:
         self,
         here: WorkerContext,
         mates: Mates,
-        last: LastGiven,
+        world: World,
         modules: Callable[[], Sequence[torch.nn.Module]],
     ) -> None:
         self.is_on = False
         self.on_begin: Callable[[], None] = lambda: None
         self._who = f"replica {here.replica_id}"
-        self._mates, self._last, self._modules = mates, last, modules
+        self._mates, self._world, self._modules = mates, world, modules
         self._over: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         self._ghosts = 0
         self._told: set[Spot] = set()
@@ -89,8 +87,8 @@ class Passing:
         """
         if not self.is_on:
             self.is_on = True
-            self._last.take(place.details().given)
-            self._last.is_still = True
+            self._world.given.take(place.details().given)
+            self._world.is_passing = True
             self.on_begin()
         at = next((spot for spot in here if spot.line), here[0])  # not in a framework
         if at not in self._told and self._mates.is_lead:
@@ -116,29 +114,10 @@ class Passing:
             iterator.cursor.has_ended = True
             iterator.is_training = iterator.is_fresh = False
 
-    def exchange(self, site: str, what: str, body: bytes) -> dict[int, bytes]:
-        """A collective of the script on the way, which no peer comes to.
-
-        Raises:
-            UserError: the value of a broadcast is not known here.
-        """
-        whole = self._mates.gather(site, what, body)
-        found = _FROM.match(what)
-        root = None if found is None else int(found[1])
-        if root is None or root in whole:
-            return whole
-        if not self._last.at(place_of(what)):
-            raise UserError(
-                f"this replica was started again, and passes over loops of the script to come to "
-                f"its peers, but what rank {root} gave by {what} at {site} is not known any more: "
-                "it cannot follow them. Use ftrun.Manager there (README, A script)"
-            )
-        return {root: body}
-
     def joined(self) -> None:
         """The newcomer stands where its peers stand: no gradient of the way is left."""
         if self.is_on:
-            self.is_on = self._last.is_still = False
+            self.is_on = self._world.is_passing = False
             self._over.clear()
             for module in self._modules():
                 for parameter in module.parameters():

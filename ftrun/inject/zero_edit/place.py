@@ -55,14 +55,15 @@ class Details:
 
     ``changed``: the step at which each value has changed last, by function and path. ``lists``:
     containers, as function, path, that step, and the packed values (histories.py). ``lacking``:
-    containers that have changed and do not heal, in words. ``given``: by broadcasts (given.py).
-    ``together``: steps at which all replicas trained, and the values then, by function.
+    containers that have changed and do not heal, in words. ``given``: by
+    broadcasts (world/kept.py). ``together``: steps at which all replicas trained, and the values
+    then, by function.
     """
 
     changed: dict[str, dict[str, int]] = field(default_factory=dict)
     lists: list[list[Any]] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
-    given: dict[str, str] = field(default_factory=dict)
+    given: dict[str, list[str]] = field(default_factory=dict)
     together: list[tuple[int, dict[str, Values]]] = field(default_factory=list)
 
 
@@ -79,9 +80,10 @@ class Place:
     ``begun_with``: the counters, by function, at the point where the step has begun; empty unless a
     newcomer comes to that point by other lines. ``entry``: the frames at which the loader's first
     batch was drawn, where a newcomer joins. ``ranges``: the number that each ``range`` loop around
-    has taken last. ``exchanges``: their number since the last commit. ``has_finished``: the script
-    has come to its end, ``commits`` steps after this place. Else ``commits`` is the number of steps
-    by which the counters are older than loaders and ranges.
+    has taken last. ``exchanges``: the script's collectives before this place; ``calls``: what those
+    since were given, before the step of this place. ``has_finished``: the script has come to its
+    end, ``commits`` steps after this place. Else ``commits`` is the number of steps by which the
+    counters are older than loaders and ranges.
     """
 
     stack: tuple[Spot, ...] = ()
@@ -90,10 +92,11 @@ class Place:
     ranges: tuple[tuple[Spot, int], ...] = ()
     counters: tuple[Values, ...] = field(default=(), hash=False)
     begun_with: tuple[tuple[str, Values], ...] = field(default=(), hash=False)
-    exchanges: int = 0
+    exchanges: int = field(default=0, compare=False, hash=False)
     has_finished: bool = False
     commits: int = 0
     details: Callable[[], Details] = field(default=lambda: NO_DETAILS, compare=False, hash=False)
+    calls: Sequence[Sequence[Any]] = field(default=(), compare=False, hash=False)
 
     def encode(self) -> str:
         """As JSON."""
@@ -109,6 +112,7 @@ class Place:
                 "exchanges": self.exchanges,
                 "has_finished": self.has_finished,
                 "commits": self.commits,
+                "calls": [list(x) for x in self.calls],
                 "details": [getattr(details, x.name) for x in fields(Details)],
             }
         )
@@ -129,6 +133,7 @@ class Place:
             has_finished=known["has_finished"],
             commits=known["commits"],
             details=lambda: details,
+            calls=known.get("calls", ()),
         )
 
     def among(self, before: int, now: int) -> Place:

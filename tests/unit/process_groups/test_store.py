@@ -24,7 +24,9 @@ def test_it_sets_gets_and_deletes_what_torch_sees() -> None:
     assert torch_client.get("a/b") == b"\0value" == client.get("a/b")
     torch_client.set("empty", b"")  # type: ignore[arg-type]
     assert client.get("empty") == b""
+    assert client.has("a/b") and client.has("empty")
     assert client.delete("a/b") and client.delete("empty") and not client.delete("a/b")
+    assert not client.has("a/b")
     assert held.num_keys() == 0
     client.close()
 

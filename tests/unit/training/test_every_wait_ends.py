@@ -617,7 +617,7 @@ def test_what_has_torchft_s_name_ends_too(name: str, monkeypatch: pytest.MonkeyP
 # ------------------------------------------------------------ none is forgotten
 
 FACTS_AND_SETTINGS = """
-    Manager: register_state_dict_fn read_state_on_training_thread train_locally
+    Manager: register_state_dict_fn follow_quorums read_state_on_training_thread train_locally
         watch_buffers watch_optimizer watch_sampler set_state_dict_fns allow_state_dict_read
         disallow_state_dict_read state_dict load_state_dict awaits_newcomers stop_requested
         wait_quorum joining announce make_joining here in_step pg exchanges heal_unlike

@@ -8,7 +8,7 @@ from pathlib import Path
 from ftrun.core.ids import WorkerKey
 from ftrun.inject.zero_edit.counters import Counters
 from ftrun.inject.zero_edit.frameworks import Frameworks
-from ftrun.inject.zero_edit.given import LastGiven
+from ftrun.inject.zero_edit.world.kept import Given
 from ftrun.training.context import WorkerContext
 
 
@@ -32,4 +32,4 @@ def counters_of(
         socket_path=str(directory / "socket"),
         token="t",
     )
-    return Counters(here, frameworks, step, lambda: life, LastGiven(), lambda: are_together)
+    return Counters(here, frameworks, step, lambda: life, Given(), lambda: are_together)

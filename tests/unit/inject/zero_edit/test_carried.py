@@ -112,7 +112,11 @@ def test_a_value_of_a_group_that_is_not_plain_heals(value: Any) -> None:
     assert here.carried.lacking == []
 
 
-@pytest.mark.parametrize("value", [is_flat, len, Rates, lambda p: p.ndim], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [is_flat, len, Rates, lambda p: p.ndim],
+    ids=["function", "built-in", "class", "lambda"],
+)
 def test_code_that_is_equal_everywhere_stays_and_needs_no_word(value: Any) -> None:
     first, second = sgd(1), sgd(1)
     first.param_groups[0].update(lr=0.25, more=value, most={"a": [value]})

@@ -1,4 +1,4 @@
-"""The workers of one replica exchange through their lead, and never differ in what they get."""
+"""The workers of one replica get what their lead has, and never differ in it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ import pytest
 import torch.distributed as dist
 
 from ftrun.core.ids import WorkerKey
-from ftrun.core.worker.exchange import Contribution
-from ftrun.errors import UserError
 from ftrun.inject.zero_edit import mates as module
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.training.context import WorkerContext
-from ftrun.training.exchanges import Exchanged
 
 DEADLINE_S = 20.0
 
@@ -37,15 +34,10 @@ def context(rank: int) -> WorkerContext:
 
 @dataclass
 class Peers:
-    """The exchanges of one worker with a replica that gives the same, reversed."""
+    """The exchanges of one worker."""
 
     is_in_set_up: bool = True
     asked: list[str] = field(default_factory=list)
-
-    def exchange(self, site: str, what: str, body: bytes, timeout_s: float) -> Exchanged:
-        self.asked.append(what)
-        own = Contribution("1", site, what, body)
-        return Exchanged((Contribution("0", site, what, body[::-1]), own))
 
     def peers(self, timeout_s: float) -> None:
         self.asked.append("peers")
@@ -80,24 +72,11 @@ def test_all_get_what_the_lead_has_got(both: Callable[..., Any]) -> None:
 
     def work(mates: Mates) -> Any:
         own = exchanges[mates.rank - mates.first]
-        body = f"<{mates.rank}>".encode()
-        return mates.exchange(own, "train.py:3", "sum", body, DEADLINE_S)  # type: ignore[arg-type]
+        return mates.from_lead(own, f"<{mates.rank}>".encode(), DEADLINE_S)  # type: ignore[arg-type]
 
-    found = both(work)
-    assert found[0] == found[1] == {0: b">3<", 1: b">2<", 2: b"<2>", 3: b"<3>"}
+    assert both(work) == [b"<2>", b"<2>"]
     # The lighthouse waits for all workers, so the one that asks nobody says that it is there.
-    assert [peers.asked for peers in exchanges] == [["sum"], ["peers"]]
-
-
-def test_mates_at_different_places_are_told(both: Callable[..., Any]) -> None:
-    def work(mates: Mates) -> str:
-        what = "sum" if mates.is_lead else "barrier"
-        with pytest.raises(UserError) as caught:
-            mates.exchange(Peers(), f"train.py:{mates.rank}", what, b"", 1.0)  # type: ignore[arg-type]
-        return str(caught.value)
-
-    words = "the workers of replica 1 are out of step: sum at train.py:2, and barrier at train.py:3"
-    assert both(work) == [words, words]
+    assert [peers.asked for peers in exchanges] == [[], ["peers"]]
 
 
 def test_one_flag_counts_for_all(both: Callable[..., Any]) -> None:

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from ftrun.errors import UserError
-from ftrun.inject.zero_edit import given, passing
+from ftrun.inject.zero_edit import passing
 from ftrun.inject.zero_edit.around import Loop
 from ftrun.inject.zero_edit.frames import Spot
-from ftrun.inject.zero_edit.given import SENT_BYTES_MAX, SENT_EACH_MAX, LastGiven
 from ftrun.inject.zero_edit.passing import Passing
 from ftrun.inject.zero_edit.place import Details, Place
+from ftrun.inject.zero_edit.world.kept import GIVEN_EACH_MAX, GIVEN_SENT_MAX, Given
 
 MAIN, TRAIN, DRAW = "a.py:main", "a.py:train", "a.py:draw"
 
@@ -27,14 +27,12 @@ class Mates:
 
     is_lead = True
 
-    def gather(self, site: str, what: str, body: bytes) -> dict[int, bytes]:
-        return {2: body}
 
-
-def newcomer(last: LastGiven | None = None, modules: Any = ()) -> Passing:
+def newcomer(modules: Any = ()) -> Passing:
     here: Any = SimpleNamespace(replica_id="2")
     mates: Any = Mates()
-    return Passing(here, mates, last or LastGiven(), lambda: modules)
+    world: Any = SimpleNamespace(given=Given(), is_passing=False)
+    return Passing(here, mates, world, lambda: modules)
 
 
 def place(*entry: tuple[str, int], ranges: tuple[tuple[str, int], ...] = ()) -> Place:
@@ -81,34 +79,24 @@ def test_a_loop_that_cannot_be_set_goes_on_and_what_is_in_it_ends() -> None:
     assert ended == [(TRAIN, 11), (MAIN, 29)]
 
 
-def test_collectives_on_the_way_have_what_the_root_gave_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(given, "stack", lambda: (Spot(MAIN, 7),))
-    peer, own = LastGiven(), LastGiven()
-    chosen, tensor = "broadcast_object_list of 1 from 0", "broadcast of float32 3 from 0"
-    peer.keep(given.place_of(chosen), b"chosen")
-    peer.keep(given.place_of(tensor), b"tensor")
+def test_the_way_begins_with_what_the_peers_were_given() -> None:
+    peer = Given()
+    peer.keep("0.0 a.py:7 of uint8 6", [b"chosen"])
     details = Details(given=peer.encoded())
-    ours = newcomer(own)
+    ours = newcomer()
     ours.pass_over(Place(details=lambda: details), [Spot(MAIN, 3)], [], [])
-    own.keep(given.place_of(chosen), b"of the way")
-    assert (own.at(given.place_of(chosen)), ours.is_on) == (b"chosen", True)
-    assert ours.exchange("a.py:5", "all_reduce sum of float32", b"x") == {2: b"x"}
-    assert ours.exchange("a.py:7", chosen, b"y") == {0: b"y"}
-    assert ours.exchange("a.py:8", tensor, b"y") == {0: b"y"}
-    assert ours.exchange("a.py:9", "broadcast of float32 3 from 2", b"z") == {2: b"z"}
-    monkeypatch.setattr(given, "stack", lambda: (Spot(MAIN, 9),))
-    with pytest.raises(UserError, match=r"what rank 0 gave by broadcast .* at a.py:9 is not known"):
-        ours.exchange("a.py:9", tensor, b"z")
+    world = ours._world
+    assert (world.given.at("0.0 a.py:7 of uint8 6"), world.is_passing) == ([b"chosen"], True)
+    ours.joined()
+    assert not world.is_passing
 
 
 def test_what_is_sent_of_broadcasts_has_a_limit() -> None:
-    last = LastGiven()
-    last.keep("large", bytes(SENT_EACH_MAX + 1))
+    last = Given()
+    last.keep("large", [bytes(GIVEN_EACH_MAX + 1)])
     for number in range(8):
-        last.keep(str(number), bytes(SENT_EACH_MAX))
-    assert list(last.encoded()) == [str(x) for x in range(SENT_BYTES_MAX // SENT_EACH_MAX)]
+        last.keep(str(number), [bytes(GIVEN_EACH_MAX)])
+    assert list(last.encoded()) == [str(x) for x in range(GIVEN_SENT_MAX // GIVEN_EACH_MAX)]
 
 
 def test_a_loop_without_an_end_is_the_scripts_error(monkeypatch: pytest.MonkeyPatch) -> None:

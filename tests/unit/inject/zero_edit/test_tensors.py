@@ -309,7 +309,7 @@ class Learner(nn.Module):
 
 def of_learner(learner: Learner) -> tuple[Models, Tensors]:
     anything: Any = object()
-    models = Models(anything, lambda: anything, lambda: True, lambda: None)
+    models = Models(anything, anything, lambda: anything, lambda: True, lambda: None)
     models._made = [(weakref.ref(x), "a.py:7") for x in (learner, *learner.children())]
     models.wrapped = [learner.student]
     return models, Tensors(lambda: models.wrapped, models.loose, models.late_roots)
@@ -354,7 +354,7 @@ def test_an_average_that_one_rank_alone_keeps_is_named_and_asked_of_nobody() -> 
 def test_modules_that_are_made_late_are_known_by_their_line() -> None:
     patches = Patches()
     anything: Any = object()
-    models = Models(anything, lambda: anything, lambda: True, lambda: None)
+    models = Models(anything, anything, lambda: anything, lambda: True, lambda: None)
     models._note_modules(patches)
     try:
         early = nn.Linear(2, 2)

@@ -1,0 +1,441 @@
+"""One collective of the script: issued on a real backend, and settled if a rank dies meanwhile.
+
+| state   | means                                                  | left by                       |
+|---------|--------------------------------------------------------|-------------------------------|
+| HELD    | it waits for a group: the one in use was aborted       | ``issue``                     |
+| ISSUED  | torch's backend carries it out                         | SECOND, THROUGH, FAILED       |
+| SECOND  | its result is there, and the second phase is under way | THROUGH, FAILED               |
+| FAILED  | its Work has ended with an error; membership decides   | ``issue``, ``take``           |
+| THROUGH | its result is in the script's tensors                  |                               |
+
+What it gives is kept as long as it may be issued again, if it writes over that. A small result is
+kept until all ranks are known to have theirs. All methods but those of ``CallWork`` are called
+under the world's lock.
+
+Not here: which calls are issued again (core/worker/settling.py), the groups (shell.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from enum import Enum
+from math import inf
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from ftrun.core.ids import Attempt
+from ftrun.inject.zero_edit.world.kept import Given
+from ftrun.inject.zero_edit.world.kinds import Kind, There, nbytes
+from ftrun.process_groups.built import BuiltGroup
+from ftrun.process_groups.writers import wait_for_writers
+from ftrun.training.exchanged_tensors import from_bytes, words
+
+KEPT_BYTES_MAX = 256 << 10
+"""A larger result is not copied: a second phase shows that all ranks have theirs."""
+RECHECK = timedelta(milliseconds=20)
+TOLD_AFTER = 150
+"""So many times a call is waited for before peers are told, of which one may have ended."""
+
+
+class State(Enum):
+    """See the module's table."""
+
+    HELD = "held"
+    ISSUED = "issued"
+    SECOND = "second"
+    FAILED = "failed"
+    THROUGH = "through"
+
+
+class Around(Protocol):
+    """The world of a call (world.py)."""
+
+    changed: threading.Condition
+    waiting: int
+    ready: deque[Call]
+    buffers: Buffers
+    given: Given
+    waits_for: Callable[[Call], contextlib.AbstractContextManager[None]]
+
+    def await_decision(self, call: Call) -> None:
+        """Wait until a call that has failed or is held goes on."""
+
+    def complete_futures(self) -> None:
+        """Complete the futures of calls that are through."""
+
+
+class Group(Protocol):
+    """The group of a call (shell.py)."""
+
+    own: int
+    key: str
+    built: BuiltGroup | None
+    there: There | None
+    is_stopped: bool
+    round: Attempt
+
+    @property
+    def world(self) -> Around:
+        """Of this process."""
+
+    def completed(self, call: Call) -> None:
+        """A call is through."""
+
+
+class Buffers:
+    """Host memory for copies of large inputs, used again: fresh pages cost as much as the call."""
+
+    FREE_MAX = 8
+
+    def __init__(self) -> None:
+        self._free: deque[torch.Tensor] = deque(maxlen=self.FREE_MAX)
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of ``tensor``."""
+        if KEPT_BYTES_MAX < nbytes(tensor) < inf:
+            for index, free in enumerate(self._free):
+                alike = free.shape, free.dtype, free.device
+                if alike == (tensor.shape, tensor.dtype, tensor.device):
+                    del self._free[index]
+                    return free.copy_(tensor)
+        return tensor.detach().clone()
+
+    def release(self, tensors: Sequence[torch.Tensor]) -> None:
+        """These copies are needed no more."""
+        self._free.extend(x for x in tensors if KEPT_BYTES_MAX < nbytes(x) < inf)
+
+
+class Call:
+    """One call of one rank.
+
+    Args:
+        shell: its group.
+        kind: of collective; ``args``: as torch's backend takes them.
+        number: of the call in the group.
+        site: the script's line, for what was given there last; "": it is not looked for.
+
+    Attributes:
+        is_sync: the script waits for it at once, so that a second phase comes in order.
+        takes_deputy: a broadcast from a rank that is away is that of its deputy.
+        tag: names the ranks whose inputs are in the result.
+        is_part: it is one of several that make one call of the script's.
+        waited: the script has waited for it. ``clears``: it has waited for all calls before.
+    """
+
+    __slots__ = (
+        "after",
+        "args",
+        "clears",
+        "error",
+        "future",
+        "is_part",
+        "is_sync",
+        "is_two",
+        "kept",
+        "kind",
+        "native",
+        "number",
+        "own",
+        "result",
+        "shell",
+        "site",
+        "state",
+        "tag",
+        "takes_deputy",
+        "there",
+        "waited",
+    )
+
+    def __init__(
+        self, shell: Group, kind: Kind, args: tuple[Any, ...], number: int, site: str, is_sync: bool
+    ) -> None:
+        self.shell, self.kind, self.args, self.number, self.site = shell, kind, args, number, site
+        self.own = shell.own
+        self.is_sync = is_sync
+        self.state = State.HELD
+        self.kept: list[torch.Tensor] | None = None
+        self.result: list[torch.Tensor] | None = None
+        self.native: Any = None
+        self.there: There | None = None
+        self.after: Callable[[], object] | None = None
+        self.future: torch.futures.Future[Any] | None = None
+        self.error: Exception | None = None
+        self.tag: object = None
+        self.takes_deputy = self.waited = self.clears = self.is_two = self.is_part = False
+
+    @property
+    def name(self) -> str:
+        """Its kind's."""
+        return self.kind.name
+
+    # ------------------------------------------------------------ under the world's lock
+
+    def prepare(self) -> None:
+        """Keep what it gives, if it writes over that."""
+        kind = self.kind
+        if kind.is_in_place:
+            self.kept = [self.shell.world.buffers.copy(x) for x in kind.inputs(self)]
+        if self.is_sync and kind.is_settled:
+            outputs = kind.outputs(self)
+            is_large = _nbytes(outputs) > KEPT_BYTES_MAX
+            self.is_two = is_large or (kind.is_by_rank and bool(outputs or kind.inputs(self)))
+
+    def restore(self) -> None:
+        """Put back what it gives, if it was written over."""
+        self.native = self.after = None
+        if self.kept is not None:
+            for tensor, kept in zip(self.kind.inputs(self), self.kept, strict=True):
+                tensor.copy_(kept)
+
+    def issue(self, there: There, tag: object) -> None:
+        """Issue it, perhaps once more, among those that are there.
+
+        Raises:
+            Impossible: it needs a rank that is away.
+            Exception: torch's own, for a call that is wrong.
+        """
+        if self.there is not None:
+            self.restore()
+        self.there, self.tag = there, tag
+        self.native, self.after = self.kind.issue(self, there)
+        self.state = State.ISSUED
+        if self.native is None:
+            self._has_result()
+        elif self.future is not None:
+            self._listen()
+
+    def given_last(self) -> list[torch.Tensor] | None:
+        """What the root of this broadcast has given at this line last."""
+        if self.kind.name != "broadcast":
+            return None
+        bodies = self.shell.world.given.at(self.place())
+        if bodies is None:
+            return None
+        outputs = self.kind.outputs(self)
+        return [from_bytes(body, like) for body, like in zip(bodies, outputs, strict=True)]
+
+    def place(self) -> str:
+        """A name of this broadcast, by its line and its tensors."""
+        tensors = ", ".join(words("", tensor) for tensor in self.kind.outputs(self))
+        return f"{self.shell.key} {self.site}{tensors}"
+
+    def ended(self, native: Any, error: Exception | None) -> None:
+        """A native Work has ended; nothing happens if it is not the one under way."""
+        if native is not self.native or self.state not in (State.ISSUED, State.SECOND):
+            return
+        if error is not None:
+            self.state, self.error = State.FAILED, error
+            self.shell.world.changed.notify_all()
+        elif self.state is State.ISSUED:
+            self._has_result()
+        else:
+            self._is_through()
+
+    def take(self, result: Sequence[torch.Tensor] | None, tag: object) -> None:
+        """Its result is a peer's; None: its own stands."""
+        if result is not None:
+            for tensor, value in zip(self.kind.outputs(self), result, strict=True):
+                tensor.copy_(value)
+            self.tag = tag
+        self.native = self.after = None
+        self._is_through()
+
+    def stop(self, native: Any) -> None:
+        """The group was aborted, and ``native`` writes no more: it has ended, for good."""
+        future = _future_of(native)
+        error: Exception | None = RuntimeError("the group was aborted")
+        if future is not None and future.done():  # else a lost message: it ends at its timeout
+            try:
+                future.value()
+                error = None
+            except RuntimeError as raised:
+                error = raised
+        self.ended(native, error)
+
+    def _has_result(self) -> None:
+        after, self.after = self.after, None
+        if after is not None:
+            after()
+        there = self.there
+        if not self.is_two or there is None or there.native is None:
+            self._is_through()
+            return
+        self.state = State.SECOND
+        self.native = there.native.allreduce([torch.zeros(1)], dist.AllreduceOptions())
+        if self.future is not None:
+            self._listen()
+
+    def _is_through(self) -> None:
+        self.state = State.THROUGH
+        world = self.shell.world
+        if self.kept is not None:
+            world.buffers.release(self.kept)
+            self.kept = None
+        if not self.is_two:
+            outputs = self.kind.outputs(self)
+            if _nbytes(outputs) <= KEPT_BYTES_MAX:
+                self.result = [x.detach().clone() for x in outputs]
+        self.shell.completed(self)
+        if self.future is not None:
+            world.ready.append(self)
+        if world.waiting:
+            world.changed.notify_all()
+
+    def _listen(self) -> None:
+        native = self.native
+        future = _future_of(native)
+        if future is not None:
+            future.add_done_callback(lambda done: self._on_done(native, done))
+
+    def _on_done(self, native: Any, done: torch.futures.Future[Any]) -> None:
+        error: Exception | None = None
+        try:
+            done.value()
+        except RuntimeError as raised:
+            error = raised
+        world = self.shell.world
+        with world.changed:
+            self.ended(native, error)
+        world.complete_futures()
+
+    def listen(self) -> torch.futures.Future[Any]:
+        """A future of its value; it completes outside of the lock."""
+        if self.future is None:
+            self.future = torch.futures.Future()
+            if self.state is State.THROUGH:
+                self.future.set_result(self.value())
+            elif self.native is not None:
+                self._listen()
+        return self.future
+
+    def value(self) -> Any:
+        """What torch's future of such a call has."""
+        return self.kind.outputs(self)
+
+
+def wait_for_end(native: Any, built: BuiltGroup | None) -> None:
+    """Wait until a Work of an aborted group has ended, or writes no more. Not under the lock."""
+    if _future_of(native) is not None:
+        wait_for_writers([native], built.threads_sleep if built is not None else lambda: None)
+
+
+def _nbytes(tensors: Sequence[torch.Tensor]) -> float:
+    return nbytes(tensors[0]) if len(tensors) == 1 else sum(map(nbytes, tensors))
+
+
+def _future_of(native: Any) -> torch.futures.Future[Any] | None:
+    try:
+        return native.get_future()  # type: ignore[no-any-return]
+    except RuntimeError:  # Gloo's send and receive have none
+        return None
+
+
+class CallWork(dist.Work):
+    """What the script waits for."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self._call = call
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return when the result is there.
+
+        Raises:
+            Exception: torch's own error, if no death has caused it.
+        """
+        call = self._call
+        world = call.shell.world
+        while True:
+            state, native = call.state, call.native
+            if state is State.THROUGH:
+                call.waited = True
+                return True
+            if state in (State.ISSUED, State.SECOND) and native is not None:
+                error = _wait(call, native, timeout)
+                with world.changed:
+                    call.ended(native, error)
+                world.complete_futures()
+            else:
+                world.await_decision(call)
+
+    def is_completed(self) -> bool:
+        """Whether the result is there."""
+        call = self._call
+        native = call.native
+        if call.state in (State.ISSUED, State.SECOND) and native is not None:
+            future = _future_of(native)
+            if future is None:
+                return bool(native.is_completed())
+            if future.done():
+                call._on_done(native, future)
+        return call.state is State.THROUGH
+
+    def is_success(self) -> bool:
+        """Whether the result is there."""
+        return self.is_completed()
+
+    def exception(self) -> Any:
+        """None: an error is raised by ``wait``."""
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors of the result."""
+        return self._call.kind.outputs(self._call)
+
+    def synchronize(self) -> None:
+        """As ``wait``."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        """The rank from which a receive from any has got its tensor."""
+        return int(self._call.native._source_rank())
+
+    _source_rank = source_rank
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the result."""
+        with self._call.shell.world.changed:
+            return self._call.listen()
+
+
+def _wait(call: Call, native: Any, timeout: timedelta | None) -> Exception | None:
+    """Wait for a native Work; its error, or None. Returns early if another one has replaced it."""
+    try:
+        if not call.kind.is_settled:  # a deadline in the middle would break Gloo's connections
+            native.wait() if timeout is None else native.wait(timeout)
+            return None
+        if timeout is not None:
+            _wait_for(native, timeout)
+            return None
+        with contextlib.ExitStack() as told:
+            for tries in itertools.count(1):
+                try:
+                    native.wait(RECHECK)
+                    return None
+                except RuntimeError:
+                    if native.is_completed():  # perhaps just now, and well
+                        native.wait()
+                        return None
+                    if call.native is not native:
+                        return None
+                if tries == TOLD_AFTER:
+                    told.enter_context(call.shell.world.waits_for(call))
+    except RuntimeError as error:
+        return error
+    return None
+
+
+def _wait_for(native: Any, timeout: timedelta) -> None:
+    try:
+        native.wait(timeout)
+    except RuntimeError as error:
+        if not native.is_completed():
+            raise TimeoutError(str(error)) from error  # the script's own limit
+        native.wait()

@@ -1,0 +1,180 @@
+"""What the script's collectives have given: for a rank's successor, and between survivors.
+
+Before the first step each rank notes what it was given, by its own line and how often it has come
+there. Its successor gets the same at these lines: a seed, the directory of the run, the number of
+samples. A line is compared with itself only, so ranks may go different ways (``if rank == 0:``).
+
+Not here: who reads it (world.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import struct
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ftrun.core.ids import Attempt
+from ftrun.inject.zero_edit.world.kinds import nbytes
+from ftrun.training.exchanged_tensors import to_bytes
+
+EACH_BYTES_MAX, BYTES_MAX = 16 << 20, 64 << 20
+GIVEN_MAX, GIVEN_BYTES_MAX = 64, 1 << 20
+GIVEN_EACH_MAX, GIVEN_SENT_MAX = 64 << 10, 256 << 10
+"""A newcomer gets so many bytes of what was broadcast last."""
+SENT_BYTES_MAX = 64 << 10
+_LENGTH = struct.Struct("<QQ")
+
+
+class Kept:
+    """One rank's notes of its set-up, in a file of its slot on this node.
+
+    Args:
+        path: of the file. ``is_successor``: read what is there, else begin anew.
+    """
+
+    def __init__(self, path: Path, *, is_successor: bool) -> None:
+        self._path = path
+        self._numbers: Counter[tuple[str, str]] = Counter()
+        self._known: dict[str, list[bytes]] = {}
+        self._nbytes = 0
+        self._file: Any = None
+        self.is_found = False
+        if is_successor:
+            self._read()
+        else:
+            path.unlink(missing_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._file = os.fdopen(descriptor, "ab", buffering=0)
+
+    def add(self, group: str, site: str, given: Sequence[torch.Tensor | bytes]) -> None:
+        """Note what a call at this line was given."""
+        name = self._next(group, site)
+        whole = sum(len(x) if isinstance(x, bytes) else nbytes(x) for x in given)
+        if self._file is None or whole > min(EACH_BYTES_MAX, BYTES_MAX - self._nbytes):
+            return
+        bodies = [x if isinstance(x, bytes) else to_bytes(x) for x in given]
+        size = sum(map(len, bodies))
+        self._nbytes += size
+        head = json.dumps([name, [len(x) for x in bodies]]).encode()
+        self._file.write(_LENGTH.pack(len(head), size) + head + b"".join(bodies))
+
+    def take(self, group: str, site: str) -> list[bytes] | None:
+        """What the predecessor was given when it came to this line as often; None: unknown."""
+        return self._known.get(self._next(group, site))
+
+    def unknown(self, site: str, what: str) -> str:
+        """For people: a newcomer has its own value there."""
+        why = "" if self.is_found else "; its predecessor was on another node, or left no notes"
+        return (
+            f"{site}: what {what} gave there is not known to a replica that was started again, so "
+            f"it goes on with its own value{why}"
+        )
+
+    def _next(self, group: str, site: str) -> str:
+        number = self._numbers[group, site]
+        self._numbers[group, site] += 1
+        return f"{group} {site} {number}"
+
+    def _read(self) -> None:
+        try:
+            text = self._path.read_bytes()
+        except OSError:
+            return
+        self.is_found, at = True, 0
+        while at + _LENGTH.size <= len(text):
+            head_bytes, size = _LENGTH.unpack_from(text, at)
+            begin = at + _LENGTH.size + head_bytes
+            if begin + size > len(text):
+                return  # its end was not written any more
+            name, lengths = json.loads(text[at + _LENGTH.size : begin])
+            bodies = []
+            for length in lengths:
+                bodies.append(text[begin : begin + length])
+                begin += length
+            self._known[name] = bodies
+            at = begin
+
+
+class Given:
+    """The last value of each broadcast, by its place: it stands in for a root that is away."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, list[bytes]] = {}
+
+    def keep(self, place: str, bodies: Sequence[bytes]) -> None:
+        """Keep a value, unless there are too many or it is too large."""
+        if sum(map(len, bodies)) <= GIVEN_BYTES_MAX and (
+            place in self._given or len(self._given) < GIVEN_MAX
+        ):
+            self._given[place] = list(bodies)
+
+    def at(self, place: str) -> list[bytes] | None:
+        """The last value at ``place``."""
+        return self._given.get(place)
+
+    def encoded(self) -> dict[str, list[str]]:
+        """The values for a newcomer, as JSON has them; in any thread."""
+        found, left = {}, GIVEN_SENT_MAX
+        for place, bodies in list(self._given.items()):
+            size = sum(map(len, bodies))
+            if size <= min(left, GIVEN_EACH_MAX):
+                left -= size
+                found[place] = [base64.b64encode(x).decode() for x in bodies]
+        return found
+
+    def take(self, encoded: Mapping[str, Sequence[str]]) -> None:
+        """Keep what a peer has."""
+        for place, texts in encoded.items():
+            self.keep(place, [base64.b64decode(x) for x in texts])
+
+
+class Replayed:
+    """Results in the JSON of a place."""
+
+    @staticmethod
+    def text(bodies: Sequence[bytes]) -> list[str] | None:
+        """Of one call; None: too large."""
+        if sum(map(len, bodies)) > SENT_BYTES_MAX:
+            return None
+        return [base64.b64encode(x).decode() for x in bodies]
+
+    @staticmethod
+    def bodies(text: Sequence[str] | None) -> list[bytes] | None:
+        """What ``text`` was made of."""
+        return None if text is None else [base64.b64decode(x) for x in text]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How far one rank is, as it tells the others.
+
+    ``posted``: the attempt for which it has told that last, before this one; ``met``: the last one
+    for which it has heard all others. ``next_step``: the first step that it has not begun.
+    ``groups``: for each of its groups its position, whether the group changes, and the attempt
+    since which its calls are counted.
+    """
+
+    is_walking: bool
+    posted: Attempt
+    met: Attempt
+    next_step: int
+    groups: dict[str, list[Any]]
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        attempts = [[x.quorum_id, x.number] for x in (self.posted, self.met)]
+        return json.dumps([self.is_walking, *attempts, self.next_step, self.groups]).encode()
+
+    @staticmethod
+    def decode(text: bytes) -> Sent:
+        """What ``encode`` has made."""
+        is_walking, posted, met, next_step, groups = json.loads(text)
+        return Sent(is_walking, Attempt(*posted), Attempt(*met), next_step, groups)

@@ -1,0 +1,383 @@
+"""The collectives of torch.distributed as a table: what each gives, gets, and is among fewer ranks.
+
+While all ranks are there a call goes to torch's own backend as the script has made it. While some
+are away, a rank that is there is the *deputy* of each of them and counts for it too: a sum over all
+ranks divided by the size of the world stays an average, and each entry of a list is some rank's.
+
+Not here: the life of a call (calls.py), groups (shell.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+
+Issued = tuple[Any, Callable[[], object] | None]
+"""The native Work (None: nothing goes over the network), and what is to be done after it."""
+
+
+class Call(Protocol):
+    """What a kind has to know of a call (calls.py)."""
+
+    args: tuple[Any, ...]
+    own: int
+    takes_deputy: bool
+
+    @property
+    def name(self) -> str:
+        """The kind's."""
+
+    def given_last(self) -> list[torch.Tensor] | None:
+        """What the root of this broadcast has given at this line last."""
+
+
+class Impossible(Exception):
+    """A call that cannot be made while a rank is away. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """Who takes part in a group now.
+
+    ``size``: of the group; ``own``: this rank's place in it; ``here``: the places of those that are
+    there, in order; ``native``: their backend, None if this rank is the only one.
+    """
+
+    size: int
+    own: int
+    here: tuple[int, ...]
+    native: Any
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody is away."""
+        return len(self.here) == self.size and self.native is not None
+
+    def deputy(self, place: int) -> int:
+        """The index in ``here`` of the rank at ``place``, or of its deputy."""
+        return self.here.index(place) if place in self.here else place % len(self.here)
+
+    @property
+    def weight(self) -> int:
+        """How many ranks this one stands for."""
+        mine = self.here.index(self.own)
+        return sum(1 for place in range(self.size) if self.deputy(place) == mine)
+
+    def index_of(self, place: int, what: str) -> int:
+        """The index in ``here`` of the rank at ``place``.
+
+        Raises:
+            Impossible: it is away.
+        """
+        if place not in self.here:
+            raise Impossible(f"{what} rank {place} of the group, which is away")
+        return self.here.index(place)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of collective.
+
+    ``inputs``, ``outputs``: the tensors that a call gives, and those that it writes.
+    ``is_in_place``: it writes over what it gives. ``is_fence``: nobody has a result before all have
+    come to it. ``is_by_rank``: each rank has another result. ``fewer``: issues it while ranks are
+    away.
+    ``full``: the same while all are there, if it is not the call of this name. ``is_settled``: a
+    death in the middle of it can be settled.
+    """
+
+    name: str
+    inputs: Callable[[Call], list[torch.Tensor]]
+    outputs: Callable[[Call], list[torch.Tensor]]
+    fewer: Callable[[Call, There], Issued]
+    is_in_place: bool = False
+    is_fence: bool = False
+    is_by_rank: bool = False
+    full: Callable[[Call, There], Issued] | None = None
+    is_settled: bool = True
+
+    def issue(self, call: Call, there: There) -> Issued:
+        """Issue a call.
+
+        Raises:
+            Impossible: it needs a rank that is away.
+            RuntimeError: torch refuses it.
+        """
+        if not there.is_full:
+            return self.fewer(call, there)
+        if self.full is not None:
+            return self.full(call, there)
+        return getattr(there.native, self.name)(*call.args), None
+
+
+def flat(tree: Any) -> list[torch.Tensor]:
+    """All tensors of nested lists, in order."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    return [tensor for item in tree for tensor in flat(item)]
+
+
+def nbytes(tensor: torch.Tensor) -> float:
+    """The size of a tensor as bytes; without a limit if it has no such form, as a sparse one."""
+    return tensor.nbytes if tensor.layout is torch.strided else inf
+
+
+def has_no_data(call: Call) -> bool:
+    """Whether its tensors have shapes only: meta tensors and fake ones. Then torch does nothing."""
+    for tensor in (KINDS[call.name].outputs(call) or KINDS[call.name].inputs(call))[:1]:
+        is_plain = type(tensor) is torch.Tensor or tensor.layout is not torch.strided
+        return tensor.is_meta or not (is_plain or tensor.untyped_storage().device.type != "meta")
+    return False
+
+
+def operation(opts: Any) -> Any:
+    """The ReduceOp of the options."""
+    return getattr(opts, "reduceOp", ReduceOp.SUM)
+
+
+# ---------------------------------------------------------------- while ranks are away
+
+
+def _scale(tensors: Sequence[torch.Tensor], op: Any, by: int) -> None:
+    """Let each tensor count ``by`` times."""
+    if by == 1:
+        return
+    for tensor in tensors:
+        if op == ReduceOp.SUM:
+            tensor.mul_(by)
+        elif op == ReduceOp.PRODUCT:
+            tensor.pow_(by)
+
+
+def _reduce_all(tensors: list[torch.Tensor], opts: Any, there: There) -> Any:
+    op = operation(opts)
+    _scale(tensors, op, there.weight)
+    if there.native is None:
+        return None
+    options = dist.AllreduceOptions()
+    options.reduceOp = op
+    return there.native.allreduce(tensors, options)
+
+
+def _fewer_allreduce(call: Call, there: There) -> Issued:
+    tensors, opts = call.args
+    if there.native is not None and len(tensors) > 1:
+        _scale(tensors, operation(opts), there.weight)
+        return getattr(there.native, call.name)(*call.args), None
+    return _reduce_all(tensors, opts, there), None
+
+
+def _fewer_broadcast(call: Call, there: There) -> Issued:
+    tensors, opts = call.args
+    root = opts.rootRank
+    is_deputy = there.here[there.deputy(root)] == there.own
+    if root not in there.here and is_deputy and not call.takes_deputy:
+        given = call.given_last()
+        if given is None:
+            raise Impossible(
+                f"a broadcast from rank {root} of the group, which is away and gave nothing there "
+                "before"
+            )
+        for tensor, value in zip(tensors, given, strict=True):
+            tensor.copy_(value)
+    if there.native is None:
+        return None, None
+    options = dist.BroadcastOptions()
+    options.rootRank = there.deputy(root)
+    options.rootTensor = opts.rootTensor
+    return there.native.broadcast(tensors, options), None
+
+
+def _gathered(tensors: Sequence[torch.Tensor], there: There) -> tuple[Any, list[list[Any]]]:
+    """Gather each tensor from those that are there: the Work, and for each tensor the parts."""
+    parts = [[torch.empty_like(tensor) for _ in there.here] for tensor in tensors]
+    if there.native is None:
+        for found, tensor in zip(parts, tensors, strict=True):
+            found[0].copy_(tensor)
+        return None, parts
+    return there.native.allgather(parts, list(tensors)), parts
+
+
+def _fewer_allgather(call: Call, there: There) -> Issued:
+    outputs, inputs, _ = call.args
+    work, parts = _gathered(inputs, there)
+
+    def spread() -> None:
+        for found, into in zip(parts, outputs, strict=True):
+            for place, tensor in enumerate(into):
+                tensor.copy_(found[there.deputy(place)].view_as(tensor))
+
+    return work, spread
+
+
+def _fewer_allgather_single(call: Call, there: There) -> Issued:
+    output, tensor, _ = call.args
+    work, parts = _gathered([tensor.contiguous().view(-1)], there)
+
+    def spread() -> None:
+        into = output.view(there.size, -1)
+        for place in range(there.size):
+            into[place].copy_(parts[0][there.deputy(place)])
+
+    return work, spread
+
+
+def _fewer_gather(call: Call, there: There) -> Issued:
+    outputs, inputs, opts = call.args
+    work, parts = _gathered(inputs, there)
+
+    def spread() -> None:
+        for place, tensor in enumerate(outputs[0] if outputs else []):
+            tensor.copy_(parts[0][there.deputy(place)].view_as(tensor))
+
+    return work, spread if opts.rootRank == there.own else None
+
+
+def _fewer_reduce(call: Call, there: There) -> Issued:
+    tensors, opts = call.args
+    return _reduce_all(tensors, opts, there), None
+
+
+def _fewer_scatter(call: Call, there: There) -> Issued:
+    outputs, inputs, opts = call.args
+    root = there.index_of(opts.rootRank, "a scatter from")
+    if there.native is None:
+        return None, lambda: outputs[0].copy_(inputs[0][there.own])
+    options = dist.ScatterOptions()
+    options.rootRank = root
+    given = [[inputs[0][place] for place in there.here]] if inputs else []
+    return there.native.scatter(outputs, given, options), None
+
+
+def _scattered(whole: torch.Tensor, opts: Any, there: There) -> Any:
+    if there.native is None or not there.is_full:
+        return _reduce_all([whole], opts, there)
+    options = dist.AllreduceOptions()
+    options.reduceOp = operation(opts)
+    return there.native.allreduce([whole], options)
+
+
+def _see_that(is_so: bool, what: str, tensor: torch.Tensor, output: torch.Tensor) -> None:
+    """Raise as torch does, for a reduce-scatter that is wrong."""
+    if not is_so or tensor.dtype != output.dtype:
+        raise RuntimeError(
+            f"reduce_scatter: {what} of {tensor.dtype}{list(tensor.shape)} does not fit an output "
+            f"of {output.dtype}{list(output.shape)}"
+        )
+
+
+def _check_scattered(output: torch.Tensor, tensor: torch.Tensor, there: There) -> None:
+    whole = (output.shape[0] * there.size, *output.shape[1:]) if output.dim() else ()
+    _see_that(tensor.shape == whole, "the input", tensor, output)
+
+
+def _reduce_scatter_single(call: Call, there: There) -> Issued:
+    """By an all-reduce, as Gloo itself does it: the Work of its own ends in ``wait`` only."""
+    output, tensor, opts = call.args
+    _check_scattered(output, tensor, there)
+    whole = tensor.clone(memory_format=torch.contiguous_format)
+    work = _scattered(whole, opts, there)
+    return work, lambda: output.copy_(whole.view(there.size, -1)[there.own].view_as(output))
+
+
+def _reduce_scatter(call: Call, there: There) -> Issued:
+    outputs, inputs, opts = call.args
+    if len(inputs[0]) != there.size:
+        raise RuntimeError("invalid input tensor list size, must be world size")
+    for tensor in inputs[0]:
+        _see_that(tensor.shape == outputs[0].shape, "an input", tensor, outputs[0])
+    sizes = [tensor.numel() for tensor in inputs[0]]
+    whole = torch.cat([tensor.reshape(-1) for tensor in inputs[0]])
+    work = _scattered(whole, opts, there)
+    begin = sum(sizes[: there.own])
+    mine = slice(begin, begin + sizes[there.own])
+    return work, lambda: outputs[0].copy_(whole[mine].view_as(outputs[0]))
+
+
+def _barrier(call: Call, there: There) -> Issued:
+    return (there.native.barrier(*call.args) if there.native is not None else None), None
+
+
+def _never(call: Call, _there: There) -> Issued:
+    raise Impossible(f"{call.name} while a rank is away")
+
+
+def _send(call: Call, there: There) -> Issued:
+    tensors, to, tag = call.args
+    return there.native.send(tensors, there.index_of(to, "a send to"), tag), None
+
+
+def _recv(call: Call, there: There) -> Issued:
+    tensors, source, tag = call.args
+    return there.native.recv(tensors, there.index_of(source, "a receive from"), tag), None
+
+
+# ---------------------------------------------------------------- the table
+
+
+def _listed(call: Call) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = call.args[0]
+    return found
+
+
+def _first(call: Call) -> list[torch.Tensor]:
+    return flat(call.args[0])
+
+
+def _second(call: Call) -> list[torch.Tensor]:
+    return flat(call.args[1])
+
+
+def _none(_call: Call) -> list[torch.Tensor]:
+    return []
+
+
+def _of_root(call: Call) -> list[torch.Tensor]:
+    return _first(call) if call.args[1].rootRank == call.own else []
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("allreduce", _listed, _listed, _fewer_allreduce, is_in_place=True, is_fence=True),
+        Kind(
+            "allreduce_coalesced", _first, _first, _fewer_allreduce, is_in_place=True, is_fence=True
+        ),
+        Kind("reduce", _first, _first, _fewer_reduce, is_in_place=True, is_by_rank=True),
+        Kind("broadcast", _of_root, _listed, _fewer_broadcast),
+        Kind("allgather", _second, _first, _fewer_allgather, is_fence=True),
+        Kind("_allgather_base", _second, _first, _fewer_allgather_single, is_fence=True),
+        Kind("gather", _second, _first, _fewer_gather, is_by_rank=True),
+        Kind("scatter", _second, _first, _fewer_scatter, is_by_rank=True),
+        Kind(
+            "reduce_scatter",
+            _second,
+            _first,
+            _reduce_scatter,
+            is_fence=True,
+            is_by_rank=True,
+            full=_reduce_scatter,
+        ),
+        Kind(
+            "_reduce_scatter_base",
+            _second,
+            _first,
+            _reduce_scatter_single,
+            is_fence=True,
+            is_by_rank=True,
+            full=_reduce_scatter_single,
+        ),
+        Kind("alltoall_base", _second, _first, _never, is_fence=True, is_by_rank=True),
+        Kind("alltoall", _second, _first, _never, is_fence=True, is_by_rank=True),
+        Kind("barrier", _none, _none, _barrier, is_fence=True),
+        Kind("send", _first, _none, _send, is_settled=False, is_by_rank=True),
+        Kind("recv", _none, _first, _recv, is_settled=False, is_by_rank=True),
+        Kind("recv_anysource", _none, _first, _never, is_settled=False, is_by_rank=True),
+    )
+}

@@ -1,0 +1,136 @@
+"""Objects that the script sends: each of torch's functions is several collectives, and one unit.
+
+torch sends the sizes of the pickled objects first and then the bytes. If a rank dies between the
+two, the sizes are those of more ranks than the bytes; then all of it is made again. All survivors
+see the same results, so all do so. In the set-up the objects are noted as objects, because those of
+a newcomer have other sizes than its predecessor's.
+
+Not here: the collectives inside (calls.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.world.shell import Shell
+from ftrun.inject.zero_edit.world.world import World
+
+OUTPUT = {
+    "broadcast_object_list": ("object_list", 0),
+    "all_gather_object": ("object_list", 0),
+    "gather_object": ("object_gather_list", 1),
+    "scatter_object_list": ("scatter_object_output_list", 0),
+}
+"""For each function the list that it writes to, by name and place."""
+TRIES_MAX = 8
+
+
+class Objects:
+    """Stands in for torch's functions."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def install(self, patches: Patches) -> None:
+        """Patch the functions where scripts find them."""
+        for name, output in OUTPUT.items():
+            plain = getattr(distributed_c10d, name)
+            stand_in = functools.wraps(plain)(functools.partial(self._call, plain, *output))
+            for module in (dist, distributed_c10d):
+                patches.put(module, name, stand_in)
+
+    def _call(
+        self, plain: Callable[..., Any], name: str, place: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        group = kwargs.get("group") or next((x for x in args if isinstance(x, Shell)), None)
+        if group is None and dist.is_initialized():
+            group = distributed_c10d._get_default_group()
+        if not isinstance(group, Shell):
+            return plain(*args, **kwargs)
+        output = kwargs.get(name, args[place] if len(args) > place else None)
+        return self._as_one(plain, group, output, args, kwargs)
+
+    def _as_one(
+        self, plain: Callable[..., Any], group: Shell, output: Any, args: Any, kwargs: Any
+    ) -> Any:
+        world, what = self._world, plain.__name__
+        site = f"{what} {world.site()}"
+        notes = world.in_set_up and world.kept is not None
+        if world.is_walking and world.kept is not None:
+            known = world.kept.take(group.key, site)
+            if known is not None:
+                self._replay(output, _to_object(known[0]), what)
+                return None
+        if self._is_unknown(plain, group, args, kwargs):
+            told.once(
+                f"{world.site()}: what {what} gave there is not known to a replica that was "
+                "started again, so it goes on with its own objects"
+            )
+            return None
+        given = list(output) if isinstance(output, list) else None
+        for _ in range(TRIES_MAX):
+            with world.one_unit() as calls:
+                error, result = None, None
+                try:
+                    result = plain(*args, **kwargs)
+                except Exception as raised:  # noqa: BLE001  # bytes of two memberships do not fit
+                    error = raised
+            if len({call.tag for call in calls}) <= 1:
+                break
+            if given is not None:
+                output[:] = given
+        if error is not None:
+            raise error
+        if notes and not world.is_walking and world.kept is not None:
+            world.kept.add(group.key, site, [_to_bytes(output if given is not None else None)])
+        return result
+
+    def _is_unknown(self, plain: Callable[..., Any], group: Shell, args: Any, kwargs: Any) -> bool:
+        """Whether this call gives another rank's objects, and nobody is there to give them."""
+        world, names = self._world, inspect.signature(plain).parameters
+        if not world.is_apart or world.is_passing or group.replays or "src" not in names:
+            return False
+        given = inspect.signature(plain).bind(*args, **kwargs).arguments
+        root = given.get("group_src")
+        if root is None:
+            root = dist.get_group_rank(group, given.get("src") or 0)
+        return bool(root != group.own)
+
+    def _replay(self, output: Any, known: Any, what: str) -> None:
+        if not isinstance(output, list) or known is None:
+            return
+        if what == "broadcast_object_list" and _differ(output, known):
+            told.once(
+                f"{self._world.site()}: rank {dist.get_rank()} would give other objects than its "
+                "predecessor gave: the predecessor's are taken"
+            )
+        output[:] = known
+
+
+def _differ(mine: list[Any], known: list[Any]) -> bool:
+    try:
+        return any(x is not None and x != y for x, y in zip(mine, known, strict=True))
+    except Exception:  # noqa: BLE001  # an object's own comparison
+        return False
+
+
+def _to_bytes(value: Any) -> bytes:
+    torchs: Any = distributed_c10d
+    tensor, _ = torchs._object_to_tensor(value, torch.device("cpu"), None)
+    found: bytes = tensor.numpy().tobytes()
+    return found
+
+
+def _to_object(body: bytes) -> Any:
+    tensor = torch.frombuffer(bytearray(body), dtype=torch.uint8)
+    torchs: Any = distributed_c10d
+    return torchs._tensor_to_object(tensor, tensor.numel(), None)

@@ -1,0 +1,233 @@
+"""How a script makes its world and its groups: torch's own functions, with shells behind them.
+
+``init_process_group`` and ``new_group`` come to one function of torch's, which makes a group for a
+backend's name. Here it makes a shell, and notes in torch's tables the name that the script has
+given. Before the first step all ranks connect in the store of the lighthouse's choice; a rank that
+comes later connects when it joins (world.py).
+
+The store that the script sees, at MASTER_ADDR and MASTER_PORT, is one for all ranks.
+
+Not here: what a group does (shell.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.mates import Mates
+from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.world.kept import Kept
+from ftrun.inject.zero_edit.world.shell import BACKEND, Shell
+from ftrun.inject.zero_edit.world.world import World
+from ftrun.training.context import WorkerContext
+from ftrun.training.groups import Beside
+
+if TYPE_CHECKING:
+    from ftrun.core.messages import Roster
+    from ftrun.training.manager import Manager
+
+CPU = torch.device("cpu")
+SHELLED = frozenset({"gloo", "nccl", "undefined"})
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+"""torch's own for Gloo."""
+
+
+class Opening:
+    """Makes the groups of one process.
+
+    Args:
+        here: this worker; ``mates``: the workers of its replica.
+        world: of this process; ``quorums``: lets it follow them.
+        manager: makes the Manager.
+        begins: called before the script makes its world; afterwards the script may be explicit.
+    """
+
+    def __init__(
+        self,
+        here: WorkerContext,
+        mates: Mates,
+        world: World,
+        quorums: Beside,
+        manager: Callable[[], Manager],
+        begins: Callable[[], None],
+    ) -> None:
+        self._here, self._mates, self._world = here, mates, world
+        self._quorums, self._manager, self._begins = quorums, manager, begins
+        self._size = here.replicas * mates.size
+        self._store = self._prefix = ""
+        self._worlds = 0  # that the script has made
+        self._plain: Any = None
+
+    def install(self, patches: Patches) -> None:
+        """Patch torch's functions where scripts find them."""
+        dist.Backend.register_backend(
+            BACKEND, self._make, extended_api=True, devices=["cpu", "cuda"]
+        )
+        self._plain = distributed_c10d._new_process_group_helper
+        patches.put(distributed_c10d, "_new_process_group_helper", self._helper())
+        init = self._init(dist.init_process_group)
+        patches.put(dist, "init_process_group", init)
+        patches.put(distributed_c10d, "init_process_group", init)
+        os.environ.setdefault("MASTER_ADDR", self._here.host)
+
+    def _init(self, plain: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(plain)
+        def init_process_group(
+            backend: Any = None,
+            init_method: Any = None,
+            timeout: timedelta | None = None,
+            world_size: int = -1,
+            rank: int = -1,
+            store: Any = None,
+            *args: Any,
+            **kwargs: Any,
+        ) -> None:
+            self._begins()
+            if dist.init_process_group is plain:
+                plain(backend, init_method, timeout, world_size, rank, store, *args, **kwargs)
+                return
+            self._check(world_size, rank)
+            limit = timeout or DEFAULT_TIMEOUT
+            self._open(limit)
+            self._worlds += 1
+            plain(
+                backend,
+                None,
+                timeout,
+                self._size,
+                self._mates.rank,
+                self._script_store(limit) if store is None else store,
+                *args,
+                **kwargs,
+            )
+            if self._mates.are_several:
+                made: Any = dist.new_group(list(self._mates.ranks), timeout=limit)
+                self._mates.meet(made, limit)
+
+        return init_process_group
+
+    def _check(self, size: int, rank: int) -> None:
+        """Refuse a world of other ranks than those of the job."""
+        if (size not in (-1, self._size)) or (rank not in (-1, self._mates.rank)):
+            refuse(
+                f"{call_site()}: init_process_group with rank {rank} of {size}, in a job of "
+                f"{self._size} ranks in which this is rank {self._mates.rank}"
+            )
+
+    def _open(self, limit: timedelta) -> None:
+        """Find out who is there, before the script's first world."""
+        world = self._world
+        if world.is_open:
+            return
+        manager = self._manager()
+        world.following = manager.follow_quorums(self._quorums)
+        roster = manager.exchanges.peers(limit.total_seconds())
+        workers = self._mates.size
+        world.members = tuple(
+            int(entry.replica_id) * workers + rank
+            for entry in roster.entries
+            for rank in range(workers)
+        )
+        self._store = roster.store
+        self._prefix = f"{self._here.job_id}/set-up/{_digest(roster)}"
+        world.is_walking = roster.has_begun
+        directory = Path(self._here.socket_path).parent
+        path = directory / f"set-up-{self._mates.rank}"
+        world.kept = Kept(path, is_successor=world.is_walking)
+        world.is_open = True
+
+    def _script_store(self, timeout: timedelta) -> Any:
+        torchs: Any = dist  # its stubs do not export the stores
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        served = torchs.TCPStore(address, port, is_master=False, timeout=timeout)
+        return torchs.PrefixStore("default_pg", served)
+
+    # ------------------------------------------------------------ groups
+
+    def _helper(self) -> Callable[..., Any]:
+        plain = self._plain
+
+        @functools.wraps(plain)
+        def helper(
+            size: int, rank: int, ranks: Any, backend: Any, store: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            if not self._is_shelled(backend):
+                return plain(size, rank, ranks, backend, store, *args, **kwargs)
+            kwargs["backend_options"] = _Wished(backend, kwargs.get("backend_options"))
+            kwargs.pop("device_id", None)
+            made, found = plain(size, rank, ranks, BACKEND, store, *args, **kwargs)
+            if isinstance(made, Shell):
+                tables = distributed_c10d._world
+                tables.pg_map[made] = (dist.Backend(backend), found)
+                tables.pg_backend_config[made] = str(distributed_c10d.BackendConfig(backend))
+            return made, found
+
+        return helper
+
+    def _is_shelled(self, backend: Any) -> bool:
+        if not self._world.is_open:
+            return False
+        names = {part.rpartition(":")[2] for part in str(backend).lower().split(",")}
+        unlike = names - SHELLED
+        if any(not dist.is_backend_available(name) for name in unlike):
+            return False  # torch's own error
+        if unlike:
+            refuse(f"{call_site()}: a process group of the backend {backend}")
+        return "nccl" not in names or torch.cuda.is_available()  # else torch's own error
+
+    def _make(self, given: Any, wished: Any) -> dist.ProcessGroup:
+        mates, world = self._mates, self._world
+        ranks = list(given.global_ranks_in_group) or list(range(self._size))
+        timeout = given.timeout or DEFAULT_TIMEOUT
+        if mates.are_several and len(ranks) <= mates.size and mates.owns(ranks):
+            return mates.make_group(given.group_id, ranks, timeout)
+        backend = wished.backend if isinstance(wished, _Wished) else "gloo"
+        shell = Shell(
+            world,
+            f"{self._worlds}.{given.group_id}",
+            ranks,
+            ranks.index(mates.rank),
+            timeout,
+            devices_of(backend),
+            str(backend),
+            given.store,
+        )
+        world.add(shell)
+        if not world.is_walking:
+            world.connect(shell, self._store, self._prefix, timeout.total_seconds())
+        return shell
+
+
+class _Wished:
+    """The options of a group, with the backend that the script has given."""
+
+    def __init__(self, backend: Any, options: Any) -> None:
+        self.backend, self.options = backend, options
+
+
+def _digest(roster: Roster) -> str:
+    """A name of the set-up of these incarnations."""
+    text = ",".join(f"{entry.replica_id}:{entry.incarnation}" for entry in roster.entries)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def devices_of(backend: Any) -> Sequence[torch.device]:
+    """The devices for which torch would make the backends that the script wishes."""
+    try:
+        config = distributed_c10d.BackendConfig(dist.Backend(backend or "undefined"))
+        found = list(config.get_device_backend_map())
+        return [torch.device(name) for name in found] or [CPU]
+    except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError):
+        return [CPU]

@@ -1,0 +1,425 @@
+"""The groups of the script's world follow the Manager's quorums: settled, connected, put in force.
+
+Not here: what a group does (shell.py), the decision about calls (core/worker/settling.py), the
+quorums (core/worker/machine.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+
+from ftrun import clock
+from ftrun.core.ids import NO_ATTEMPT, Attempt
+from ftrun.core.quorum import Quorum
+from ftrun.core.worker.settling import Position, Settled, settle
+from ftrun.errors import PeerError
+from ftrun.inject.zero_edit.world.calls import Call, State, wait_for_end
+from ftrun.inject.zero_edit.world.kept import Sent
+from ftrun.inject.zero_edit.world.kinds import Impossible
+from ftrun.inject.zero_edit.world.shell import Shell
+from ftrun.inject.zero_edit.world.world import World, decoded
+from ftrun.process_groups.built import AbortSignal, BuiltGroup
+from ftrun.process_groups.store import StoreClient
+from ftrun.training.context import WorkerContext
+from ftrun.training.exchanged_tensors import to_bytes
+
+STORE_S = 2.0
+"""The limit of a question to the store of a quorum in force."""
+
+Connected = dict[str, tuple[tuple[int, ...], BuiltGroup | None]]
+"""For each group the places of those that are there, and their connections."""
+
+
+@dataclass(slots=True)
+class _Build:
+    """What one build has made: groups of the survivors, and those of all with the newcomers.
+
+    ``settled``: for each group that was aborted. ``bodies``: results that peers have given, by
+    group and number. ``resets``: groups whose members count their calls anew, which this rank has
+    not done. ``full_at``: the step from which the groups of all are used.
+    """
+
+    now: Connected = field(default_factory=dict)
+    settled: dict[str, Settled] = field(default_factory=dict)
+    bodies: dict[tuple[str, int], tuple[list[bytes], object]] = field(default_factory=dict)
+    resets: dict[str, Attempt] = field(default_factory=dict)
+    full: Connected | None = None
+    full_at: int = 0
+    seats: tuple[int, ...] = ()
+    all_seats: tuple[int, ...] = ()
+
+    def close(self) -> None:
+        """Give all connections up."""
+        for groups in (self.now, self.full or {}):
+            for _, built in groups.values():
+                if built is not None:
+                    built.shutdown()
+
+
+@dataclass(frozen=True, slots=True)
+class _Connecting:
+    """Connects groups in a thread that builds."""
+
+    world: World
+    store: str
+    prefix: str
+    timeout_s: float
+    signal: AbortSignal
+
+    def groups(
+        self, told: dict[int, Sent], seats: tuple[int, ...], name: str, shells: dict[str, Shell]
+    ) -> Connected:
+        """Connect ``shells`` among ``seats``; not those that a member has not made."""
+        made: Connected = {}
+        for key, shell in sorted(shells.items()):
+            here = self.world.places(shell, seats)
+            if all(key in told[shell.seats[place]].groups for place in here):
+                at = f"{self.prefix}/{name}/{key}"
+                built = self.world.build_one(
+                    shell, here, self.store, at, self.timeout_s, self.signal
+                )
+                made[key] = here, built
+        return made
+
+
+class Quorums:
+    """Makes the groups of each quorum: a ``Beside`` of the Manager's own group.
+
+    Args:
+        world: the groups of this process.
+        here: this worker.
+    """
+
+    def __init__(self, world: World, here: WorkerContext) -> None:
+        self._world, self._here = world, here
+        world.waits_for = self.waits_for
+        self._builds: dict[Attempt, _Build] = {}
+        self._full: _Build | None = None
+        self._posted = self._met = NO_ATTEMPT
+        self._store = ""
+
+    def _seats(self, quorum: Quorum) -> tuple[int, ...]:
+        workers = self._here.workers_per_replica
+        return tuple(
+            int(member.replica_id) * workers + rank
+            for member in quorum.members
+            for rank in range(workers)
+        )
+
+    def abort(self, attempt: Attempt) -> None:
+        """A quorum is given up, or is not needed any more. From any thread."""
+        with self._world.changed:
+            build = self._builds.pop(attempt, None)
+            aborted = []
+            if attempt == self._world.in_use and self._world.is_open:
+                aborted = self._stop([x for x in self._world.shells.values() if self._is_wide(x)])
+                if self._full is not None:
+                    build, self._full = self._full, None
+            self._world.changed.notify_all()
+        for built in aborted:
+            built.abort()
+        if build is not None:
+            threading.Thread(target=build.close, name="ftrun-release", daemon=True).start()
+
+    def _is_wide(self, shell: Shell) -> bool:
+        """Whether all members are in the group."""
+        there = shell.there
+        return there is not None and len(there.here) == len(self._world.members)
+
+    def build(self, quorum: Quorum, prefix: str, timeout_s: float, signal: AbortSignal) -> None:
+        """Make the groups of a quorum, in a thread that builds.
+
+        Raises:
+            PeerError: a member is gone meanwhile.
+        """
+        if not self._world.is_open:
+            return
+        made = _Build()
+        try:
+            deadline = clock.now() + timeout_s
+            with closing(StoreClient(quorum.store, deadline)) as client:
+                unsubscribe = signal.subscribe(client.interrupt)
+                try:
+                    self._make(made, quorum, prefix, timeout_s, signal, client)
+                finally:
+                    unsubscribe()
+        except BaseException:
+            made.close()
+            raise
+        with self._world.changed:
+            if not signal.triggered:
+                self._builds[quorum.attempt] = made
+                return
+        made.close()
+
+    def _make(
+        self,
+        made: _Build,
+        quorum: Quorum,
+        prefix: str,
+        timeout_s: float,
+        signal: AbortSignal,
+        client: StoreClient,
+    ) -> None:
+        seats = self._seats(quorum)
+        is_switch = quorum.step is None
+        if not is_switch:
+            self._end_calls(seats)
+        told = self._meet(client, prefix, seats, quorum.attempt)
+        if not is_switch:
+            self._met = max(self._met, quorum.attempt)
+        latest = max((x.met for x in told.values() if not x.is_walking), default=NO_ATTEMPT)
+        old = tuple(  # not those that were left out of what the others have settled since
+            seat for seat in seats if not told[seat].is_walking and told[seat].posted >= latest
+        )
+        made.seats = old if self._world.rank in old else ()
+        build = _Connecting(self._world, quorum.store, prefix, timeout_s, signal)
+        if not is_switch and self._world.rank in old:
+            self._settle(made, build, client, prefix, told, old)
+        if len(old) < len(seats):
+            made.all_seats = seats
+            made.full_at = 0 if is_switch else max(told[seat].next_step for seat in old or seats)
+            made.full = build.groups(told, seats, "all", self._world.shells)
+
+    def _stop(self, shells: Sequence[Shell]) -> list[BuiltGroup]:
+        """Hold the calls of these groups from now on; returns what is to be aborted."""
+        for shell in shells:
+            shell.is_stopped = True
+        return [shell.built for shell in shells if shell.built is not None]
+
+    def _end_calls(self, seats: Sequence[int]) -> None:
+        """Bring all calls to an end in the groups that change."""
+        with self._world.changed:
+            aborted = self._stop([x for x in self._world.shells.values() if self._lacks(x, seats)])
+            under_way = [
+                (call, call.native, shell.built)
+                for shell in self._world.shells.values()
+                if shell.is_stopped
+                for call in shell.calls.values()
+                if call.native is not None
+            ]
+        for built in aborted:
+            built.abort()
+        for _, native, group in under_way:
+            wait_for_end(native, group)
+        with self._world.changed:
+            for call, native, _ in under_way:
+                call.stop(native)
+        self._world.complete_futures()
+
+    def _lacks(self, shell: Shell, seats: Sequence[int]) -> bool:
+        """Whether one of those in the group is gone."""
+        there = shell.there
+        return there is not None and not {shell.seats[x] for x in there.here} <= set(seats)
+
+    def _meet(
+        self, client: StoreClient, prefix: str, seats: Sequence[int], attempt: Attempt
+    ) -> dict[int, Sent]:
+        """Tell the others how far this rank is, and hear how far they are."""
+        assert self._world.following is not None
+        step = self._world.following.next_step
+        with self._world.changed:
+            groups = {}
+            for key, shell in self._world.shells.items():
+                since = [shell.round.quorum_id, shell.round.number]
+                groups[key] = [shell.position().encode(), shell.is_stopped, since]
+            own = Sent(self._world.is_walking, self._posted, self._met, step, groups)
+            self._posted = max(self._posted, attempt)
+        client.set(f"ftrun/{prefix}/at/{self._world.rank}", own.encode())
+        told = {
+            seat: own
+            if seat == self._world.rank
+            else Sent.decode(client.get(f"ftrun/{prefix}/at/{seat}"))
+            for seat in seats
+        }
+        return told
+
+    def _settle(
+        self,
+        made: _Build,
+        build: _Connecting,
+        client: StoreClient,
+        prefix: str,
+        told: dict[int, Sent],
+        old: tuple[int, ...],
+    ) -> None:
+        changing: dict[str, Shell] = {}
+        for key, shell in sorted(self._world.shells.items()):
+            those = [seat for seat in old if seat in shell.seats and key in told[seat].groups]
+            if not any(told[seat].groups[key][1] for seat in those):
+                continue
+            changing[key] = shell
+            begun = max(Attempt(*told[seat].groups[key][2]) for seat in those)
+            positions = {
+                seat: Position.decode(position) if Attempt(*since) == begun else Position(0)
+                for seat in those
+                for position, _, since in (told[seat].groups[key],)
+            }
+            if shell.round != begun:
+                made.resets[key] = begun  # this rank stands just before that boundary
+            settled = settle(positions)
+            made.settled[key] = settled
+            self._see_that_it_can(shell, settled)
+            for number, (server, lacking) in sorted(settled.gives.items()):
+                at = f"ftrun/{prefix}/result/{key}/{number}"
+                if server == self._world.rank:
+                    with self._world.changed:
+                        client.set(at, _packed(shell.calls[number]))
+                if self._world.rank in lacking:
+                    made.bodies[key, number] = _unpacked(client.get(at))
+        made.now = build.groups(told, old, "now", changing)
+
+    def _see_that_it_can(self, shell: Shell, settled: Settled) -> None:
+        numbers = set(settled.impossible)
+        numbers.update(
+            number
+            for number in settled.again
+            if number in shell.calls and not shell.calls[number].kind.is_settled
+        )
+        if numbers:
+            call = next((shell.calls[x] for x in sorted(numbers) if x in shell.calls), None)
+            what = "a collective" if call is None else call.kind.name
+            self._fail(f"a rank died in the middle of {what}, which nobody can make again")
+
+    def _fail(self, reason: str) -> None:
+        """End in one world, from a thread that builds."""
+        try:
+            self._world.gives_up(reason)
+        except Exception as error:
+            with self._world.changed:
+                self._world.fatal = error
+                self._world.changed.notify_all()
+            raise PeerError(reason) from error
+
+    def use(self, quorum: Quorum) -> None:
+        """A quorum is in force. Under the engine's lock."""
+        with self._world.changed:
+            made = self._builds.pop(quorum.attempt, None)
+            if made is None:
+                return
+            self._world.in_use, self._store = quorum.attempt, quorum.store
+            if made.seats:
+                self._world.members = made.seats
+                self._use_now(made)
+                for shell in self._world.shells.values():
+                    shell.is_stopped = False
+            self._full = made if made.full is not None else None
+            self._world.changed.notify_all()
+        self._world.complete_futures()
+
+    def _use_now(self, made: _Build) -> None:
+        for key, (here, built) in made.now.items():
+            if key not in self._world.shells:
+                continue
+            shell = self._world.shells[key]
+            if key in made.resets:
+                shell.reset(made.resets[key])
+            self._world.put(shell, here, built)
+            settled = made.settled[key]
+            for number in sorted(settled.stands):
+                if number in shell.calls:
+                    shell.calls[number].take(None, None)
+            for (of, number), (bodies, tag) in sorted(made.bodies.items()):
+                call = shell.calls.get(number)
+                if of == key and call is None:
+                    shell.gifts[number] = bodies, tag
+                elif of == key and call is not None:
+                    call.take(decoded(call, bodies), tag)
+        for group in [self._world.shells[key] for key in made.now if key in self._world.shells]:
+            for number in sorted(group.calls):
+                if group.calls[number].state in (State.FAILED, State.HELD):
+                    self._again(group.calls[number])
+
+    def _again(self, call: Call) -> None:
+        there = call.shell.there
+        assert there is not None
+        try:
+            call.issue(there, self._world.in_use)
+        except Impossible as error:
+            self._fail(f"{call.site or 'a collective'}: {error}")
+        except RuntimeError as error:
+            call.state, call.error = State.FAILED, error
+
+    def boundary(self, step: int) -> None:
+        """A step begins. Under the engine's lock, in the main thread."""
+        with self._world.changed:
+            self._world.begins_step()
+            full = self._full
+            if full is None or step < full.full_at:
+                self._world.release()
+                return
+            self._full = None
+            assert full.full is not None
+            for key, (here, built) in full.full.items():
+                if key in self._world.shells:
+                    self._world.shells[key].reset(self._world.in_use)
+                    self._world.put(self._world.shells[key], here, built)
+            self._world.members = full.all_seats
+            self._met = max(self._met, self._world.in_use)
+            self._world.is_walking = False
+
+    # ------------------------------------------------------------ who waits for whom
+
+    @contextmanager
+    def waits_for(self, call: Call) -> Iterator[None]:
+        """Tell the others in which call this rank waits: one whose script has ended never comes."""
+        store, name = self._store, self._waits(self._world.rank)
+        shell = call.shell
+        since = [shell.round.quorum_id, shell.round.number]
+        text = json.dumps([shell.key, since, call.number]).encode()
+        try:
+            with contextlib.suppress(PeerError), self._client(store) as client:
+                client.set(name, text)
+            yield
+        finally:
+            with contextlib.suppress(PeerError), self._client(store) as client:
+                client.delete(name)
+
+    def wanted_by(self, store: str) -> str:
+        """See Beside."""
+        if not self._world.is_open or self._world.is_apart:
+            return ""
+        with self._world.changed:
+            begun = {
+                **self._world.destroyed_at,
+                **{x.key: (x.round, x.next) for x in self._world.shells.values()},
+            }
+            others = [seat for seat in self._world.members if seat != self._world.rank]
+        with contextlib.suppress(PeerError), self._client(store) as client:
+            for seat in others:
+                if not client.has(self._waits(seat)):
+                    continue
+                key, since, number = json.loads(client.get(self._waits(seat)))
+                if key in begun and begun[key][0] == Attempt(*since) and begun[key][1] <= number:
+                    return str(seat // self._here.workers_per_replica)
+        return ""
+
+    def _waits(self, seat: int) -> str:
+        return f"ftrun/{self._here.job_id}/waits/{seat}"
+
+    def _client(self, store: str) -> closing[StoreClient]:
+        if not store:
+            raise PeerError("no quorum was formed")
+        return closing(StoreClient(store, clock.now() + STORE_S))
+
+
+def _packed(call: Call) -> bytes:
+    bodies = [to_bytes(x) for x in call.result or ()]
+    tag = call.tag if isinstance(call.tag, Attempt) else NO_ATTEMPT
+    head = json.dumps([[tag.quorum_id, tag.number], [len(x) for x in bodies]]).encode()
+    return head + b"\n" + b"".join(bodies)
+
+
+def _unpacked(text: bytes) -> tuple[list[bytes], object]:
+    head, _, rest = text.partition(b"\n")
+    tag, lengths = json.loads(head)
+    found, at = [], 0
+    for length in lengths:
+        found.append(rest[at : at + length])
+        at += length
+    return found, Attempt(*tag)

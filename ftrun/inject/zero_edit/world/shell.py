@@ -1,0 +1,375 @@
+"""A process group of the script's: torch's own backends behind a thin shell, which can be swapped.
+
+The shell has all seats of the group for good, also those of ranks that are away. Each collective
+becomes a Call on the backend in use. When ranks die or come, the world gives the shell another
+backend (world.py); the script, DDP's Reducer and torch's tables keep the shell.
+
+torch decides which methods there are: its C++ side calls some of them, its Python side more.
+
+Not here: what a kind of call is (kinds.py), its life (calls.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import AllgatherOptions
+
+from ftrun.core.ids import NO_ATTEMPT, Attempt
+from ftrun.core.worker.settling import Position
+from ftrun.inject.zero_edit.world.calls import Around, Call, CallWork, State
+from ftrun.inject.zero_edit.world.kinds import KINDS, There
+from ftrun.process_groups.built import BuiltGroup, JoinedWork
+from ftrun.training import compiling
+
+BACKEND = "ftrun"
+
+
+class World(Around, Protocol):
+    """What a group needs of its world (world.py)."""
+
+    ready: deque[Call]
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether no call of this rank meets one of a peer."""
+
+    def begin(self, shell: Shell, call: Call) -> None:
+        """A rank begins a call. Under the lock."""
+
+    def note(self, shell: Shell, call: Call) -> None:
+        """A call is through. Under the lock."""
+
+    def site(self) -> str:
+        """The script's line."""
+
+    def destroyed(self, shell: Shell) -> None:
+        """The script has destroyed a group."""
+
+
+class Shell(dist.ProcessGroup):
+    """One group.
+
+    Args:
+        world: that of this process.
+        key: names the group alike at all ranks.
+        seats: the ranks of its members in the script's world, in order.
+        own: the place of this rank among them.
+        timeout: of its collectives.
+        devices: those for which torch would make a backend.
+        label: the backend's name that the script has given.
+        store: of the group, as torch makes it.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        key: str,
+        seats: Sequence[int],
+        own: int,
+        timeout: timedelta,
+        devices: Sequence[torch.device],
+        label: str,
+        store: Any,
+    ) -> None:
+        super().__init__(own, len(seats))  # type: ignore[call-arg]  # torch's stub lacks this one
+        self.world, self.key, self.seats, self.own = world, key, tuple(seats), own
+        self.timeout, self.label = timeout, label
+        self.built: BuiltGroup | None = None
+        self.is_stopped = False  # its backend was aborted: calls wait for the next one
+        self.round: Attempt = NO_ATTEMPT  # since which the calls are counted
+        self.there: There | None = None
+        self.calls: dict[int, Call] = {}
+        self.next = 0
+        self.gifts: dict[int, tuple[list[bytes], object]] = {}
+        self.replays: list[list[bytes] | None] = []
+        self._devices, self._store = list(devices), store
+        self._name = self._description = key
+
+    def __repr__(self) -> str:
+        plain = dist.ProcessGroup
+        return f"<{plain.__module__}.{plain.__qualname__} object at {id(self):#x}>"
+
+    # ------------------------------------------------------------ the calls of this group
+
+    def position(self) -> Position:
+        """How far this rank is. Under the world's lock."""
+        kept: set[int] = set()
+        known: set[int] = set()
+        second: set[int] = set()
+        bare: set[int] = set()
+        for number, call in self.calls.items():
+            if call.state is State.SECOND or (call.state is State.FAILED and call.native is None):
+                second.add(number)
+            elif call.state is State.THROUGH:
+                (kept if call.result is not None else known if call.is_two else bare).add(number)
+        since = min(self.calls, default=self.next)
+        parts = (frozenset(kept), frozenset(known), frozenset(second), frozenset(bare))
+        return Position(self.next, since, *parts)
+
+    def completed(self, call: Call) -> None:
+        """A call is through. Under the world's lock."""
+        self.world.note(self, call)
+        if call.kind.is_fence and call.clears:
+            # All have come to it, and have waited for what was before it, as this rank has.
+            for number in [x for x in self.calls if x < call.number]:
+                del self.calls[number]
+
+    def forget(self) -> None:
+        """Keep no results: a death in one of these calls cannot be settled. Under the lock."""
+        for call in self.calls.values():
+            call.result = None
+        for number in [x for x, call in self.calls.items() if call.state is State.THROUGH]:
+            del self.calls[number]
+
+    def reset(self, begun: Attempt) -> None:
+        """Count anew: all members do so at one step. Under the world's lock."""
+        self.round = begun
+        self.next = 0
+        self.calls.clear()
+        self.gifts.clear()
+
+    @compiling.never
+    def start(self, name: str, args: tuple[Any, ...], *, is_sync: bool, site: str = "") -> Any:
+        """Begin a call; returns its Work."""
+        world = self.world
+        with world.changed:
+            call = Call(self, KINDS[name], args, self.next, site, is_sync)
+            world.begin(self, call)
+        if world.ready:
+            world.complete_futures()
+        return CallWork(call)
+
+    # ------------------------------------------------------------ torch's names: facts
+
+    def getBackendName(self) -> str:
+        """Not "gloo": C++ would ask this group for torch's own class of that name."""
+        return BACKEND
+
+    def name(self) -> str:
+        """The backend's name that the script has given."""
+        return self.label
+
+    def _get_backend_name(self) -> str:
+        return self.label
+
+    @property
+    def group_name(self) -> Any:
+        """The name under which torch knows this group."""
+        return self._name
+
+    @property
+    def group_desc(self) -> Any:
+        """torch's words for it."""
+        return self._description
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    @property  # type: ignore[misc]  # torch's can be set, by torch alone
+    def bound_device_id(self) -> Any:
+        """None: groups are connected when they are made."""
+        return None
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return list(self._devices)
+
+    def _get_backend(self, _device: torch.device) -> Any:
+        native = None if self.there is None else self.there.native
+        return self if native is None else native
+
+    def get_group_store(self) -> Any:
+        """The store of the group."""
+        return self._store
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _wait_for_pending_works(self) -> None:
+        pass
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.next
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the deadline of later collectives."""
+        self.timeout = timeout
+        if self.built is not None:
+            self.built.set_timeout(timeout)
+
+    def shutdown(self) -> None:
+        """The script destroys the group."""
+        self.world.destroyed(self)
+
+    def abort(self) -> None:
+        """As ``shutdown``."""
+        self.world.destroyed(self)
+
+    # ------------------------------------------------------------ torch's names: collectives
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
+        options = _options(opts, dist.AllreduceOptions, "reduceOp")
+        return self.start("allreduce", (_listed(tensors), options), is_sync=_is_sync(opts))
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        options = opts if opts is not None else dist.AllreduceCoalescedOptions()
+        return self.start(
+            "allreduce_coalesced", (_listed(tensors), options), is_sync=_is_sync(opts)
+        )
+
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> Any:  # type: ignore[override]
+        options = _rooted(opts, dist.ReduceOptions)
+        if op is not None:
+            options.reduceOp = op
+        return self.start("reduce", (_listed(tensors), options), is_sync=_is_sync(opts))
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
+        options = _rooted(opts, dist.BroadcastOptions)
+        site = self.world.site()
+        return self.start(
+            "broadcast", (_listed(tensors), options), is_sync=_is_sync(opts), site=site
+        )
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        options = opts if opts is not None else AllgatherOptions()
+        args = ([list(x) for x in outputs], list(inputs), options)
+        return self.start("allgather", args, is_sync=_is_sync(opts))
+
+    def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
+        options = opts if opts is not None else AllgatherOptions()
+        return self.start("_allgather_base", (output, tensor, options), is_sync=_is_sync(opts))
+
+    def all_gather_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
+    ) -> Any:
+        return self._allgather_base(output, tensor, opts)
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._each(self._allgather_base, outputs, inputs, opts)
+
+    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._each(self._allgather_base, outputs, inputs, opts)
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        parts = [[rank[index] for rank in outputs] for index in range(len(inputs))]
+        return self._each(self.allgather, [[x] for x in parts], [[x] for x in inputs], opts)
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs] if outputs else [], [inputs]
+        args = ([list(x) for x in outputs], list(inputs), _rooted(opts, dist.GatherOptions))
+        return self.start("gather", args, is_sync=_is_sync(opts))
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs] if inputs else []
+        args = (list(outputs), [list(x) for x in inputs], _rooted(opts, dist.ScatterOptions))
+        return self.start("scatter", args, is_sync=_is_sync(opts))
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        options = _options(opts, dist.ReduceScatterOptions, "reduceOp")
+        args = (list(outputs), [list(x) for x in inputs], options)
+        return self.start("reduce_scatter", args, is_sync=_is_sync(opts))
+
+    def _reduce_scatter_base(
+        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
+    ) -> Any:
+        options = _options(opts, dist.ReduceScatterOptions, "reduceOp")
+        return self.start("_reduce_scatter_base", (output, tensor, options), is_sync=_is_sync(opts))
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
+    ) -> Any:
+        return self._reduce_scatter_base(output, tensor, opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._each(self._reduce_scatter_base, outputs, inputs, opts)
+
+    def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._each(self._reduce_scatter_base, outputs, inputs, opts)
+
+    def alltoall_base(
+        self, output: Any, tensor: Any, output_sizes: Any, input_sizes: Any, opts: Any = None
+    ) -> Any:
+        options = opts if opts is not None else dist.AllToAllOptions()
+        args = (output, tensor, list(output_sizes), list(input_sizes), options)
+        return self.start("alltoall_base", args, is_sync=_is_sync(opts))
+
+    def all_to_all_single(
+        self, output: Any, tensor: Any, output_sizes: Any, input_sizes: Any, opts: Any = None
+    ) -> Any:
+        return self.alltoall_base(output, tensor, output_sizes, input_sizes, opts)
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        options = opts if opts is not None else dist.AllToAllOptions()
+        return self.start(
+            "alltoall", (list(outputs), list(inputs), options), is_sync=_is_sync(opts)
+        )
+
+    def barrier(self, opts: Any = None) -> Any:
+        options = opts if opts is not None else dist.BarrierOptions()
+        return self.start("barrier", (options,), is_sync=_is_sync(opts))
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> Any:
+        there = self.there
+        if there is None or not there.is_full or self.world.is_apart:
+            self.barrier().wait()
+        else:
+            there.native.monitored_barrier(timeout or self.timeout, wait_all_ranks)
+
+    def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
+        return self.start("send", (_listed(tensors), to, tag), is_sync=False)
+
+    def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
+        return self.start("recv", (_listed(tensors), source, tag), is_sync=False)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        return self.start("recv_anysource", (_listed(tensors), tag), is_sync=False)
+
+    def _each(self, begin: Callable[..., Any], outputs: Any, inputs: Any, opts: Any) -> JoinedWork:
+        works = [begin(*pair, opts) for pair in zip(outputs, inputs, strict=True)]
+        return JoinedWork(works, list(outputs))
+
+
+def _listed(tensors: Any) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _is_sync(opts: Any) -> bool:
+    return not getattr(opts, "asyncOp", True)
+
+
+def _options(opts: Any, kind: Any, field: str) -> Any:
+    """The options; torch's C++ overloads also take an operation in their place."""
+    if opts is None or hasattr(opts, field):
+        return opts if opts is not None else kind()
+    made = kind()
+    setattr(made, field, opts)
+    return made
+
+
+def _rooted(opts: Any, kind: Any) -> Any:
+    """The options; a number is the root's rank."""
+    if opts is None or hasattr(opts, "rootRank"):
+        return opts if opts is not None else kind()
+    made = kind()
+    made.rootRank = opts
+    return made

@@ -1,0 +1,412 @@
+"""The script's world: all its process groups, and what becomes of them when ranks die and come.
+
+Theory of operation. Before the first step all wanted ranks connect the script's groups as torch
+would. From then on the groups follow the quorums of the Manager, as a part of each build:
+
+- **A rank dies.** The Interrupt aborts the groups that it may be in. Each call under way comes to
+  an end; then, in the build of the next quorum, the survivors tell each other how far they are,
+  settle their calls (core/worker/settling.py), and connect the groups among themselves. When the
+  quorum is in force the calls that nobody has completed go out again. The script sees none of it.
+- **A rank comes.** It runs the script from its beginning. Until it has joined, its calls are
+  answered from what its predecessor was given there (kept.py), or as by a group of itself. The
+  groups of all are connected beside the old ones, and come in force at one boundary of a step for
+  all. What its peers have called between its place and that boundary comes with the place.
+
+What cannot be settled ends in one world that begins again, with a line that names it.
+
+Not here: how groups follow quorums (quorums.py), the methods of torch (shell.py), how a script
+makes its groups (opening.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from ftrun import clock
+from ftrun.core.ids import NO_ATTEMPT, Attempt
+from ftrun.errors import UserError
+from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.frames import call_site, near_site
+from ftrun.inject.zero_edit.world.calls import Buffers, Call, State
+from ftrun.inject.zero_edit.world.kept import Given, Kept, Replayed
+from ftrun.inject.zero_edit.world.kinds import Impossible, There, has_no_data, nbytes
+from ftrun.inject.zero_edit.world.shell import Shell
+from ftrun.process_groups.built import AbortSignal, BuiltGroup
+from ftrun.process_groups.gloo import ProcessGroupGloo
+from ftrun.training.context import WorkerContext
+from ftrun.training.exchanged_tensors import from_bytes, to_bytes
+from ftrun.training.groups import Following
+
+log = logging.getLogger(__name__)
+
+RECORDS_MAX = 1024
+CALLS_MAX = 1024
+"""Of a group, whose results are kept because the script has not waited for all before them."""
+WAIT_S = 1.0
+DECISION_S = 5.0
+"""How long after the last heartbeat of a peer its failure waits for the lighthouse's decision."""
+
+
+class World:
+    """All groups of this process. Used by any thread.
+
+    Args:
+        here: this worker.
+        rank: of it in the script's world.
+        gives_up: ends in one world of all workers, with a reason; it raises.
+
+    Attributes:
+        is_open: the script has made its world.
+        is_walking: a newcomer that has not joined yet.
+        is_passing: it passes over a loop in which its peers are not (passing.py).
+        is_following: its peers have finished (ending.py).
+        in_set_up: no step has begun.
+        given: what each broadcast has given last.
+        following: the worker whose quorums these groups follow, once the world is open.
+        waits_for: tells the others that this rank waits in a call.
+    """
+
+    def __init__(
+        self,
+        here: WorkerContext,
+        rank: int,
+        gives_up: Callable[[str], None],
+    ) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.waiting = 0
+        self.ready: deque[Call] = deque()
+        self.buffers = Buffers()
+        self.shells: dict[str, Shell] = {}
+        self.given = Given()
+        self.is_open = self.is_walking = self.is_passing = self.is_following = False
+        self.in_set_up = True
+        self.kept: Kept | None = None
+        self.members: tuple[int, ...] = ()
+        self.rank = rank
+        self.in_use = NO_ATTEMPT
+        self.following: Following | None = None
+        self.waits_for: Callable[[Call], AbstractContextManager[None]] = lambda call: nullcontext()
+        self._here = here
+        self.gives_up = gives_up
+        self._is_ours = False
+        self._old: list[BuiltGroup] = []
+        self.destroyed_at: dict[str, tuple[Attempt, int]] = {}  # how far each group had come
+        self.fatal: Exception | None = None
+        self._unit: list[Call] | None = None
+        self.count = 0  # of the script's calls
+        self._boundary_count = 0
+        self._records: deque[tuple[int, Call]] = deque(maxlen=RECORDS_MAX)
+        self._loaded: dict[int, list[Any]] = {}  # what a peer was given, by its number
+
+    @property
+    def lowest(self) -> int:
+        """The lowest rank that is there; this one, if it meets no peer."""
+        return self.rank if self.is_apart else min(self.members, default=self.rank)
+
+    # ------------------------------------------------------------ calls (under ``changed``)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether no call of this rank meets one of a peer."""
+        return self.is_walking or self.is_passing or self.is_following
+
+    def begin(self, shell: Shell, call: Call) -> None:
+        """A rank begins a call."""
+        if has_no_data(call):
+            call.state, call.waited = State.THROUGH, True
+            return
+        if self.is_apart or (shell.replays and not self._is_ours):
+            self._answer(shell, call)
+            return
+        if self._is_ours:
+            call.takes_deputy = call.is_sync = True  # torch's code waits in one order everywhere
+        else:
+            self._record(call)
+            if self.in_set_up and self.kept is not None:
+                call.site = call.site or self.site()
+        if self._unit is not None:
+            self._unit.append(call)
+            call.is_part = True
+        call.clears = all(other.waited for other in shell.calls.values())
+        if len(shell.calls) >= CALLS_MAX:
+            shell.forget()
+        call.prepare()
+        number = shell.next
+        shell.next += 1
+        shell.calls[number] = call
+        gift = shell.gifts.pop(number, None)
+        if gift is not None:
+            bodies, tag = gift
+            call.take(decoded(call, bodies), tag)
+        elif not (shell.is_stopped or shell.there is None):
+            try:
+                self._issue(call)
+            except Exception:
+                shell.calls.pop(number, None)
+                shell.next = number
+                raise
+
+    def _record(self, call: Call) -> None:
+        self._records.append((self.count, call))
+        self.count += 1
+
+    def note(self, shell: Shell, call: Call) -> None:
+        """A call is through."""
+        if not call.site:
+            return
+        if call.kind.name == "broadcast" and call.result is not None:
+            self.given.keep(call.place(), [to_bytes(x) for x in call.result])
+        if self.in_set_up and self.kept is not None and not (call.takes_deputy or call.is_part):
+            self.kept.add(shell.key, call.site, call.kind.outputs(call))
+
+    def _issue(self, call: Call) -> None:
+        there = call.shell.there
+        assert there is not None
+        try:
+            call.issue(there, self.in_use)
+        except Impossible as error:
+            self._cannot(f"{call_site()}: {error}")
+
+    def _cannot(self, reason: str) -> None:
+        self.gives_up(f"{reason}: ftrun cannot follow it while a rank is away")
+
+    def _answer(self, shell: Shell, call: Call) -> None:
+        """Answer a call that no peer comes to."""
+        call.waited = True
+        if (shell.replays or self.is_following) and not self._is_ours:
+            self._record(call)
+            bodies = shell.replays.pop(0) if shell.replays else None
+            if bodies is not None and not _unlike(call, bodies):
+                call.take(decoded(call, bodies), None)
+                return
+        call.state = State.THROUGH
+        if self.is_walking and not self._is_ours and self.kept is not None:
+            call.site = call.site or self.site()
+            bodies = self.kept.take(shell.key, call.site)
+            if bodies is not None and not _unlike(call, bodies):
+                _write(call, decoded(call, bodies))
+                return
+            if call.kind.outputs(call):
+                told.once(self.kept.unknown(call.site, call.kind.name.strip("_")))
+        call.takes_deputy = call.given_last() is None
+        if self.is_passing and call.takes_deputy and not self._is_ours:
+            self._see_that_it_is_known(call)
+        there = There(len(shell.seats), shell.own, (shell.own,), None)
+        try:
+            _, after = call.kind.fewer(call, there)
+        except Impossible as error:
+            self._cannot(f"{call_site()}: {error}, in a replica that was started again")
+            return
+        if after is not None:
+            after()
+
+    def _see_that_it_is_known(self, call: Call) -> None:
+        """A newcomer passes over a loop: nobody gives it what its peers were given there."""
+        root = getattr(call.args[-1], "rootRank", call.own)
+        if call.kind.name in ("broadcast", "scatter") and root != call.own:
+            raise UserError(
+                f"this replica was started again, and passes over loops of the script to come to "
+                f"its peers, but what rank {root} gave by {call.kind.name} at {call_site()} is not "
+                "known any more: it cannot follow them. Use ftrun.Manager there (README, A script)"
+            )
+
+    def site(self) -> str:
+        """The script's line."""
+        return near_site()
+
+    @contextmanager
+    def ours(self) -> Iterator[None]:
+        """Calls of DistributedDataParallel itself: a newcomer makes them alone."""
+        self._is_ours = True
+        try:
+            yield
+        finally:
+            self._is_ours = False
+
+    @contextmanager
+    def one_unit(self) -> Iterator[list[Call]]:
+        """Several calls that belong together; yields them."""
+        found: list[Call] = []
+        self._unit = found
+        try:
+            yield found
+        finally:
+            self._unit = None
+
+    # ------------------------------------------------------------ waits
+
+    def await_decision(self, call: Call) -> None:
+        """Wait until a call that has failed or is held goes on.
+
+        Raises:
+            Exception: its own error, if no member is lost.
+        """
+        following = self.following
+        assert following is not None, "a call is made in a world that is open"
+        following.may_wait()
+        with self.changed:
+            if self.fatal is not None:
+                raise self.fatal
+            if call.state not in (State.FAILED, State.HELD):
+                return
+            if call.state is State.FAILED and not call.shell.is_stopped:
+                self._is_its_own(call, following)
+            if following.is_alone:
+                call.restore()
+                self._answer(self.shells[call.shell.key], call)
+                return
+            self.waiting += 1
+            self.changed.wait(WAIT_S)
+            self.waiting -= 1
+
+    def _is_its_own(self, call: Call, following: Following) -> None:
+        """Raise the error of a call, if its peers are there, or nobody says that one is lost."""
+        assert call.error is not None
+        limit_s = self._here.heartbeat_timeout_s + DECISION_S
+        built, began = call.shell.built, clock.now()
+        while call.state is State.FAILED and not call.shell.is_stopped:
+            if built is not None and built.is_connected():
+                raise call.error
+            left_s = began + limit_s - clock.now()
+            if left_s <= 0:
+                raise call.error
+            self.waiting += 1
+            self.changed.wait(min(left_s, WAIT_S))
+            self.waiting -= 1
+            following.may_wait()
+
+    def complete_futures(self) -> None:
+        """Complete the futures of calls that are through. Not under the lock."""
+        while self.ready:
+            try:
+                call = self.ready.popleft()
+            except IndexError:
+                return
+            if call.future is not None and not call.future.done():
+                call.future.set_result(call.value())
+
+    # ------------------------------------------------------------ groups
+
+    def add(self, shell: Shell) -> None:
+        """The script makes a group."""
+        with self.changed:
+            self.shells[shell.key] = shell
+
+    def destroyed(self, shell: Shell) -> None:
+        """The script has destroyed a group."""
+        with self.changed:
+            if self.shells.get(shell.key) is shell:
+                del self.shells[shell.key]
+                self.destroyed_at[shell.key] = shell.round, shell.next
+            built, shell.built = shell.built, None
+            if built is not None:
+                self._old.append(built)  # peers may still wait for its last bytes
+
+    def connect(self, shell: Shell, store: str, prefix: str, timeout_s: float) -> None:
+        """Connect a new group among the members that are there. Blocks until all have made it."""
+        here = self.places(shell, self.members)
+        built = self.build_one(shell, here, store, f"{prefix}/{shell.key}", timeout_s, None)
+        with self.changed:
+            self.put(shell, here, built)
+
+    def places(self, shell: Shell, seats: Sequence[int]) -> tuple[int, ...]:
+        return tuple(place for place, seat in enumerate(shell.seats) if seat in seats)
+
+    def build_one(
+        self,
+        shell: Shell,
+        here: tuple[int, ...],
+        store: str,
+        prefix: str,
+        timeout_s: float,
+        abort: AbortSignal | None,
+    ) -> BuiltGroup | None:
+        if len(here) < 2:
+            return None
+        own = AbortSignal()
+        unsubscribe = abort.subscribe(own.trigger) if abort is not None else (lambda: None)
+        try:
+            return ProcessGroupGloo(timeout=shell.timeout).build(
+                store, prefix, here.index(shell.own), len(here), self._here.host, timeout_s, own
+            )
+        finally:
+            unsubscribe()
+
+    def put(self, shell: Shell, here: tuple[int, ...], built: BuiltGroup | None) -> None:
+        if shell.built is not None and shell.built is not built:
+            self._old.append(shell.built)
+        shell.built, shell.is_stopped = built, False
+        native = None if built is None else built.native
+        shell.there = There(len(shell.seats), shell.own, here, native)
+
+    def release(self) -> None:
+        old, self._old = self._old, []
+        if old:
+
+            def shut_down() -> None:
+                for built in old:
+                    built.shutdown()
+
+            threading.Thread(target=shut_down, name="ftrun-release", daemon=True).start()
+
+    def begins_step(self) -> None:
+        """A step begins. Under the lock."""
+        self.in_set_up = False
+        self._boundary_count = self.count
+        for shell in self.shells.values():
+            shell.replays.clear()
+
+    # ------------------------------------------------------------ for newcomers
+
+    def since(self, first: int, is_over: bool) -> list[list[Any]]:
+        """What this rank was given from call ``first`` on: before this step, or all if it
+        ``is_over``. From any thread."""
+        with self.changed:
+            stop = max(self.count, self._boundary_count) if is_over else self._boundary_count
+            known = dict(self._loaded)
+            known.update({i: [call.shell.key, _text(call)] for i, call in self._records})
+            return [known[index] for index in range(first, stop) if index in known]
+
+    def replay(self, first: int, given: Sequence[Sequence[Any]]) -> None:
+        """This rank has healed to a place at call ``first``; a peer was given these since."""
+        with self.changed:
+            self.count = first
+            self._records.clear()
+            self._loaded = {first + at: list(x) for at, x in enumerate(given)}
+            self._boundary_count = first + len(given)
+            for shell in self.shells.values():
+                shell.replays.clear()
+            for key, bodies in given:
+                if key in self.shells:
+                    self.shells[key].replays.append(Replayed.bodies(bodies))
+
+
+# ---------------------------------------------------------------- results as bytes
+
+
+def decoded(call: Call, bodies: Sequence[bytes]) -> list[torch.Tensor]:
+    outputs = call.kind.outputs(call)
+    return [from_bytes(body, like) for body, like in zip(bodies, outputs, strict=True)]
+
+
+def _unlike(call: Call, bodies: Sequence[bytes]) -> bool:
+    outputs = call.kind.outputs(call)
+    return [len(x) for x in bodies] != [nbytes(x) for x in outputs]
+
+
+def _write(call: Call, found: Sequence[torch.Tensor]) -> None:
+    for tensor, value in zip(call.kind.outputs(call), found, strict=True):
+        tensor.copy_(value)
+
+
+def _text(call: Call) -> list[str] | None:
+    if call.result is None or call.kind.is_by_rank:
+        return None
+    return Replayed.text([to_bytes(x) for x in call.result])

@@ -1,0 +1,175 @@
+"""Ranks die in the script's own collectives: no error, and all survivors are given the same."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import Job
+
+SCRIPT = (Path(__file__).parent / "scripts" / "collectives.py").read_text()
+CALLS_PER_STEP = 11
+STEPS = 40
+
+
+def check(job: Job, size: int) -> None:
+    """All ranks have come to the end with the same parameters; survivors were given the same."""
+    assert job.end() == 0, job.output
+    assert "begins again" not in job.output, job.output
+    assert "Traceback" not in job.output, job.output
+    pattern = r"END (\d) life (\d) (\w+) parameters (\w+) seen (\w+)"
+    ends = re.findall(pattern, job.output)
+    assert len(ends) == size, job.output
+    assert len({parameters for *_, parameters, _ in ends}) == 1, job.output
+    for group in ("ends", "between"):
+        seen = {digest for _, life, which, _, digest in ends if (life, which) == ("0", group)}
+        assert len(seen) <= 1, job.output
+
+
+def options(replicas: int, *more: str) -> tuple[str, ...]:
+    return "--device", "cpu", "--replicas", str(replicas), *more
+
+
+@pytest.mark.parametrize(
+    ("kills", "replicas"),
+    [
+        ("1:60:0", 3),  # before an all_reduce
+        ("0:125:300", 3),  # the root of broadcasts, in one of them or just after it
+        ("2:100:1000,0:200:100", 4),  # two ranks one after the other
+        ("1:150:0,2:150:0", 4),  # two at once
+    ],
+)
+@pytest.mark.timeout(300)
+def test_a_death_is_nothing_to_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: str, replicas: int
+) -> None:
+    monkeypatch.setenv("KILLS", kills)
+    with Job(tmp_path, SCRIPT, *options(replicas)) as job:
+        check(job, replicas)
+        assert job.output.count("died: SIGKILL") == kills.count(":") / 2, job.output
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_of_several_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KILLS", "2:120:300")
+    with Job(tmp_path, SCRIPT, *options(2, "--workers-per-replica", "2")) as job:
+        check(job, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(40))
+def test_deaths_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    rng = random.Random(seed)
+    replicas = rng.choice([3, 3, 4])
+    ranks = rng.sample(range(replicas), rng.choice([1, 1, 2]))
+    moments = [(rng.randrange(3, CALLS_PER_STEP * STEPS), rng.choice([0, 100, 300, 1000, 3000]))
+               for _ in ranks]  # fmt: skip
+    kills = [f"{rank}:{at}:{after}" for rank, (at, after) in zip(ranks, moments, strict=True)]
+    monkeypatch.setenv("KILLS", ",".join(kills))
+    with Job(tmp_path, SCRIPT, *options(replicas)) as job:
+        check(job, replicas)
+
+
+IN_SET_UP = """
+import os, signal, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+rank, first = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+total = torch.ones(1)
+dist.all_reduce(total)
+if rank == 1 and first:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.barrier()
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print("END", rank, total.item(), flush=True)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_death_before_the_first_step_begins_all_again(tmp_path: Path) -> None:
+    with Job(tmp_path, IN_SET_UP, *options(3)) as job:
+        assert job.end() == 0, job.output
+        again = (
+            r"replica \d begins again with replica 1, which ended before the first step\. Restart"
+        )
+        assert len(re.findall(again, job.output)) == 2, job.output
+        assert sorted(re.findall(r"END (\d) 3\.0", job.output)) == ["0", "1", "2"], job.output
+
+
+CHOSEN = """
+import os, signal, uuid, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+rank, first = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+if rank == 0:  # "rank 0 first": one barrier at two lines
+    dist.barrier()
+else:
+    dist.barrier()
+box = [uuid.uuid4().hex[: 4 if first else 12] if rank == 0 else None]
+dist.broadcast_object_list(box, 0)
+seed = torch.randint(1 << 30, (1,))
+dist.broadcast(seed, 0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+step = 0
+while True:
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    step += 1
+    if rank == 0 and first and step == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    back = torch.tensor([float(not first)])
+    dist.all_reduce(back, op=dist.ReduceOp.MAX)
+    if back.item():
+        break
+print("END", rank, box[0], seed.item(), flush=True)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_newcomer_has_what_its_predecessor_was_given(tmp_path: Path) -> None:
+    """A name that rank 0 drew, and a seed; the barriers are at lines of their own."""
+    with Job(tmp_path, CHOSEN, *options(2)) as job:
+        assert job.end() == 0, job.output
+        ends = re.findall(r"END \d (\w+) (\d+)", job.output)
+        assert len(ends) == 2 and len(set(ends)) == 1, job.output
+        assert len(ends[0][0]) == 4, job.output
+        assert "rank 0 would give other objects than its predecessor gave" in job.output
+
+
+LEAVES = """
+import sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(30):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    if rank == 1 and step == 10:
+        sys.exit(0)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+print("END", rank, step, total.item(), flush=True)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_rank_ends_while_the_other_waits_for_it_in_a_collective(tmp_path: Path) -> None:
+    """It leaves at once; the other one goes on with the sum of both, by its deputy."""
+    with Job(tmp_path, LEAVES, *options(2)) as job:
+        assert job.end() == 77, job.output
+        assert "Replica 1 left the training loop early at step 11" in job.output
+        assert re.findall(r"END (\d) (\d+) (\S+)", job.output) == [("0", "29", "2.0")], job.output

@@ -1,0 +1,1 @@
+"""Small programs whose output under torchrun and under ``ftrun --replicas`` is the same text."""

@@ -1,0 +1,156 @@
+"""Every program of the table says the same under torchrun and under ``ftrun --replicas``.
+
+A file of programs is one job of each launcher. What ftrun cannot follow begins again as one world,
+which gives the same text too: each such program has a job of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import THIS_TREE, Command, Job
+from tests.undisturbed.table import LINE
+
+PROGRAMS = Path(__file__).with_name("programs")
+PROGRAMS_MIN = 60
+BEGINS_AGAIN = "ftrun begins again"
+Said = dict[tuple[str, str], list[str]]
+"""For each program and rank what it has said, in order."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job of ftrun's.
+
+    ``names``: the programs of the file that it runs, by default all. ``workers``: of each replica.
+    ``is_one_world``: it begins again.
+    """
+
+    file: str
+    ranks: int
+    names: tuple[str, ...] = ()
+    workers: int = 1
+    is_one_world: bool = False
+
+    def __str__(self) -> str:
+        shape = f"{self.ranks // self.workers}x{self.workers}"
+        more = ["one world"] if self.is_one_world else self.names if len(self.names) == 1 else []
+        return "-".join((self.file, shape, *more))
+
+
+def programs_of(path: Path) -> list[str]:
+    """The names of a file's programs."""
+    body = ast.parse(path.read_text()).body
+    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
+    return [
+        function.name
+        for function in functions
+        if any(isinstance(x, ast.Name) and x.id == "program" for x in function.decorator_list)
+    ]
+
+
+AS_ONE_WORLD = (
+    "subclass",
+    "sparse_gradients",
+    "over_a_subgroup_of_each_rank",
+    "over_a_group_of_its_own",
+    "two_steps_in_one_forward",
+    "step_without_a_forward_between",
+    "closure",
+    "uneven_batches_by_rank",
+    "trained_by_hand",
+)
+APART = ("wrong_arguments", "wrong_arguments_by_rank", "sparse_tensor")
+"""Their errors may leave the ranks out of step, under torchrun too: each has a job of its own."""
+UNLIKE = frozenset(
+    {
+        # one replica writes for all, see docs/ZERO_EDIT.md
+        "checkpoint_of_sharded_tensors",
+        "checkpoint_saved_and_loaded",
+        # torch's dispatcher does not see the calls of a group that is written in Python
+        "collectives_counted",
+        # a DistributedDataParallel that was pickled as a whole cannot be trained when it is loaded
+        "saved_whole",
+        "collectives_profiled",
+    }
+)
+"""Programs that say something else: known, and named in docs/ZERO_EDIT.md."""
+
+
+def without(file: str, apart: tuple[str, ...]) -> tuple[str, ...]:
+    """The programs of a file but for some."""
+    return tuple(x for x in programs_of(PROGRAMS / f"{file}.py") if x not in apart)
+
+
+CASES = (
+    Case("collectives", 3, without("collectives", APART)),
+    *(Case("collectives", 3, (name,)) for name in APART),
+    Case("groups", 4),
+    Case("ddp", 2, without("ddp", AS_ONE_WORLD)),
+    Case("ddp", 2, AS_ONE_WORLD, is_one_world=True),
+)
+FRESH: dict[tuple[str, int, tuple[str, ...]], Said] = {}
+"""What the programs say under torchrun, for cases of several shapes."""
+
+
+def under_torchrun(case: Case, directory: Path) -> Said:
+    """What the programs of a file say under torchrun."""
+    key = (case.file, case.ranks, case.names)
+    if key not in FRESH:
+        words = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+        script = str(PROGRAMS / f"{case.file}.py")
+        directory.mkdir()
+        command = Command(
+            directory,
+            (*words, "--nproc-per-node", str(case.ranks), script, *case.names),
+            {**THIS_TREE},
+        )
+        with command as job:
+            code, output = job.end(), job.output
+        assert code == 0, output
+        FRESH[key] = said_in(output)
+    return FRESH[key]
+
+
+def said_in(output: str) -> Said:
+    """What programs have said, without the launcher's prefixes and its own lines."""
+    said: Said = {}
+    for name, rank, text in LINE.findall(output):
+        said.setdefault((name, rank), []).append(text)
+    return said
+
+
+def test_the_table_is_large_and_each_program_is_run() -> None:
+    files = {path.stem: programs_of(path) for path in PROGRAMS.glob("[!_]*.py")}
+    assert sum(map(len, files.values())) >= PROGRAMS_MIN
+    for file, names in files.items():
+        cases = [case for case in CASES if case.file == file]
+        run = {name for case in cases for name in (case.names or names)}
+        assert run == set(names), f"{file}: {sorted(set(names) - run)} are in no case"
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_program_sees_what_it_sees_under_torchrun(case: Case, tmp_path: Path) -> None:
+    plain = under_torchrun(case, tmp_path / "torchrun")
+    shape = ("--replicas", str(case.ranks // case.workers), "--workers-per-replica")
+    script = PROGRAMS / f"{case.file}.py"
+    (tmp_path / "ftrun").mkdir()
+    with Job(tmp_path / "ftrun", script, *shape, str(case.workers), args=case.names) as job:
+        code, output = job.end(), job.output
+    assert code == 0, output
+    assert bool(re.search(BEGINS_AGAIN, output)) == case.is_one_world, output
+    found = said_in(output)
+    wanted = {*case.names, "end"}
+    for key, lines in plain.items():
+        if key[0] in UNLIKE or (case.names and key[0] not in wanted):
+            continue
+        mine = found.get(key, [])
+        if case.is_one_world:
+            mine = mine[-len(lines) :]  # without what it had said before it began again
+        assert mine == lines, f"{key[0]}, rank {key[1]}:\n{output}"

@@ -173,3 +173,24 @@ def test_a_rank_ends_while_the_other_waits_for_it_in_a_collective(tmp_path: Path
         assert job.end() == 77, job.output
         assert "Replica 1 left the training loop early at step 11" in job.output
         assert re.findall(r"END (\d) (\d+) (\S+)", job.output) == [("0", "29", "2.0")], job.output
+
+
+SHARDED = """
+import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+given = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
+dcp.save({"given": given}, checkpoint_id="saved")
+found = distribute_tensor(torch.zeros(8), mesh, [Shard(0)])
+dcp.load({"given": found}, checkpoint_id="saved")
+print("LOADED", found.full_tensor().tolist() == list(range(8)), flush=True)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_checkpoint_of_tensors_sharded_over_replicas_is_whole(tmp_path: Path) -> None:
+    with Job(tmp_path, SHARDED, *options(2)) as job:
+        assert job.end() == 0, job.output
+        assert job.output.count("LOADED True") == 2, job.output

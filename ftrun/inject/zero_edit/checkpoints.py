@@ -2,7 +2,8 @@
 
 Every replica holds the whole state, so the lowest one that is there writes, by its own workers
 alone, and all go on when it has written. A checkpoint of all ranks would lack what a replica that
-is away was to write. Each replica reads by itself.
+is away was to write. Each replica reads by itself. A state with tensors that are sharded over ranks
+of several replicas is no whole state anywhere, so there all write, as torch does.
 
 ``async_save`` writes before it returns. Not here: ``torch.save`` (files.py).
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,18 +93,30 @@ class Checkpoints:
 
         replace_everywhere("load", plain, load)
 
-    def _save(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _save(self, plain: Callable[..., Any], given: Any, *args: Any, **kwargs: Any) -> Any:
         if self._drafts.drops():
             self._drafts.tell_dropped(Path(f"the checkpoint of {call_site()}"))
             return None
+        state = _state_of(given)
+        if any(not self._mates.owns(ranks) for ranks in _sharded_over(state)):
+            return self._save_together(plain, state, *args, **kwargs)
         made = None
         while True:
             writes = self._world.lowest // self._mates.size
             if writes == self._mates.rank // self._mates.size:
-                made = _quietly(plain, *args, **{**kwargs, **self._within()})
+                made = _quietly(plain, state, *args, **{**kwargs, **self._within()})
             dist.barrier()
             if self._world.lowest // self._mates.size == writes:
                 return made  # else who was to write has died meanwhile
+
+    def _save_together(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        made = plain(*args, **kwargs)
+        if not self._world.is_whole:
+            refuse(
+                f"{call_site()}: a checkpoint of tensors that are sharded over ranks of which one "
+                "is away"
+            )
+        return made
 
     def _within(self) -> dict[str, Any]:
         """The arguments that keep torch to this replica."""
@@ -120,6 +133,25 @@ def _is_of_the_world(kwargs: dict[str, Any]) -> bool:
     if group is None:
         group = distributed_c10d._get_default_group()
     return isinstance(group, Shell) and group.size() == dist.get_world_size()
+
+
+def _state_of(given: Any) -> Any:
+    """What is to be saved; objects that have a state are asked for it once."""
+    from torch.distributed.checkpoint.stateful import Stateful
+
+    if not isinstance(given, dict):
+        return given
+    return {k: v.state_dict() if isinstance(v, Stateful) else v for k, v in given.items()}
+
+
+def _sharded_over(state: Any) -> Iterator[list[int]]:
+    """The ranks of each mesh over which a tensor is sharded."""
+    from torch.distributed.tensor import DTensor
+    from torch.utils import _pytree
+
+    for value in _pytree.tree_leaves(state):
+        if isinstance(value, DTensor):
+            yield value.device_mesh.mesh.flatten().tolist()
 
 
 def _quietly(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -113,6 +113,12 @@ class World:
     # ------------------------------------------------------------ calls (under ``changed``)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all ranks are there."""
+        size = self._here.replicas * self._here.workers_per_replica
+        return len(self.members) == size and not self.is_apart
+
+    @property
     def is_apart(self) -> bool:
         """Whether no call of this rank meets one of a peer."""
         return self.is_walking or self.is_passing or self.is_following

@@ -133,6 +133,10 @@ class ScriptedAgent:
         with self._changed:
             assert self._changed.wait_for(condition, DEADLINE_S), f"waited in vain for {what}"
 
+    def threads(self) -> set[threading.Thread]:
+        """The agent's own: its loop, and one for each link of a worker, which starts when it may."""
+        return set(self._threads)
+
     def close(self) -> None:
         """End everything."""
         self._closing = True

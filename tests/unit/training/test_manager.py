@@ -909,6 +909,6 @@ def test_one_that_cannot_be_made_leaves_no_thread(tmp_path: Path, why: str) -> N
         before = set(threading.enumerate())
         with pytest.raises(FtrunError):
             Manager(ProcessGroupGloo(), load_state_dict=None, state_dict=None)
-        for thread in set(threading.enumerate()) - before:
+        for thread in set(threading.enumerate()) - before - both.agent.threads():
             thread.join(DEADLINE_S)
             assert not thread.is_alive(), thread.name

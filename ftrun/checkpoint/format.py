@@ -80,6 +80,13 @@ def pack(tree: Tree) -> Packed:
     return Packed(structure, tuple(packer.leaves))
 
 
+def leaves_of(tree: Tree) -> tuple[Leaf, ...]:
+    """The leaves of a tree that stays here. What a peer could not be given is left out."""
+    packer = _Packer(leaves_out=True)
+    packer.node(tree, "", "", 0)
+    return tuple(packer.leaves)
+
+
 def validate(tree: Tree) -> None:
     """Raise UserError if ``tree`` holds an object that cannot be carried."""
     pack(tree)
@@ -124,11 +131,23 @@ def unpack(
 
 @dataclass(slots=True)
 class _Packer:
-    """Walks a tree; collects leaves. ``parent`` and ``name`` together are a node's path."""
+    """Walks a tree; collects leaves. ``parent`` and ``name`` together are a node's path.
+
+    ``leaves_out``: what cannot be carried is left out; else it raises UserError.
+    """
 
     leaves: list[Leaf] = field(default_factory=list)
+    leaves_out: bool = False
 
     def node(self, value: Tree, parent: str, name: str, depth: int) -> Json:
+        try:
+            return self._node(value, parent, name, depth)
+        except UserError:
+            if self.leaves_out:
+                return None
+            raise
+
+    def _node(self, value: Tree, parent: str, name: str, depth: int) -> Json:
         path = parent + name
         if depth > DEPTH_MAX:
             raise UserError(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from ftrun import clock
 from ftrun.checkpoint.destination import Arrivals, Destination, Overwrite, Overwritten
 from ftrun.checkpoint.donor import DonorLink, DonorRefused
-from ftrun.checkpoint.format import Tree, pack, unpack
+from ftrun.checkpoint.format import Tree, leaves_of, unpack
 from ftrun.checkpoint.header import Header, decode_header
 from ftrun.checkpoint.layout import chunk_hasher, pieces
 from ftrun.checkpoint.leaves import Leaf
@@ -103,7 +103,7 @@ def fetch(
     order = _Order(tag, key, deadline, cancel, expected, overwrite, certificates)
     order.arrivals = arrivals or Arrivals()
     order.streams = streams_per_donor or (STREAMS_ALONE if len(donors) == 1 else 1)
-    order.mine = pack(mine).leaves if mine is not None else None
+    order.mine = leaves_of(mine) if mine is not None else None
     started, why_not, remaining = clock.now(), dict[str, str](), list(donors)
     refused: DonorRefused | None = None
     cannot = dict[str, str]()

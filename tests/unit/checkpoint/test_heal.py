@@ -215,6 +215,13 @@ def test_what_has_another_form_is_read_into_new_memory(stage: Stage) -> None:
     assert same(mine["model"]["odd"], state()["model"]["odd"])  # in place
 
 
+def test_what_the_receiver_could_not_give_to_others_does_not_hinder_it(stage: Stage) -> None:
+    mine = {**state(1), "lock": threading.Lock(), "some": [torch.ones(2), threading.Lock()]}
+    healed = stage.heal(stage.donor(state()).address, mine=mine, overwrite=Overwrite())
+    assert same(healed.tree, state())
+    assert same(mine["model"], state()["model"])  # in place, as ever
+
+
 def test_donors_that_cannot_serve_are_passed_over_and_named(stage: Stage) -> None:
     one, other = stage.donor(state()), stage.donor(state())
     one.refuse(TAG, "Replica 0 cannot: é" + "x" * 5000)

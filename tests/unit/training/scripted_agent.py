@@ -134,7 +134,7 @@ class ScriptedAgent:
             assert self._changed.wait_for(condition, DEADLINE_S), f"waited in vain for {what}"
 
     def threads(self) -> set[threading.Thread]:
-        """The agent's own: its loop, and one for each link of a worker, which starts when it may."""
+        """The agent's own: its loop, and one for each worker's link, which starts when it may."""
         return set(self._threads)
 
     def close(self) -> None:

@@ -21,8 +21,8 @@ from ftrun.checkpoint.destination import Arrivals, Destination, Overwrite, Overw
 from ftrun.checkpoint.donor import DonorLink, DonorRefused
 from ftrun.checkpoint.format import Tree, leaves_of, unpack
 from ftrun.checkpoint.header import Header, decode_header
-from ftrun.checkpoint.layout import chunk_hasher, pieces
-from ftrun.checkpoint.leaves import Leaf
+from ftrun.checkpoint.layout import OWN_SAMPLE, chunk_hasher, pieces
+from ftrun.checkpoint.leaves import Leaf, LeafSpec
 from ftrun.checkpoint.proof import heal_key
 from ftrun.checkpoint.stripes import Stripe
 from ftrun.core.ids import StateId, Tag
@@ -47,10 +47,11 @@ class NoneServes(PeerError):
 
 @dataclass(frozen=True, slots=True)
 class FetchedState:
-    """A complete state. ``left_out``: donors that delivered nothing, and why not.
+    """A complete state.
 
     ``donors``: addresses that delivered; if all chunks had come before, those with the same state.
-
+    ``left_out``: those that should have delivered and did not, and why not. ``unlike``: of these,
+    those whose state differs.
     ``overwritten``: the leaves that were written straight into the receiver's own memory.
     """
 
@@ -60,6 +61,7 @@ class FetchedState:
     duration_s: float
     donors: tuple[str, ...]
     left_out: dict[str, str]
+    unlike: dict[str, str] = field(default_factory=dict)
     overwritten: tuple[Overwritten, ...] = ()
 
 
@@ -126,7 +128,7 @@ def fetch(
 def _failure(order: _Order, donors: Sequence[str], why_not: dict[str, str]) -> str:
     if order.cancelled():
         return f"fetching the state of {order.tag} was cancelled. Nothing was applied"
-    each = "; ".join(f"{d}: {why_not.get(d, 'no answer')}" for d in donors) or "there are none"
+    each = "; ".join(f"{d}: {why_not.get(d) or 'no answer'}" for d in donors) or "there are none"
     return f"no donor could deliver the state of {order.tag} in time ({each}). Nothing was applied"
 
 
@@ -213,7 +215,8 @@ class _Transfer:
             to.header.nbytes,
             duration_s,
             donors,
-            left_out,
+            {donor: why for donor, why in left_out.items() if why},
+            {donor: why for donor, why in self.left_out.items() if why},
             to.overwritten,
         )
 
@@ -305,7 +308,6 @@ class _Transfer:
             to = self._destination
             if raw != to.raw:
                 self.left_out[address] = _disagreement(to.header, decode_header(raw))
-                _log.warning("donor %s is left out: %s", address, self.left_out[address])
                 return None
             self._agreed.add(address)
             return to
@@ -361,17 +363,24 @@ class _Transfer:
 
 
 def _disagreement(first: Header, other: Header) -> str:
-    """How a donor's state differs from that of the first donor, as a text."""
+    """How a donor differs from the first one; "" if each has leaves of its own."""
     if first.state_id != other.state_id:
         return f"it holds {other.state_id}, another donor {first.state_id}"
-    if first.specs != other.specs:
-        return "its tensors differ in kind or shape from another donor's"
-    unlike = [
-        spec.path.removeprefix(".")
-        for spec, a, b in zip(first.specs, first.samples, other.samples, strict=True)
-        if a != b
-    ]
-    if not unlike:
-        return "its plain values differ from another donor's"
-    more = f" and {len(unlike) - NAMED_MAX} more" if len(unlike) > NAMED_MAX else ""
-    return f"its {', '.join(unlike[:NAMED_MAX])}{more} differ from another donor's"
+    each = ours, theirs = _held(first), _held(other)
+    odd = [path for path in {**ours, **theirs} if ours.get(path) != theirs.get(path)]
+    if first.specs == other.specs:
+        what = _named(odd) if odd else "plain values"
+        return f"its {what} differ from another donor's"
+    if all(held[path][1] == OWN_SAMPLE for path in odd for held in each if path in held):
+        return ""
+    return f"not all donors hold {_named(odd)}, in one kind and shape"
+
+
+def _held(header: Header) -> dict[str, tuple[LeafSpec, int]]:
+    leaves = zip(header.specs, header.samples, strict=True)
+    return {spec.path: (spec, fingerprint) for spec, fingerprint in leaves}
+
+
+def _named(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - NAMED_MAX} more" if len(paths) > NAMED_MAX else ""
+    return ", ".join(path.removeprefix(".") for path in paths[:NAMED_MAX]) + more

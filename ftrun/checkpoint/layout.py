@@ -30,6 +30,7 @@ DIGEST_BYTES = 8
 HUGE_PAGES_FROM_BYTES = 4 << 20
 SAMPLE_BYTES = 4 << 10
 SAMPLE_EVERY_BYTES = 1 << 20
+OWN_SAMPLE = 0
 
 
 class Layout:
@@ -106,12 +107,12 @@ def pieces(views: Sequence[memoryview]) -> list[memoryview]:
 def samples(leaves: Sequence[Leaf], own: Collection[int] = ()) -> list[int]:
     """A fingerprint per leaf, of 4 KiB in each MiB, which finds unlike replicas at no cost.
 
-    That of leaves of which each replica has its ``own`` is 0.
+    That of leaves of which each replica has its ``own`` is OWN_SAMPLE.
 
     Replicas with the same state id must hold equal bytes (S1). The digests of chunks guard the
     transfer; these fingerprints guard against donors that differ from each other.
     """
-    return [0 if i in own else sample(leaf.data) for i, leaf in enumerate(leaves)]
+    return [OWN_SAMPLE if i in own else sample(leaf.data) for i, leaf in enumerate(leaves)]
 
 
 def sample(data: torch.Tensor | memoryview) -> int:

@@ -448,6 +448,8 @@ class Healing:
             if order.cancel.is_set():
                 return  # another state is being fetched, and must not be replaced by this one
             donors = tuple(order.donors[d] for d in fetched.donors)
+            for address, why in fetched.unlike.items():
+                log.warning("healed without replica %s: %s", order.donors[address], why)
             self.fetched = replace(fetched, donors=donors)
             self._fetched_place = place
         self._feed(StateLoaded(order.tag, fetched.state_id))

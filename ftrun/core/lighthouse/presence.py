@@ -34,7 +34,8 @@ class Presence:
     ``_asking``: incarnations by replica_id, of which a worker has asked since the last answer.
     ``_part``: the slots that take part in the set-up; none before its first answer. ``_worlds``:
     incarnations whose process groups are those of all replicas; ``_set_up``: those that were told
-    of each other, by replica_id, until they train; ``_gone_at``: when one of them was missed.
+    of each other, by replica_id, until they train; ``_gone_at``: when one of them was missed;
+    ``_ending``: incarnations that were told to begin again, and may ask until they end.
     """
 
     def __init__(self, state: MembershipState) -> None:
@@ -45,9 +46,12 @@ class Presence:
         self._worlds: set[tuple[str, str]] = set()
         self._set_up: dict[str, str] = {}
         self._gone_at: float | None = None
+        self._ending: set[tuple[str, str]] = set()
 
     def on_present(self, replica: Replica, rank: int, present: m.Present) -> None:
         """A worker is here, and asks for its peers."""
+        if (replica.replica_id, replica.incarnation) in self._ending:
+            return
         replica.present[rank] = present.endpoint
         if present.together:
             self._worlds.add((replica.replica_id, replica.incarnation))
@@ -95,6 +99,7 @@ class Presence:
         if state.phase in IN_QUORUM:
             self._set_up = {}
             self._worlds.clear()
+            self._ending.clear()
         find = state.replicas.find
         gone = [
             name
@@ -113,6 +118,8 @@ class Presence:
             replica = find(name, incarnation)
             if replica is not None:
                 replica.present.clear()
+                self._asking.pop(name, None)
+                self._ending.add((name, incarnation))
                 state.outbox.restart(replica, reason)
         self._set_up, self._gone_at = {}, None
 

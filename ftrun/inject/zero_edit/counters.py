@@ -260,7 +260,7 @@ class Counters:
         }
         taken.changed += write_values(frame, donors, lists)
         taken.of_its_own += write_values(frame, own, own_lists)
-        taken.lacking += [f"{path}, which differs by rank" for path in stand_in]
+        taken.lacking += [f"its own {path} (ranks differ: it has its peer's)" for path in stand_in]
         taken.lacking += lacks(frame, [*values, *lists])
         self._own[function] = {*own, *own_lists}
 

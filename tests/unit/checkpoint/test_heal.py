@@ -416,6 +416,23 @@ def test_donors_may_differ_in_what_each_has_of_its_own(stage: Stage, own: str) -
     assert not healed.left_out
 
 
+@pytest.mark.parametrize("unlike", [(), (".beside",)])
+def test_a_donor_that_alone_holds_a_tensor_is_named_unless_each_has_its_own(
+    stage: Stage, unlike: tuple[str, ...]
+) -> None:
+    trees: list[dict[str, Any]] = [{"m": noise(0), "beside": {}} for _ in range(2)]
+    trees[1]["beside"]["saved"] = torch.ones(3)
+    servers = [stage.donor(tree) for tree in trees]
+    for server, tree in zip(servers, trees, strict=True):
+        server.withdraw(TAG)
+        server.offer(TAG, STATE_ID, tree, 1, (), unlike)
+    healed = stage.heal(*(server.address for server in servers))
+    assert torch.equal(healed.tree["m"], trees[0]["m"])
+    if len(healed.donors) == 1:  # else the other had no time to answer
+        named = "not all donors hold beside.saved, in one kind and shape"
+        assert [*healed.unlike.values()] in ([[]] if unlike else [[], [named]])
+
+
 @both_ways
 def test_those_left_out_are_asked_when_all_others_are_gone(stage: Stage) -> None:
     tree, other = state(0), state(1)

@@ -257,7 +257,8 @@ def test_what_differed_is_the_predecessors_while_the_loops_stand_alike(
     assert successor.names["log"] == 1.0
     later = Replica(tmp_path, "1", log=0.0)
     taken = later.joins(replace(inner, ranges=((spot, 0), *inner.ranges)), 9, monkeypatch)
-    assert later.names["log"] == 1.0 and "log, which differs by rank" not in taken.lacking
+    assert later.names["log"] == 1.0
+    assert "its own log (ranks differ: it has its peer's)" not in taken.lacking
 
 
 def test_of_what_each_epoch_begins_the_donors_stands_in_and_is_named(
@@ -271,7 +272,7 @@ def test_of_what_each_epoch_begins_the_donors_stands_in_and_is_named(
     successor = Replica(tmp_path, "1", log=0.0)
     taken = successor.joins(moved, 9, monkeypatch)
     assert successor.names["log"] == 4.5
-    assert taken.lacking == ["log, which differs by rank"]
+    assert taken.lacking == ["its own log (ranks differ: it has its peer's)"]
 
 
 def _with_ranges(plain: Callable[..., Any], ranges: dict[Spot, int]) -> Callable[..., Any]:

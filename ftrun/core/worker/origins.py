@@ -10,6 +10,7 @@ is known before any death: both have their values of the steps at which all repl
 | a framework's own | the donor's, unless the predecessor has changed it later |
 | whole numbers that differed by the same at two steps (a cursor by rank) | the donor's, shifted |
 | its function was called anew since: the predecessor's is gone | the donor's |
+| it differed and grew on both (a sum by rank); loops stand alike | both: as far from the donor's |
 | it differed; the donor has not changed it since, or loops stand alike | the predecessor's |
 | it differed, and the loops have gone on (a sum that each epoch begins) | the donor's, and named |
 | the predecessor has changed it later (``if rank == 0: best = …``) | the predecessor's |
@@ -28,12 +29,17 @@ from typing import Any
 
 
 class Origin(Enum):
-    """Whose a value is. ``STAND_IN``: the donor's, although that is not this replica's."""
+    """Whose a value is. ``STAND_IN``: the donor's, although that is not this replica's.
+
+    ``SHIFTED``, ``CONTINUED``: as far from the donor's as the predecessor's was while all trained.
+    For the time in which the replica was away its donor is its deputy, and counts for it.
+    """
 
     OWN = "own"
     DONOR = "donor"
     STAND_IN = "stand-in"
     SHIFTED = "shifted"
+    CONTINUED = "continued"
     PREDECESSOR = "predecessor"
 
 
@@ -72,15 +78,35 @@ class Known:
         return type(donor) is not type(left) or bool(donor != left)
 
     @property
-    def shift(self) -> int:
-        """By how much the predecessor's value is greater than the donor's, always; 0: that is not
-        known, or it is not."""
-        numbers = [number for pair in self.together for number in pair]
-        if len(self.together) < 2 or any(type(number) is not int for number in numbers):
-            return 0
+    def is_shifted(self) -> bool:
+        """Whether both are whole numbers that moved, and stayed as far from each other."""
+        numbers = self._moved(int)
+        if numbers is None:
+            return False
+        (donor, left), (later_donor, later_left) = numbers
+        return bool(left - donor == later_left - later_donor != 0)
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether both are sums: fractions that grew (or both fell) between the two steps."""
+        numbers = self._moved(float)
+        if numbers is None:
+            return False
+        (donor, left), (later_donor, later_left) = numbers
+        return bool((later_donor > donor) == (later_left > left))
+
+    def as_far_from(self, now: Any) -> Any:
+        """The value as far from the donor's ``now`` as the two were when all trained last."""
+        donor, left = self.together[-1]
+        return now + (left - donor) if type(now) is type(donor) else left
+
+    def _moved(self, kind: type[Any]) -> tuple[tuple[Any, Any], ...] | None:
+        """The two pairs, if they are finite numbers of that kind and both values have moved."""
+        numbers: list[Any] = [number for pair in self.together for number in pair]
+        if len(self.together) < 2 or any(type(x) is not kind or x - x != 0 for x in numbers):
+            return None
         (donor, left), (later_donor, later_left) = self.together
-        has_moved = donor != later_donor and left != later_left
-        return left - donor if has_moved and left - donor == later_left - later_donor else 0
+        return self.together if donor != later_donor and left != later_left else None
 
 
 def origin(known: Known) -> Origin:
@@ -88,9 +114,12 @@ def origin(known: Known) -> Origin:
     donor = Origin.OWN if known.own_step > known.donor_step else Origin.DONOR
     is_left = known.has_left and not known.is_called_anew
     if known.has_left and known.has_differed and not known.is_framework:
-        if known.shift:
+        if known.is_shifted:
             return Origin.SHIFTED
-        is_as_it_was = known.stands_alike or known.donor_step <= known.together_step
+        has_changed = known.donor_step > known.together_step
+        if is_left and has_changed and known.stands_alike and known.has_grown:
+            return Origin.CONTINUED
+        is_as_it_was = known.stands_alike or not has_changed
         if is_left:
             return Origin.PREDECESSOR if is_as_it_was else Origin.STAND_IN
     if is_left and known.left_step > known.donor_step:

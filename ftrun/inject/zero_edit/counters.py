@@ -82,18 +82,23 @@ class Taken:
     """The variables that a newcomer has set, in words.
 
     ``changed``: to its peers' values. ``of_its_own``: to its predecessor's. ``lacking``: values
-    that its peers have and could not give. ``has_left``: this slot has left values on this node.
+    that its peers have and could not give. ``continued``: values of its own to which its donor's
+    growth since is added. ``has_left``: this slot has left values on this node.
     """
 
     changed: list[str] = field(default_factory=list)
     of_its_own: list[str] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
+    continued: list[str] = field(default_factory=list)
     has_left: bool = True
 
     def words(self, *, is_new: bool) -> str:
         """A description for people. ``is_new``: the slot has not run on this node before."""
         text = f"; set: {_some(self.changed)}" if self.changed else ""
         text += f"; of its own: {_some(self.of_its_own)}" if self.of_its_own else ""
+        text += (
+            f"; with what its donor added since: {_some(self.continued)}" if self.continued else ""
+        )
         text += f"; not carried: {_some(self.lacking)}" if self.lacking else ""
         if is_new:
             text += "; what it alone had counted is not carried: nothing of it is on this node"
@@ -249,7 +254,7 @@ class Counters:
         taken: Taken,
     ) -> None:
         theirs = place.details()
-        donors, own, stand_in = self._origins(function, values, place, left, pairs)
+        donors, own, found = self._origins(function, values, place, left, pairs)
         own_lists = self._own_lists(function, place, left)
         lists = {
             path: packed
@@ -260,7 +265,12 @@ class Counters:
         }
         taken.changed += write_values(frame, donors, lists)
         taken.of_its_own += write_values(frame, own, own_lists)
-        taken.lacking += [f"its own {path} (ranks differ: it has its peer's)" for path in stand_in]
+        taken.continued += [path for path, by in found.items() if by is Origin.CONTINUED]
+        taken.lacking += [
+            f"its own {path} (ranks differ: it has its peer's)"
+            for path, by in found.items()
+            if by is Origin.STAND_IN
+        ]
         taken.lacking += lacks(frame, [*values, *lists])
         self._own[function] = {*own, *own_lists}
 
@@ -286,14 +296,13 @@ class Counters:
         place: Place,
         left: Left | None,
         pairs: Sequence[_Pair],
-    ) -> tuple[Values, Values, list[str]]:
-        """The donor's values that are taken, and this slot's own; of the donor's the paths of those
-        that stand in for its own."""
+    ) -> tuple[Values, Values, dict[str, Origin]]:
+        """The donor's values that are taken, and this slot's own; the origin of each of both."""
         steps = place.details().changed.get(function, {})
         before = {} if left is None else left.values.get(function, {})
         is_anew = left is not None and _is_called_anew(function, place, left.ranges)
         stands_alike = left is not None and _stand_alike(place, left.ranges)
-        donors, own, stand_in = Values(), Values(), list[str]()
+        donors, own, origins = Values(), Values(), dict[str, Origin]()
         for path in dict.fromkeys([*values, *before]):
             value, step = before.get(path, (None, NEVER))
             known = Known(
@@ -307,15 +316,14 @@ class Counters:
                 is_anew,
                 stands_alike,
             )
-            found = origin(known)
+            origins[path] = found = origin(known)
             if found is Origin.PREDECESSOR and path in before and not is_own(path):
                 own[path] = value
-            elif found is Origin.SHIFTED and path in values:
-                own[path] = values[path] + known.shift
+            elif found in (Origin.SHIFTED, Origin.CONTINUED) and path in values:
+                own[path] = known.as_far_from(values[path])
             elif found in (Origin.DONOR, Origin.STAND_IN) and path in values:
                 donors[path] = values[path]
-                stand_in += [path] * (found is Origin.STAND_IN)
-        return donors, own, stand_in
+        return donors, own, {path: origins[path] for path in (*donors, *own)}
 
     def _own_lists(self, function: str, place: Place, left: Left | None) -> dict[str, Packed]:
         if left is None or _is_called_anew(function, place, left.ranges):

@@ -9,7 +9,8 @@ import pytest
 from ftrun.core.worker.origins import Known, Origin, origin
 
 ALIKE = Known(own_step=-1, donor_step=9, left_step=8, together=((1, 1), (2, 2)), together_step=8)
-DIFFER = replace(ALIKE, together=((0.5, 0.1), (0.7, 0.2)))
+DIFFER = replace(ALIKE, together=((0.5, 0.1), (0.7, 0.05)))
+GREW = replace(ALIKE, together=((0.5, 0.25), (0.75, 1.25)))
 SHIFTED = replace(ALIKE, together=((8, 12), (16, 20)))
 
 
@@ -30,6 +31,14 @@ SHIFTED = replace(ALIKE, together=((8, 12), (16, 20)))
         (replace(DIFFER, is_framework=True), Origin.DONOR),
         (replace(DIFFER, is_called_anew=True), Origin.DONOR),
         (replace(DIFFER, has_left=False), Origin.DONOR),
+        (replace(DIFFER, together=((0.5, 0.1), (0.7, 0.1))), Origin.PREDECESSOR),
+        (GREW, Origin.CONTINUED),
+        (replace(GREW, together=((-0.5, -0.25), (-0.75, -1.25))), Origin.CONTINUED),
+        (replace(GREW, together=((0.5, 0.25), (float("inf"), 1.25))), Origin.PREDECESSOR),
+        (replace(GREW, donor_step=8), Origin.PREDECESSOR),
+        (replace(GREW, stands_alike=False), Origin.STAND_IN),
+        (replace(GREW, is_called_anew=True), Origin.DONOR),
+        (replace(GREW, has_left=False), Origin.DONOR),
         (SHIFTED, Origin.SHIFTED),
         (replace(SHIFTED, stands_alike=False, is_called_anew=True), Origin.SHIFTED),
         (replace(SHIFTED, has_left=False), Origin.DONOR),
@@ -43,7 +52,8 @@ def test_the_table(known: Known, found: Origin) -> None:
     assert origin(known) is found
 
 
-def test_a_shift_is_the_difference_of_both() -> None:
-    assert SHIFTED.shift == 4
-    assert replace(SHIFTED, together=((12, 8), (20, 16))).shift == -4
-    assert ALIKE.shift == DIFFER.shift == 0
+def test_a_value_goes_on_as_far_from_the_donor_s_as_it_was() -> None:
+    assert SHIFTED.as_far_from(24) == 28
+    assert replace(SHIFTED, together=((12, 8), (20, 16))).as_far_from(24) == 20
+    assert GREW.as_far_from(1.0) == 1.5
+    assert GREW.as_far_from(None) == 1.25  # of another kind by now: what the predecessor had

@@ -253,11 +253,12 @@ def test_what_differed_is_the_predecessors_while_the_loops_stand_alike(
     spot = Spot("test_counters.py:run", 1)
     place = first.note(9, 0, best=72, log=4.5)
     inner = replace(place, ranges=((spot, 0), (Spot("test_counters.py:main", 2), 9)))
-    successor.joins(inner, 9, monkeypatch)
-    assert successor.names["log"] == 1.0
+    taken = successor.joins(inner, 9, monkeypatch)
+    assert successor.names["log"] == 3.5  # 1.0 when all trained, and what the donor added to 2.0
+    assert "with what its donor added since: log" in taken.words(is_new=False)
     later = Replica(tmp_path, "1", log=0.0)
     taken = later.joins(replace(inner, ranges=((spot, 0), *inner.ranges)), 9, monkeypatch)
-    assert later.names["log"] == 1.0
+    assert later.names["log"] == 3.5
     assert "its own log (ranks differ: it has its peer's)" not in taken.lacking
 
 

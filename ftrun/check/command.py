@@ -1,6 +1,8 @@
-"""Runs a trial of a script as an ordinary job of its own, and prints the verdict.
+"""Runs a script undisturbed and with deaths, each as an ordinary job of its own; prints a verdict.
 
-Not here: what is said about the reports (verdict.py).
+In the first run nothing dies. In the second, replicas die in training and while a file is written,
+and their peers wait for the newcomers: it must end as the first one. In the third they die in an
+evaluation. Not here: where they die (plan.py), what is said about the runs (verdict.py).
 """
 
 from __future__ import annotations
@@ -12,16 +14,18 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ftrun import own_process
-from ftrun.check.verdict import Trial, lines_of
+from ftrun.check.place import Place, compare
+from ftrun.check.plan import Kill, plan_of
+from ftrun.check.verdict import Run, Trial, lines_of
 from ftrun.errors import naming
 
 VARIABLE, PLAN, REFUSED = "FTRUN_CHECK", "plan.json", "refused.json"
 """As in inject/zero_edit/trial.py, which imports torch."""
-VICTIM = "1"
 END_S = 30.0
 
 
@@ -38,48 +42,107 @@ def check_script(
     Args:
         words: the script with its arguments.
         options: for ``ftrun run``.
-        replicas: how many; one of them dies once. ``workers``: of each; the last one dies.
-        steps: the trial ends after so many, if the script does not end before.
-        timeout_s: the trial is ended then.
+        replicas: how many. ``workers``: of each; the last one dies.
+        steps: each run ends after so many, if the script does not end before.
+        timeout_s: a run is ended then.
+
+    Raises:
+        UserError: the current directory cannot be copied.
     """
     with tempfile.TemporaryDirectory(prefix="ftrun-check-") as name:
         directory = Path(name)
-        plan = {"victim": VICTIM, "kill_at": max(1, steps // 3), "steps": steps}
-        with naming(directory / PLAN):
-            (directory / PLAN).write_text(json.dumps(plan))
+        place = Place(directory, Path.cwd())
         several = ["--workers-per-replica", str(workers)] if workers > 1 else []
-        code, is_late = _run(words, [*several, *options], replicas, directory, timeout_s)
-        refused = _read(directory / REFUSED)
-        reports = {
-            index: found
-            for index in range(replicas)
-            if (found := _read(directory / f"report-{index}.json")) is not None
-        }
-        differences = differences_of(directory / "logs")
-    trial = Trial(
-        *(replicas, int(VICTIM), code, is_late, timeout_s, refused, reports, workers, differences)
-    )
-    lines, is_well = lines_of(trial)
+        command = ["run", "--replicas", str(replicas), "--min-replicas", str(replicas), "--prefix"]
+        command += ["--inject", "auto", *several, *options, *_from_copy(words, options)]
+
+        def run(kind: str, kills: Sequence[Kill]) -> Run:
+            return _run(command, directory / kind, place, kills, steps, replicas, timeout_s)
+
+        _say("runs undisturbed")
+        undisturbed = run("undisturbed", ())
+        trial = Trial(replicas, workers, timeout_s, undisturbed)
+        if undisturbed.is_whole(replicas):
+            trial.plan = plan_of(undisturbed.reports)
+            if trial.plan.exact:
+                _say(
+                    "runs with deaths in training"
+                    + " and while a file is written" * trial.plan.writes
+                )
+                trial.exact = run("exact", trial.plan.exact)
+                trial.files = compare(undisturbed.files, trial.exact.files)
+            if trial.plan.counted:
+                _say("runs with deaths in evaluations")
+                trial.counted = run("counted", trial.plan.counted)
+        lines, is_well = lines_of(trial)
     for line in lines:
-        print(f"ftrun check: {line}")
+        _say(line)
     return 0 if is_well else 1
 
 
+def _say(line: str) -> None:
+    print(f"ftrun check: {line}", flush=True)
+
+
+def _from_copy(words: Sequence[str], options: Sequence[str]) -> list[str]:
+    """The script's words, as they are right in a copy of the current directory."""
+    script = Path(words[0])
+    if "--module" in options or not script.exists():
+        return [*words]
+    whole, here = script.absolute(), Path.cwd()
+    named = whole.relative_to(here) if whole.is_relative_to(here) else whole
+    return [str(named), *words[1:]]
+
+
 def _run(
-    words: Sequence[str],
-    options: Sequence[str],
-    replicas: int,
+    command: Sequence[str],
     directory: Path,
+    place: Place,
+    kills: Sequence[Kill],
+    steps: int,
+    replicas: int,
     timeout_s: float,
+) -> Run:
+    directory.mkdir()
+    plan = [{**asdict(kill), "victim": str(kill.victim)} for kill in kills]
+    with naming(directory / PLAN):
+        (directory / PLAN).write_text(json.dumps({"kills": plan, "steps": steps}))
+    place.begin()
+    logs = directory / "logs"
+    words = [command[0], "--log-dir", str(logs), *command[1:]]
+    code, is_late = _watched(words, place.path, directory, timeout_s)
+    reports = {
+        index: found
+        for index in range(replicas)
+        if (found := _read(directory / f"report-{index}.json")) is not None
+    }
+    joins = [
+        (int(replica), _read(path) or {})
+        for path in sorted(directory.glob("join-*.json"), key=lambda path: path.stat().st_mtime_ns)
+        if (replica := path.stem.split("-")[1])
+    ]
+    return Run(
+        code,
+        is_late,
+        _read(directory / REFUSED),
+        reports,
+        joins,
+        tuple(x for n, x in enumerate(kills) if (directory / f"killed-{n}").exists()),
+        differences_of(logs),
+        place.end(f"files-{directory.name}"),
+    )
+
+
+def _watched(
+    command: Sequence[str], here: Path, directory: Path, timeout_s: float
 ) -> tuple[int, bool]:
     """The run's exit code, and whether it was ended because it took too long."""
-    command = ["run", "--replicas", str(replicas), "--prefix"]
-    command += ["--log-dir", str(directory / "logs"), "--inject", "auto", *options, *words]
     process = own_process.start(
         "ftrun.cli",
-        command,
+        list(command),
         acts_on_signals=True,
-        env={**os.environ, VARIABLE: str(directory)},
+        cwd=here,
+        env={**os.environ, VARIABLE: str(directory), "PYTHONHASHSEED": "0", "PWD": str(here)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -23,12 +23,12 @@ def check(
     workers: Annotated[
         int,
         typer.Option(
-            "-w", "--workers-per-replica", metavar="W", help="Workers of each; one dies once."
+            "-w", "--workers-per-replica", metavar="W", help="Workers of each; one dies."
         ),
     ] = 1,
-    steps: Annotated[int, typer.Option(metavar="S", help="Steps after which it ends.")] = 60,
+    steps: Annotated[int, typer.Option(metavar="S", help="Steps after which each run ends.")] = 60,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="When it is ended.")
+        float, typer.Option("--timeout", metavar="SECONDS", help="When a run is ended.")
     ] = 300.0,
     device: Annotated[
         str, typer.Option(metavar="auto|cpu|cuda", help="Device to train on.")
@@ -37,7 +37,10 @@ def check(
         bool, typer.Option("-m", "--module", help="SCRIPT is a module, as in `python -m`.")
     ] = False,
 ) -> None:
-    """Try an unmodified script with a death; the exit code is 1 if it does not heal."""
+    """Try an unmodified script with deaths, and compare it with an undisturbed run.
+
+    It runs in copies of the current directory. The exit code is 1 if it does not heal.
+    """
     if not script:
         raise UserError("Give a script: ftrun check [OPTIONS] SCRIPT [ARGS]...")
     if replicas < REPLICAS_MIN or workers < 1 or steps < STEPS_MIN or timeout_s <= 0:

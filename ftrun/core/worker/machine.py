@@ -137,6 +137,8 @@ class StepMachine:
         self.asks_for_peers = self.has_asked_for_peers = False
         self.sets_up_together = False
         """Its process groups are those of all replicas."""
+        self.serves_between_steps = False
+        """Its state is read by the training thread alone, so not in the middle of a step."""
         self._part: tuple[str, ...] = ()
         self.gaps = 0  # how often a quorum may have come and gone that had left this worker out
         self._adopted: Attempt | None = None
@@ -897,6 +899,8 @@ class StepMachine:
             return False
         if self.key.replica_id in quorum.recomputes:
             return False
+        if quorum.newcomers and self.serves_between_steps and self._heal.heals_first:
+            return False  # they heal before their forward pass, from a state that is read later
         if self.healing:
             return self._quorums.is_newcomer(quorum) and not self.heals_first
         return quorum.state == self.state

@@ -29,7 +29,7 @@ _PLAIN = (int, float, bool, str, bytes, type(None))
 DEPTH_MAX = 32
 LEFT_OUT = "ftrun.left_out"
 _ABSENT = object()
-LIFE = "life"
+LIFE, SYNCS = "life", "syncs"
 REMEDY = (
     "it cannot be given what they have made in the middle of their training. Make all models, "
     "optimizers and schedulers before the first step"
@@ -84,7 +84,7 @@ class Carried:
             name: [travelling({**part.state_dict()}) for part in parts]
             for name, parts in self._parts().items()
         }
-        return {**parts, LIFE: self.life}
+        return {**parts, SYNCS: self._models.syncs(), LIFE: self.life}
 
     def _let_go(self) -> None:
         """Collect what the script has dropped: which late objects are left must not depend on when
@@ -129,6 +129,7 @@ class Carried:
                 kind = type(part).__name__
                 own = {**part.state_dict()}
                 part.load_state_dict(completed(state, own, kind, kind, self.lacking))
+        self._models.set_syncs(tree.get(SYNCS, ()))
 
 
 def _check_groups(part: Any, state: dict[str, Any]) -> None:

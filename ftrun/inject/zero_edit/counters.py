@@ -127,6 +127,7 @@ class Counters:
     ) -> None:
         self._frameworks, self._are_together = frameworks, are_together
         self._together: deque[tuple[int, dict[str, Values]]] = deque(maxlen=TOGETHER)
+        self._tried_again = NEVER
         self._step, self._life, self._last = step, life, last
         self._changes, self._histories, self._held = Changes(), Histories(), Held()
         name = FILE.format(replica_id=here.replica_id, group_rank=here.group_rank)
@@ -174,7 +175,10 @@ class Counters:
         if life and (is_new or not self._legacy.add(step, changed, grown, ranges)):
             self._leave(life, ranges)
         counters = self._changes.changed(read.plain())
-        if self._are_together():
+        if self._together and self._together[-1][0] == step:
+            self._together.pop()  # it is tried again, with other values: nobody can compare them
+            self._tried_again = step
+        if self._are_together() and step != self._tried_again:
             inner_last = [*zip(read.functions, counters, strict=True)][::-1]
             self._together.append((step, dict(inner_last)))
         together = list(self._together)

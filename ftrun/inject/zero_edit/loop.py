@@ -65,7 +65,7 @@ from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.standing import Standing
 from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.inject.zero_edit.tensors import Tensors
-from ftrun.inject.zero_edit.trial import trial_of
+from ftrun.inject.zero_edit.trial import digests_of, trial_of
 from ftrun.inject.zero_edit.world.quorums import Quorums
 from ftrun.inject.zero_edit.world.world import World
 from ftrun.training import injected
@@ -229,6 +229,8 @@ class Loop:
         if not self.models.wrapped:
             return
         self._lane.close()
+        if self._trial is not None and not iterator.entry:
+            self._trial.loader_begins()
         self._ending.before_draw()
         if self._joins_at():
             self.passing.before_draw(iterator)
@@ -243,6 +245,8 @@ class Loop:
     def _evaluation(self) -> None:
         self._lane.close()
         self._noting.evaluation()
+        if self._trial is not None:
+            self._trial.evaluates()
 
     def loader_ended(self, iterator: LoaderIterator) -> None:
         """A loader has no further batch."""
@@ -354,6 +358,8 @@ class Loop:
             self._take_charge(manager)
         self._come_back(self._start(manager, allow_heal=place is not None), draws)
         self._show_place(manager)
+        if self._trial is not None:
+            self._trial.begins(manager.current_step())
 
     def _come_back(self, loaded: Place | None, draws: list[LoaderIterator]) -> None:
         """A replica has healed that has trained before: go to its peers' place, if it was out of
@@ -524,6 +530,8 @@ class Loop:
         self._standing.is_at(loaded)
         self._frameworks.capture()
         self._show_place(manager)
+        if self._trial is not None:
+            self._trial.begins(manager.current_step())
 
     def _set_calls(self, place: Place) -> None:
         self._noting.has_place = True
@@ -553,6 +561,8 @@ class Loop:
         if self._is_told:
             return
         self._is_told = True
+        if self._trial is not None:
+            self._trial.watch(self.models.wrapped)
         if self.mates.rank == 0 and not self._joins_at():
             told.say(charge.line(self.models, self.stepping, self._batches_of))
 
@@ -570,6 +580,11 @@ class Loop:
             carried.append(f"tensors {', '.join(paths)}")
         return {
             "parameters": self._marking.digest(),
+            "kept": digests_of(
+                self.models.wrapped,
+                {**self.models.loose(), **self.models.late_roots()},
+                self._marking.optimizers,
+            ),
             "lost": self.lost,
             "carried": carried,
             "loose": loose,

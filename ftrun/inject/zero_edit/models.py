@@ -32,6 +32,7 @@ from ftrun.training.manager import Manager
 from ftrun.training.sharded import parameters_of, replicate
 
 MODULES_MAX, LATE_MAX = 200_000, 4_096
+_SYNCS = "require_forward_param_sync"
 
 
 class Models:
@@ -78,6 +79,23 @@ class Models:
         self._made: list[tuple[weakref.ref[nn.Module], str]] = []  # and where each was made
         self._roots: list[tuple[nn.Module, str]] | None = None
         self._late: list[tuple[weakref.ref[nn.Module], str]] = []
+        self._around: dict[int, weakref.ref[nn.Module]] = {}  # by id of what is wrapped
+
+    def syncs(self) -> list[bool | None]:
+        """Of each wrapped model, whether its next forward pass broadcasts buffers; None: no DDP.
+
+        An evaluation, or a pass that only accumulates, has left it so, and all ranks do the same.
+        """
+        return [getattr(self._ddp_of(module), _SYNCS, None) for module in self.wrapped]
+
+    def set_syncs(self, syncs: Sequence[bool | None]) -> None:
+        """Broadcast buffers when the peers do."""
+        for module, is_due in zip(self.wrapped, syncs, strict=False):
+            if is_due is not None and (model := self._ddp_of(module)) is not None:
+                setattr(model, _SYNCS, is_due)
+
+    def _ddp_of(self, module: nn.Module) -> nn.Module | None:
+        return self._around.get(id(module), lambda: None)()
 
     def keep(self) -> None:
         """The modules that live at the first step heal, also when main() has returned."""
@@ -299,6 +317,7 @@ class ManagedModel(DistributedDataParallel):
             )
         self.process_group = wished
         models.add(module)
+        models._around[id(module)] = weakref.ref(self)
 
     def __getstate__(self) -> Any:
         """Without what belongs to this process."""

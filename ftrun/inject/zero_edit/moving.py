@@ -113,7 +113,7 @@ class Moving:
                 "that was due meanwhile, was not done"
             )
         if self._trial is not None and self._is_lead():
-            self._trial.joined, self._trial.set_to = place.words(), taken.changed
+            self._trial.has_joined(place.words(), taken.changed, taken.lacking)
 
 
 def _move(

@@ -1,22 +1,30 @@
-"""``ftrun check`` in a worker: dies once, stops after some steps, and leaves a report of itself.
+"""``ftrun check`` in a worker: dies where the plan says, stops after some steps, leaves a report.
 
-The plan and the reports are files in a directory that an environment variable names. Not here: the
-run, and how the reports are judged (check/).
+The plan and the reports are files in a directory that an environment variable names. All random
+numbers begin from a seed of the trial's, so that a script without one does the same in each run.
+
+Not here: the runs, and how the reports are judged (check/).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import random
 import signal
 import sys
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
+from ftrun.checkpoint.leaves import local_of
 from ftrun.inject.zero_edit.frames import read_values, script_frames, spot_of
 from ftrun.inject.zero_edit.histories import carries
 from ftrun.inject.zero_edit.survey import survey
@@ -27,52 +35,114 @@ if TYPE_CHECKING:
 
 VARIABLE = "FTRUN_CHECK"
 PLAN, REFUSED = "plan.json", "refused.json"
+TRAINING, WRITING, EVALUATION = "training", "writing", "evaluation"
+BESIDE = "modules beside the model"
 TENSORS_MAX = 1_000
 NAMES_MAX = 64
-TOGETHER_STEPS = 10
+STEPS_MAX, FILES_MAX = 10_000, 10_000
+SAMPLE_BYTES = 64 << 10
+DEEP = 4
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 @dataclass(slots=True)
 class Trial:
     """One worker's part in a trial.
 
-    ``kill_at``: the step at which ``victim`` dies in its first life. ``steps``: from there on the
-    trial ends when all replicas have contributed to ``TOGETHER_STEPS`` in a row. Of several workers
-    of a replica the first one ``reports``, and the last one ``dies``.
+    ``kills``: by number, this replica's deaths that are still to come: the phase, and the step in
+    which it dies. ``steps``: the trial ends after so many. Of several workers of a replica the
+    first one ``reports``, and the last one ``dies``.
     """
 
     directory: Path
     replica_id: str
     starts: int
-    victim: str
-    kill_at: int
+    kills: dict[int, tuple[str, int]]
     steps: int
-    replicas: int
     reports: bool = True
     dies: bool = True
-    joined: str = ""
-    set_to: list[str] = field(default_factory=list)
-    _complete_for: int = 0
+    _step: int = 0
+    _inputs: dict[int, list[str]] = field(default_factory=dict)
+    _files: dict[str, int] = field(default_factory=dict)  # and the step of the last write
+    _saves: list[int] = field(default_factory=list)
+    _evaluations: list[int] = field(default_factory=list)
+    _draws: set[int] = field(default_factory=set)
+    _drawn: bytes = b""
     _first: dict[tuple[str, str], Any] = field(default_factory=dict)
     _grows: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def committed(self, manager: Manager, facts: Callable[[], dict[str, Any]]) -> None:
-        """A step is committed: the victim dies here, and all end at the trial's last step.
+    # ------------------------------------------------------------ what the script does
 
-        All replicas count the same steps, so they end at the same one.
-        """
-        step = manager.current_step()
-        if self.reports and step == self.kill_at:
-            _write(self._survey_of_death, survey(script_frames()))
-        is_victim = self.replica_id == self.victim and self.dies
-        if is_victim and not self.starts and step == self.kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self._complete_for += 1
-        if manager.num_participants() < self.replicas:
-            self._complete_for = 0
-        if step >= self.steps and self._complete_for >= TOGETHER_STEPS:
+    def watch(self, modules: Sequence[nn.Module]) -> None:
+        """Note from now on what the models get, and which files the script writes."""
+        for module in modules:
+            module.register_forward_pre_hook(self._note_inputs, with_kwargs=True)
+        here = os.getcwd()
+
+        def note(event: str, args: tuple[Any, ...]) -> None:
+            is_write = event == "os.rename" or (event == "open" and _writes(args))
+            if is_write and threading.current_thread() is threading.main_thread():
+                path = args[1] if event == "os.rename" else args[0]
+                if isinstance(path, (str, os.PathLike)) and _is_in(path, here):
+                    if len(self._files) < FILES_MAX:
+                        self._files[os.path.relpath(path, here)] = self._step
+                    self._happens(WRITING, self._saves)
+
+        sys.addaudithook(note)
+
+    def begins(self, step: int) -> None:
+        """A step has begun, after ``step`` committed ones."""
+        self._step = step
+        self._inputs.pop(step, None)  # of a try that was not committed
+        self._note_draws()
+        self._dies_in(TRAINING)
+
+    def loader_begins(self) -> None:
+        """A loader gives its first batch: it has drawn a seed, which no batch depends on if its
+        sampler has a seed of its own."""
+        self._drawn = b""
+
+    def evaluates(self) -> None:
+        """A model is evaluated."""
+        self._happens(EVALUATION, self._evaluations)
+
+    def _happens(self, phase: str, seen: list[int]) -> None:
+        if self._step not in seen[-1:] and len(seen) < STEPS_MAX:
+            seen.append(self._step)
+        self._dies_in(phase)
+
+    def _dies_in(self, phase: str) -> None:
+        for number, (of, step) in [*self.kills.items()] if self.dies else ():
+            if of == phase and step == self._step:
+                (self.directory / f"killed-{number}").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def _note_inputs(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if module.training and len(self._inputs) < STEPS_MAX:
+            hashed = hashlib.blake2b(digest_size=8)
+            _add(hashed, (args, kwargs), DEEP)
+            self._inputs.setdefault(self._step, []).append(hashed.hexdigest())
+
+    def committed(self, manager: Manager, facts: Callable[[], dict[str, Any]]) -> None:
+        """A step is committed: all end at the trial's last one."""
+        self._step = manager.current_step()
+        self._note_draws()
+        if self._step >= self.steps:
             self.write(facts(), survey(script_frames()))
             self._leave()
+
+    def _note_draws(self) -> None:
+        """Whether the script has drawn random numbers since the last look."""
+        drawn = _random_numbers()
+        if self._drawn and drawn != self._drawn and len(self._draws) < STEPS_MAX:
+            self._draws.add(self._step)
+        self._drawn = drawn
+
+    def has_joined(self, place: str, set_to: list[str], lacking: list[str]) -> None:
+        """This replica has joined its peers."""
+        if self.reports:
+            name = f"join-{self.replica_id}-{self.starts}.json"
+            _write(self.directory / name, {"at": place, "set": set_to, "lacking": lacking})
 
     def look(self) -> None:
         """The script draws a batch: which of its containers have changed since the first one?"""
@@ -92,9 +162,7 @@ class Trial:
     def _left(self, carried: Collection[tuple[str, str]]) -> list[str]:
         return [words for key, words in self._grows.items() if key not in carried]
 
-    @property
-    def _survey_of_death(self) -> Path:
-        return self.directory / f"survey-{self.replica_id}.json"
+    # ------------------------------------------------------------ the report
 
     def write(self, facts: dict[str, Any], now: dict[str, Any] | None = None) -> None:
         """Leave the report. ``now``: all values that the script reaches; None: it has ended."""
@@ -105,10 +173,13 @@ class Trial:
             self.directory / f"report-{self.replica_id}.json",
             {
                 "starts": self.starts,
-                "joined": self.joined,
-                "set": self.set_to,
+                "step": self._step,
+                "inputs": {step: " ".join(found) for step, found in self._inputs.items()},
+                "files": self._files,
+                "saves": self._saves,
+                "evaluations": self._evaluations,
+                "draws": sorted(self._draws),
                 "changes": sorted({*changing, *self._left(carried)}),
-                "then": _read(self._survey_of_death) if now is not None else {},
                 "now": now or {},
                 **facts,
             },
@@ -126,15 +197,20 @@ def trial_of(here: WorkerContext) -> Trial | None:
     named = os.environ.get(VARIABLE)
     if not named:
         return None
-    plan = json.loads((Path(named) / PLAN).read_text())
+    directory = Path(named)
+    plan = json.loads((directory / PLAN).read_text())
+    _seed(int(here.replica_id) * here.workers_per_replica + here.group_rank)
+    kills = {
+        number: (kill["phase"], kill["step"])
+        for number, kill in enumerate(plan["kills"])
+        if kill["victim"] == here.replica_id and not (directory / f"killed-{number}").exists()
+    }
     return Trial(
-        Path(named),
+        directory,
         here.replica_id,
         here.restarts,
-        plan["victim"],
-        plan["kill_at"],
+        kills,
         plan["steps"],
-        here.replicas,
         here.group_rank == 0,
         here.group_rank == here.workers_per_replica - 1,
     )
@@ -147,18 +223,89 @@ def note_refusal(form: str, text: str) -> None:
         _write(Path(named) / REFUSED, {"form": form, "reason": text})
 
 
+def digests_of(
+    trained: Sequence[nn.Module], beside: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]
+) -> dict[str, dict[str, str]]:
+    """A digest of each tensor beside the parameters, by kind and name; of a sharded one, of this
+    worker's part."""
+    buffers = {name: x for module in trained for name, x in module.named_buffers()}
+    modules = {
+        f"{name}.{inner}": x
+        for name, module in beside.items()
+        for inner, x in module.named_parameters()
+    }
+    for name, module in beside.items():
+        buffers.update((f"{name}.{inner}", x) for inner, x in module.named_buffers())
+    moments = {
+        f"{type(optimizer).__name__} {number}.{key}": x
+        for optimizer in optimizers
+        for number, of in enumerate(optimizer.state.values())
+        for key, x in of.items()
+        if isinstance(x, torch.Tensor)
+    }
+    return {
+        kind: {name: _digest(x) for name, x in [*tensors.items()][:TENSORS_MAX]}
+        for kind, tensors in (("buffers", buffers), (BESIDE, modules), ("optimizers", moments))
+    }
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    hashed = hashlib.blake2b(digest_size=8)
+    _add(hashed, local_of(tensor.detach()), 0, whole=True)
+    return hashed.hexdigest()
+
+
+def _seed(number: int) -> None:
+    torch.manual_seed(number)
+    random.seed(number)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(number)
+
+
+def _random_numbers() -> bytes:
+    """A digest of where the generators stand."""
+    hashed = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=8)
+    hashed.update(repr(random.getstate()).encode())
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        hashed.update(numpy.random.get_state()[1].tobytes())
+        hashed.update(repr(numpy.random.get_state()[2:]).encode())
+    return hashed.digest()
+
+
+def _add(hashed: Any, value: Any, deep: int, *, whole: bool = False) -> None:
+    """Add a value's shape and bytes, without ``whole`` the first ones only."""
+    if isinstance(value, torch.Tensor):
+        hashed.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        if value.layout is torch.strided and not value.is_meta and value.numel():
+            flat = value.detach().reshape(-1)
+            flat = flat if whole else flat[: SAMPLE_BYTES // value.element_size()]
+            hashed.update(flat.contiguous().view(torch.uint8).cpu().numpy().tobytes())
+    elif isinstance(value, dict) and deep:
+        for key, item in value.items():
+            hashed.update(repr(key).encode())
+            _add(hashed, item, deep - 1, whole=whole)
+    elif isinstance(value, list | tuple) and deep:
+        for item in value:
+            _add(hashed, item, deep - 1, whole=whole)
+    elif isinstance(value, int | float | str | None):
+        hashed.update(repr(value).encode())
+
+
+def _writes(args: tuple[Any, ...]) -> bool:
+    return isinstance(args[2], int) and bool(args[2] & _WRITE_FLAGS)
+
+
+def _is_in(path: str | os.PathLike[str], here: str) -> bool:
+    whole = os.path.abspath(os.fspath(path))
+    return whole.startswith(f"{here}{os.sep}") and "__pycache__" not in whole
+
+
 def _write(path: Path, facts: dict[str, Any]) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(facts, default=str))
     os.replace(draft, path)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found
 
 
 def _mark(value: Any) -> Any:

@@ -83,7 +83,8 @@ def machine_of(line: str) -> StepMachine:
     replica_id, state, options = match.groups()
     found = re.findall(r"(\w+)=(\w+)", options)
     settings: dict[str, Any] = {name: int(value) for name, value in found}
-    return StepMachine(
+    serves_between_steps = bool(settings.pop("serves_between_steps", False))
+    machine = StepMachine(
         WorkerKey(replica_id, f"i{replica_id}", 0),
         ENDPOINT,
         state_of(state),
@@ -92,6 +93,8 @@ def machine_of(line: str) -> StepMachine:
         heal_first=bool(settings.pop("heal_first", False)),
         **settings,
     )
+    machine.serves_between_steps = serves_between_steps
+    return machine
 
 
 # ---------------------------------------------------------------- events

@@ -308,3 +308,17 @@ def test_what_the_predecessor_never_changed_stays(
     successor = Replica(tmp_path, "1")
     successor.joins(place, 9, monkeypatch)
     assert successor.names["best"] is None
+
+
+def test_a_step_that_is_tried_again_tells_nobody_who_differed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: a count of the tries, which the predecessor had noted before the second one."""
+    first, peer = Replica(tmp_path, "0", log=0.0), Replica(tmp_path, "1", log=0.0)
+    for step in range(1, 5):
+        first.note(step, best=step)
+        peer.note(step, best=step)
+    place = first.note(4, best=5)
+    successor = Replica(tmp_path, "1", log=0.0)
+    taken = successor.joins(place, 4, monkeypatch)
+    assert successor.names["best"] == 5 and not taken.of_its_own

@@ -1,0 +1,177 @@
+"""A copy of the current directory in which a trial runs, so that it leaves nothing behind.
+
+Each run begins from the same files and at the same path. Large files are links, because data sets
+are read only. ``..`` and ``../..`` lead to what they lead to. Not here: the runs (command.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ftrun.errors import UserError
+
+LINKED_BYTES = 64 << 20
+"""Files from this size on are links to the originals."""
+BYTES_MAX, FILES_MAX, SIBLINGS_MAX = 2 << 30, 50_000, 1_000
+LEFT_OUT = frozenset({".git", "__pycache__", "node_modules", "ftrun-logs"})
+UPWARDS = 2
+_NUMBER = re.compile(rb"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """How the files of one run compare with those of another.
+
+    ``equal``: both have written them alike. ``other``: as many lines, with other numbers, or other
+    bytes. ``missing``: by name, that it lacks the file, or lines of it.
+    """
+
+    equal: list[str] = field(default_factory=list)
+    other: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+class Place:
+    """The directory for the runs of one trial.
+
+    Args:
+        directory: in which it is made.
+        source: the directory that is copied.
+
+    Raises:
+        UserError: it holds more than a trial copies.
+    """
+
+    def __init__(self, directory: Path, source: Path) -> None:
+        self._source = source
+        above, root = source, directory / "here"
+        names: list[str] = []
+        for _ in range(UPWARDS):
+            if above.parent == above:
+                break
+            names.insert(0, above.name)
+            above = above.parent
+        for name in names:
+            root.mkdir()
+            _link_siblings(above, root, name)
+            root, above = root / name, above / name
+        self.path = root
+        self._kept = directory.resolve()
+        self._before: dict[str, tuple[int, int]] = {}
+
+    def begin(self) -> None:
+        """Copy the source, for a run."""
+        total = 0
+        self.path.mkdir(parents=True)
+        for number, (name, entry) in enumerate(_walk(self._source, leaves_out=self._kept)):
+            to = self.path / name
+            if entry.is_dir(follow_symlinks=False):
+                to.mkdir()
+                continue
+            if entry.is_symlink():
+                to.symlink_to(os.readlink(entry.path))
+                continue
+            if not entry.is_file():
+                continue
+            size = entry.stat().st_size
+            if size >= LINKED_BYTES:
+                to.symlink_to(entry.path)
+                continue
+            total += size
+            if total > BYTES_MAX or number > FILES_MAX:
+                raise UserError(
+                    f"ftrun check runs the script in copies of the current directory, and "
+                    f"{self._source} holds more than {BYTES_MAX >> 30} GiB in files below "
+                    f"{LINKED_BYTES >> 20} MiB, or more than {FILES_MAX} files. Nothing was "
+                    "started. Call it in a directory with the script alone"
+                )
+            shutil.copy2(entry.path, to)
+        self._before = _state(self.path)
+
+    def end(self, name: str) -> dict[str, Path]:
+        """Keep a run's files under ``name``: those that it has written, by their names here."""
+        after = _state(self.path)
+        written = [x for x, state in after.items() if self._before.get(x) != state]
+        kept = self._kept / name
+        self.path.rename(kept)
+        return {x: kept / x for x in written}
+
+
+def compare(undisturbed: dict[str, Path], killed: dict[str, Path]) -> Files:
+    """The files that a run with deaths has written, beside those of the undisturbed one."""
+    files = Files()
+    for name, path in sorted(undisturbed.items()):
+        other = killed.get(name)
+        if other is None:
+            files.missing[name] = "was not written"
+        elif _digest(path) == _digest(other):
+            files.equal.append(name)
+        else:
+            _compare_contents(files, name, path.read_bytes(), other.read_bytes())
+    return files
+
+
+def _compare_contents(files: Files, name: str, theirs: bytes, ours: bytes) -> None:
+    if b"\0" in theirs[:8192] or b"\0" in ours[:8192]:
+        files.other.append(f"{name} (other bytes)")
+        return
+    fewer = theirs.count(b"\n") - ours.count(b"\n")
+    if fewer > 0:
+        files.missing[name] = f"lacks {fewer} lines"
+    elif _NUMBER.sub(b"0", theirs) == _NUMBER.sub(b"0", ours):
+        files.other.append(f"{name} (the same lines with other numbers)")
+    else:
+        files.other.append(f"{name} (other lines)")
+
+
+def _walk(
+    root: Path, within: str = "", leaves_out: Path | None = None
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """All entries, each directory before its own; not the directory ``leaves_out``."""
+    with os.scandir(root / within) as entries:
+        for entry in sorted(entries, key=lambda x: x.name):
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if entry.name in LEFT_OUT or (is_directory and _is_environment(entry.path)):
+                continue
+            if leaves_out is not None and os.path.realpath(entry.path) == str(leaves_out):
+                continue
+            name = os.path.join(within, entry.name)
+            yield name, entry
+            if is_directory:
+                yield from _walk(root, name, leaves_out)
+
+
+def _is_environment(path: str) -> bool:
+    return os.path.exists(os.path.join(path, "pyvenv.cfg"))
+
+
+def _link_siblings(above: Path, root: Path, name: str) -> None:
+    others: list[os.DirEntry[str]] = []
+    with contextlib.suppress(PermissionError), os.scandir(above) as entries:
+        others = [entry for entry in entries if entry.name != name]
+    for entry in others[:SIBLINGS_MAX]:
+        (root / entry.name).symlink_to(entry.path)
+
+
+def _state(path: Path) -> dict[str, tuple[int, int]]:
+    found = {}
+    for name, entry in _walk(path):
+        if entry.is_file(follow_symlinks=False):
+            stat = entry.stat()
+            found[name] = (stat.st_size, stat.st_mtime_ns)
+    return found
+
+
+def _digest(path: Path) -> bytes:
+    hashed = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            hashed.update(piece)
+    return hashed.digest()

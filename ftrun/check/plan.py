@@ -1,0 +1,80 @@
+"""Where a trial kills: in training, while a file is written, in an evaluation. Pure.
+
+An undisturbed run has shown at which steps the script does each. Not here: the runs (command.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TRAINING, WRITING, EVALUATION = "training", "writing", "evaluation"
+WORDS = {
+    TRAINING: "in training",
+    WRITING: "while it wrote a file",
+    EVALUATION: "in an evaluation",
+}
+APART = 3
+"""Steps between two deaths: the first one's newcomer has joined, and trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One death: ``victim``, a replica, dies in a ``phase`` after ``step`` committed steps."""
+
+    victim: int
+    phase: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The deaths of the runs to come.
+
+    ``exact``: in these the peers wait for the newcomer, so that the run must end as the undisturbed
+    one. ``counted``: in evaluations, in which peers count for the dead one. ``untried``: phases
+    that have not come up, in words.
+    """
+
+    exact: tuple[Kill, ...]
+    counted: tuple[Kill, ...]
+    untried: tuple[str, ...]
+
+    @property
+    def writes(self) -> bool:
+        """Whether a replica dies while it writes."""
+        return any(kill.phase == WRITING for kill in self.exact)
+
+
+def plan_of(reports: Mapping[int, Mapping[str, Any]]) -> Plan:
+    """The deaths, from what each replica did in the undisturbed run."""
+    steps = min(report["step"] for report in reports.values())
+    last, first = max(reports), min(reports)
+    until = steps - 2  # a newcomer has a step to train in
+    kills, untried = list[Kill](), list[str]()
+    start = max(1, steps // 4)
+    if start <= until:
+        kills.append(Kill(last, TRAINING, start))
+    saves = [x for x in reports[first]["saves"] if start + APART <= x <= until]
+    late = max(start + APART, 3 * steps // 4)
+    if saves:
+        kills.append(Kill(first, WRITING, saves[0]))
+    else:
+        untried.append(f"while a file is written: none was between the steps {start} and {until}")
+    if not saves or late >= saves[0] + APART:
+        kills += [Kill(first, TRAINING, late)] if late <= until else []
+    counted = _apart([x for x in reports[last]["evaluations"] if 1 <= x <= until])
+    if not counted:
+        untried.append(f"in an evaluation: there was none between the steps 1 and {until}")
+    victims = (last, first)
+    evaluations = [Kill(who, EVALUATION, x) for who, x in zip(victims, counted, strict=False)]
+    return Plan(tuple(kills), tuple(evaluations), tuple(untried))
+
+
+def _apart(steps: Sequence[int]) -> list[int]:
+    found: list[int] = []
+    for step in steps:
+        if not found or step >= found[-1] + APART:
+            found.append(step)
+    return found

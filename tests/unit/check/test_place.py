@@ -1,0 +1,97 @@
+"""The copies of the current directory in which ``ftrun check`` runs a script."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ftrun.check import place
+from ftrun.check.place import Place, compare
+from ftrun.errors import UserError
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    here = tmp_path / "up" / "here"
+    (here / "data").mkdir(parents=True)
+    (tmp_path / "up" / "beside").write_text("beside")
+    (here / "train.py").write_text("train")
+    (here / "data" / "a").write_text("a")
+    (here / "log").write_text("one\n")
+    (here / "link").symlink_to("train.py")
+    for name in (".git", "ftrun-logs", "venv"):
+        (here / name).mkdir()
+    (here / "venv" / "pyvenv.cfg").touch()
+    return here
+
+
+def made(tmp_path: Path, source: Path) -> Place:
+    (tmp_path / "work").mkdir()
+    return Place(tmp_path / "work", source)
+
+
+def test_each_run_begins_from_the_same_files_at_the_same_path(tmp_path: Path, source: Path) -> None:
+    copy = made(tmp_path, source)
+    runs = []
+    for kind in ("one", "two"):
+        copy.begin()
+        assert sorted(x.name for x in copy.path.iterdir()) == ["data", "link", "log", "train.py"]
+        assert (copy.path / ".." / "beside").read_text() == "beside"
+        assert os.readlink(copy.path / "link") == "train.py"
+        with (copy.path / "log").open("a") as log:
+            log.write(f"{kind}\n")
+        (copy.path / "out").mkdir()
+        (copy.path / "out" / "best.pt").write_bytes(b"\0same")
+        runs.append(copy.end(kind))
+        assert not copy.path.exists()
+    assert (source / "log").read_text() == "one\n" and not (source / "out").exists()
+    assert sorted(runs[0]) == ["log", "out/best.pt"]
+    files = compare(*runs)
+    assert files.equal == ["out/best.pt"]
+    assert files.other == ["log (other lines)"] and not files.missing
+
+
+def test_files_are_compared_by_bytes_lines_and_numbers(tmp_path: Path) -> None:
+    contents = {
+        "gone": (b"x", None),
+        "short": (b"1\n2\n", b"1\n"),
+        "numbers": (b"loss 0.5\n", b"loss 0.25\n"),
+        "binary": (b"\0\1", b"\0\2"),
+        "same": (b"x", b"x"),
+    }
+    before, after = dict[str, Path](), dict[str, Path]()
+    for name, both in contents.items():
+        for run, body in zip((before, after), both, strict=True):
+            if body is not None:
+                run[name] = tmp_path / f"{name}-{'a' if run is before else 'b'}"
+                run[name].write_bytes(body)
+    files = compare(before, after)
+    assert files.equal == ["same"]
+    assert files.missing == {"gone": "was not written", "short": "lacks 1 lines"}
+    assert files.other == ["binary (other bytes)", "numbers (the same lines with other numbers)"]
+
+
+def test_the_copies_are_not_copied(source: Path) -> None:
+    copy = made(source, source)  # TMPDIR is the current directory
+    copy.begin()
+    assert sorted(x.name for x in copy.path.iterdir()) == ["data", "link", "log", "train.py"]
+
+
+def test_large_files_are_links(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "LINKED_BYTES", 4)
+    copy = made(tmp_path, source)
+    copy.begin()
+    assert os.readlink(copy.path / "train.py") == str(source / "train.py")
+    assert not (copy.path / "data" / "a").is_symlink()
+
+
+def test_a_directory_that_is_too_large_is_refused(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "BYTES_MAX", 4)
+    with pytest.raises(UserError, match=r"holds more than .* Nothing was started"):
+        made(tmp_path, source).begin()

@@ -65,6 +65,10 @@ _REFUSED = (
     "skip_all_reduce_unused_params",
 )
 _WITHOUT_EFFECT = ("broadcast_buffers", "init_sync")
+_torchs_init: Any = TorchDDP.__init__
+_torchs_forward: Any = TorchDDP.forward
+_torchs_helper: Any = TorchDDP._ddp_init_helper
+"""torch's own. In an unmodified script others stand in torch's class, which call those here."""
 
 
 class DistributedDataParallel(TorchDDP):
@@ -120,9 +124,9 @@ class DistributedDataParallel(TorchDDP):
         buckets = _Buckets(manager, writes_again, finds_unused, is_static=static, within=within)
         if across is None:
             kwargs.update(_no_buffer_broadcast())
-        super().__init__(module, process_group=buckets, init_sync=False, **kwargs)
+        _torchs_init(self, module, process_group=buckets, init_sync=False, **kwargs)
         if across is not None and begins_alike:
-            self._begin_alike(across)
+            _begin_alike(self, across)
         parameters = [p for p in self._module_parameters if p.requires_grad]
         buckets.learn(self.reducer._get_zeros_like_grad_buckets(), parameters)
         self._buckets = buckets
@@ -132,22 +136,7 @@ class DistributedDataParallel(TorchDDP):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; the next backward pass begins with the first bucket."""
         self._buckets.begin()
-        return super().forward(*args, **kwargs)  # type: ignore[no-untyped-call]
-
-    def _begin_alike(self, across: dist.ProcessGroup) -> None:
-        """As torch's constructor: the same shapes everywhere, and rank 0's values."""
-        from torch.distributed import utils
-
-        torchs: Any = self
-        utils._verify_param_shape_across_processes(across, torchs._module_parameters)
-        utils._sync_module_states(
-            module=self.module,
-            process_group=across,
-            broadcast_bucket_size=torchs.broadcast_bucket_size,
-            src=0,
-            params_and_buffers_to_ignore=torchs.parameters_to_ignore,
-            broadcast_buffers=True,
-        )
+        return _torchs_forward(self, *args, **kwargs)
 
     @compiling.never
     def _distributed_broadcast_coalesced(
@@ -211,12 +200,13 @@ class DistributedDataParallel(TorchDDP):
         if any(expect_sparse_gradient):
             raise UserError("sparse gradients cannot be managed; use Embedding(sparse=False)")
         if self.find_unused_parameters and not static_graph:  # torch keeps its first layout.
-            super()._ddp_init_helper(  # type: ignore[no-untyped-call]
-                parameters, expect_sparse_gradient, param_to_name_mapping, static_graph
+            _torchs_helper(
+                self, parameters, expect_sparse_gradient, param_to_name_mapping, static_graph
             )
             return
         last = len(parameters) - 1
-        super()._ddp_init_helper(  # type: ignore[no-untyped-call]
+        _torchs_helper(
+            self,
             parameters[::-1],
             expect_sparse_gradient[::-1],
             {last - index: name for index, name in param_to_name_mapping.items()},
@@ -455,6 +445,21 @@ class _UsesWork(Work):
 
     def _restore(self, divided_by: int) -> None:
         self._average.copy_(self.uses).div_(divided_by)
+
+
+def _begin_alike(made: Any, across: dist.ProcessGroup) -> None:
+    """As torch's constructor: the same shapes everywhere, and rank 0's values."""
+    from torch.distributed import utils
+
+    utils._verify_param_shape_across_processes(across, made._module_parameters)
+    utils._sync_module_states(
+        module=made.module,
+        process_group=across,
+        broadcast_bucket_size=made.broadcast_bucket_size,
+        src=0,
+        params_and_buffers_to_ignore=made.parameters_to_ignore,
+        broadcast_buffers=True,
+    )
 
 
 def begin_alike(module: nn.Module, within: dist.ProcessGroup) -> None:

@@ -1,8 +1,9 @@
 """The script's models: those that are trained on all replicas, and modules that are not.
 
-``DistributedDataParallel(...)`` makes an object of ``ManagedModel``, which is a subclass, so that
-``isinstance`` and attributes are as the script expects, also in modules that imported torch's class
-before. A model that FSDP2 shards is one too: ``fully_shard`` says which (sharding.py).
+Methods of torch's own ``DistributedDataParallel`` are replaced in place, so that types, subclasses,
+copies and files are what they are without ftrun, also in modules that imported the class before.
+They carry what the script has made; a copy is not trained on all replicas. A model that FSDP2
+shards is one too: ``fully_shard`` says which (sharding.py).
 
 Not here: how gradients are reduced (training/), steps (loop.py).
 """
@@ -21,10 +22,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.optim import Optimizer
 
+from ftrun.errors import UserError
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.patches import Patches
-from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.refusals import Refused, refuse
 from ftrun.inject.zero_edit.world.world import World
 from ftrun.training import compiling
 from ftrun.training.ddp import DistributedDataParallel
@@ -195,8 +197,7 @@ class Models:
         seen: set[int] = set()
         found = []
         for module, site in alive:
-            known = id(module) in inner or id(module) in covered or id(module) in seen
-            if known or isinstance(module, TorchDDP):
+            if id(module) in inner or id(module) in covered or id(module) in seen:
                 continue
             if any(id(x) not in trained for x in _tensors_of(module)):
                 seen.add(id(module))
@@ -206,20 +207,48 @@ class Models:
     def install(self, patches: Patches) -> None:
         """Patch torch's classes. How a DDP is made stays patched: see ``makes_ddp``."""
         _Charge.models = self
-
-        def __new__(cls: type, *_args: Any, **_kwargs: Any) -> Any:
-            if issubclass(cls, DistributedDataParallel) or not self.makes_ddp():
-                return nn.Module.__new__(cls)
-            if cls is not TorchDDP:
-                refuse(
-                    f"{call_site()}: {cls.__name__} is a subclass of DistributedDataParallel, "
-                    "which ftrun cannot carry step by step. Use torch's class itself, or ftrun's "
-                    "DistributedDataParallel(manager, …)"
-                )
-            return nn.Module.__new__(ManagedModel)
-
-        TorchDDP.__new__ = __new__  # type: ignore[method-assign]
+        for name, ours in _OURS.items():
+            setattr(TorchDDP, name, _either(name, ours))
+        TorchDDP.__init__ = self._maker()  # type: ignore[method-assign]
         self._note_modules(patches)
+
+    def _maker(self) -> Callable[..., None]:
+        plain = TorchDDP.__init__
+
+        @functools.wraps(plain)
+        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
+            if isinstance(made, DistributedDataParallel) or not self.makes_ddp():
+                plain(made, *args, **kwargs)
+            else:
+                self._make(made, args, kwargs)
+
+        return __init__
+
+    def _make(self, made: TorchDDP, args: Any, kwargs: Any) -> None:
+        """torch's constructor."""
+        given = dict(_SIGNATURE.bind(made, *args, **kwargs).arguments)
+        given.pop("self")
+        module = given.pop("module")
+        for name in _OWN_GROUP:
+            _check_group(given.get(name))
+        given_group, given_mesh = (given.pop(name, None) for name in _OWN_GROUP)
+        _check_layers(module)
+        within = self.mates.group
+        if self.mates.are_several and within is None:
+            refuse(f"{call_site()}: DistributedDataParallel before init_process_group")
+        across = _world_group()
+        wished = given_group or (given_mesh.get_group() if given_mesh is not None else across)
+        init: Any = DistributedDataParallel.__init__
+        try:
+            with self.world.ours():
+                init(made, self.manager(), module, within=within, across=across, **given)
+        except Refused:
+            raise
+        except UserError as error:  # the script, which knows no Manager, might go on without it
+            refuse(f"{call_site()}: {error}")
+        made.process_group = wished
+        self.add(module)
+        self._around[id(module)] = weakref.ref(made)
 
     def _note_modules(self, patches: Patches) -> None:
         module: Any = nn.Module
@@ -294,88 +323,100 @@ _SIGNATURE = inspect.signature(TorchDDP.__init__)
 _OWN_GROUP = ("process_group", "device_mesh")
 
 
-class ManagedModel(DistributedDataParallel):
-    """torch's DistributedDataParallel of an unmodified script."""
+def _is_managed(model: Any) -> bool:
+    """Whether the script has made it, and ftrun its reducer's group; not a copy of one."""
+    return "_across" in model.__dict__ and not isinstance(model, DistributedDataParallel)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        models = _Charge.models
-        assert models is not None, "made without the patches"
-        given = dict(_SIGNATURE.bind(self, *args, **kwargs).arguments)
-        given.pop("self")
-        module = given.pop("module")
-        for name in _OWN_GROUP:
-            _check_group(given.get(name))
-        given_group, given_mesh = (given.pop(name, None) for name in _OWN_GROUP)
-        _check_layers(module)
-        if models.mates.are_several and models.mates.group is None:
-            refuse(f"{call_site()}: DistributedDataParallel before init_process_group")
-        across = _world_group()
-        wished = given_group or (given_mesh.get_group() if given_mesh is not None else across)
-        with models.world.ours():
-            super().__init__(
-                models.manager(), module, within=models.mates.group, across=across, **given
-            )
-        self.process_group = wished
-        models.add(module)
-        models._around[id(module)] = weakref.ref(self)
 
-    def __getstate__(self) -> Any:
-        """Without what belongs to this process."""
-        plain: Any = super().__getstate__()  # type: ignore[no-untyped-call]
-        return {name: x for name, x in plain.items() if name not in ("_across", "_buckets")}
+def _either(name: str, ours: Callable[..., Any]) -> Any:
+    """A method of torch's class that is ``ours`` for what is trained on all replicas."""
+    plain = getattr(TorchDDP, name)
+    otherwise = _copys_forward if name == "forward" else plain
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """As torch's own: a saved one can be loaded without ftrun."""
-        plain: Any = super().__reduce_ex__(protocol)
-        made, (_, *args), *rest = plain
-        return made, (TorchDDP, *args), *rest
+    @functools.wraps(plain)
+    def method(model: Any, *args: Any, **kwargs: Any) -> Any:
+        return (ours if _is_managed(model) else otherwise)(model, *args, **kwargs)
 
-    @compiling.never
-    def _distributed_broadcast_coalesced(self, *args: Any, **kwargs: Any) -> None:
-        models = _Charge.models
-        assert models is not None, "made without the patches"
-        with models.world.ours():
-            super()._distributed_broadcast_coalesced(*args, **kwargs)
+    return compiling.only_inside(method)
 
-    def register_comm_hook(self, *_args: Any, **_kwargs: Any) -> None:
-        """Refused: the script runs as under torchrun."""
+
+def _models() -> Models:
+    models = _Charge.models
+    assert models is not None, "made without the patches"
+    return models
+
+
+@compiling.only_inside
+def _copys_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Of a copy, or of one that a file has given: nobody would heal it."""
+    models = _Charge.models
+    is_carried = models is not None and bool(models.wrapped)
+    if is_carried and model.training and torch.is_grad_enabled():
         refuse(
-            f"{call_site()}: a communication hook replaces the reduction of the gradients, which "
-            "ftrun repairs when a replica dies. Leave register_comm_hook out"
+            f"{call_site()}: this script trains a copy of a DistributedDataParallel, or one from a "
+            "file, which ftrun cannot carry step by step. Make a new one of its module"
         )
-
-    def join(self, *_args: Any, **_kwargs: Any) -> Any:
-        """Refused: the script runs as under torchrun."""
-        refuse(
-            f"{call_site()}: join() reduces for replicas that have no data left, which ftrun does "
-            "not carry. Let a DistributedSampler give all replicas as many batches"
-        )
-
-    def join_hook(self, **_kwargs: Any) -> Any:
-        """Refused, as ``join``: torch's generic Join asks for it."""
-        self.join()
-
-    @compiling.only_inside
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model; in training the first one after a commit begins a step."""
-        if self._begins():
-            return super().forward(*args, **kwargs)
-        return self.module(*args, **kwargs)
-
-    @compiling.never
-    def _begins(self) -> bool:
-        """Whether this pass is of a step, or evaluates."""
-        models = _Charge.models
-        is_training = self.training or self.module.training
-        if models is not None and not is_training:
-            models.before_evaluation()
-        elif models is not None and torch.is_grad_enabled():
-            return models.before_forward()
-        return True
+    return _torchs_forward(model, *args, **kwargs)
 
 
-for _name in ("__name__", "__qualname__", "__module__"):
-    setattr(ManagedModel, _name, getattr(TorchDDP, _name))  # as the script prints it
+@compiling.only_inside
+def _forward(model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call the model; in training the first pass after a commit begins a step."""
+    if _begins(model):
+        return DistributedDataParallel.forward(model, *args, **kwargs)
+    return model.module(*args, **kwargs)
+
+
+@compiling.never
+def _begins(model: Any) -> bool:
+    """Whether this pass is of a step, or evaluates."""
+    models = _models()
+    if not (model.training or model.module.training):
+        models.before_evaluation()
+    elif torch.is_grad_enabled():
+        return models.before_forward()
+    return True
+
+
+@compiling.never
+def _broadcast(model: Any, *args: Any, **kwargs: Any) -> None:
+    with _models().world.ours():
+        DistributedDataParallel._distributed_broadcast_coalesced(model, *args, **kwargs)
+
+
+def _refuses_hook(_model: Any, *_args: Any, **_kwargs: Any) -> None:
+    refuse(
+        f"{call_site()}: a communication hook replaces the reduction of the gradients, which "
+        "ftrun repairs when a replica dies. Leave register_comm_hook out"
+    )
+
+
+def _refuses_join(_model: Any, *_args: Any, **_kwargs: Any) -> None:
+    refuse(
+        f"{call_site()}: join() reduces for replicas that have no data left, which ftrun does "
+        "not carry. Let a DistributedSampler give all replicas as many batches"
+    )
+
+
+_torchs_forward: Any = TorchDDP.forward
+_torchs_state: Any = TorchDDP.__getstate__
+
+
+def _state(model: Any) -> dict[str, Any]:
+    """Of a copy, or for a file: without what belongs to this process."""
+    state: dict[str, Any] = _torchs_state(model)
+    return {name: x for name, x in state.items() if name not in ("_across", "_buckets")}
+
+
+_OURS: dict[str, Callable[..., Any]] = {
+    "forward": _forward,
+    "_ddp_init_helper": DistributedDataParallel._ddp_init_helper,
+    "_distributed_broadcast_coalesced": _broadcast,
+    "register_comm_hook": _refuses_hook,
+    "join": _refuses_join,
+    "join_hook": _refuses_join,  # torch's generic Join asks for it
+    "__getstate__": _state,
+}
 
 
 def _world_group() -> Any:

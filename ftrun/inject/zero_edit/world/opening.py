@@ -17,8 +17,10 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
 
 import torch
 import torch.distributed as dist
@@ -42,6 +44,7 @@ CPU = torch.device("cpu")
 SHELLED = frozenset({"gloo", "nccl", "undefined"})
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 """torch's own for Gloo."""
+rendezvous: Any = import_module("torch.distributed.rendezvous")  # torch hides it by a function
 
 
 class Opening:
@@ -95,7 +98,8 @@ class Opening:
             **kwargs: Any,
         ) -> None:
             self._begins()
-            if dist.init_process_group is plain:
+            is_torchs = dist.init_process_group is plain  # the script has become explicit
+            if is_torchs or _is_wrong(init_method, timeout, world_size, rank, store):
                 plain(backend, init_method, timeout, world_size, rank, store, *args, **kwargs)
                 return
             self._check(world_size, rank)
@@ -208,6 +212,16 @@ class Opening:
         if not world.is_walking:
             world.connect(shell, self._store, self._prefix, timeout.total_seconds())
         return shell
+
+
+def _is_wrong(method: Any, timeout: Any, size: int, rank: int, store: Any) -> bool:
+    """Whether torch refuses these arguments of a world, before its ranks meet."""
+    if not (timeout is None or isinstance(timeout, timedelta)):
+        return True
+    if store is not None:
+        return method is not None or size < 1 or rank < 0
+    scheme = urlparse(method).scheme if isinstance(method, str) else ""
+    return method is not None and scheme not in rendezvous._rendezvous_handlers
 
 
 class _Wished:

@@ -117,7 +117,10 @@ class Opening:
                 **kwargs,
             )
             if self._mates.are_several:
-                made: Any = dist.new_group(list(self._mates.ranks), timeout=limit)
+                # Named by its ranks, so that the script's own groups have torch's numbers.
+                made: Any = dist.new_group(
+                    list(self._mates.ranks), timeout=limit, use_local_synchronization=True
+                )
                 self._mates.meet(made, limit)
 
         return init_process_group
@@ -172,8 +175,8 @@ class Opening:
             kwargs["backend_options"] = _Wished(backend, kwargs.get("backend_options"))
             kwargs.pop("device_id", None)
             made, found = plain(size, rank, ranks, BACKEND, store, *args, **kwargs)
-            if isinstance(made, Shell):
-                tables = distributed_c10d._world
+            tables = distributed_c10d._world
+            if made in tables.pg_map:  # not a rank that is no member
                 tables.pg_map[made] = (dist.Backend(backend), found)
                 tables.pg_backend_config[made] = str(distributed_c10d.BackendConfig(backend))
             return made, found

@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
+_profiles: Callable[[], bool] = torch._C._autograd._profiler_enabled
+_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 Issued = tuple[Any, Callable[[], object] | None]
 """The native Work (None: nothing goes over the network), and what is to be done after it."""
 
@@ -46,13 +48,15 @@ class There:
     """Who takes part in a group now.
 
     ``size``: of the group; ``own``: this rank's place in it; ``here``: the places of those that are
-    there, in order; ``native``: their backend, None if this rank is the only one.
+    there, in order; ``native``: their backend, None if this rank is the only one; ``torchs``: a
+    group of torch's own around it, whose calls profilers and dispatch modes see.
     """
 
     size: int
     own: int
     here: tuple[int, ...]
     native: Any
+    torchs: Any = None
 
     @property
     def is_full(self) -> bool:
@@ -113,7 +117,12 @@ class Kind:
             return self.fewer(call, there)
         if self.full is not None:
             return self.full(call, there)
-        return getattr(there.native, self.name)(*call.args), None
+        return getattr(there.torchs if _is_watched() else there.native, self.name)(*call.args), None
+
+
+def _is_watched() -> bool:
+    """Whether somebody looks at torch's operations: else a call spares torch's dispatcher."""
+    return _profiles() or _modes() > 0
 
 
 def flat(tree: Any) -> list[torch.Tensor]:

@@ -134,6 +134,17 @@ class Shell(dist.ProcessGroup):
         self.calls.clear()
         self.gifts.clear()
 
+    def torchs(self, native: Any) -> Any:
+        """A group of torch's own around a backend of all members; None: around none."""
+        if native is None or native.size() != len(self.seats):
+            return None
+        group: Any = dist.ProcessGroup(self.own, len(self.seats))  # type: ignore[call-arg]
+        kinds: Any = dist.ProcessGroup.BackendType
+        group._set_default_backend(kinds.GLOO)
+        for device in self._devices:
+            group._register_backend(device, kinds.GLOO, native)
+        return group
+
     @compiling.never
     def start(self, name: str, args: tuple[Any, ...], *, is_sync: bool, site: str = "") -> Any:
         """Begin a call; returns its Work."""

@@ -350,7 +350,7 @@ class World:
             self._old.append(shell.built)
         shell.built, shell.is_stopped = built, False
         native = None if built is None else built.native
-        shell.there = There(len(shell.seats), shell.own, here, native)
+        shell.there = There(len(shell.seats), shell.own, here, native, shell.torchs(native))
 
     def release(self) -> None:
         old, self._old = self._old, []

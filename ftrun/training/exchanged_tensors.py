@@ -5,6 +5,7 @@ Not here: the exchange (exchanges.py), who takes part (core/worker/exchange.py).
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from typing import Any
 
@@ -16,9 +17,12 @@ OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PRE
 
 
 def to_bytes(tensor: torch.Tensor) -> bytes:
-    """The elements of ``tensor`` in order."""
-    flat = tensor.detach().cpu().contiguous().view(-1)
-    return bytes(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else b""
+    """The elements of ``tensor`` in order.
+
+    Not by numpy: afterwards torch would refuse to resize the script's storage, as FSDP does.
+    """
+    flat = tensor.detach().cpu().contiguous()
+    return ctypes.string_at(flat.data_ptr(), flat.nbytes) if flat.numel() else b""
 
 
 def from_bytes(body: bytes, like: torch.Tensor) -> torch.Tensor:

@@ -258,6 +258,22 @@ def subclass() -> Any:
 
 
 @program
+def subclass_with_a_forward_of_its_own() -> Any:
+    class Counting(DDP):
+        def __init__(self, module: nn.Module, *, start: int) -> None:
+            super().__init__(module, bucket_cap_mb=1)
+            self.count = start
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            return super().forward(*args, **kwargs)
+
+    model = Counting(net(), start=10)
+    other = copy.deepcopy(model)
+    return [train(model), model.count, type(other).__name__, str(other).splitlines()[0]]
+
+
+@program
 def sparse_gradients() -> Any:
     class Words(nn.Module):
         def __init__(self) -> None:

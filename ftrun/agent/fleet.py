@@ -32,19 +32,27 @@ from ftrun.agent.memory import MemoryWatch
 from ftrun.agent.plugins import NoPlaces, Plugins, has_logs_plugin
 from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
 from ftrun.agent.stacks import Target, take_stacks
+from ftrun.agent.tcp_stores import WORLD_STORE
 from ftrun.agent.worker_facts import WorkerProcess
+from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings
 from ftrun.config.starting import FORK, line_without_fork
-from ftrun.core.agent.events import Event, SpawnerReady, StartReplica, WorkerDying, WorkerExited
+from ftrun.core.agent.events import (
+    Event,
+    OtherWorldMade,
+    SpawnerReady,
+    StartReplica,
+    WorkerDying,
+    WorkerExited,
+)
 from ftrun.core.agent.stopping import SIGKILL
+from ftrun.core.forms import AUTO
 from ftrun.core.ids import WorkerKey
 from ftrun.logs.layout import log_path
 
 BeforeStart = Callable[[str, tuple[str, ...]], Awaitable[None]]
 """Returns when the devices of this replica are free for a worker."""
 QUORUM_STORE = "quorum"
-WORLD_STORE = "world"
-"""The store at MASTER_ADDR and MASTER_PORT of a script whose world is that of all replicas."""
 SPARE_STORES = 2
 SWEEP_DEADLINE_S = 4.0
 LOG_DRAIN_S = 1.0
@@ -302,6 +310,10 @@ class Fleet:
         else:
             self._spare.append(name)
             self._start_waiting()
+
+    def other_world_made(self) -> None:
+        """The script trains in processes that are no workers."""
+        self._emit(OtherWorldMade(injection(self._settings) == AUTO))
 
     def worker_started(
         self, incarnation: str, group_rank: int, pid: int, fds: tuple[int, ...]

@@ -71,6 +71,9 @@ class SpawnerListener(Protocol):
     def store_opened(self, name: str, port: int) -> None:
         """A TCPStore listens on ``port``."""
 
+    def other_world_made(self) -> None:
+        """A process that is no worker has made its world at the store of all replicas."""
+
     def worker_started(
         self, incarnation: str, group_rank: int, pid: int, fds: tuple[int, ...]
     ) -> None:
@@ -246,6 +249,8 @@ class SpawnerProcess:
         for frame in self._stores.receive():
             if frame.message["op"] == "unusable":
                 self._lost(frame.message["reason"], usable=False)
+            elif frame.message["op"] == "other world":
+                self._listener.other_world_made()
             else:
                 self._listener.store_opened(frame.message["name"], frame.message["port"])
         if self._stores.closed:

@@ -23,10 +23,14 @@ from typing import Any
 from ftrun import linux
 from ftrun.agent import sweep
 from ftrun.agent.channel import Channel
+from ftrun.process_groups.store import WORLD_KEYS
 
 SWEEP_DEADLINE_S = 4.0
 BACKLOG = 1024
 OPEN_TIMEOUT_S = 60.0
+WORLD_STORE = "world"
+"""The store of all replicas, at the script's MASTER_ADDR and MASTER_PORT."""
+LOOK_MS = 200
 DESCRIPTORS_PER_STORE = 16
 """A TCPStore of torch 2.13 takes 10, and one more for each worker."""
 
@@ -48,6 +52,7 @@ class StoreProcess:
         self._guard_id = guard_id
         self._guards = guards
         self._stores: dict[str, Any] = {}
+        self._unmade: dict[str, Any] = {}  # the world's store, until a world is made there
         self._leaves = False
 
     def run(self) -> None:
@@ -62,12 +67,13 @@ class StoreProcess:
         while self._guards.spawner in alive or not (
             self._channel.closed or self._guards.agent not in alive
         ):
-            for fd, _ in poll.poll():
+            for fd, _ in poll.poll(LOOK_MS if WORLD_STORE in self._unmade else None):
                 if fd in alive:
                     poll.unregister(fd)
                     alive.discard(fd)
                 elif not self._serve():
                     poll.unregister(fd)
+            self._look()
         for fd in held_back:
             os.close(fd)
         if not self._leaves:
@@ -93,7 +99,19 @@ class StoreProcess:
             self._send({"op": "unusable", "reason": _why_no_store(self._host, error)})
             return
         self._stores[name] = store
+        if name == WORLD_STORE:
+            self._unmade[name] = store
         self._send({"op": "store", "name": name, "port": store.port})
+
+    def _look(self) -> None:
+        """Tell the agent once of a world that a process other than a worker has made.
+
+        A worker's own world of all replicas leaves no such key (inject/zero_edit/world/).
+        """
+        store = self._unmade.get(WORLD_STORE)
+        if store is not None and any(store.check([key]) for key in WORLD_KEYS):
+            self._unmade.clear()
+            self._send({"op": "other world"})
 
     def _send(self, message: dict[str, Any]) -> None:
         """Send to the agent; if it is gone, the spawner or the sweep ends this process."""

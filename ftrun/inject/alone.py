@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing, suppress
 from typing import Any
 
 from ftrun import clock
-from ftrun.errors import UserError
+from ftrun.errors import PeerError, UserError
 from ftrun.inject.report import send_to_agent
 from ftrun.training import context, pauses
 from ftrun.training.context import WorkerContext
@@ -24,13 +25,19 @@ from ftrun.training.context import WorkerContext
 STEPS_REPORTED = 2
 """A script may take one step before it makes the Manager, to give an optimizer its state."""
 BEAT_INTERVAL_S = 1.0
+LOOK_S = 2.0
 
 
 class Alone:
-    """Watches one script. Optimizer steps show that it trains, and so is past its start."""
+    """Watches one script. Optimizer steps show that it trains, and so is past its start.
 
-    def __init__(self, here: WorkerContext) -> None:
-        self._here = here
+    Args:
+        here: this worker.
+        store: of the world of all replicas, in which the script may train; "": there is none.
+    """
+
+    def __init__(self, here: WorkerContext, store: str = "") -> None:
+        self._here, self._store = here, store
         self._pid = os.getpid()
         self._is_reported = False
         self._steps = 0
@@ -77,8 +84,19 @@ class Alone:
         self._beat_at, self._pause = now, pause
         send_to_agent(self._here, Beat(pause, limit_s))
 
+    def _trains_elsewhere(self) -> bool:
+        """Whether a child of the script has made a world of all replicas; the agent says so."""
+        from ftrun.process_groups.store import WORLD_KEYS, StoreClient
+
+        if self._store:
+            with suppress(PeerError), closing(StoreClient(self._store, clock.now() + LOOK_S)) as it:
+                return any(it.has(key) for key in WORLD_KEYS)
+        return False
+
     def _send(self, *, has_stepped: bool) -> None:
         if self._is_reported or context.had_manager() or os.getpid() != self._pid:
+            return
+        if not has_stepped and self._trains_elsewhere():
             return
         from ftrun.core.messages import NoManager
 

@@ -59,8 +59,11 @@ class Attached:
         self._here, self._inject = here, inject
         self._variables: Variables | None = None
         self.loop: Loop | None = None
-        self.alone = Alone(here)
-        headers.install(is_on=inject in CARRYING, directory=Path(here.socket_path).parent)
+        carries = inject in CARRYING
+        has_store = carries and {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys()
+        store = "{MASTER_ADDR}:{MASTER_PORT}".format_map(environment) if has_store else ""
+        self.alone = Alone(here, store)
+        headers.install(is_on=carries, directory=Path(here.socket_path).parent)
         if inject == AUTO:
             from ftrun.inject.zero_edit import early
 

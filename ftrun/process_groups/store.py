@@ -25,6 +25,10 @@ _WORD = struct.Struct("=I")
 _VALUE_BYTES_MAX = 1 << 20
 
 
+WORLD_KEYS = ("default_pg/0//cpu//0/0", "default_pg/0//cuda//0")
+"""What rank 0 of a world writes to its store, first with Gloo, then with NCCL."""
+
+
 class StoreClient:
     """One connection, for one thread; any thread may call ``interrupt``.
 

@@ -91,6 +91,7 @@ KEPT: dict[str, tuple[str, ...]] = {
         "test_a_newcomer_has_what_its_predecessor_was_given",
     ),
     "zero_edit/test_check.py": ("test_a_script_that_heals",),
+    "zero_edit/test_elsewhere.py": ("test_it_runs_as_one_world_and_is_said_not_to_heal[fork]",),
     "zero_edit/test_files.py": ("test_a_successor_goes_on_with_the_files_of_its_predecessor",),
     "zero_edit/test_forms.py": ("test_a_script_that_has_read_its_rank_before_begins_again",),
     "zero_edit/test_matrix.py": ("test_quick[kept.py: 1@train 2 2,0@train 3 5]",),

@@ -15,6 +15,7 @@ the next; ``0a.1`` is worker 1 of it. Workers have the pids 1000, 1001, … by t
     0a dies -9                    the same words: its process is not gone so far
     0a raises [at 7] [healing]: ValueError: no
     0a has no manager [and trains] | 0a wants world: reason | 0a beats | 0a pauses for 30: eval
+    another world is made [for good]        by no worker [and the form of the run is fixed]
     0a sets timer NAME for 5, signal 9 | 0a releases timer NAME | 0a disconnects
     0a used 1.5 | 0a stacks: 0 words; 1 words        seconds of processor time | its stacks
     0a: report | inforce 7 | healed 7 | leaving drained | leaving early 7
@@ -383,6 +384,7 @@ EVENTS: dict[str, Make] = {
     rf"{WORKER} has no manager( and trains)?": lambda r, name, trains: e.NoManagerMade(
         r.key(name), bool(trains)
     ),
+    r"another world is made( for good)?": lambda r, fixed: e.OtherWorldMade(not fixed),
     rf"{WORKER} wants (\w+): (.*)": lambda r, name, *what: e.FormWanted(r.key(name), *what),
     rf"{WORKER} beats": lambda r, name: e.LoopBeat(r.key(name)),
     rf"{WORKER} pauses for {NUMBER}: (.*)": lambda r, name, limit_s, pause: e.LoopBeat(

@@ -77,6 +77,16 @@ class NoManagerMade:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherWorldMade:
+    """A process that is no worker has made a world of torch's at the job's address.
+
+    ``is_open``: the run may begin again in another form.
+    """
+
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FormWanted:
     """A worker's script cannot run as it was started (core/forms.py)."""
 
@@ -290,6 +300,7 @@ Event: TypeAlias = (
     | WorkerExited
     | FailureReported
     | NoManagerMade
+    | OtherWorldMade
     | FormWanted
     | LoopBeat
     | ScriptTimerSet

@@ -57,6 +57,7 @@ from ftrun.core.agent.events import (
     LighthouseSent,
     LoopBeat,
     NoManagerMade,
+    OtherWorldMade,
     ReplicaStopAsked,
     RestartAsked,
     ScriptTimerReleased,
@@ -93,7 +94,7 @@ from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState, SlotSumma
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.standby import StandbyPool
 from ftrun.core.agent.stopping import SIGKILL, Stopping
-from ftrun.core.forms import UNFIT, parse
+from ftrun.core.forms import UNFIT, Form, parse
 from ftrun.core.ids import WorkerKey, replica_order
 from ftrun.core.messages import (
     FailureEvidence,
@@ -131,7 +132,7 @@ class Supervisor:
         self._starts = 0
         self._import_deadline = ImportDeadline(now, max(LIMIT_S, settings.join_timeout_s))
         self._lease = AgentLease(settings.join_timeout_s, settings.isolation_limit_s)
-        self._without_manager = False
+        self._without_manager = self._fails_as_one = False
         self._stood_by = False
         self._out = Outbox(now)
         self._stopping = Stopping(settings, self._slots, self._out)
@@ -165,6 +166,8 @@ class Supervisor:
                 self._failure_reported(key, report)
             case NoManagerMade(key, has_stepped):
                 self._no_manager_made(key, has_stepped)
+            case OtherWorldMade(is_open):
+                self._other_world_made(is_open)
             case FormWanted():
                 self._form_wanted(event)
             case LoopBeat():
@@ -422,6 +425,9 @@ class Supervisor:
         In this order, because a peer may rely on a reported group committing nothing more (Q3).
         """
         failure = failure_of(slot, event)
+        if self._fails_as_one and not self.is_ending:
+            reason = f"replica {slot.replica_id} {failure.cause()}, and {words.ELSEWHERE}"
+            self._begin_again(slot, Form.ONE_WORLD, reason)
         slot.ends.note(self._out.now, failure)
         slot.is_failing = True
         slot.hung = None
@@ -545,6 +551,12 @@ class Supervisor:
         target, replicas = self._settings.target, self._settings.replicas
         self._out.add(words.apart(key.replica_id, target, replicas, has_stepped))
 
+    def _other_world_made(self, is_open: bool) -> None:
+        """The script trains in processes that no Manager is in, as one world."""
+        if self._settings.replicas > 1 and not self.is_ending:
+            self._fails_as_one = is_open and self._settings.alone
+            self._out.add(words.elsewhere(self._fails_as_one))
+
     def _form_wanted(self, event: FormWanted) -> None:
         """The run begins again in another form, where this agent alone can decide that.
 
@@ -564,15 +576,18 @@ class Supervisor:
             return
         self._slots.note(self._out.now, slot, f"asks for the form {form.value}: {event.reason}")
         if settings.alone:
-            workers = settings.replicas * settings.workers_per_replica
-            self._out.add(words.begins_again(who, form, event.reason, workers))
-            self._ending.begin_again(form, event.reason)
+            self._begin_again(slot, form, event.reason)
         elif slot.started > 1:
             self._out.add(words.cannot_join(who, event.reason))
         else:
             reason = words.cannot_begin_again(form, event.reason)
             self._out.add(words.job_ends(who, reason))
             self._ending.end_job(settings.unready_code, reason)
+
+    def _begin_again(self, slot: SlotState, form: Form, reason: str) -> None:
+        workers = self._settings.replicas * self._settings.workers_per_replica
+        self._out.add(words.begins_again(slot.replica_id, form, reason, workers))
+        self._ending.begin_again(form, reason)
 
     def _loop_beat(self, beat: LoopBeat) -> None:
         slot = self._slots.of_incarnation(beat.key.incarnation)

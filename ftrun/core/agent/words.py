@@ -112,6 +112,26 @@ def apart(replica_id: str, target: str, replicas: int, has_stepped: bool) -> Sho
     return _notice("apart", text, replica_id)
 
 
+ELSEWHERE = (
+    "the script makes its world of torch.distributed in a process that ftrun has not started: a "
+    "child of a worker, or what a worker became by exec"
+)
+
+
+def elsewhere(can_begin_again: bool) -> ShowNotice:
+    """What is trained does not heal, because ftrun is not in the processes that train it."""
+    then = (
+        "ftrun begins again with one world of all workers"
+        if can_begin_again
+        else "its replica alone is started again"
+    )
+    text = (
+        f"{ELSEWHERE}. It runs as under torchrun, and does not heal, because ftrun carries only "
+        f"what its own workers train. If a worker fails, {then}."
+    )
+    return _notice("elsewhere", text[0].upper() + text[1:])
+
+
 def begins_again(replica_id: str, form: Form, reason: str, workers: int) -> ShowNotice:
     """The run begins again in another form. ``workers``: of all replicas."""
     then = {

@@ -67,7 +67,7 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     """
     from ftrun.checkpoint import meshes
     from ftrun.inject.zero_edit import counting, files, loaders, refusals, sharding
-    from ftrun.inject.zero_edit.attaching import Attaching
+    from ftrun.inject.zero_edit.attaching import Attaching, Stage
     from ftrun.inject.zero_edit.checkpoints import Checkpoints
     from ftrun.inject.zero_edit.loop import Loop
     from ftrun.inject.zero_edit.patches import Patches
@@ -86,20 +86,32 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     loaders.install(patches, loop.exactly_once.claim)
     counting.install()
     opening = Opening(
-        here, loop.mates, loop.world, loop.quorums, loop.manager, lambda: loop.on_world()
+        here,
+        loop.mates,
+        loop.world,
+        loop.quorums,
+        loop.manager,
+        lambda: loop.on_world(),
+        lambda: leave(),
     )
     opening.install(patches)
     Objects(loop.world).install(patches)
     files.install(patches, loop.drafts)
     loop.rewriting.install(patches)
     Checkpoints(loop.mates, loop.world, loop.drafts).install(patches)
+
+    def undo() -> None:
+        patches.undo()
+        counting.RANGES.is_on = False
+        meshes.count_from(0)
+
+    def leave() -> None:
+        undo()
+        loop.models.leave()
+        if variables is not None:
+            attaching.stage = Stage.MANAGED
+
     if variables is not None:
-
-        def undo() -> None:
-            patches.undo()
-            counting.RANGES.is_on = False
-            meshes.count_from(0)
-
         refusals.may_begin_again(here)
         attaching = Attaching(variables, undo, lambda: loop.makes_manager, loop.mates.are_here)
         loop.models.makes_ddp = attaching.makes_ddp

@@ -212,6 +212,11 @@ class Models:
         TorchDDP.__init__ = self._maker()  # type: ignore[method-assign]
         self._note_modules(patches)
 
+    def leave(self) -> None:
+        """What is made from now on is torch's own: this process is a child of the worker's."""
+        self.makes_ddp = lambda: False
+        self.wrapped.clear()
+
     def _maker(self) -> Callable[..., None]:
         plain = TorchDDP.__init__
 

@@ -55,6 +55,7 @@ class Opening:
         world: of this process; ``quorums``: lets it follow them.
         manager: makes the Manager.
         begins: called before the script makes its world; afterwards the script may be explicit.
+        leaves: called if it makes one in a process that a worker has forked: torch's own.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Opening:
         quorums: Beside,
         manager: Callable[[], Manager],
         begins: Callable[[], None],
+        leaves: Callable[[], None],
     ) -> None:
         self._here, self._mates, self._world = here, mates, world
         self._quorums, self._manager, self._begins = quorums, manager, begins
@@ -72,6 +74,7 @@ class Opening:
         self._store = self._prefix = ""
         self._worlds = 0  # that the script has made
         self._plain: Any = None
+        self._leaves, self._pid = leaves, os.getpid()
 
     def install(self, patches: Patches) -> None:
         """Patch torch's functions where scripts find them."""
@@ -97,8 +100,11 @@ class Opening:
             *args: Any,
             **kwargs: Any,
         ) -> None:
-            self._begins()
-            is_torchs = dist.init_process_group is plain  # the script has become explicit
+            if os.getpid() == self._pid:
+                self._begins()
+            else:
+                self._leaves()
+            is_torchs = dist.init_process_group is plain  # it is explicit, or not in a worker
             if is_torchs or _is_wrong(init_method, timeout, world_size, rank, store):
                 plain(backend, init_method, timeout, world_size, rank, store, *args, **kwargs)
                 return

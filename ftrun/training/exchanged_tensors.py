@@ -21,8 +21,9 @@ def to_bytes(tensor: torch.Tensor) -> bytes:
 
     Not by numpy: afterwards torch would refuse to resize the script's storage, as FSDP does.
     """
-    flat = tensor.detach().cpu().contiguous()
-    return ctypes.string_at(flat.data_ptr(), flat.nbytes) if flat.numel() else b""
+    is_flat = tensor.is_cpu and tensor.is_contiguous()
+    flat = tensor if is_flat else tensor.detach().cpu().contiguous()
+    return ctypes.string_at(flat.data_ptr(), flat.nbytes)
 
 
 def from_bytes(body: bytes, like: torch.Tensor) -> torch.Tensor:

@@ -35,7 +35,7 @@ from ftrun.inject.zero_edit.world.kept import Given
 from ftrun.inject.zero_edit.world.kinds import Kind, There, nbytes
 from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.writers import wait_for_writers
-from ftrun.training.exchanged_tensors import from_bytes, words
+from ftrun.training.exchanged_tensors import from_bytes, to_bytes, words
 
 KEPT_BYTES_MAX = 256 << 10
 """A larger result is not copied: a second phase shows that all ranks have theirs."""
@@ -57,6 +57,7 @@ class State(Enum):
 class Around(Protocol):
     """The world of a call (world.py)."""
 
+    lock: threading.RLock
     changed: threading.Condition
     waiting: int
     ready: deque[Call]
@@ -97,9 +98,12 @@ class Buffers:
     def __init__(self) -> None:
         self._free: deque[torch.Tensor] = deque(maxlen=self.FREE_MAX)
 
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of ``tensor``."""
-        if KEPT_BYTES_MAX < nbytes(tensor) < inf:
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor | bytes:
+        """A copy of ``tensor``; of a small one its bytes, because torch's own copy costs more."""
+        size = nbytes(tensor)
+        if size <= KEPT_BYTES_MAX and tensor.is_cpu:
+            return to_bytes(tensor)
+        if KEPT_BYTES_MAX < size < inf:
             for index, free in enumerate(self._free):
                 alike = free.shape, free.dtype, free.device
                 if alike == (tensor.shape, tensor.dtype, tensor.device):
@@ -107,9 +111,24 @@ class Buffers:
                     return free.copy_(tensor)
         return tensor.detach().clone()
 
-    def release(self, tensors: Sequence[torch.Tensor]) -> None:
+    def release(self, copies: Sequence[torch.Tensor | bytes]) -> None:
         """These copies are needed no more."""
-        self._free.extend(x for x in tensors if KEPT_BYTES_MAX < nbytes(x) < inf)
+        for copy in copies:
+            if not isinstance(copy, bytes) and KEPT_BYTES_MAX < nbytes(copy) < inf:
+                self._free.append(copy)
+
+
+class Record:
+    """What a call has given, for a newcomer: longer than the call, and without its tensors.
+
+    ``number``: among the calls of the script; ``group``: the key of its group.
+    """
+
+    __slots__ = ("group", "number", "result")
+
+    def __init__(self, number: int, group: str) -> None:
+        self.number, self.group = number, group
+        self.result: list[torch.Tensor | bytes] | None = None
 
 
 class Call:
@@ -126,32 +145,22 @@ class Call:
         takes_deputy: a broadcast from a rank that is away is that of its deputy.
         tag: names the ranks whose inputs are in the result.
         is_part: it is one of several that make one call of the script's.
+        record: what is noted of it for a newcomer.
+        is_large: its result is not kept. ``is_two``: it has a second phase.
         waited: the script has waited for it. ``clears``: it has waited for all calls before.
     """
 
-    __slots__ = (
-        "after",
-        "args",
-        "clears",
-        "error",
-        "future",
-        "is_part",
-        "is_sync",
-        "is_two",
-        "kept",
-        "kind",
-        "native",
-        "number",
-        "own",
-        "result",
-        "shell",
-        "site",
-        "state",
-        "tag",
-        "takes_deputy",
-        "there",
-        "waited",
-    )
+    state = State.HELD
+    kept: list[torch.Tensor | bytes] | None = None
+    result: list[torch.Tensor | bytes] | None = None
+    record: Record | None = None
+    native: Any = None
+    there: There | None = None
+    after: Callable[[], object] | None = None
+    future: torch.futures.Future[Any] | None = None
+    error: Exception | None = None
+    tag: object = None
+    takes_deputy = waited = clears = is_two = is_part = is_large = False
 
     def __init__(
         self, shell: Group, kind: Kind, args: tuple[Any, ...], number: int, site: str, is_sync: bool
@@ -159,16 +168,6 @@ class Call:
         self.shell, self.kind, self.args, self.number, self.site = shell, kind, args, number, site
         self.own = shell.own
         self.is_sync = is_sync
-        self.state = State.HELD
-        self.kept: list[torch.Tensor] | None = None
-        self.result: list[torch.Tensor] | None = None
-        self.native: Any = None
-        self.there: There | None = None
-        self.after: Callable[[], object] | None = None
-        self.future: torch.futures.Future[Any] | None = None
-        self.error: Exception | None = None
-        self.tag: object = None
-        self.takes_deputy = self.waited = self.clears = self.is_two = self.is_part = False
 
     @property
     def name(self) -> str:
@@ -180,19 +179,20 @@ class Call:
     def prepare(self) -> None:
         """Keep what it gives, if it writes over that."""
         kind = self.kind
+        outputs = kind.outputs(self)
         if kind.is_in_place:
-            self.kept = [self.shell.world.buffers.copy(x) for x in kind.inputs(self)]
+            self.kept = list(map(self.shell.world.buffers.copy, outputs))
+        self.is_large = _nbytes(outputs) > KEPT_BYTES_MAX
         if self.is_sync and kind.is_settled:
-            outputs = kind.outputs(self)
-            is_large = _nbytes(outputs) > KEPT_BYTES_MAX
-            self.is_two = is_large or (kind.is_by_rank and bool(outputs or kind.inputs(self)))
+            by_rank = kind.is_by_rank and bool(outputs or kind.inputs(self))
+            self.is_two = self.is_large or by_rank
 
     def restore(self) -> None:
         """Put back what it gives, if it was written over."""
         self.native = self.after = None
         if self.kept is not None:
             for tensor, kept in zip(self.kind.inputs(self), self.kept, strict=True):
-                tensor.copy_(kept)
+                tensor.copy_(from_bytes(kept, tensor) if isinstance(kept, bytes) else kept)
 
     def issue(self, there: There, tag: object) -> None:
         """Issue it, perhaps once more, among those that are there.
@@ -221,6 +221,10 @@ class Call:
         outputs = self.kind.outputs(self)
         return [from_bytes(body, like) for body, like in zip(bodies, outputs, strict=True)]
 
+    def bodies(self) -> list[bytes]:
+        """Its result as bytes."""
+        return as_bytes(self.result or ())
+
     def place(self) -> str:
         """A name of this broadcast, by its line and its tensors."""
         tensors = ", ".join(words("", tensor) for tensor in self.kind.outputs(self))
@@ -228,12 +232,13 @@ class Call:
 
     def ended(self, native: Any, error: Exception | None) -> None:
         """A native Work has ended; nothing happens if it is not the one under way."""
-        if native is not self.native or self.state not in (State.ISSUED, State.SECOND):
+        is_under_way = self.state is State.ISSUED or self.state is State.SECOND
+        if native is not self.native or not is_under_way:
             return
         if error is not None:
             self.state, self.error = State.FAILED, error
             self.shell.world.changed.notify_all()
-        elif self.state is State.ISSUED:
+        elif self.state is State.ISSUED and (self.is_two or self.after is not None):
             self._has_result()
         else:
             self._is_through()
@@ -276,12 +281,16 @@ class Call:
         self.state = State.THROUGH
         world = self.shell.world
         if self.kept is not None:
-            world.buffers.release(self.kept)
+            if self.is_large:
+                world.buffers.release(self.kept)
             self.kept = None
-        if not self.is_two:
-            outputs = self.kind.outputs(self)
-            if _nbytes(outputs) <= KEPT_BYTES_MAX:
-                self.result = [x.detach().clone() for x in outputs]
+        kind = self.kind
+        if not (self.is_two or self.is_large):
+            self.result = list(map(world.buffers.copy, kind.outputs(self)))
+            if self.record is not None and not kind.is_by_rank:
+                self.record.result = self.result
+        if kind.is_settled:
+            self.native = None
         self.shell.completed(self)
         if self.future is not None:
             world.ready.append(self)
@@ -318,6 +327,11 @@ class Call:
     def value(self) -> Any:
         """What torch's future of such a call has."""
         return self.kind.outputs(self)
+
+
+def as_bytes(copies: Sequence[torch.Tensor | bytes]) -> list[bytes]:
+    """Copies that ``Buffers`` has made, as bytes."""
+    return [x if isinstance(x, bytes) else to_bytes(x) for x in copies]
 
 
 def wait_for_end(native: Any, built: BuiltGroup | None) -> None:
@@ -357,11 +371,12 @@ class CallWork(dist.Work):
             if state is State.THROUGH:
                 call.waited = True
                 return True
-            if state in (State.ISSUED, State.SECOND) and native is not None:
+            if native is not None and (state is State.ISSUED or state is State.SECOND):
                 error = _wait(call, native, timeout)
-                with world.changed:
+                with world.lock:
                     call.ended(native, error)
-                world.complete_futures()
+                if world.ready:
+                    world.complete_futures()
             else:
                 world.await_decision(call)
 
@@ -401,7 +416,7 @@ class CallWork(dist.Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the result."""
-        with self._call.shell.world.changed:
+        with self._call.shell.world.lock:
             return self._call.listen()
 
 
@@ -413,23 +428,31 @@ def _wait(call: Call, native: Any, timeout: timedelta | None) -> Exception | Non
             return None
         if timeout is not None:
             _wait_for(native, timeout)
-            return None
-        with contextlib.ExitStack() as told:
-            for tries in itertools.count(1):
-                try:
-                    native.wait(RECHECK)
-                    return None
-                except RuntimeError:
-                    if native.is_completed():  # perhaps just now, and well
-                        native.wait()
-                        return None
-                    if call.native is not native:
-                        return None
-                if tries == TOLD_AFTER:
-                    told.enter_context(call.shell.world.waits_for(call))
+        elif not _waits_once(call, native):
+            _wait_long(call, native)
     except RuntimeError as error:
         return error
     return None
+
+
+def _waits_once(call: Call, native: Any) -> bool:
+    """Wait for a moment: whether ``native`` has ended, or another one has replaced it."""
+    try:
+        native.wait(RECHECK)
+    except RuntimeError:
+        if not native.is_completed():
+            return call.native is not native
+        native.wait()  # it has ended just now, and perhaps well
+    return True
+
+
+def _wait_long(call: Call, native: Any) -> None:
+    with contextlib.ExitStack() as told:
+        for tries in itertools.count(1):
+            if tries == TOLD_AFTER:
+                told.enter_context(call.shell.world.waits_for(call))
+            if _waits_once(call, native):
+                return
 
 
 def _wait_for(native: Any, timeout: timedelta) -> None:

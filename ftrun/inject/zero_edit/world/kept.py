@@ -140,9 +140,9 @@ class Replayed:
     """Results in the JSON of a place."""
 
     @staticmethod
-    def text(bodies: Sequence[bytes]) -> list[str] | None:
-        """Of one call; None: too large."""
-        if sum(map(len, bodies)) > SENT_BYTES_MAX:
+    def text(bodies: Sequence[bytes] | None) -> list[str] | None:
+        """Of one call; None: unknown, or too large."""
+        if bodies is None or sum(map(len, bodies)) > SENT_BYTES_MAX:
             return None
         return [base64.b64encode(x).decode() for x in bodies]
 

@@ -10,7 +10,7 @@ Not here: the life of a call (calls.py), groups (shell.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ Issued = tuple[Any, Callable[[], object] | None]
 class Call(Protocol):
     """What a kind has to know of a call (calls.py)."""
 
+    kind: Kind
     args: tuple[Any, ...]
     own: int
     takes_deputy: bool
@@ -43,13 +44,14 @@ class Impossible(Exception):
     """A call that cannot be made while a rank is away. The text says why."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class There:
     """Who takes part in a group now.
 
     ``size``: of the group; ``own``: this rank's place in it; ``here``: the places of those that are
     there, in order; ``native``: their backend, None if this rank is the only one; ``torchs``: a
-    group of torch's own around it, whose calls profilers and dispatch modes see.
+    group of torch's own around it, whose calls profilers and dispatch modes see. ``is_full``:
+    nobody is away.
     """
 
     size: int
@@ -57,11 +59,10 @@ class There:
     here: tuple[int, ...]
     native: Any
     torchs: Any = None
+    is_full: bool = field(init=False)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether nobody is away."""
-        return len(self.here) == self.size and self.native is not None
+    def __post_init__(self) -> None:
+        self.is_full = len(self.here) == self.size and self.native is not None
 
     def deputy(self, place: int) -> int:
         """The index in ``here`` of the rank at ``place``, or of its deputy."""
@@ -113,16 +114,11 @@ class Kind:
             Impossible: it needs a rank that is away.
             RuntimeError: torch refuses it.
         """
-        if not there.is_full:
-            return self.fewer(call, there)
-        if self.full is not None:
-            return self.full(call, there)
-        return getattr(there.torchs if _is_watched() else there.native, self.name)(*call.args), None
-
-
-def _is_watched() -> bool:
-    """Whether somebody looks at torch's operations: else a call spares torch's dispatcher."""
-    return _profiles() or _modes() > 0
+        if there.is_full and self.full is None:
+            is_watched = _profiles() or _modes()  # else a call spares torch's dispatcher
+            backend = there.torchs if is_watched else there.native
+            return getattr(backend, self.name)(*call.args), None
+        return (self.full if there.is_full and self.full else self.fewer)(call, there)
 
 
 def flat(tree: Any) -> list[torch.Tensor]:
@@ -139,10 +135,12 @@ def nbytes(tensor: torch.Tensor) -> float:
 
 def has_no_data(call: Call) -> bool:
     """Whether its tensors have shapes only: meta tensors and fake ones. Then torch does nothing."""
-    for tensor in (KINDS[call.name].outputs(call) or KINDS[call.name].inputs(call))[:1]:
-        is_plain = type(tensor) is torch.Tensor or tensor.layout is not torch.strided
-        return tensor.is_meta or not (is_plain or tensor.untyped_storage().device.type != "meta")
-    return False
+    tensors = call.kind.outputs(call) or call.kind.inputs(call)
+    if not tensors:
+        return False
+    tensor = tensors[0]
+    is_plain = type(tensor) is torch.Tensor or tensor.layout is not torch.strided
+    return tensor.is_meta or not (is_plain or tensor.untyped_storage().device.type != "meta")
 
 
 def operation(opts: Any) -> Any:

@@ -26,7 +26,6 @@ from ftrun.inject.zero_edit.world.world import World, decoded
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.store import StoreClient
 from ftrun.training.context import WorkerContext
-from ftrun.training.exchanged_tensors import to_bytes
 
 STORE_S = 2.0
 """The limit of a question to the store of a quorum in force."""
@@ -409,7 +408,7 @@ class Quorums:
 
 
 def _packed(call: Call) -> bytes:
-    bodies = [to_bytes(x) for x in call.result or ()]
+    bodies = call.bodies()
     tag = call.tag if isinstance(call.tag, Attempt) else NO_ATTEMPT
     head = json.dumps([[tag.quorum_id, tag.number], [len(x) for x in bodies]]).encode()
     return head + b"\n" + b"".join(bodies)

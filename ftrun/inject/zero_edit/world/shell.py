@@ -115,7 +115,7 @@ class Shell(dist.ProcessGroup):
     def completed(self, call: Call) -> None:
         """A call is through. Under the world's lock."""
         self.world.note(self, call)
-        if call.kind.is_fence and call.clears:
+        if call.kind.is_fence and call.clears and len(self.calls) > 1:
             # All have come to it, and have waited for what was before it, as this rank has.
             for number in [x for x in self.calls if x < call.number]:
                 del self.calls[number]
@@ -149,7 +149,7 @@ class Shell(dist.ProcessGroup):
     def start(self, name: str, args: tuple[Any, ...], *, is_sync: bool, site: str = "") -> Any:
         """Begin a call; returns its Work."""
         world = self.world
-        with world.changed:
+        with world.lock:
             call = Call(self, KINDS[name], args, self.next, site, is_sync)
             world.begin(self, call)
         if world.ready:
@@ -370,10 +370,11 @@ def _is_sync(opts: Any) -> bool:
 
 def _options(opts: Any, kind: Any, field: str) -> Any:
     """The options; torch's C++ overloads also take an operation in their place."""
-    if opts is None or hasattr(opts, field):
-        return opts if opts is not None else kind()
+    if isinstance(opts, kind):
+        return opts
     made = kind()
-    setattr(made, field, opts)
+    if opts is not None:
+        setattr(made, field, opts)
     return made
 
 

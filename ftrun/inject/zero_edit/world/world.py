@@ -25,6 +25,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -34,14 +35,14 @@ from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.errors import UserError
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
-from ftrun.inject.zero_edit.world.calls import Buffers, Call, State
+from ftrun.inject.zero_edit.world.calls import Buffers, Call, Record, State, as_bytes
 from ftrun.inject.zero_edit.world.kept import Given, Kept, Replayed
 from ftrun.inject.zero_edit.world.kinds import Impossible, There, has_no_data, nbytes
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.training.context import WorkerContext
-from ftrun.training.exchanged_tensors import from_bytes, to_bytes
+from ftrun.training.exchanged_tensors import from_bytes
 from ftrun.training.groups import Following
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ log = logging.getLogger(__name__)
 RECORDS_MAX = 1024
 CALLS_MAX = 1024
 """Of a group, whose results are kept because the script has not waited for all before them."""
+_waited = attrgetter("waited")
 WAIT_S = 1.0
 DECISION_S = 5.0
 """How long after the last heartbeat of a peer its failure waits for the lighthouse's decision."""
@@ -79,7 +81,8 @@ class World:
         rank: int,
         gives_up: Callable[[str], None],
     ) -> None:
-        self.changed = threading.Condition(threading.RLock())
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.waiting = 0
         self.ready: deque[Call] = deque()
         self.buffers = Buffers()
@@ -102,7 +105,7 @@ class World:
         self._unit: list[Call] | None = None
         self.count = 0  # of the script's calls
         self._boundary_count = 0
-        self._records: deque[tuple[int, Call]] = deque(maxlen=RECORDS_MAX)
+        self._records: deque[Record] = deque(maxlen=RECORDS_MAX)
         self._loaded: dict[int, list[Any]] = {}  # what a peer was given, by its number
 
     @property
@@ -140,16 +143,16 @@ class World:
         if self._unit is not None:
             self._unit.append(call)
             call.is_part = True
-        call.clears = all(other.waited for other in shell.calls.values())
-        if len(shell.calls) >= CALLS_MAX:
+        calls = shell.calls
+        call.clears = not calls or all(map(_waited, calls.values()))
+        if len(calls) >= CALLS_MAX:
             shell.forget()
         call.prepare()
         number = shell.next
         shell.next += 1
         shell.calls[number] = call
-        gift = shell.gifts.pop(number, None)
-        if gift is not None:
-            bodies, tag = gift
+        if number in shell.gifts:
+            bodies, tag = shell.gifts.pop(number)
             call.take(decoded(call, bodies), tag)
         elif not (shell.is_stopped or shell.there is None):
             try:
@@ -160,7 +163,8 @@ class World:
                 raise
 
     def _record(self, call: Call) -> None:
-        self._records.append((self.count, call))
+        call.record = Record(self.count, call.shell.key)
+        self._records.append(call.record)
         self.count += 1
 
     def note(self, shell: Shell, call: Call) -> None:
@@ -168,7 +172,7 @@ class World:
         if not call.site:
             return
         if call.kind.name == "broadcast" and call.result is not None:
-            self.given.keep(call.place(), [to_bytes(x) for x in call.result])
+            self.given.keep(call.place(), call.bodies())
         if self.in_set_up and self.kept is not None and not (call.takes_deputy or call.is_part):
             self.kept.add(shell.key, call.site, call.kind.outputs(call))
 
@@ -377,7 +381,9 @@ class World:
         with self.changed:
             stop = max(self.count, self._boundary_count) if is_over else self._boundary_count
             known = dict(self._loaded)
-            known.update({i: [call.shell.key, _text(call)] for i, call in self._records})
+            for record in self._records:
+                bodies = None if record.result is None else as_bytes(record.result)
+                known[record.number] = [record.group, Replayed.text(bodies)]
             return [known[index] for index in range(first, stop) if index in known]
 
     def replay(self, first: int, given: Sequence[Sequence[Any]]) -> None:
@@ -410,9 +416,3 @@ def _unlike(call: Call, bodies: Sequence[bytes]) -> bool:
 def _write(call: Call, found: Sequence[torch.Tensor]) -> None:
     for tensor, value in zip(call.kind.outputs(call), found, strict=True):
         tensor.copy_(value)
-
-
-def _text(call: Call) -> list[str] | None:
-    if call.result is None or call.kind.is_by_rank:
-        return None
-    return Replayed.text([to_bytes(x) for x in call.result])

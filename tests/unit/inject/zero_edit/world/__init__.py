@@ -1,0 +1,1 @@
+"""The script's process groups."""

@@ -1,0 +1,132 @@
+"""One group of the script's: what a call gives, keeps and lets go. Two ranks, in two threads."""
+
+from __future__ import annotations
+
+import weakref
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ftrun.core.ids import WorkerKey
+from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call
+from ftrun.inject.zero_edit.world.kinds import KINDS
+from ftrun.inject.zero_edit.world.shell import Shell
+from ftrun.inject.zero_edit.world.world import World
+from ftrun.training.context import WorkerContext
+from ftrun.training.exchanged_tensors import from_bytes
+
+DEADLINE_S = 60.0
+Both = Callable[[Callable[[Shell], Any]], list[Any]]
+
+
+def group(rank: int, store: str) -> Shell:
+    key = WorkerKey(str(rank), "a" * 16, 0)
+    here = WorkerContext("job", key, 2, 1, 1, "127.0.0.1", "", "")
+    world = World(here, rank, pytest.fail)
+    world.members, world.is_open, world.in_set_up = (0, 1), True, False
+    limit, cpu = timedelta(seconds=DEADLINE_S), torch.device("cpu")
+    shell = Shell(world, "1.0", (0, 1), rank, limit, [cpu], "gloo", None)
+    world.add(shell)
+    world.connect(shell, store, "prefix", DEADLINE_S)
+    return shell
+
+
+@pytest.fixture
+def both() -> Iterator[Both]:
+    """Runs a function for both ranks at once; gives both results."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with ThreadPoolExecutor(2) as pool:
+        address = f"127.0.0.1:{store.port}"
+        shells = list(pool.map(lambda rank: group(rank, address), range(2)))
+        yield lambda work: list(pool.map(work, shells))
+        for shell in shells:
+            built, shell.built = shell.built, None
+            assert built is not None
+            built.shutdown()
+
+
+def summed(shell: Shell, tensor: torch.Tensor) -> torch.Tensor:
+    options = dist.AllreduceOptions()
+    options.asyncOp = False
+    shell.allreduce([tensor], options).wait()
+    return tensor
+
+
+def test_a_call_that_is_through_holds_no_tensor_and_is_known_to_a_newcomer(both: Both) -> None:
+    def work(shell: Shell) -> tuple[bool, list[Any]]:
+        tensor = torch.full((3,), shell.own + 1.0)
+        summed(shell, tensor)
+        gone = weakref.ref(tensor)
+        del tensor
+        for number in range(2):
+            summed(shell, torch.full((1,), float(number)))
+        world: Any = shell.world
+        first = world.since(0, True)[0]
+        return gone() is None, first
+
+    for is_gone, (key, bodies) in both(work):
+        assert is_gone
+        assert key == "1.0"
+        assert from_bytes(b64decode(bodies[0]), torch.zeros(3)).tolist() == [3.0] * 3
+
+
+def test_what_a_call_writes_over_is_put_back(both: Both) -> None:
+    inputs = (
+        torch.arange(4.0),
+        torch.arange(6.0).view(2, 3).t(),
+        torch.arange(KEPT_BYTES_MAX, dtype=torch.float32),
+        torch.zeros(0),
+    )
+
+    def work(shell: Shell) -> bool:
+        found = []
+        for given in inputs:
+            tensor = given.clone()
+            options = dist.AllreduceOptions()
+            call = Call(shell, KINDS["allreduce"], ([tensor], options), 0, "", True)
+            call.prepare()
+            tensor.fill_(-1)
+            call.restore()
+            found.append(torch.equal(tensor, given))
+        return all(found)
+
+    assert both(work) == [True, True]
+
+
+def test_a_large_result_is_not_kept(both: Both) -> None:
+    def work(shell: Shell) -> list[Any]:
+        sizes = (4, KEPT_BYTES_MAX)
+        return [summed(shell, torch.ones(size)).sum().item() for size in sizes] + [
+            [call.result is not None for call in shell.calls.values()]
+        ]
+
+    assert both(work) == [[8.0, 2.0 * KEPT_BYTES_MAX, [False]]] * 2
+
+
+class Seen(TorchDispatchMode):
+    """The names of torch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_dispatch_mode_sees_the_call(both: Both) -> None:
+    def work(shell: Shell) -> tuple[list[str], float]:
+        tensor = torch.ones(1)
+        with Seen() as seen:
+            summed(shell, tensor)
+        return [name for name in seen.names if name.startswith("c10d.")], tensor.item()
+
+    assert both(work) == [(["c10d.allreduce_.default"], 2.0)] * 2

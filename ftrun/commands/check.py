@@ -22,9 +22,7 @@ def check(
     replicas: Annotated[int, typer.Option(metavar="N", help="Replicas of the trial.")] = 2,
     workers: Annotated[
         int,
-        typer.Option(
-            "-w", "--workers-per-replica", metavar="W", help="Workers of each; one dies."
-        ),
+        typer.Option("-w", "--workers-per-replica", metavar="W", help="Workers of each; one dies."),
     ] = 1,
     steps: Annotated[int, typer.Option(metavar="S", help="Steps after which each run ends.")] = 60,
     timeout_s: Annotated[

@@ -9,7 +9,8 @@ ftrun itself. Begin with ``loop.py``.
 |---|---|
 | world/ | ``torch.distributed``: the script's process groups, which follow the quorums |
 | mates.py | the workers of one replica, where these are several |
-| models.py | DistributedDataParallel; the modules that no DDP wraps |
+| wrapping.py | DistributedDataParallel |
+| models.py | what is trained on all replicas, and the modules that are not |
 | sharding.py | FSDP2's ``fully_shard``, within replicas of several workers |
 | stepping.py | optimizers, schedulers, GradScaler |
 | loaders.py, cursor.py | DataLoader iterators; which of their batches a step trains on |
@@ -73,9 +74,11 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     from ftrun.inject.zero_edit.patches import Patches
     from ftrun.inject.zero_edit.world.objects import Objects
     from ftrun.inject.zero_edit.world.opening import Opening
+    from ftrun.inject.zero_edit.wrapping import Wrapping
 
     loop, patches = Loop(here), Patches()
     loop.models.install(patches)
+    Wrapping(loop.models).install()
     if loop.mates.are_several:
         meshes.count_from(loop.mates.first)
         sharding.install(loop.models)
@@ -127,16 +130,15 @@ def watch(here: WorkerContext) -> None:
     from ftrun.inject.zero_edit import refusals, sharding
     from ftrun.inject.zero_edit.attaching import Attaching, Stage
     from ftrun.inject.zero_edit.loop import Loop
-    from ftrun.inject.zero_edit.patches import Patches
     from ftrun.inject.zero_edit.variables import Variables
+    from ftrun.inject.zero_edit.wrapping import Wrapping
 
-    loop, patches = Loop(here), Patches()
+    loop = Loop(here)
     refusals.may_begin_again(here)
-    attaching = Attaching(Variables({}, {}), patches.undo, lambda: False)
+    attaching = Attaching(Variables({}, {}), lambda: None, lambda: False)
     attaching.stage = Stage.EXPLICIT
     loop.models.makes_ddp = attaching.makes_ddp
-    loop.models.install(patches)
+    Wrapping(loop.models).install()
     if loop.mates.are_several:
         sharding.install(loop.models)
-    patches.undo()  # all but how a DistributedDataParallel is made
     attaching.install()

@@ -1,9 +1,7 @@
 """The script's models: those that are trained on all replicas, and modules that are not.
 
-Methods of torch's own ``DistributedDataParallel`` are replaced in place, so that types, subclasses,
-copies and files are what they are without ftrun, also in modules that imported the class before.
-They carry what the script has made; a copy is not trained on all replicas. A model that FSDP2
-shards is one too: ``fully_shard`` says which (sharding.py).
+Those are what a DistributedDataParallel wraps (wrapping.py), and what FSDP2 shards: ``fully_shard``
+says which (sharding.py).
 
 Not here: how gradients are reduced (training/), steps (loop.py).
 """
@@ -11,7 +9,6 @@ Not here: how gradients are reduced (training/), steps (loop.py).
 from __future__ import annotations
 
 import functools
-import inspect
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,17 +16,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.optim import Optimizer
 
-from ftrun.errors import UserError
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.patches import Patches
-from ftrun.inject.zero_edit.refusals import Refused, refuse
+from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.world.world import World
 from ftrun.training import compiling
-from ftrun.training.ddp import DistributedDataParallel
 from ftrun.training.manager import Manager
 from ftrun.training.sharded import parameters_of, replicate
 
@@ -104,9 +98,11 @@ class Models:
         if self._roots is None:
             self._roots = self._loose()
 
-    def add(self, module: nn.Module) -> None:
-        """A DistributedDataParallel wraps ``module``, or FSDP2 shards it."""
+    def add(self, module: nn.Module, around: nn.Module | None = None) -> None:
+        """A DistributedDataParallel, ``around``, wraps ``module``, or FSDP2 shards it."""
         self.wrapped.append(module)
+        if around is not None:
+            self._around[id(module)] = weakref.ref(around)
         self.sites.append(call_site())
         self._parameters = None
         if self._roots is not None:
@@ -204,58 +200,13 @@ class Models:
                 found.append((module, site))
         return found
 
-    def install(self, patches: Patches) -> None:
-        """Patch torch's classes. How a DDP is made stays patched: see ``makes_ddp``."""
-        _Charge.models = self
-        for name, ours in _OURS.items():
-            setattr(TorchDDP, name, _either(name, ours))
-        TorchDDP.__init__ = self._maker()  # type: ignore[method-assign]
-        self._note_modules(patches)
-
     def leave(self) -> None:
         """What is made from now on is torch's own: this process is a child of the worker's."""
         self.makes_ddp = lambda: False
         self.wrapped.clear()
 
-    def _maker(self) -> Callable[..., None]:
-        plain = TorchDDP.__init__
-
-        @functools.wraps(plain)
-        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
-            if isinstance(made, DistributedDataParallel) or not self.makes_ddp():
-                plain(made, *args, **kwargs)
-            else:
-                self._make(made, args, kwargs)
-
-        return __init__
-
-    def _make(self, made: TorchDDP, args: Any, kwargs: Any) -> None:
-        """torch's constructor."""
-        given = dict(_SIGNATURE.bind(made, *args, **kwargs).arguments)
-        given.pop("self")
-        module = given.pop("module")
-        for name in _OWN_GROUP:
-            _check_group(given.get(name))
-        given_group, given_mesh = (given.pop(name, None) for name in _OWN_GROUP)
-        _check_layers(module)
-        within = self.mates.group
-        if self.mates.are_several and within is None:
-            refuse(f"{call_site()}: DistributedDataParallel before init_process_group")
-        across = _world_group()
-        wished = given_group or (given_mesh.get_group() if given_mesh is not None else across)
-        init: Any = DistributedDataParallel.__init__
-        try:
-            with self.world.ours():
-                init(made, self.manager(), module, within=within, across=across, **given)
-        except Refused:
-            raise
-        except UserError as error:  # the script, which knows no Manager, might go on without it
-            refuse(f"{call_site()}: {error}")
-        made.process_group = wished
-        self.add(module)
-        self._around[id(module)] = weakref.ref(made)
-
-    def _note_modules(self, patches: Patches) -> None:
+    def install(self, patches: Patches) -> None:
+        """Note the modules that the script makes."""
         module: Any = nn.Module
         plain_init, plain_set = module.__init__, module.__setstate__
 
@@ -318,133 +269,3 @@ def _named(made: Iterable[tuple[nn.Module, str]]) -> dict[str, nn.Module]:
         numbers[name] += 1
         found[f"{name} {numbers[name]}"] = module
     return found
-
-
-class _Charge:
-    models: Models | None = None
-
-
-_SIGNATURE = inspect.signature(TorchDDP.__init__)
-_OWN_GROUP = ("process_group", "device_mesh")
-
-
-def _is_managed(model: Any) -> bool:
-    """Whether the script has made it, and ftrun its reducer's group; not a copy of one."""
-    return "_across" in model.__dict__ and not isinstance(model, DistributedDataParallel)
-
-
-def _either(name: str, ours: Callable[..., Any]) -> Any:
-    """A method of torch's class that is ``ours`` for what is trained on all replicas."""
-    plain = getattr(TorchDDP, name)
-    otherwise = _copys_forward if name == "forward" else plain
-
-    @functools.wraps(plain)
-    def method(model: Any, *args: Any, **kwargs: Any) -> Any:
-        return (ours if _is_managed(model) else otherwise)(model, *args, **kwargs)
-
-    return compiling.only_inside(method)
-
-
-def _models() -> Models:
-    models = _Charge.models
-    assert models is not None, "made without the patches"
-    return models
-
-
-@compiling.only_inside
-def _copys_forward(model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Of a copy, or of one that a file has given: nobody would heal it."""
-    models = _Charge.models
-    is_carried = models is not None and bool(models.wrapped)
-    if is_carried and model.training and torch.is_grad_enabled():
-        refuse(
-            f"{call_site()}: this script trains a copy of a DistributedDataParallel, or one from a "
-            "file, which ftrun cannot carry step by step. Make a new one of its module"
-        )
-    return _torchs_forward(model, *args, **kwargs)
-
-
-@compiling.only_inside
-def _forward(model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call the model; in training the first pass after a commit begins a step."""
-    if _begins(model):
-        return DistributedDataParallel.forward(model, *args, **kwargs)
-    return model.module(*args, **kwargs)
-
-
-@compiling.never
-def _begins(model: Any) -> bool:
-    """Whether this pass is of a step, or evaluates."""
-    models = _models()
-    if not (model.training or model.module.training):
-        models.before_evaluation()
-    elif torch.is_grad_enabled():
-        return models.before_forward()
-    return True
-
-
-@compiling.never
-def _broadcast(model: Any, *args: Any, **kwargs: Any) -> None:
-    with _models().world.ours():
-        DistributedDataParallel._distributed_broadcast_coalesced(model, *args, **kwargs)
-
-
-def _refuses_hook(_model: Any, *_args: Any, **_kwargs: Any) -> None:
-    refuse(
-        f"{call_site()}: a communication hook replaces the reduction of the gradients, which "
-        "ftrun repairs when a replica dies. Leave register_comm_hook out"
-    )
-
-
-def _refuses_join(_model: Any, *_args: Any, **_kwargs: Any) -> None:
-    refuse(
-        f"{call_site()}: join() reduces for replicas that have no data left, which ftrun does "
-        "not carry. Let a DistributedSampler give all replicas as many batches"
-    )
-
-
-_torchs_forward: Any = TorchDDP.forward
-_torchs_state: Any = TorchDDP.__getstate__
-
-
-def _state(model: Any) -> dict[str, Any]:
-    """Of a copy, or for a file: without what belongs to this process."""
-    state: dict[str, Any] = _torchs_state(model)
-    return {name: x for name, x in state.items() if name not in ("_across", "_buckets")}
-
-
-_OURS: dict[str, Callable[..., Any]] = {
-    "forward": _forward,
-    "_ddp_init_helper": DistributedDataParallel._ddp_init_helper,
-    "_distributed_broadcast_coalesced": _broadcast,
-    "register_comm_hook": _refuses_hook,
-    "join": _refuses_join,
-    "join_hook": _refuses_join,  # torch's generic Join asks for it
-    "__getstate__": _state,
-}
-
-
-def _world_group() -> Any:
-    """The script's default group; None: it has made none."""
-    if not torch.distributed.is_initialized():
-        return None
-    return torch.distributed.distributed_c10d._get_default_group()
-
-
-def _check_group(group: Any) -> None:
-    """Refuse a process group, or a mesh, of fewer than all ranks."""
-    if group is None or group.size() == torch.distributed.get_world_size():
-        return
-    refuse(
-        f"{call_site()}: DistributedDataParallel over {group.size()} ranks: ftrun reduces over all "
-        "replicas. Leave process_group and device_mesh out"
-    )
-
-
-def _check_layers(module: nn.Module) -> None:
-    for name, part in module.named_modules():
-        if isinstance(part, nn.SyncBatchNorm):
-            refuse(
-                f"{call_site()}: the layer {name or type(part).__name__} is a SyncBatchNorm, which "
-                "reduces inside the forward pass: ftrun cannot carry it step by step. Use BatchNorm"
-            )

@@ -355,7 +355,7 @@ def test_modules_that_are_made_late_are_known_by_their_line() -> None:
     patches = Patches()
     anything: Any = object()
     models = Models(anything, anything, lambda: anything, lambda: True, lambda: None)
-    models._note_modules(patches)
+    models.install(patches)
     try:
         early = nn.Linear(2, 2)
         models.keep()

@@ -35,7 +35,12 @@ class Made:
             has_late=True,
         )
         self.models = [nn.Linear(2, 2) for _ in range(models)]
-        models_: Any = SimpleNamespace(wrapped=self.models)
+        self.syncs = [True] * models
+        models_: Any = SimpleNamespace(
+            wrapped=self.models,
+            syncs=lambda: self.syncs,
+            set_syncs=lambda syncs: setattr(self, "syncs", [*syncs]),
+        )
         frameworks: Any = SimpleNamespace(parts=list)
         self.carried = Carried(models_, cast(Any, stepping), frameworks, lambda: None, lambda: None)
 
@@ -48,8 +53,10 @@ def test_equal_objects_take_the_state() -> None:
     first, second = sgd(1), sgd(1)
     first.param_groups[0]["lr"] = 0.25
     here, there = Made([second]), Made([first])
+    there.syncs = [False]  # it has evaluated
     here.carried.load(there.carried.state())
     assert second.param_groups[0]["lr"] == 0.25
+    assert here.syncs == [False]
 
 
 def test_what_was_made_in_the_middle_of_the_training_is_refused() -> None:

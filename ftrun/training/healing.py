@@ -58,7 +58,10 @@ class StateUnread(UserError):
 
 
 class Healing:
-    """State functions by key, the server that peers heal from, and the fetch under way."""
+    """State functions by key, the server that peers heal from, and the fetch under way.
+
+    ``serves_between_steps``: the training thread alone may ask the script for its state.
+    """
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class Healing:
         self._in_place = in_place and transport is None
         self._transport = transport
         self._one_donor = False
-        self._needs_training_thread = False
+        self.serves_between_steps = False
         self._is_still = False  # the script changes its state no more
         self._training_thread = threading.get_ident()
         self._seen: dict[str, Any] = {}  # the state in the training thread, where that is needed
@@ -149,11 +152,11 @@ class Healing:
         if self._has_begun and self._transport is None:
             validate({key: state()})
         self._functions[key] = (load, state)
-        self._needs_training_thread = self._needs_training_thread or on_training_thread
+        self.serves_between_steps = self.serves_between_steps or on_training_thread
 
     def read_on_training_thread(self) -> None:
         """All state functions are called there only, because they change what a pass computes."""
-        self._needs_training_thread = True
+        self.serves_between_steps = True
 
     def from_one_donor(self) -> None:
         """Heal from one donor alone, because the states of two do not belong together."""
@@ -171,7 +174,7 @@ class Healing:
         self._seen = {key: state() for key, (_, state) in self._functions.items()}
         if self._transport is None:
             validate(self._seen)
-        if not self._needs_training_thread:
+        if not self.serves_between_steps:
             self._seen = {}
         self._has_begun = True
 
@@ -308,7 +311,7 @@ class Healing:
 
     def quorum_stands(self) -> None:
         """In the training thread, before its forward pass: what only it may read is served now."""
-        if self._needs_training_thread and self._offer_waits:
+        if self.serves_between_steps and self._offer_waits:
             self._serve()
 
     def keep_still(self) -> None:
@@ -316,7 +319,7 @@ class Healing:
 
         The training thread waits for peers then, and could not serve those that come meanwhile.
         """
-        if self._needs_training_thread:
+        if self.serves_between_steps:
             self._see()
         self.forward_over()
 
@@ -331,7 +334,7 @@ class Healing:
     @property
     def _is_elsewhere(self) -> bool:
         """Whether this thread may not ask the script for its state."""
-        return self._needs_training_thread and threading.get_ident() != self._training_thread
+        return self.serves_between_steps and threading.get_ident() != self._training_thread
 
     def allow_read(self, allowed: bool) -> None:
         """Whether the script allows to read its state now; it is in no forward pass at this call.
@@ -371,7 +374,7 @@ class Healing:
             return  # see quorum_stands
         self._offer_waits = False
         tree = self.tree()
-        if self._needs_training_thread:
+        if self.serves_between_steps:
             self._seen = tree[USER]
         buffers = {buffer.data_ptr() for buffer in self._buffers}
         unlike = [f".{USER}.{key}" for key in self._unlike]

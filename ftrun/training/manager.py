@@ -344,7 +344,6 @@ class Manager:
                 cannot be carried (named by path).
         """
         self._healing.register(key, load_state_dict, state_dict, state_dict_on_training_thread)
-        self._machine.serves_between_steps |= state_dict_on_training_thread
 
     def read_state_on_training_thread(self) -> None:
         """Call all state functions in the thread that trains, between two steps only.
@@ -352,7 +351,6 @@ class Manager:
         For state whose reading changes the model: FSDP2's ``state_dict`` reshards it.
         """
         self._healing.read_on_training_thread()
-        self._machine.serves_between_steps = True
 
     def train_locally(self) -> None:
         """The replicas train by themselves between two steps (LocalSGD, DiLoCo).

@@ -141,6 +141,7 @@ class StepFlow:
         if self._resuming is not None:
             self._resuming.claim()
         self._healing.forward_over()
+        machine.serves_between_steps = self._healing.serves_between_steps
         engine.register()
         while True:
             self._await_step(freeze_membership, until.left_s(timeout_s), until)

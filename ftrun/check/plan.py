@@ -47,8 +47,8 @@ class Plan:
         return any(kill.phase == WRITING for kill in self.exact)
 
 
-def plan_of(reports: Mapping[int, Mapping[str, Any]]) -> Plan:
-    """The deaths, from what each replica did in the undisturbed run."""
+def plan_of(reports: Mapping[int, Mapping[str, Any]], *, once: bool = False) -> Plan:
+    """The deaths, from what each replica did in the undisturbed run. ``once``: a single one."""
     steps = min(report["step"] for report in reports.values())
     last, first = max(reports), min(reports)
     until = steps - 2  # a newcomer has a step to train in
@@ -56,6 +56,10 @@ def plan_of(reports: Mapping[int, Mapping[str, Any]]) -> Plan:
     start = max(1, steps // 4)
     if start <= until:
         kills.append(Kill(last, TRAINING, start))
+    if once:
+        return Plan(
+            tuple(kills), (), ("of replica 0, in an evaluation or while a file is written",)
+        )
     saves = [x for x in reports[first]["saves"] if start + APART <= x <= until]
     late = max(start + APART, 3 * steps // 4)
     if saves:

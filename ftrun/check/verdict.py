@@ -81,10 +81,10 @@ def lines_of(trial: Trial) -> tuple[list[str], bool]:
                 problems += _ends(trial, run, "with deaths")
         lines += _changes([x for x in (first, trial.exact, trial.counted) if x is not None])
         lines += [f"not tried: a death {phase}" for phase in (trial.plan or _NONE).untried]
-        if trial.exact is not None and _lost(trial.exact) and not problems:
+        if trial.exact is not None and _why_not(trial, trial.exact) and not problems:
             lines.append(
-                "not compared with the undisturbed run: a step was lost at a death, and the script "
-                "goes on with its next batches; all replicas have the same parameters"
+                f"not compared with the undisturbed run: {_why_not(trial, trial.exact)}; all "
+                "replicas have the same parameters"
             )
         elif trial.exact is not None and not problems:
             told, wrong = _compared(trial, trial.exact)
@@ -176,6 +176,15 @@ def _ends(trial: Trial, run: Run, kind: str) -> Iterator[str]:
     lost = _lost(run)
     if lost > len(run.kills):
         yield f"{lost} steps were lost {kind}"
+
+
+def _why_not(trial: Trial, run: Run) -> str:
+    """Why a run with deaths need not end as the undisturbed one; "": it must."""
+    if trial.workers > 1:
+        return "the peers of a replica of several workers train on while it is away"
+    if _lost(run):
+        return "a step was lost at a death, and the script goes on with its next batches"
+    return ""
 
 
 def _lost(run: Run) -> int:

@@ -65,6 +65,7 @@ class Engine:
         self.fatal: Exception | None = None
         self.peers: m.Roster | None = None
         self.on_exchange: Exchanged | None = None
+        self.on_void: Callable[[int], None] = lambda step: None
         self._begun = machine.begun
         self.changed = threading.Condition(threading.RLock())
         self._context = context
@@ -304,6 +305,7 @@ class Engine:
         self.in_flight.restore_inputs()
 
     def _fail_operations(self, instruction: e.FailOperations) -> None:
+        self.on_void(self.machine.position)
         reason = f"step {self.machine.position}: {instruction.reason}"
         self.in_flight.release_all(PeerError(reason))
 

@@ -88,7 +88,7 @@ class Exchanges:
         self.stage = ShownStage()
         """How far this worker has come at the end of its script."""
         self._links = Links(context)
-        engine.on_exchange = self.answer
+        engine.on_exchange, engine.on_void = self.answer, self._places.forget
 
     # ------------------------------------------------------------ the script's side
 

@@ -47,6 +47,11 @@ class ShownPlaces:
             del self._places[min(self._places)]
         self._now = lambda step: None
 
+    def forget(self, step: int) -> None:
+        """The try of ``step`` is in vain: the script tries it again, perhaps from another place."""
+        self._places.pop(step, None)
+        self._now = lambda step: None
+
     def show_now(self, encode: Callable[[int], str | None]) -> None:
         """Show where the script stands in any step under way, until the next ``show``."""
         self._now = encode

@@ -39,6 +39,7 @@ TRAINING, WRITING, EVALUATION = "training", "writing", "evaluation"
 BESIDE = "modules beside the model"
 TENSORS_MAX = 1_000
 NAMES_MAX = 64
+TOGETHER_STEPS = 10
 STEPS_MAX, FILES_MAX = 10_000, 10_000
 SAMPLE_BYTES = 64 << 10
 DEEP = 4
@@ -50,8 +51,9 @@ class Trial:
     """One worker's part in a trial.
 
     ``kills``: by number, this replica's deaths that are still to come: the phase, and the step in
-    which it dies. ``steps``: the trial ends after so many. Of several workers of a replica the
-    first one ``reports``, and the last one ``dies``.
+    which it dies. ``steps``: the trial ends after so many, and not before ``together`` replicas
+    have trained in ``TOGETHER_STEPS`` in a row. Of several workers of a replica the first one
+    ``reports``, and the last one ``dies``.
     """
 
     directory: Path
@@ -59,9 +61,11 @@ class Trial:
     starts: int
     kills: dict[int, tuple[str, int]]
     steps: int
+    together: int = 0
     reports: bool = True
     dies: bool = True
     _step: int = 0
+    _complete_for: int = 0
     _inputs: dict[int, list[str]] = field(default_factory=dict)
     _files: dict[str, int] = field(default_factory=dict)  # and the step of the last write
     _saves: list[int] = field(default_factory=list)
@@ -127,7 +131,10 @@ class Trial:
         """A step is committed: all end at the trial's last one."""
         self._step = manager.current_step()
         self._note_draws()
-        if self._step >= self.steps:
+        self._complete_for += 1
+        if manager.num_participants() < self.together:
+            self._complete_for = 0
+        if self._step >= self.steps and self._complete_for >= min(TOGETHER_STEPS, self.together):
             self.write(facts(), survey(script_frames()))
             self._leave()
 
@@ -211,6 +218,7 @@ def trial_of(here: WorkerContext) -> Trial | None:
         here.restarts,
         kills,
         plan["steps"],
+        plan["together"],
         here.group_rank == 0,
         here.group_rank == here.workers_per_replica - 1,
     )

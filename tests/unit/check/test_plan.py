@@ -43,5 +43,11 @@ def test_a_run_of_a_few_steps() -> None:
     assert plan_of(seen(6)).exact == (Kill(1, TRAINING, 1), Kill(0, TRAINING, 4))
 
 
+def test_of_several_workers_one_dies_once() -> None:
+    plan = plan_of(seen(60, [0, 16, 32, 48], [16, 32, 48]), once=True)
+    assert plan.exact == (Kill(1, TRAINING, 15),) and not plan.counted
+    assert plan.untried == ("of replica 0, in an evaluation or while a file is written",)
+
+
 def test_evaluations_in_each_step_are_apart() -> None:
     assert [x.step for x in plan_of(seen(20, (), range(20))).counted] == [1, 4]

@@ -79,8 +79,11 @@ def test_a_script_that_heals() -> None:
 
 
 def test_one_of_several_workers_is_killed() -> None:
-    lines, is_well = lines_of(replace(trial(), workers=2))
+    lines, is_well = lines_of(replace(trial(run(report(step=21), report(step=21))), workers=2))
     assert is_well
+    assert any(
+        line.startswith("not compared with the undisturbed run: the peers") for line in lines
+    )
     words = "worker 1 of replica 1 was killed in training, after step 5, and the replica joined at"
     assert any(line.startswith(words) for line in lines)
 

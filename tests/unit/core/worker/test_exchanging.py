@@ -252,6 +252,17 @@ def test_a_donor_tells_its_place() -> None:
     assert place_of(places, KEY, old, is_set_up=True) is None
 
 
+def test_a_try_in_vain_is_no_place_to_join_at() -> None:
+    places = ShownPlaces()
+    for step in (2, 3):
+        places.show(step, lambda step=step: f"place {step}")  # type: ignore[misc]
+    places.show_now(lambda step: "in the lane")
+    places.forget(3)
+    assert places.at(3) is None and places.at(2) == "place 2"
+    places.show(3, lambda: "the next batch")
+    assert places.at(3) == "the next batch"
+
+
 def test_those_that_train_may_have_no_place_yet() -> None:
     peeking = PeekingAtPlace(KEY)
     known = Known(roster_of("a1", "a2", has_begun=True), None, 0.0)

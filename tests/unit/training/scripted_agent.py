@@ -109,7 +109,9 @@ class ScriptedAgent:
 
     def tell(self, replica_id: str, message: Any) -> None:
         """Send the worker of a slot what an agent itself sends: a lease, the order to leave."""
-        self._send(WorkerKey(replica_id, self.incarnations[replica_id], 0), message)
+        key = WorkerKey(replica_id, self.incarnations[replica_id], 0)
+        self.wait(lambda: key in self._links, "the worker's link")
+        self._send(key, message)
 
     def lose(self, replica_id: str) -> None:
         """Report that the worker of a slot has died."""
@@ -225,7 +227,9 @@ class ScriptedAgent:
     def _listen(self, link: FrameSocket) -> None:
         hello = link.receive(DEADLINE_S)
         assert hello is not None and hello.token == TOKEN
-        self._links[hello.key] = link
+        with self._changed:
+            self._links[hello.key] = link
+            self._changed.notify_all()
         while True:
             try:
                 message = link.receive(DEADLINE_S)

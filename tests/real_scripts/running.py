@@ -1,0 +1,288 @@
+"""Runs a row's script under torchrun and under ftrun, and kills workers where events say so.
+
+Not here: what the outcome is called (verdicts.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ftrun.errors import PeerError, UserError
+from ftrun.status.once import StatusQuery, find_status
+from tests.jobs import free_port
+from tests.real_scripts.rows import Row, change_files
+from tests.real_scripts.sources import ROOT
+from tests.real_scripts.verdicts import LABEL, Run, check_verdict, matches
+
+LOOK_S, STOP_S, ENDS_S, OUTPUT_MAX = 0.25, 30.0, 120.0, 20_000_000
+REPLICAS = 2
+
+
+@dataclass
+class Place:
+    """Where a row is run: the environment's programs, the cache, and the deadline of each run."""
+
+    programs: Path
+    cache: Path
+    timeout_s: float
+
+    def prepare(self, row: Row, source: Path, label: str) -> Path:
+        """A fresh directory with the changed script and its data.
+
+        Raises:
+            ValueError: a change finds nothing. ``subprocess.CalledProcessError``: a generator fails.
+        """
+        top = self.cache / "runs" / row.name / label
+        shutil.rmtree(top, ignore_errors=True)
+        shutil.copytree(source, top, symlinks=True)
+        change_files(row, top)
+        for line in row.make:
+            words = [str(self.programs / "python"), "-m", "tests.real_scripts.making"]
+            subprocess.run(
+                [*words, *shlex.split(line)],
+                cwd=top / row.directory, env={**self.environment(row), "PYTHONPATH": str(ROOT)},
+                check=True, timeout=ENDS_S,
+            )  # fmt: skip
+        return top / row.directory
+
+    def environment(self, row: Row) -> dict[str, str]:
+        """Of the script: no GPU, no network, one thread, and caches of its own."""
+        caches = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "MPLCONFIGDIR", "YOLO_CONFIG_DIR")
+        settled = {
+            **{name: str(self.cache / "home" / name.lower()) for name in caches},
+            **{"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            **{"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "WANDB_MODE": "disabled"},
+            **{"TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0", "NO_COLOR": "1"},
+            **{"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore", "MPLBACKEND": "Agg"},
+            "PATH": f"{self.programs}:{os.environ['PATH']}",
+        }
+        own = dict(line.split("=", 1) for line in row.environment)
+        rest = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        return {**rest, **settled, **own}
+
+    def torchrun(self, row: Row, directory: Path) -> Run:
+        """Run it as it is meant."""
+        words = ["torchrun", "--nproc-per-node", str(REPLICAS * row.workers)]
+        words += ["--master-port", str(free_port())]
+        # Only so each line of a rank's output stays whole.
+        words += ["--tee", "3", "--log-dir", str(self._beside(row, directory, "torchrun"))]
+        return self._run(row, directory, words)
+
+    def ftrun(self, row: Row, directory: Path, kills: Sequence[str] = ()) -> Run:
+        """Run it in replicas, and kill them as ``kills`` say."""
+        job = f"real-{os.getpid()}-{time.monotonic_ns() % 10**9}"
+        logs = self._beside(row, directory, "logs") / job
+        words = ["ftrun", "--replicas", str(REPLICAS), "--job-id", job, "--log-dir", str(logs)]
+        if row.workers > 1:
+            words += ["--workers-per-replica", str(row.workers)]
+        run = self._run(row, directory, [*words, "--prefix"], Killer(job, kills) if kills else None)
+        for path in logs.glob("*/events.jsonl"):
+            _read_events(path, run)
+        return run
+
+    def check(self, row: Row, directory: Path) -> str:
+        """The verdict of ``ftrun check``."""
+        words = ["ftrun", "check", "--replicas", str(REPLICAS), "--device", "cpu"]
+        words += ["--steps", str(row.check_steps), "--timeout", str(int(self.timeout_s))]
+        if row.workers > 1:
+            words += ["--workers-per-replica", str(row.workers)]
+        run = self._run(row, directory, words, waits_s=row.pace_s)
+        return "hangs" if run.is_late else check_verdict(run.exit_code, run.output)
+
+    def _run(
+        self,
+        row: Row,
+        directory: Path,
+        words: Sequence[str],
+        killer: Killer | None = None,
+        waits_s: float = 0.0,
+    ) -> Run:
+        began = time.monotonic()
+        words = [str(self.programs / words[0]), *words[1:]]
+        command = [*words, *shlex.split(row.script), *shlex.split(row.args)]
+        waits = {"STEP_WAITS_S": str(row.pace_s if killer is not None else waits_s)}
+        job = Watched(command, directory, {**self.environment(row), **waits}, self.timeout_s + 30)
+        if killer is not None:
+            killer.watch(job)
+        run = Run(job.wait(), job.is_late, job.text(), seconds=time.monotonic() - began)
+        if killer is not None:
+            run.killed, run.joined = killer.killed, killer.joined
+            if killer.joined != killer.killed and _says_back(run.output, killer.killed[-1]):
+                run.joined = list(killer.killed)
+        self._beside(row, directory, "output").write_text(run.output)
+        run.end = self._end(row, directory, run.output)
+        return run
+
+    def _beside(self, row: Row, directory: Path, what: str) -> Path:
+        """A place of this run that is not in the script's directory."""
+        top = self.cache / "runs" / row.name
+        return top / f"{directory.relative_to(top).parts[0]}-{what}"
+
+    def _end(self, row: Row, directory: Path, output: str) -> dict[str, Any]:
+        words = [str(self.programs / "python"), "-m", "tests.real_scripts.ends", *row.files]
+        environment = {**self.environment(row), "PYTHONPATH": f"{ROOT}:{directory}"}
+        done = subprocess.run(
+            words, cwd=directory, env=environment, capture_output=True, text=True, timeout=ENDS_S
+        )
+        if done.returncode:
+            return {"output": [[done.stderr.strip().splitlines()[-1]]]}
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        if row.ignore:
+            found = {
+                re.sub(row.ignore, "", file): {
+                    re.sub(row.ignore, "", key): re.sub(row.ignore, "", value)
+                    if isinstance(value, str)
+                    else value
+                    for key, value in values.items()
+                    if not re.fullmatch(row.ignore, key)
+                }
+                for file, values in found.items()
+            }
+        return {**found, "output": matches(output, row.lines)}
+
+
+def _read_events(path: Path, run: Run) -> None:
+    for line in path.read_text().splitlines():
+        event = json.loads(line)
+        run.steps = max(run.steps, event.get("step") or 0)
+        if event.get("event") == "notice" and event.get("kind") == "diverged":
+            run.unequal.append(str(event["text"]).rstrip("."))
+
+
+def _says_back(output: str, replica: str) -> bool:
+    return bool(re.search(rf"ftrun: [Rr]eplica {replica} (joined|healed)", output))
+
+
+class Watched:
+    """A process whose output is read by a thread as it comes, with a deadline."""
+
+    def __init__(
+        self, command: Sequence[str], directory: Path, environment: dict[str, str], limit_s: float
+    ) -> None:
+        self.is_late = False
+        self._lines: list[str] = []
+        self._characters = 0
+        self._process = subprocess.Popen(
+            command, cwd=directory, env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            start_new_session=True,
+        )  # fmt: skip
+        self._deadline = time.monotonic() + limit_s
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if self._characters < OUTPUT_MAX:
+                self._lines.append(line)
+                self._characters += len(line)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs; one that is past its deadline is stopped."""
+        if self._process.poll() is not None:
+            return False
+        if time.monotonic() > self._deadline:
+            self.is_late = True
+            self._stop()
+        return not self.is_late
+
+    def _stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Its exit code."""
+        while self.is_running:
+            time.sleep(LOOK_S)
+        self._reader.join(STOP_S)
+        return self._process.wait(STOP_S)
+
+    def text(self, beginning: int = 0) -> str:
+        """The output from a line on."""
+        return "".join(self._lines[beginning:])
+
+    @property
+    def count(self) -> int:
+        """Of lines."""
+        return len(self._lines)
+
+
+@dataclass
+class Killer:
+    """Kills a worker of each replica in turn, each when its moment has come.
+
+    ``moments``: ``N`` is a step of the job, ``N: REGEX`` the N-th line that matches since the
+    one before. The next moment is looked for when the dead replica trains again.
+    """
+
+    job: str
+    moments: Sequence[str]
+    killed: list[str] = field(default_factory=list)
+    joined: list[str] = field(default_factory=list)
+
+    def watch(self, job: Watched) -> None:
+        """Kill, until all moments have come or the job has ended."""
+        for number, moment in enumerate(self.moments):
+            replica, begun = str(number % REPLICAS), job.count
+            for status in self._statuses(job):
+                if self._has_come(moment, status, job.text(begun)):
+                    if _kill(status, replica):
+                        self.killed.append(replica)
+                        break
+            back = job.count
+            for status in self._statuses(job):
+                if replica in self.killed and (
+                    _trains(status, replica) and _says_back(job.text(back), replica)
+                ):
+                    self.joined.append(replica)
+                    break
+
+    def _statuses(self, job: Watched) -> Iterator[dict[str, Any]]:
+        while job.is_running:
+            try:
+                yield dict(find_status(StatusQuery(job_id=self.job)))
+            except (UserError, PeerError, OSError):
+                pass  # it has not begun, or it has ended
+            time.sleep(LOOK_S)
+
+    def _has_come(self, moment: str, status: dict[str, Any], output: str) -> bool:
+        count, _, expression = moment.partition(": ")
+        if not expression:
+            return bool(status["step"] >= int(count))
+        return len(re.findall(expression, LABEL.sub("", output), re.MULTILINE)) >= int(count)
+
+
+def _of(status: dict[str, Any], replica: str) -> dict[str, Any]:
+    return next((x for x in status["replicas"] if x["replica_id"] == replica), {})
+
+
+def _kill(status: dict[str, Any], replica: str) -> bool:
+    workers = _of(status, replica).get("workers") or []
+    if not workers:
+        return False
+    try:
+        os.kill(workers[-1]["pid"], signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _trains(status: dict[str, Any], replica: str) -> bool:
+    return bool(_of(status, replica).get("use") == "training")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy
 
-WORDS = "the a cat dog sees runs and jumps over under small big red green house tree".split()
+WORDS = ["the", "a", "cat", "dog", "sees", "runs", "jumps", "over", "small", "big", "red", "tree"]
 
 
 def images(path: Path, classes: int = 2, each: int = 8, size: int = 32) -> None:
@@ -39,15 +39,20 @@ def text(path: Path, words: int = 2000) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def tokens(path: Path, count: int = 20000, vocabulary: int = 64, dtype: str = "uint16") -> None:
-    """A binary file of token numbers in which each depends on the one before."""
+def tokens(path: Path, count: int = 20000, vocabulary: int = 64, head: str = "") -> None:
+    """A binary file of token numbers in which each depends on the one before.
+
+    ``head``: the first of 256 numbers of 32 bits that stand before them.
+    """
     rng = numpy.random.default_rng(0)
     path.parent.mkdir(parents=True, exist_ok=True)
-    values = (numpy.cumsum(rng.integers(1, 4, count)) % vocabulary).astype(dtype)
+    values = (numpy.cumsum(rng.integers(1, 4, count)) % vocabulary).astype("uint16")
     if path.suffix == ".npy":
         numpy.save(path, values)
-    else:
-        values.tofile(path)
+        return
+    known = [int(word) for word in head.split(",") if word]
+    before = numpy.array([*known, *[0] * (256 - len(known))] if known else [], "int32").tobytes()
+    path.write_bytes(before + values.tobytes())
 
 
 def mnist(path: Path, count: int = 256) -> None:
@@ -70,18 +75,26 @@ def write(path: Path, content: str) -> None:
     path.write_text(content.encode().decode("unicode_escape") + "\n")
 
 
-def jsonl(path: Path, rows: int = 64, **template: str) -> None:
-    """Lines of JSON objects; ``%`` in a value stands for a sentence, ``#`` for 0 or 1."""
+def jsonl(path: Path, rows: int = 64, as_list: str = "", **template: str) -> None:
+    """Lines of JSON objects, or one list of them.
+
+    ``%`` in a value stands for a sentence, ``#`` for 0 or 1. A value that begins with ``@`` is a
+    conversation that ends with it.
+    """
     rng = numpy.random.default_rng(0)
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def filled(value: str) -> Any:
         if value == "#":
             return int(rng.integers(0, 2))
+        if value.startswith("@"):
+            asked = {"role": "user", "content": filled("%")}
+            return [asked, {"role": "assistant", "content": filled(value[1:])}]
         return value.replace("%", " ".join(rng.choice(WORDS, 9)))
 
     found = [{key: filled(value) for key, value in template.items()} for _ in range(rows)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in found))
+    lines = [json.dumps(row) for row in found]
+    path.write_text(f"[{', '.join(lines)}]" if as_list else "\n".join(lines) + "\n")
 
 
 def csv(path: Path, rows: int = 64, **template: str) -> None:
@@ -90,17 +103,6 @@ def csv(path: Path, rows: int = 64, **template: str) -> None:
     found = [json.loads(line) for line in path.read_text().splitlines()]
     lines = [",".join(template), *(",".join(str(x) for x in row.values()) for row in found)]
     path.write_text("\n".join(lines) + "\n")
-
-
-def waves(path: Path, count: int = 16, seconds: float = 0.5, rate: int = 16000) -> None:
-    """Sounds of one tone each, as WAV files of 16 bits."""
-    from scipy.io import wavfile
-
-    path.mkdir(parents=True, exist_ok=True)
-    for number in range(count):
-        time = numpy.arange(int(seconds * rate)) / rate
-        sound = numpy.sin(2 * numpy.pi * (200 + 30 * number) * time) * 20000
-        wavfile.write(path / f"{number:03}.wav", rate, sound.astype("int16"))
 
 
 def boxes(path: Path, count: int = 8, size: int = 64) -> None:
@@ -172,9 +174,9 @@ def model(path: Path, kind: str = "gpt2", task: str = "CausalLM", **settings: st
 
 MAKERS: dict[str, Callable[..., None]] = {
     f.__name__: f
-    for f in (images, text, tokens, mnist, write, jsonl, csv, waves, boxes, coco, tokenizer, model)
+    for f in (images, text, tokens, mnist, write, jsonl, csv, boxes, coco, tokenizer, model)
 }
-NUMBERS = {"classes", "each", "size", "words", "count", "vocabulary", "rows", "rate"}
+NUMBERS = {"classes", "each", "size", "words", "count", "vocabulary", "rows"}
 
 
 def main(words: list[str]) -> None:

@@ -48,7 +48,11 @@ class Change:
 
 ON_CPU = (
     (r"([\"'])nccl\1", r"\1gloo\1"),
-    (r"torch\.cuda\.(set_device|synchronize|empty_cache|reset_peak_memory_stats)\([^()]*(\([^()]*\))?[^()]*\)", "None"),
+    (
+        r"torch\.cuda\.(?:set_device|synchronize|empty_cache|reset_peak_memory_stats)"
+        r"\((?:[^()]|\([^()]*\))*\)",
+        "None",
+    ),
     (r"torch\.cuda\.(max_)?memory_(allocated|reserved)\([^()]*\)", "0"),
     (r"\.cuda\((?:[^()]|\([^()]*\))*\)", ""),
     (r"\bdevice_ids\s*=\s*\[[^]]*\]", "device_ids=None"),
@@ -59,7 +63,7 @@ ON_CPU = (
     (r"^(\s*)assert torch\.cuda\.is_available\(\).*", r"\1pass"),
     (r"\.to\(((self|args)\.)?(local_rank|rank|gpu_id|gpu)\)", ""),
     (r"(torch\.)?nn\.SyncBatchNorm\.convert_sync_batchnorm\((\w+)\)", r"\2"),
-    (r"(?<![=!]= )f?([\"'])cuda(:[^\"']*)?\1(?!\s+(?:in|if)\b)", r"\1cpu\1"),
+    (r"(?<![=!]= )f?([\"'])cuda(:[^\"']*)?\1(?! +(?:in|if)\b)", r"\1cpu\1"),
 )  # fmt: skip
 """What a machine without GPU forces in nearly every script; in files that ``on_cpu`` names."""
 PACE = "__import__('time').sleep(float(__import__('os').environ.get('STEP_WAITS_S', '0')))"
@@ -161,7 +165,9 @@ def change_files(row: Row, top: Path) -> None:
         change = Change(file, old, f"{old}; {PACE}")
         (top / file).write_text(change.apply((top / file).read_text()))
     if row.seeds:
-        change = Change(row.seeds, r"\A((?s:.*?))^(?=import |from (?!__future__))", rf"\1{SEEDS}", True)
+        change = Change(
+            row.seeds, r"\A((?s:.*?))^(?=import |from (?!__future__))", rf"\1{SEEDS}", True
+        )
         path = top / row.seeds
         path.write_text(change.apply(path.read_text()))
 

@@ -5,6 +5,7 @@ Not here: what the outcome is called (verdicts.py).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -42,7 +43,8 @@ class Place:
         """A fresh directory with the changed script and its data.
 
         Raises:
-            ValueError: a change finds nothing. ``subprocess.CalledProcessError``: a generator fails.
+            ValueError: a change finds nothing.
+            subprocess.CalledProcessError: a generator fails.
         """
         top = self.cache / "runs" / row.name / label
         shutil.rmtree(top, ignore_errors=True)
@@ -242,10 +244,9 @@ class Killer:
         for number, moment in enumerate(self.moments):
             replica, begun = str(number % REPLICAS), job.count
             for status in self._statuses(job):
-                if self._has_come(moment, status, job.text(begun)):
-                    if _kill(status, replica):
-                        self.killed.append(replica)
-                        break
+                if self._has_come(moment, status, job.text(begun)) and _kill(status, replica):
+                    self.killed.append(replica)
+                    break
             back = job.count
             for status in self._statuses(job):
                 if replica in self.killed and (
@@ -256,10 +257,9 @@ class Killer:
 
     def _statuses(self, job: Watched) -> Iterator[dict[str, Any]]:
         while job.is_running:
-            try:
+            # A job that has not begun, or has ended, has none.
+            with contextlib.suppress(UserError, PeerError, OSError):
                 yield dict(find_status(StatusQuery(job_id=self.job)))
-            except (UserError, PeerError, OSError):
-                pass  # it has not begun, or it has ended
             time.sleep(LOOK_S)
 
     def _has_come(self, moment: str, status: dict[str, Any], output: str) -> bool:

@@ -63,7 +63,10 @@ def matches(output: str, expressions: Sequence[str]) -> list[list[str]]:
     """For each expression the groups of all that it matches, without the labels of replicas."""
     plain = LABEL.sub("", output).replace("\r", "\n")
     return [
-        [" ".join(x.groups(default="")) if x.groups() else x[0] for x in re.finditer(e, plain, re.M)]
+        [
+            " ".join(x.groups(default="")) if x.groups() else x[0]
+            for x in re.finditer(e, plain, re.M)
+        ]
         for e in expressions
     ]
 
@@ -115,7 +118,9 @@ def _values_differ(
     odd = [
         key
         for key, value in one.items()
-        if (other[key] != value if tolerance is None else not is_alike(value, other[key], tolerance))
+        if (
+            other[key] != value if tolerance is None else not is_alike(value, other[key], tolerance)
+        )
     ]
     if not odd:
         return ""
@@ -137,7 +142,8 @@ def is_alike(one: Any, other: Any, tolerance: float) -> bool:
             return False
         pairs = zip(here, there, strict=True)
         return all(
-            a == b or (not (a.isdigit() and b.isdigit()) and _is_near(float(a), float(b), tolerance))
+            a == b
+            or (not (a.isdigit() and b.isdigit()) and _is_near(float(a), float(b), tolerance))
             for a, b in pairs
         )
     return bool(one == other)
@@ -206,7 +212,12 @@ def line_of(result: Result, repository: str, commit: str, script: str, family: s
     place = f"[{repository}](https://github.com/{repository}) `{script}`"
     wrong = " **(wrong)**" if result.is_wrong else ""
     cells = (
-        *(f"{result.name}: {place}", family, f"`{commit[:8]}`", "yes" if result.is_seeded else "no"),
+        *(
+            f"{result.name}: {place}",
+            family,
+            f"`{commit[:8]}`",
+            "yes" if result.is_seeded else "no",
+        ),
         *(result.undisturbed, result.killed, result.check + wrong),
     )
     return f"| {' | '.join(cells)} |"

@@ -1,6 +1,4 @@
-"""What a run has left, as JSON: each tensor as its shape and a digest, each plain value as it is.
-
-    python -m tests.real_scripts.ends 'out/*.pt' …
+"""What a run has left: each tensor as its shape and a digest, each plain value as it is.
 
 A file that torch saved is read with the classes of the script, in its directory. Not here: what two
 ends have in common (verdicts.py).
@@ -9,8 +7,6 @@ ends have in common (verdicts.py).
 from __future__ import annotations
 
 import hashlib
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -79,8 +75,3 @@ def _tensor(value: torch.Tensor) -> list[Any]:
     digest = hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
     kind = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     return [kind, digest, bool(torch.isfinite(flat.float()).all())]
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path.cwd()))
-    print(json.dumps(end_of(sys.argv[1:])))

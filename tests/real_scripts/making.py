@@ -1,14 +1,12 @@
 """Writes small data for foreign scripts: pictures, texts, tokens.
 
-    python -m tests.real_scripts.making images data/train classes=2 each=8 size=32
-
+A row of the table says ``images data/train classes=2 each=8 size=32``.
 Everything comes from a fixed seed. Not here: which row wants what (table.toml).
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -186,7 +184,3 @@ def main(words: list[str]) -> None:
     for key in NUMBERS & settings.keys():
         settings[key] = int(settings[key])
     MAKERS[kind](Path(path), **settings)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -5,6 +5,7 @@ Not here: how a repository is fetched (sources.py), how a script is run (running
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from dataclasses import dataclass, fields
@@ -56,7 +57,7 @@ ON_CPU = (
     (r"torch\.cuda\.(max_)?memory_(allocated|reserved)\([^()]*\)", "0"),
     (r"\.cuda\((?:[^()]|\([^()]*\))*\)", ""),
     (r"\bdevice_ids\s*=\s*\[[^]]*\]", "device_ids=None"),
-    (r"\boutput_device\s*=\s*[^,)]+", "output_device=None"),
+    (r"\boutput_device\s*=\s*[\w.]+(?:\([^()]*\)|\[[^]]*\])?", "output_device=None"),
     (r"\.pin_memory\(\)", ""),
     (r"(\w+\.)?(local_)?rank % torch\.cuda\.device_count\(\)", '"cpu"'),
     (r"torch\.cuda\.device_count\(\)", "2"),
@@ -66,7 +67,8 @@ ON_CPU = (
     (r"(?<![=!]= )f?([\"'])cuda(:[^\"']*)?\1(?! +(?:in|if)\b)", r"\1cpu\1"),
 )  # fmt: skip
 """What a machine without GPU forces in nearly every script; in files that ``on_cpu`` names."""
-PACE = "__import__('time').sleep(float(__import__('os').environ.get('STEP_WAITS_S', '0')))"
+PACE = "__import__('time').sleep(float(open(__import__('os').environ['STEP_WAITS']).read()))"
+"""Waits as long as a file says: while a worker is away, so that few steps pass until it is back."""
 SEEDS = "import torch, random, numpy; torch.manual_seed(0); random.seed(0); numpy.random.seed(0)\n"
 
 
@@ -83,8 +85,8 @@ class Row:
         changes: of the script's files, from the repository's top; they come first.
         on_cpu: globs of files to which ``ON_CPU`` is applied.
         seeds: a file before whose first import ``SEEDS`` is put.
-        pace: a file, and the text of it after which each step waits ``pace_s`` while workers are
-            killed, so that there is time to come back. It changes no result.
+        pace: a file, and a piece of its text after which each step waits while a worker is away. It
+            changes no result.
         environment: more variables.
         workers: of each replica.
         files: globs of what the script leaves, below ``directory``.
@@ -113,7 +115,6 @@ class Row:
     on_cpu: tuple[str, ...] = ()
     seeds: str = ""
     pace: tuple[str, ...] = ()
-    pace_s: float = 0.1
     environment: tuple[str, ...] = ()
     workers: int = 1
     files: tuple[str, ...] = ()
@@ -121,8 +122,13 @@ class Row:
     ignore: str = ""
     kills: tuple[str, str] = ("25%", "60%")
     tolerance: float = 0.5
-    check_steps: int = 30
+    check_steps: int = 15
     remark: str = ""
+
+    @property
+    def mark(self) -> str:
+        """Of what the row says; what was run for another mark is not this row's."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:12]
 
 
 def rows(only: str = "") -> list[Row]:

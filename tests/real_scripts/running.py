@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,14 @@ from typing import Any
 from ftrun.errors import PeerError, UserError
 from ftrun.status.once import StatusQuery, find_status
 from tests.jobs import free_port
+from tests.real_scripts import ends, making
 from tests.real_scripts.rows import Row, change_files
-from tests.real_scripts.sources import ROOT
 from tests.real_scripts.verdicts import LABEL, Run, check_verdict, matches
 
 LOOK_S, STOP_S, ENDS_S, OUTPUT_MAX = 0.25, 30.0, 120.0, 20_000_000
 REPLICAS = 2
+NO_WAIT, AWAY_WAITS_S, STEADY_WAITS_S, CHECK_WAITS_S = 0.0, 1.0, 0.05, 0.7
+"""After each step: undisturbed; from a kill until the replica is back; else; in a check."""
 
 
 @dataclass
@@ -44,19 +48,20 @@ class Place:
 
         Raises:
             ValueError: a change finds nothing.
-            subprocess.CalledProcessError: a generator fails.
+            ChildFailed: a generator fails.
         """
-        top = self.cache / "runs" / row.name / label
+        runs = self.cache / "runs" / row.name
+        ready, top = runs / f"ready-{row.mark}", runs / label
+        if not ready.exists():
+            shutil.rmtree(runs, ignore_errors=True)
+            draft = runs / "draft"
+            shutil.copytree(source, draft, symlinks=True)
+            change_files(row, draft)
+            for line in row.make:
+                in_child(making.main, shlex.split(line), draft / row.directory, {})
+            draft.rename(ready)
         shutil.rmtree(top, ignore_errors=True)
-        shutil.copytree(source, top, symlinks=True)
-        change_files(row, top)
-        for line in row.make:
-            words = [str(self.programs / "python"), "-m", "tests.real_scripts.making"]
-            subprocess.run(
-                [*words, *shlex.split(line)],
-                cwd=top / row.directory, env={**self.environment(row), "PYTHONPATH": str(ROOT)},
-                check=True, timeout=ENDS_S,
-            )  # fmt: skip
+        shutil.copytree(ready, top, symlinks=True)
         return top / row.directory
 
     def environment(self, row: Row) -> dict[str, str]:
@@ -80,7 +85,7 @@ class Place:
         words += ["--master-port", str(free_port())]
         # Only so each line of a rank's output stays whole.
         words += ["--tee", "3", "--log-dir", str(self._beside(row, directory, "torchrun"))]
-        return self._run(row, directory, words)
+        return self._run(row, directory, words, Waits(self._beside(row, directory, "waits")))
 
     def ftrun(self, row: Row, directory: Path, kills: Sequence[str] = ()) -> Run:
         """Run it in replicas, and kill them as ``kills`` say."""
@@ -89,7 +94,9 @@ class Place:
         words = ["ftrun", "--replicas", str(REPLICAS), "--job-id", job, "--log-dir", str(logs)]
         if row.workers > 1:
             words += ["--workers-per-replica", str(row.workers)]
-        run = self._run(row, directory, [*words, "--prefix"], Killer(job, kills) if kills else None)
+        waits = Waits(self._beside(row, directory, "waits"), STEADY_WAITS_S if kills else NO_WAIT)
+        killer = Killer(job, kills, waits) if kills else None
+        run = self._run(row, directory, [*words, "--prefix"], waits, killer)
         for path in logs.glob("*/events.jsonl"):
             _read_events(path, run)
         return run
@@ -100,7 +107,8 @@ class Place:
         words += ["--steps", str(row.check_steps), "--timeout", str(int(self.timeout_s))]
         if row.workers > 1:
             words += ["--workers-per-replica", str(row.workers)]
-        run = self._run(row, directory, words, waits_s=row.pace_s)
+        waits = Waits(self._beside(row, directory, "waits"), CHECK_WAITS_S)
+        run = self._run(row, directory, words, waits)
         return "hangs" if run.is_late else check_verdict(run.exit_code, run.output)
 
     def _run(
@@ -108,14 +116,14 @@ class Place:
         row: Row,
         directory: Path,
         words: Sequence[str],
+        waits: Waits,
         killer: Killer | None = None,
-        waits_s: float = 0.0,
     ) -> Run:
         began = time.monotonic()
         words = [str(self.programs / words[0]), *words[1:]]
         command = [*words, *shlex.split(row.script), *shlex.split(row.args)]
-        waits = {"STEP_WAITS_S": str(row.pace_s if killer is not None else waits_s)}
-        job = Watched(command, directory, {**self.environment(row), **waits}, self.timeout_s + 30)
+        environment = {**self.environment(row), "STEP_WAITS": str(waits.path)}
+        job = Watched(command, directory, environment, self.timeout_s + STOP_S)
         if killer is not None:
             killer.watch(job)
         run = Run(job.wait(), job.is_late, job.text(), seconds=time.monotonic() - began)
@@ -133,14 +141,10 @@ class Place:
         return top / f"{directory.relative_to(top).parts[0]}-{what}"
 
     def _end(self, row: Row, directory: Path, output: str) -> dict[str, Any]:
-        words = [str(self.programs / "python"), "-m", "tests.real_scripts.ends", *row.files]
-        environment = {**self.environment(row), "PYTHONPATH": f"{ROOT}:{directory}"}
-        done = subprocess.run(
-            words, cwd=directory, env=environment, capture_output=True, text=True, timeout=ENDS_S
-        )
-        if done.returncode:
-            return {"output": [[done.stderr.strip().splitlines()[-1]]]}
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        try:
+            found = in_child(ends.end_of, list(row.files), directory, self.environment(row))
+        except ChildFailed as error:
+            return {"output": [[str(error)]]}
         if row.ignore:
             found = {
                 re.sub(row.ignore, "", file): {
@@ -153,6 +157,47 @@ class Place:
                 for file, values in found.items()
             }
         return {**found, "output": matches(output, row.lines)}
+
+
+class ChildFailed(Exception):
+    """A child's exception, as text."""
+
+
+def in_child(
+    function: Callable[[list[str]], Any],
+    words: list[str],
+    directory: Path,
+    environment: dict[str, str],
+) -> Any:
+    """What a function returns in a fork, which has torch loaded and works in ``directory``.
+
+    Raises:
+        ChildFailed: it raises, or takes too long.
+    """
+    here, there = multiprocessing.Pipe()
+
+    def work() -> None:
+        os.chdir(directory)
+        os.environ.update(environment)
+        extra = os.environ.get("PYTHONPATH", "").split(":")
+        sys.path[:0] = [str(directory), *(str(directory / path) for path in extra if path)]
+        try:
+            there.send((function(words), ""))
+        except Exception as error:  # noqa: BLE001  # the script's own classes are loaded
+            there.send((None, f"{type(error).__name__}: {error}"))
+
+    child = multiprocessing.get_context("fork").Process(target=work, daemon=True)
+    child.start()
+    try:
+        if not here.poll(ENDS_S):
+            raise ChildFailed(f"no answer within {ENDS_S:g} s")
+        found, why = here.recv()
+    finally:
+        child.kill()
+        child.join(STOP_S)
+    if why:
+        raise ChildFailed(why)
+    return found
 
 
 def _read_events(path: Path, run: Run) -> None:
@@ -226,6 +271,20 @@ class Watched:
         return len(self._lines)
 
 
+class Waits:
+    """The file in which each step of a script that is paced finds how long it waits."""
+
+    def __init__(self, path: Path, seconds: float = NO_WAIT) -> None:
+        self.path = path
+        self.set(seconds)
+
+    def set(self, seconds: float) -> None:
+        """From the next step on."""
+        draft = self.path.with_suffix(".draft")
+        draft.write_text(str(seconds))
+        draft.replace(self.path)
+
+
 @dataclass
 class Killer:
     """Kills a worker of each replica in turn, each when its moment has come.
@@ -236,6 +295,7 @@ class Killer:
 
     job: str
     moments: Sequence[str]
+    waits: Waits
     killed: list[str] = field(default_factory=list)
     joined: list[str] = field(default_factory=list)
 
@@ -245,6 +305,7 @@ class Killer:
             replica, begun = str(number % REPLICAS), job.count
             for status in self._statuses(job):
                 if self._has_come(moment, status, job.text(begun)) and _kill(status, replica):
+                    self.waits.set(AWAY_WAITS_S)
                     self.killed.append(replica)
                     break
             back = job.count
@@ -252,6 +313,7 @@ class Killer:
                 if replica in self.killed and (
                     _trains(status, replica) and _says_back(job.text(back), replica)
                 ):
+                    self.waits.set(STEADY_WAITS_S)
                     self.joined.append(replica)
                     break
 

@@ -7,9 +7,7 @@ torchrun. Not here: a run (running.py), the words (verdicts.py).
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.real_scripts.rows import Row, rows
-from tests.real_scripts.running import Place
-from tests.real_scripts.sources import ROOT, Missing, fetch, install
+from tests.real_scripts.running import ChildFailed, Place
+from tests.real_scripts.sources import ROOT, Missing, fetch
 from tests.real_scripts.verdicts import (
     HANGS,
     HEAD,
@@ -41,20 +39,8 @@ BAD_ROW = "not a row"
 def run_rows(options: argparse.Namespace, steps: Sequence[str]) -> int:
     """Run the rows that the options name; the exit code."""
     wanted = rows(options.only)
-    if options.list:
-        for row in wanted:
-            print(f"{row.name}: {row.repository}@{row.commit[:8]} {row.script} ({row.family})")
-        print(f"{len(wanted)} rows from {len({row.repository for row in wanted})} repositories")
-        return 0
     cache = options.cache.resolve()
-    environment = (options.venv or cache / "venv").resolve()
-    cache.mkdir(parents=True, exist_ok=True)
-    try:
-        install(wanted, environment)
-    except Missing as error:
-        print(f"scripts/real_scripts: {error}. Nothing was run.", file=sys.stderr)
-        return 2
-    place = Place(environment / "bin", cache, options.timeout)
+    place = Place(Path(sys.prefix) / "bin", cache, options.timeout)
     lines, is_well = [], True
     for row in wanted:
         result = _run_row(row, place, options.mirror, steps)
@@ -72,7 +58,7 @@ def _run_row(row: Row, place: Place, mirror: Path | None, steps: Sequence[str]) 
     try:
         source = fetch(row, place.cache, mirror)
         return _Trial(row, place, source).run(steps)
-    except (Missing, ValueError, subprocess.SubprocessError) as error:
+    except (Missing, ValueError, ChildFailed) as error:
         return Result(row.name, undisturbed=f"{BAD_ROW} ({' '.join(str(error).split())[:200]})")
 
 
@@ -81,9 +67,7 @@ class _Trial:
 
     def __init__(self, row: Row, place: Place, source: Path) -> None:
         self.row, self.place, self.source = row, place, source
-        words = repr(row).encode()
-        mark = hashlib.sha256(words).hexdigest()[:12]
-        self.kept = place.cache / "results" / f"{row.name}-{mark}.json"
+        self.kept = place.cache / "results" / f"{row.name}-{row.mark}.json"
         self.known: dict[str, Any] = {}
         if self.kept.exists():
             self.known = json.loads(self.kept.read_text())

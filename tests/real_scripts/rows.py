@@ -56,7 +56,7 @@ ON_CPU = (
     ),
     (r"torch\.cuda\.(max_)?memory_(allocated|reserved)\([^()]*\)", "0"),
     (r"\.cuda\((?:[^()]|\([^()]*\))*\)", ""),
-    (r"\bdevice_ids\s*=\s*\[[^]]*\]", "device_ids=None"),
+    (r"\bdevice_ids\s*=\s*\[(?:[^][]|\[[^]]*\])*\]", "device_ids=None"),
     (r"\boutput_device\s*=\s*[\w.]+(?:\([^()]*\)|\[[^]]*\])?", "output_device=None"),
     (r"\.pin_memory\(\)", ""),
     (r"(\w+\.)?(local_)?rank % torch\.cuda\.device_count\(\)", '"cpu"'),
@@ -98,7 +98,6 @@ class Row:
         tolerance: how far numbers may be apart after a death, relative; steps of a survivor alone
             have other samples.
         check_steps: for ``ftrun check``.
-        remark: in the documentation.
     """
 
     name: str
@@ -123,7 +122,6 @@ class Row:
     kills: tuple[str, str] = ("25%", "60%")
     tolerance: float = 0.5
     check_steps: int = 15
-    remark: str = ""
 
     @property
     def mark(self) -> str:

@@ -5,6 +5,7 @@ Not here: what the outcome is called (verdicts.py).
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import json
 import multiprocessing
@@ -59,6 +60,7 @@ class Place:
             change_files(row, draft)
             for line in row.make:
                 in_child(making.main, shlex.split(line), draft / row.directory, {})
+            compileall.compile_dir(draft, quiet=2)  # else each copy is compiled again
             draft.rename(ready)
         shutil.rmtree(top, ignore_errors=True)
         shutil.copytree(ready, top, symlinks=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -98,8 +99,8 @@ class _Trial:
     def _torchrun(self, label: str) -> Run:
         run = self.place.torchrun(self.row, self._directory(label))
         if run.exit_code:
-            last = [x for x in run.output.splitlines() if "Error" in x and "Child" not in x][-1:]
-            raise Missing(f"torchrun ended with {run.exit_code}: {last}")
+            why = [x for x in run.output.splitlines() if re.search(r"Error\b.*: ", x)][:1]
+            raise Missing(f"torchrun ended with {run.exit_code}: {why}")
         if not all(run.end["output"]):
             raise Missing(f"lines without a match: {self.row.lines} {run.end['output']}")
         if len(run.end) == 1 > len(self.row.lines):
@@ -149,7 +150,8 @@ def _write_docs(lines: list[str]) -> None:
     text = DOCS.read_text()
     before, after = text.partition(BEGIN)[0], text.partition(END)[2]
     old = text.partition(BEGIN)[2].partition(END)[0].strip().splitlines()
-    known = {_name(line): line for line in (*old[2:], *lines) if line.startswith("| ")}
+    new = [line for line in lines if f"| {BAD_ROW}" not in line]
+    known = {_name(line): line for line in (*old[2:], *new) if line.startswith("| ")}
     order = [row.name for row in rows() if row.name in known]
     table = [known[name] for name in order]
     body = "\n".join([*HEAD, *table, "", totals(table)])

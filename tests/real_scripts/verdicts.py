@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SAME, DIFFERS, ONE_WORLD, FAILS, HANGS = "same", "differs", "one world", "fails", "hangs"
+NOT_RUN = "–"
 BEGINS_AGAIN = re.compile(r"ftrun: (?P<why>.*?)\.? ftrun begins again as torchrun would")
 """What ftrun says when it cannot carry a script."""
 LABEL = re.compile(r"^\[(?:\d+\.\d+\] |[a-z]+\d+\]:)", re.MULTILINE)
@@ -218,7 +219,8 @@ def line_of(result: Result, repository: str, commit: str, script: str, family: s
             f"`{commit[:8]}`",
             "yes" if result.is_seeded else "no",
         ),
-        *(result.undisturbed, result.killed, result.check + wrong),
+        *(result.undisturbed or NOT_RUN, result.killed or NOT_RUN),
+        (result.check or NOT_RUN) + wrong,
     )
     return f"| {' | '.join(cells)} |"
 

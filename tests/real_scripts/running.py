@@ -28,11 +28,11 @@ from ftrun.status.once import StatusQuery, find_status
 from tests.jobs import free_port
 from tests.real_scripts import ends, making
 from tests.real_scripts.rows import Row, change_files
-from tests.real_scripts.verdicts import LABEL, Run, check_verdict, matches
+from tests.real_scripts.verdicts import BEGINS_AGAIN, LABEL, Run, check_verdict, matches
 
 LOOK_S, STOP_S, ENDS_S, OUTPUT_MAX = 0.25, 30.0, 120.0, 20_000_000
 REPLICAS = 2
-NO_WAIT, AWAY_WAITS_S, STEADY_WAITS_S, CHECK_WAITS_S = 0.0, 1.0, 0.05, 0.7
+NO_WAIT, AWAY_WAITS_S, STEADY_WAITS_S, CHECK_WAITS_S = 0.0, 3.0, 0.05, 0.7
 """After each step: undisturbed; from a kill until the replica is back; else; in a check."""
 
 
@@ -147,6 +147,9 @@ class Place:
             found = in_child(ends.end_of, list(row.files), directory, self.environment(row))
         except ChildFailed as error:
             return {"output": [[str(error)]]}
+        top = self._beside(row, directory, "").parent
+        label = directory.relative_to(top).parts[0]
+        found = json.loads(json.dumps(found).replace(str(top / label), "TOP"))
         if row.ignore:
             found = {
                 re.sub(row.ignore, "", file): {
@@ -318,9 +321,10 @@ class Killer:
                     self.waits.set(STEADY_WAITS_S)
                     self.joined.append(replica)
                     break
+        self.waits.set(NO_WAIT)
 
     def _statuses(self, job: Watched) -> Iterator[dict[str, Any]]:
-        while job.is_running:
+        while job.is_running and not BEGINS_AGAIN.search(job.text()):
             # A job that has not begun, or has ended, has none.
             with contextlib.suppress(UserError, PeerError, OSError):
                 yield dict(find_status(StatusQuery(job_id=self.job)))

@@ -89,6 +89,8 @@ class _Trial:
             run = self.place.ftrun(self.row, self._directory("undisturbed"))
             self.known["undisturbed"] = as_json(run)
             self._note(is_seeded=self._is_seeded(run, plain))
+            if not difference(plain.end, run.end, None):
+                run.unequal = []  # torchrun's replicas are as unequal
             self._note(undisturbed=self._verdict(run, plain))
         if "killed" in steps:
             self._killed(plain)
@@ -120,7 +122,7 @@ class _Trial:
         return not difference(plain.end, again.end, None)
 
     def _killed(self, plain: Run) -> None:
-        calm = self.known.get("undisturbed", {"steps": 0})
+        calm = self.known.get("undisturbed", as_json(Run(0)))
         if self.result.undisturbed.startswith((ONE_WORLD, HANGS)):
             self._note(killed=self.result.undisturbed.partition(" (")[0])
             return
@@ -129,6 +131,8 @@ class _Trial:
             for moment in self.row.kills
         ]
         run = self.place.ftrun(self.row, self._directory("killed"), moments)
+        if calm["unequal"]:
+            run.unequal = []  # they are so without a death
         self._note(killed=self._verdict(run, plain))
 
     def _directory(self, label: str) -> Path:

@@ -151,7 +151,7 @@ def is_alike(one: Any, other: Any, tolerance: float) -> bool:
 
 
 def _is_near(one: float, other: float, tolerance: float) -> bool:
-    return abs(one - other) <= tolerance * max(abs(one), abs(other), 0.1)
+    return one == other or abs(one - other) <= tolerance * max(abs(one), abs(other), 0.1)
 
 
 def verdict(run: Run, plain: Run, is_seeded: bool, tolerance: float) -> str:

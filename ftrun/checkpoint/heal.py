@@ -242,8 +242,8 @@ class _Transfer:
             thread = threading.Thread(
                 target=self._work, args=(work, address), name=f"ftrun-heal-{address}", daemon=True
             )
+            thread.start()  # under the lock: who sees it in the list may join it
             self._threads.append(thread)
-        thread.start()
 
     def _work(self, work: Callable[[DonorLink], None], address: str) -> None:
         link = self._order.link(address)

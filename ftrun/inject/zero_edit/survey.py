@@ -1,9 +1,8 @@
 """All plain values that a script reaches, for ``ftrun check``: what a newcomer lacks shows in them.
 
 What heals is known by rules, and a script may count elsewhere: in class attributes, in objects with
-slots or of a package, in a large collection. A trial surveys the values at the step of the death,
-and at its end. One that was equal on two replicas then, has changed on the one that lived, and
-differs now was not carried, or belongs to each replica.
+slots or of a package, in a large collection. A trial surveys the values at its end, and those of a
+run with deaths are compared with those of the undisturbed one.
 
 Not here: when a trial surveys (trial.py), its words (check/verdict.py).
 """

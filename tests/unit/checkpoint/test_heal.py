@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ import torch
 
 from ftrun import clock
 from ftrun.checkpoint import donor as donor_side
-from ftrun.checkpoint import stripes
+from ftrun.checkpoint import heal, stripes
 from ftrun.checkpoint.destination import Arrivals, Overwrite
 from ftrun.checkpoint.heal import FetchedState, NoneServes, fetch
 from ftrun.checkpoint.layout import CHUNK_BYTES
@@ -449,6 +449,30 @@ def test_those_left_out_are_asked_when_all_others_are_gone(stage: Stage) -> None
     second = gate(stage.donor(other), stage, first_in)
     healed = stage.heal(first.address, second)
     assert same(healed.tree, other)  # Complete, and from one of the two donors only.
+
+
+def test_the_end_waits_for_a_stream_that_is_about_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: another stream began as the fetch ended, and the newcomer died of a RuntimeError."""
+    order = heal._Order(TAG, b"", clock.now() + TIMEOUT_S, None, None, None, None)
+    transfer = heal._Transfer(order)
+    monkeypatch.setattr(transfer, "_work", lambda work, address: None)
+    begun, go, plain = threading.Event(), threading.Event(), threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("ftrun-heal"):
+            begun.set()
+            assert go.wait(TIMEOUT_S)
+        plain(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with ThreadPoolExecutor(2) as pool:
+        starts = pool.submit(transfer._start, lambda link: None, "donor")
+        assert begun.wait(TIMEOUT_S)
+        ends = pool.submit(transfer._end)
+        wait([ends], 0.2)  # it would have ended by now, by an error
+        go.set()
+        starts.result(TIMEOUT_S)
+        ends.result(TIMEOUT_S)
 
 
 def test_no_donor_at_all_is_a_clear_error() -> None:

@@ -32,7 +32,7 @@ from tests.real_scripts.verdicts import BEGINS_AGAIN, LABEL, Run, check_verdict,
 
 LOOK_S, STOP_S, ENDS_S, OUTPUT_MAX = 0.25, 30.0, 120.0, 20_000_000
 REPLICAS = 2
-NO_WAIT, AWAY_WAITS_S, STEADY_WAITS_S, CHECK_WAITS_S = 0.0, 3.0, 0.05, 0.7
+NO_WAIT, AWAY_WAITS_S, STEADY_WAITS_S, CHECK_WAITS_S = 0.0, 6.0, 0.05, 0.7
 """After each step: undisturbed; from a kill until the replica is back; else; in a check."""
 
 

@@ -21,6 +21,7 @@ from tests.real_scripts.sources import ROOT, Missing, fetch
 from tests.real_scripts.verdicts import (
     HANGS,
     HEAD,
+    NOT_RUN,
     ONE_WORLD,
     SAME,
     Result,
@@ -80,6 +81,8 @@ class _Trial:
         Raises:
             Missing: the script does not run under torchrun here.
         """
+        if not steps and "torchrun" not in self.known:
+            raise Missing("it was not run yet")
         if "torchrun" in steps or "torchrun" not in self.known:
             run = self._torchrun("torchrun")
             self.known["torchrun"] = as_json(run)
@@ -154,7 +157,11 @@ def _write_docs(lines: list[str]) -> None:
     text = DOCS.read_text()
     before, after = text.partition(BEGIN)[0], text.partition(END)[2]
     old = text.partition(BEGIN)[2].partition(END)[0].strip().splitlines()
-    new = [line for line in lines if f"| {BAD_ROW}" not in line]
+    new = [
+        line
+        for line in lines
+        if f"| {BAD_ROW}" not in line and f"| {NOT_RUN} | {NOT_RUN} | {NOT_RUN} |" not in line
+    ]
     known = {_name(line): line for line in (*old[2:], *new) if line.startswith("| ")}
     order = [row.name for row in rows() if row.name in known]
     table = [known[name] for name in order]

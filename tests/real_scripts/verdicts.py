@@ -229,15 +229,14 @@ def totals(lines: Sequence[str]) -> str:
     """The sums over the rows of a printed table."""
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     places = {re.search(r"\[([^]]+)\]", row[0])[1] for row in cells}  # type: ignore[index]
-    rest = [row for row in cells if row[4] != SAME or row[5] != SAME]
+    killed = [row for row in cells if row[5] != NOT_RUN]
     return (
         f"{len(cells)} scripts from {len(places)} repositories. "
-        f"Undisturbed the same: {sum(row[4] == SAME for row in cells)} of {len(cells)}; "
+        f"Undisturbed the same: {_count(cells, 4, SAME)} of {len(cells)}; "
         f"run as one world, for the reason named: {_count(cells, 4, ONE_WORLD)}. "
-        f"Killed twice and healed in full: {sum(row[5] == SAME for row in cells)} of {len(cells)}. "
+        f"Killed twice and healed in full: {_count(killed, 5, SAME)} of {len(killed)}. "
         f"Wrong verdicts of `ftrun check`: {sum('(wrong)' in row[6] for row in cells)}. "
-        f"Seeded, and so compared to the last bit: {sum(row[3] == 'yes' for row in cells)}. "
-        f"Rows with something else than the same: {len(rest)}."
+        f"Seeded, and so compared to the last bit: {_count(cells, 3, 'yes')}."
     )
 
 

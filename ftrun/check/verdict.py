@@ -80,6 +80,7 @@ def lines_of(trial: Trial) -> tuple[list[str], bool]:
                 lines += _deaths(trial, run)
                 problems += _ends(trial, run, "with deaths")
         lines += _changes([x for x in (first, trial.exact, trial.counted) if x is not None])
+        lines += _only_first(first.reports)
         lines += [f"not tried: a death {phase}" for phase in (trial.plan or _NONE).untried]
         if trial.exact is not None and _why_not(trial, trial.exact) and not problems:
             lines.append(
@@ -146,6 +147,14 @@ def _changes(runs: Sequence[Run]) -> Iterator[str]:
     lacking = sorted({name for report in reports for name in report["lacking"]})
     if lacking:
         yield f"the newcomer could not be given: {_some(lacking)}"
+
+
+def _only_first(reports: Reports) -> Iterator[str]:
+    """What nobody writes while the first replica is away."""
+    first, *others = (set(reports[index]["files"]) for index in sorted(reports))
+    names = sorted(first.difference(*others))
+    if names:
+        yield f"not done while replica 0 is away: what it alone writes ({_some(names)})"
 
 
 def _ends(trial: Trial, run: Run, kind: str) -> Iterator[str]:

@@ -141,6 +141,13 @@ def test_a_lost_step_is_said_and_nothing_is_compared() -> None:
     assert any(line.startswith("not compared with the undisturbed run: a step") for line in lines)
 
 
+def test_what_replica_0_alone_writes_is_named() -> None:
+    before = run(report(), report(files={"best.pt": 4}), (), ())
+    lines, is_well = lines_of(trial(before=before))
+    words = "not done while replica 0 is away: what it alone writes (late.pt)"
+    assert is_well and words in lines
+
+
 def test_what_differs_and_may_is_named() -> None:
     other = report(now={"a.py:main i": 7, "a.py:main best": 0.25})
     files = Files(other=["log (other lines)"])

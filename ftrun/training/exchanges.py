@@ -177,11 +177,6 @@ class Exchanges:
             self._places.show(self._engine.machine.position, encode)
             self._engine.changed.notify_all()
 
-    def show_place_now(self, encode: Callable[[int], str | None]) -> None:
-        """Show the place of each step under way from now on; None: that step is not under way."""
-        with self._engine.changed:
-            self._places.show_now(encode)
-
     def place_of_donors(
         self, quorum: Quorum, step: int, is_over: Callable[[], bool], timeout_s: float
     ) -> str:

@@ -23,7 +23,6 @@ ftrun itself. Begin with ``loop.py``.
 | frames.py, writing.py | the script's frames: where it stands, its counters; setting these |
 | place.py, noting.py | a replica's place in the script, as it heals; what it is made of |
 | standing.py, sparing.py | the last place, and the steps since; which steps have one |
-| lane.py | short steps in which nothing is looked at |
 | peers.py, moving.py | where a replica's peers stand; its move to their place |
 | held.py | counters in objects that lists, tuples and dicts hold |
 | counters.py | the script's counters and histories: which replica's value a newcomer takes |

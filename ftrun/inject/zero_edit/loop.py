@@ -42,7 +42,6 @@ from ftrun.inject.zero_edit.frames import (
     stack,
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
-from ftrun.inject.zero_edit.lane import Lane
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, refuse_threads
 from ftrun.inject.zero_edit.marking import Marking
 from ftrun.inject.zero_edit.mates import Mates
@@ -156,7 +155,6 @@ class Loop:
         self._first: Noted | None = None
         self._standing = Standing()
         self._marking = Marking(self.mates, self._standing)
-        self._lane = Lane(self._awaits_newcomers, self._noting.leave_lane)
         self._has_loaded = False
         self._has_stepped = False
         self._joins_from: tuple[Spot, ...] = ()  # while it joins
@@ -228,7 +226,6 @@ class Loop:
         """A loader is asked for its next batch."""
         if not self.models.wrapped:
             return
-        self._lane.close()
         if self._trial is not None and not iterator.entry:
             self._trial.loader_begins()
         self._ending.before_draw()
@@ -243,7 +240,6 @@ class Loop:
             self._begin_at_draw(iterator)
 
     def _evaluation(self) -> None:
-        self._lane.close()
         self._noting.evaluation()
         if self._trial is not None:
             self._trial.evaluates()
@@ -283,13 +279,6 @@ class Loop:
         Returns:
             False if the pass does not count: the peers have finished, or are in another loop.
         """
-        if self._lane.iterator is not None:
-            if self.in_step:
-                return True
-            if self._lane.is_drawn:
-                self._begin_in_lane()
-                return True
-            self._lane.close()
         draws = self._noting.training()
         refuse_threads(draws)
         self._moving.step_begins()
@@ -369,40 +358,6 @@ class Loop:
             self._moving.go_to(loaded, draws[0] if draws else None, is_drawn=is_drawn)
             self._standing.is_at(loaded)
 
-    def _begin_in_lane(self) -> None:
-        """Begin a step at which nothing is to be looked at, unless this replica heals in it."""
-        manager = self.manager()
-        self._has_loaded = False
-        manager.start_quorum(allow_heal=False)
-        if not (self._has_loaded or manager.is_healing()):
-            self._lane.is_begun = self.in_step = True
-            return
-        self._lane.close()
-        draws = self._noting.training()
-        self._standing.goes_on(self._noting.numbers(draws, self._standing.functions))
-        self._come_back(self._start(manager, allow_heal=False, is_begun=True), draws)
-        self._show_place(manager)
-
-    def _open_lane(self, iterator: LoaderIterator | None, manager: Manager) -> None:
-        """After a step: go through the next ones without a look, if they are short."""
-        if self._needs_place() or self._moving.is_on_its_way or self.mates.are_several:
-            iterator = None
-        step, due_step = manager.current_step(), self._sparing.due_step
-        if not self._lane.look(iterator, self._standing.ranges, step, due_step):
-            return
-        self._standing.goes_through(self._lane.numbers)
-        shown = self._standing.shown
-
-        def encode(step: int) -> str | None:
-            is_now = self._lane.is_begun and manager.current_step() == step
-            return self._encoded(shown()) if is_now else None
-
-        manager.progress.position = lambda: summary(shown())
-        manager.exchanges.show_place_now(encode)
-
-    def _awaits_newcomers(self) -> bool:
-        return self._manager is not None and self._manager.awaits_newcomers
-
     def _needs_place(self) -> bool:
         """Whether the next step must have a place, because it may be asked for one.
 
@@ -432,16 +387,14 @@ class Loop:
         manager.progress.position = lambda: summary(shown())
         manager.exchanges.show_place(lambda: self._encoded(shown()))
 
-    def _start(self, manager: Manager, *, allow_heal: bool, is_begun: bool = False) -> Place | None:
+    def _start(self, manager: Manager, *, allow_heal: bool) -> Place | None:
         """Begin a step; the peers' place, if this replica has healed to it.
 
         A heal that is interrupted leaves nothing: the step is void, and the next one heals.
         """
         while True:
-            if not is_begun:
-                self._has_loaded = False
-                manager.start_quorum(allow_heal=allow_heal)
-            is_begun, place = False, None
+            self._has_loaded, place = False, None
+            manager.start_quorum(allow_heal=allow_heal)
             if self._has_loaded and manager.current_step():
                 place = self._peers.loaded()
             lacks = manager.is_healing() or (place is None and self._has_loaded)
@@ -469,20 +422,13 @@ class Loop:
             self.in_step = False
             self.steps += 1
             self._ending.step_ended()
-            if self._outcome and self._lane.is_begun:
-                self._lane.committed()
-                self._standing.step_ended()
-                return True
-            self._lane.close()
             if self._outcome:
                 self._marking.mark(self.manager())
                 if self._trial is not None:
                     self._trial.committed(self.manager(), self._facts)
             self._standing.step_ended()
             self.lost += not self._outcome
-            last = self._noting.commit()
-            if self._outcome:
-                self._open_lane(last, self.manager())
+            self._noting.commit()
         return self._outcome
 
     def _replays_left(self) -> int | None:
@@ -602,7 +548,6 @@ class Loop:
 
     def ends(self) -> None:
         """The script has ended well: wait for replicas that must heal once more."""
-        self._lane.close()
         if self._manager is None or not self.models.wrapped:
             return
         if not (self._has_stepped or self._joins_at()):

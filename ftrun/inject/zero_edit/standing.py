@@ -18,7 +18,6 @@ class Standing:
     Attributes:
         place: the last one that was noted; ``functions``: on the stack there; ``is_in_package``:
             one of them runs the training loop for the script.
-        ranges: the numbers of ``range`` loops in the last step that was looked at.
         shown: gives, in any thread, what peers get. At a step that was passed its loaders and
             ranges are those of this step, and the rest is ``place``, which is older.
     """
@@ -29,7 +28,6 @@ class Standing:
     def is_at(self, place: Place) -> None:
         """The replica was found at ``place``, or was set to it."""
         self.place = place
-        self.ranges = place.ranges
         self.shown: Callable[[], Place] = lambda: place
         self.functions = frozenset(spot.name for spot in place.stack)
         self.is_in_package = any(not spot.line for spot in place.stack)
@@ -40,17 +38,7 @@ class Standing:
         """A step begins that has no place; ``numbers``: of it (``Noting.numbers``)."""
         if numbers is not None:
             self.shown = partial(_later, self.place, numbers, self._steps)
-            self._since, self.ranges = 0, numbers[1]
-
-    def goes_through(self, numbers: Callable[[], Numbers | None]) -> None:
-        """Steps follow that have no place, and whose numbers are known while they are under way."""
-        place, before = self.place, self.shown
-
-        def shown() -> Place:
-            found = numbers()
-            return before() if found is None else _later(place, found, self._steps)
-
-        self.shown, self._since = shown, 0
+            self._since = 0
 
     def is_like(self, place: Place) -> bool:
         """Whether this replica, which heals at a step that it has begun, stands at ``place``.

@@ -237,7 +237,6 @@ def test_a_try_in_vain_is_no_place_to_join_at() -> None:
     places = ShownPlaces()
     for step in (2, 3):
         places.show(step, lambda step=step: f"place {step}")  # type: ignore[misc]
-    places.show_now(lambda step: "in the lane")
     places.forget(3)
     assert places.at(3) is None and places.at(2) == "place 2"
     places.show(3, lambda: "the next batch")

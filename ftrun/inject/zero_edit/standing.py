@@ -27,18 +27,21 @@ class Standing:
 
     def is_at(self, place: Place) -> None:
         """The replica was found at ``place``, or was set to it."""
+        behind, place = place.behind, replace(place, behind=0)
         self.place = place
-        self.shown: Callable[[], Place] = lambda: place
+        self._base: Callable[[], Place] = lambda: place
+        self.shown: Callable[[], Place] = partial(_behind, self._base, behind)
         self.functions = frozenset(spot.name for spot in place.stack)
         self.is_in_package = any(not spot.line for spot in place.stack)
-        self._steps = 0  # that have ended since ``place``
-        self._since = 0  # the same since the step that ``shown`` is of
+        self._steps = behind  # that have ended since ``place``
+        self._since = behind  # the same since the step whose batches ``shown`` has
 
     def goes_on(self, numbers: Numbers | None) -> None:
         """A step begins that has no place; ``numbers``: of it (``Noting.numbers``)."""
         if numbers is not None:
-            self.shown = partial(_later, self.place, numbers, self._steps)
+            self._base = partial(_later, self.place, numbers, self._steps)
             self._since = 0
+        self.shown = partial(_behind, self._base, self._since)
 
     def is_like(self, place: Place) -> bool:
         """Whether this replica, which heals at a step that it has begun, stands at ``place``.
@@ -48,7 +51,11 @@ class Standing:
         mine = self.shown()
         if place.has_finished or not (mine.commits or place.commits):
             return mine == place
-        return (mine.loaders, mine.ranges) == (place.loaders, place.ranges)
+        return (mine.loaders, mine.ranges, mine.behind) == (
+            place.loaders,
+            place.ranges,
+            place.behind,
+        )
 
     def step_ended(self) -> None:
         """The step under way has ended."""
@@ -68,6 +75,10 @@ class Standing:
 def _later(place: Place, numbers: Numbers, commits: int) -> Place:
     loaders = tuple(LoaderPlace(*x) for x in numbers[0])
     return replace(place, loaders=loaders, ranges=numbers[1], commits=commits)
+
+
+def _behind(base: Callable[[], Place], steps: int) -> Place:
+    return replace(base(), behind=steps) if steps else base()
 
 
 def _text(shown: Callable[[], Place], steps: int) -> str:

@@ -3,7 +3,7 @@
 torch's own classes are patched in place before the script has any name of them, so that modules
 that were loaded earlier see the patches too. Nothing else happens until the script makes its first
 DistributedDataParallel. Under ``auto`` the patches are removed again if the script turns out to use
-ftrun itself. Begin with ``loop.py``.
+ftrun itself. Begin with ``states.py``.
 
 | file | what it patches or keeps |
 |---|---|

@@ -134,10 +134,6 @@ class Loop:
         match self._course.at(Event.PASS):
             case State.STEPPING:
                 return True
-            case State.BETWEEN:
-                script.exactly_once.expect()
-                self._begin(draws)
-                return True
             case State.BEHIND:
                 return not self._is_behind(Event.PASS)
             case State.FOLLOWING:
@@ -202,9 +198,8 @@ class Loop:
         noted = (draws[0].noted if draws else None) or noting.stands(draws, passes=is_late)
         if self._first is None:
             script.counters.begin(noted.read)
-            self._begin_counting(noted)
-        assert self._first is not None
-        place = None if noted.is_passed else noting.place(draws, noted, self._first)
+        first = self._first or self._begin_counting(noted)
+        place = None if noted.is_passed else noting.place(draws, noted, first)
         if place is not None:
             script.frameworks.capture()
             standing.is_at(place)
@@ -220,9 +215,10 @@ class Loop:
             self._go_to(loaded, draws[0] if draws else None, is_drawn=is_drawn)
         self._has_begun(manager)
 
-    def _begin_counting(self, noted: Noted) -> None:
+    def _begin_counting(self, noted: Noted) -> Noted:
         self.script.tensors.begin()
         self._first = replace(noted, read=noted.read.without_containers())
+        return self._first
 
     def _has_begun(self, manager: Manager) -> None:
         self.script.show_place(manager)

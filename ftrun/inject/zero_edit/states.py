@@ -78,17 +78,18 @@ def _row(**events: tuple[State, ...]) -> _Row:
     return MappingProxyType({_E[name]: frozenset(states) for name, states in events.items()})
 
 
+_WITHOUT_PEERS = _row(
+    DRAW=(_S.JOINING,),
+    PASS=(_S.JOINING, _S.GHOST),
+    REDUCE=(),
+    STEP=(),
+    END=(_S.ENDED,),
+    BEGUN=(_S.STEPPING,),
+)
 TABLE: Mapping[State, _Row] = MappingProxyType(
     {
         # no peer trains → BEGUN; else the first loop is the peers' (JOINING) or not (GHOST)
-        _S.SET_UP: _row(
-            DRAW=(_S.JOINING,),
-            PASS=(_S.JOINING, _S.GHOST),
-            REDUCE=(),
-            STEP=(),
-            END=(_S.ENDED,),
-            BEGUN=(_S.STEPPING,),
-        ),
+        _S.SET_UP: _WITHOUT_PEERS,
         _S.PASSING: _row(
             DRAW=(_S.JOINING,), PASS=(_S.JOINING, _S.GHOST), REDUCE=(), STEP=(), END=()
         ),
@@ -96,14 +97,7 @@ TABLE: Mapping[State, _Row] = MappingProxyType(
             DRAW=(_S.JOINING,), PASS=(_S.JOINING, _S.GHOST), REDUCE=(), STEP=(_S.PASSING,), END=()
         ),
         # a script that catches an error of the join comes again
-        _S.JOINING: _row(
-            DRAW=(_S.JOINING,),
-            PASS=(_S.JOINING, _S.GHOST),
-            REDUCE=(),
-            STEP=(),
-            END=(_S.ENDED,),
-            BEGUN=(_S.STEPPING,),
-        ),
+        _S.JOINING: _WITHOUT_PEERS,
         # a newcomer is placed; so is a member that was left out for some steps
         _S.STEPPING: _row(
             DRAW=(),

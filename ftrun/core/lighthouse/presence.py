@@ -244,10 +244,7 @@ class Presence:
         for replica in sorted(members, key=lambda r: replica_order(r.replica_id)):
             endpoints = self._endpoints(replica)
             if endpoints is not None:
-                position = replica.progress.position if replica.progress is not None else ""
-                entries.append(
-                    m.RosterEntry(replica.replica_id, replica.incarnation, endpoints, position)
-                )
+                entries.append(m.RosterEntry(replica.replica_id, replica.incarnation, endpoints))
         slots = self._state.slots
         early = tuple(x.replica_id for x in slots.absent() if x.how == EARLY)
         over = [slot.replica_id for slot in slots if not slot.is_open or slot.replica_id in early]

@@ -108,7 +108,14 @@ def test_schedules_hold_and_every_fault_strikes_in_them() -> None:
     assert all(coverage.phases[phase.value] for phase in Phase)
 
 
-@pytest.mark.parametrize("count", [pytest.param(30, id="few"), pytest.param(150, id="many")])
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(30, id="few"),
+        pytest.param(90, id="many"),
+        pytest.param(300, id="most", marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+    ],
+)
 def test_schedules_of_one_kind(count: int) -> None:
     """First of all kinds, then of scripts for which few jobs are drawn."""
     outcomes = [outcome_of(s, focus=(kind,)) for kind in KINDS for s in range(count // 3)]

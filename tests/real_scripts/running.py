@@ -34,6 +34,9 @@ LOOK_S, STOP_S, ENDS_S, OUTPUT_MAX = 0.25, 30.0, 120.0, 20_000_000
 REPLICAS = 2
 NO_WAIT, AWAY_WAITS_S, STEADY_WAITS_S, CHECK_WAITS_S = 0.0, 6.0, 0.05, 0.7
 """After each step: undisturbed; from a kill until the replica is back; else; in a check."""
+NEAR_STEPS, NEAR_WAITS_S = 8, 0.5
+"""So near to a kill at a step each step waits so long, else the kill comes some steps later: one
+that is meant for the middle of an epoch would strike at its end."""
 
 
 @dataclass
@@ -313,6 +316,7 @@ class Killer:
                     self.waits.set(AWAY_WAITS_S)
                     self.killed.append(replica)
                     break
+                self._slow_down(moment, status)
             back = job.count
             for status in self._statuses(job):
                 if replica in self.killed and (
@@ -329,6 +333,10 @@ class Killer:
             with contextlib.suppress(UserError, PeerError, OSError):
                 yield dict(find_status(StatusQuery(job_id=self.job)))
             time.sleep(LOOK_S)
+
+    def _slow_down(self, moment: str, status: dict[str, Any]) -> None:
+        if moment.isdigit() and status["step"] + NEAR_STEPS >= int(moment):
+            self.waits.set(NEAR_WAITS_S)
 
     def _has_come(self, moment: str, status: dict[str, Any], output: str) -> bool:
         count, _, expression = moment.partition(": ")

@@ -319,6 +319,7 @@ class _Buckets(ProcessGroup):
 
         In a Join the sums are divided, because nobody knows yet how many have data.
         """
+        self._manager.before_reduction()
         divides = self._writes_again and self._manager.joining is None
         self._divided_by = max(self._manager.num_participants(), 1) if divides else 1
         return self._divided_by
@@ -327,6 +328,8 @@ class _Buckets(ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
         """Reduce a bucket, or the map of uses. The reducer calls this for each."""
         (tensor,) = tensors
+        if not self._manager.before_reduction():
+            return _finished(tensor)
         if tensor.is_floating_point():
             return self._reduce_bucket(tensor)
         if not self._has_map:
@@ -473,6 +476,14 @@ def begin_alike(module: nn.Module, within: dist.ProcessGroup) -> None:
         given = tensor.detach().contiguous()
         within.broadcast([given], options).wait()
         tensor.detach().copy_(given)
+
+
+def _finished(tensor: Tensor) -> Work:
+    """The Work of a gradient that stays this worker's own."""
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future.set_result(tensor)
+    work: Work = _create_work_from_future(future)
+    return work
 
 
 def _reduce_within(within: dist.ProcessGroup, tensor: Tensor, op: Any) -> None:

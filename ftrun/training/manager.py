@@ -12,7 +12,7 @@ import atexit
 import logging
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from enum import Enum
@@ -207,6 +207,8 @@ class Manager:
         self._error: ExceptionWithTraceback | None = None
         self._pid = os.getpid()
         self.ends_early = False
+        # Called before DDP reduces, for a script that knows no steps; False: it does not reduce.
+        self.before_reduction: Callable[[], bool] = lambda: True
         self._pg = factory
         self._group_error = own_error(pg)
         self._seat = seats.take(
@@ -615,6 +617,7 @@ class Manager:
         (in-step repair). ``divided_by``: the number by which they are divided now; None: the
         Manager divides. After the last bucket call ``await_buckets`` before any future's ``wait``.
         """
+        self.before_reduction()
         keep = self._keeps_inputs
         joining = self.joining
         bucket = Reduction(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,29 @@ for step in range(10**6):
     optimizer.param_groups[0]["lr"] = 0.1 * (1 + dist.get_rank())
     optimizer.step()
     losses.append(loss.item())
+"""
+
+ADVERSARIES = """
+import os, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+maker, judge = DDP(torch.nn.Linear(4, 8)), DDP(torch.nn.Linear(8, 1))
+step_maker = torch.optim.Adam(maker.parameters(), lr=1e-3)
+step_judge = torch.optim.Adam(judge.parameters(), lr=1e-3)
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(400, 8), torch.randn(400, 4))
+loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
+for real, noise in loader:
+    time.sleep(float(os.environ["FTRUN_TEST_STEP_S"]))
+    step_judge.zero_grad()
+    (judge(real).mean() - judge(maker.module(noise).detach()).mean()).backward()
+    step_judge.step()
+    step_maker.zero_grad()
+    judge.module(maker(noise)).mean().backward()
+    step_maker.step()
 """
 
 
@@ -75,6 +99,16 @@ def test_parameters_that_differ_at_the_end(tmp_path: Path) -> None:
     assert code == 1
     words = "FAILED: the parameters differ at the end undisturbed (replica 0: "
     assert lines[-1].startswith(words), lines
+
+
+def test_two_steps_with_each_batch(tmp_path: Path) -> None:
+    """A death is in the second step, where a newcomer has no draw to join at."""
+    (tmp_path / "two.py").write_text(ADVERSARIES)
+    code, lines = check(tmp_path, "--steps", "21", "two.py")
+    assert (code, lines[-1]) == (0, "ok: the script heals"), lines
+    text = "\n".join(lines)
+    assert any(int(step) % 2 for step in re.findall("killed.*, after step (\\d+)", text)), lines
+    assert "equal to the undisturbed run: what each replica reads, parameters, optimizers" in text
 
 
 def test_replicas_of_several_workers(tmp_path: Path) -> None:

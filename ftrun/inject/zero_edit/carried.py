@@ -84,7 +84,15 @@ class Carried:
             name: [travelling({**part.state_dict()}) for part in parts]
             for name, parts in self._parts().items()
         }
-        return {**parts, SYNCS: self._models.syncs(), LIFE: self.life}
+        return {**parts, SYNCS: self._models.syncs, LIFE: self.life}
+
+    def first_state(self) -> dict[str, Any]:
+        """The state before the first commit: each rank has its own, as torch and the script have
+        made it. Only what FSDP2 shards gets equal values here, which a replica draws alone."""
+        models = [{**model.state_dict()} for model in self._models.wrapped]
+        is_sharded = any(map(self._models.is_sharded, self._models.wrapped))
+        given = {"models": models} if is_sharded else {}
+        return {**given, SYNCS: self._models.syncs, LIFE: self.life}
 
     def _let_go(self) -> None:
         """Collect what the script has dropped: which late objects are left must not depend on when
@@ -108,7 +116,7 @@ class Carried:
         self._loaded()
 
     def apply(self, tree: dict[str, Any]) -> None:
-        """Take a state; without callbacks those stay as they are.
+        """Take a state; what it does not have stays as it is.
 
         Raises:
             Refused: this replica has made other objects.
@@ -116,8 +124,8 @@ class Carried:
         self._let_go()
         self.life, self.lacking = tree.get(LIFE, ""), []
         for name, parts in self._parts().items():
-            given = tree[name]
-            if name == CALLBACKS and not given:
+            given = tree.get(name)
+            if given is None or (name == CALLBACKS and not given):
                 continue
             if len(given) != len(parts):
                 refuse(

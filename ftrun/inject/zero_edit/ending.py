@@ -16,7 +16,7 @@ it (training/lingering.py).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -38,19 +38,24 @@ class Ending:
 
     Args:
         carried: the script's objects; ``tensors``: its tensors and arrays outside them.
+        has_begun: whether a step is committed.
 
     Attributes:
         has_followed: this replica has joined peers that have finished.
         replays: how many steps it still has to go through again.
+        is_behind: it has joined peers that train, some steps after its place.
     """
 
-    def __init__(self, carried: Carried, tensors: Tensors) -> None:
-        self._carried, self._tensors = carried, tensors
+    def __init__(
+        self, carried: Carried, tensors: Tensors, has_begun: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._carried, self._tensors, self._has_begun = carried, tensors, has_begun
         self.has_followed = False
         self.replays = 0
         self._copy: tuple[State, State] | None = None
         self._given: tuple[State, State] = _NOTHING
         self._is_replayed = self._goes_on = self._is_offered = False
+        self.is_behind = self._is_between = False
 
     @property
     def _is_of_commit(self) -> bool:
@@ -59,7 +64,7 @@ class Ending:
     @property
     def stands_still(self) -> bool:
         """Whether nothing may step, because this replica holds the state after these steps."""
-        return self.has_followed and not self._goes_on
+        return self.is_behind or (self.has_followed and not self._goes_on)
 
     # ------------------------------------------------------------ while it trains
 
@@ -79,10 +84,14 @@ class Ending:
 
     def state(self) -> State:
         """The state of the script's objects."""
+        if not self._has_begun():
+            return self._carried.first_state()
         return self._copy[0] if self._is_offered and self._copy else self._carried.state()
 
     def tensors(self) -> State:
         """The state of the tensors and arrays outside them."""
+        if not self._has_begun():
+            return {}
         return self._copy[1] if self._is_offered and self._copy else self._tensors.state()
 
     def load(self, state: State) -> None:
@@ -97,8 +106,34 @@ class Ending:
     def load_tensors(self, state: State) -> None:
         """Take the peers' state of the tensors and arrays outside them."""
         self._given = self._given[0], state
-        if not self._carried.has_ended:
+        if state and not self._carried.has_ended:
             self._tensors.load(state)
+
+    # ------------------------------------------------------------ some steps after its place
+
+    def fall_behind(self, steps: int) -> None:
+        """This replica has healed to the state of peers that have taken ``steps`` steps with the
+        batches that it draws now: it goes through these alone, and nothing is stepped."""
+        self.is_behind, self.replays, self._is_between = True, steps, False
+        self._copy = _copied(self._given[0]), _copied(self._given[1])
+
+    def pass_begins(self) -> bool:
+        """A pass in training begins; whether it is of such a step. The next one is its peers'."""
+        if self._is_between and not self.replays:
+            self.is_behind = False
+        self._is_between = False
+        return self.is_behind
+
+    def pass_ends(self) -> None:
+        """Such a step ends with the first optimizer that steps.
+
+        What it has changed, such as buffers, becomes what the peers have given.
+        """
+        if not self._is_between:
+            self._is_between = True
+            self.replays -= 1
+            if not self.replays:
+                self._restore()
 
     # ------------------------------------------------------------ after its peers
 
@@ -136,7 +171,7 @@ class Ending:
             return
         state, tensors = copy.deepcopy(self._copy)
         self._carried.apply({**state, CALLBACKS: []})
-        if not self._carried.has_ended:
+        if tensors and not self._carried.has_ended:
             self._tensors.load(tensors)
 
 

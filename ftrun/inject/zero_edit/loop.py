@@ -152,7 +152,9 @@ class Loop:
             self._note_loaded,
             here.key.incarnation,
         )
-        self._ending = Ending(self._carried, self._tensors)
+        self._ending = Ending(
+            self._carried, self._tensors, lambda: self.manager().current_step() > 0
+        )
         self._first: Noted | None = None
         self._standing = Standing()
         self._marking = Marking(self.mates, self._standing)
@@ -205,6 +207,7 @@ class Loop:
             self._manager.register_state_dict_fn(tensors.KEY, ending.load_tensors, ending.tensors)
             self._manager.heal_unlike(tensors.KEY)
             self._manager.heal_with_place()
+            self._manager.before_reduction = self._before_reduction
             if self._manager.snapshots is not None:
                 self._manager.snapshots.position = lambda: self._standing.shown().encode()
             if self._manager.resuming is not None:
@@ -296,6 +299,8 @@ class Loop:
         if self._ending.has_followed:
             self.in_step = True  # of a step that it goes through again
             return False
+        if self._is_behind():
+            return False
         if self.in_step and not self.passing.is_on:
             return True
         self.exactly_once.expect()
@@ -307,6 +312,26 @@ class Loop:
             return not self._ending.has_followed
         self._begin(draws)
         return True
+
+    def _before_reduction(self) -> bool:
+        """A backward pass reduces gradients; False: they are this replica's alone.
+
+        A loop may take several steps after one forward pass. The second one begins here; nobody
+        joins in it, because a newcomer cannot begin in the middle of a pass.
+        """
+        if not self._has_stepped:
+            return True
+        if self.passing.is_on or self._ending.has_followed:
+            return False
+        if self._is_behind():
+            return False
+        if not self.in_step:
+            self._begin(self._noting.training(), is_late=True)
+        return True
+
+    def _is_behind(self) -> bool:
+        """Whether a pass is of a step that the peers have taken before this replica joined."""
+        return self._ending.is_behind and self._ending.pass_begins()
 
     def _comes_to_peers(self, here: tuple[Spot, ...], iterator: LoaderIterator | None) -> bool:
         """Whether this newcomer has come to the place at which its peers have begun their loop.
@@ -342,9 +367,9 @@ class Loop:
         if place is not None:
             check_phase(place, self._joins_from, self.counters.unlike_loops(place))
 
-    def _begin(self, draws: list[LoaderIterator]) -> None:
-        """Begin a step at the place of the last draw."""
-        noted = (draws[0].noted if draws else None) or self._noting.stands(draws)
+    def _begin(self, draws: list[LoaderIterator], *, is_late: bool = False) -> None:
+        """Begin a step at the place of the last draw; none that ``is_late``, in a pass, has one."""
+        noted = (draws[0].noted if draws else None) or self._noting.stands(draws, passes=is_late)
         if self._first is None:
             self._first = self._begin_counting(noted)
         place = None if noted.is_passed else self._noting.place(draws, noted, self._first)
@@ -437,6 +462,7 @@ class Loop:
 
         A heal that is interrupted leaves nothing: the step is void, and the next one heals.
         """
+        self.models.step_begins()
         while True:
             if not is_begun:
                 self._has_loaded = False
@@ -463,6 +489,12 @@ class Loop:
             if self.in_step:
                 self.in_step = False
                 self._noting.commit()
+            return False
+        if self._ending.is_behind:
+            self._ending.pass_ends()
+            self._noting.commit()
+            if self._trial is not None:
+                self._trial.goes_through_again()
             return False
         if self.in_step:
             self._outcome = self.manager().should_commit()

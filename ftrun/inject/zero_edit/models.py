@@ -46,6 +46,9 @@ class Models:
             made that.
         makes_ddp: called before the script makes a DistributedDataParallel, or shards a model;
             False: it is torch's own, because the script is explicit.
+        syncs: of each wrapped model, whether its next pass broadcasts buffers, as the step began;
+            None: no DistributedDataParallel. An evaluation, or a pass that only accumulates, has
+            left it so, and all ranks do the same.
         on_first: called when there is a first one.
         on_late: called with what was made after the first step.
     """
@@ -70,6 +73,7 @@ class Models:
         self.before_evaluation = before_evaluation
         self.wrapped: list[nn.Module] = []
         self.sites: list[str] = []
+        self.syncs: list[bool | None] = []
         self._parameters: set[int] | None = None
         self._stepper: Callable[[], Optimizer | None] = lambda: None  # the one that was found last
         self._made: list[tuple[weakref.ref[nn.Module], str]] = []  # and where each was made
@@ -77,18 +81,17 @@ class Models:
         self._late: list[tuple[weakref.ref[nn.Module], str]] = []
         self._around: dict[int, weakref.ref[nn.Module]] = {}  # by id of what is wrapped
 
-    def syncs(self) -> list[bool | None]:
-        """Of each wrapped model, whether its next forward pass broadcasts buffers; None: no DDP.
-
-        An evaluation, or a pass that only accumulates, has left it so, and all ranks do the same.
-        """
-        return [getattr(self._ddp_of(module), _SYNCS, None) for module in self.wrapped]
+    def step_begins(self) -> None:
+        """Keep what a newcomer of this step needs: a pass of the step changes it."""
+        found = (getattr(self._ddp_of(module), _SYNCS, None) for module in self.wrapped)
+        self.syncs = list(found)
 
     def set_syncs(self, syncs: Sequence[bool | None]) -> None:
         """Broadcast buffers when the peers do."""
         for module, is_due in zip(self.wrapped, syncs, strict=False):
             if is_due is not None and (model := self._ddp_of(module)) is not None:
                 setattr(model, _SYNCS, is_due)
+        self.syncs = list(syncs)
 
     def _ddp_of(self, module: nn.Module) -> nn.Module | None:
         return self._around.get(id(module), lambda: None)()

@@ -88,6 +88,8 @@ class Moving:
         self._begun_with = () if is_drawn else place.begun_with
         if place.has_finished:
             self._ending.follow(place.commits)
+        elif place.behind:
+            self._ending.fall_behind(place.behind)
         _move(found, facts, is_drawn=is_drawn)
         self._set_calls(place)
         self._tell(place, taken)

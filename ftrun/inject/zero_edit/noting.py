@@ -126,13 +126,13 @@ class Noting:
         is_known = iterator.is_training and iterator.learned == iterator.cursor.held
         self._sole = iterator if is_known and OPEN.has_only(iterator) else None
 
-    def stands(self, draws: Sequence[LoaderIterator]) -> Noted:
-        """The script where it stands, in a step without a draw of its own.
+    def stands(self, draws: Sequence[LoaderIterator], *, passes: bool = False) -> Noted:
+        """The script where it stands, in a step without a draw of its own; ``passes``: nowhere.
 
         A loop that draws early is noted at each step: where a newcomer joins it follows from all.
         """
         must = bool(draws) or RANGES.one_ends()
-        return self.note() if self._sparing.notes(must=must) else self._pass()
+        return self.note() if not passes and self._sparing.notes(must=must) else self._pass()
 
     def note(self) -> Noted:
         """The script where it stands."""

@@ -83,7 +83,8 @@ class Place:
     has taken last. ``exchanges``: the script's collectives before this place; ``calls``: what those
     since were given, before the step of this place. ``has_finished``: the script has come to its
     end, ``commits`` steps after this place. Else ``commits`` is the number of steps by which the
-    counters are older than loaders and ranges.
+    counters are older than loaders and ranges. ``behind``: the steps that were taken since with
+    the batches of this place, as in a loop that trains two models with each batch.
     """
 
     stack: tuple[Spot, ...] = ()
@@ -95,6 +96,7 @@ class Place:
     exchanges: int = field(default=0, compare=False, hash=False)
     has_finished: bool = False
     commits: int = 0
+    behind: int = 0
     details: Callable[[], Details] = field(default=lambda: NO_DETAILS, compare=False, hash=False)
     calls: Sequence[Sequence[Any]] = field(default=(), compare=False, hash=False)
 
@@ -112,6 +114,7 @@ class Place:
                 "exchanges": self.exchanges,
                 "has_finished": self.has_finished,
                 "commits": self.commits,
+                "behind": self.behind,
                 "calls": [list(x) for x in self.calls],
                 "details": [getattr(details, x.name) for x in fields(Details)],
             }
@@ -132,6 +135,7 @@ class Place:
             exchanges=known["exchanges"],
             has_finished=known["has_finished"],
             commits=known["commits"],
+            behind=known.get("behind", 0),
             details=lambda: details,
             calls=known.get("calls", ()),
         )

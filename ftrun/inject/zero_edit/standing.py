@@ -28,19 +28,22 @@ class Standing:
 
     def is_at(self, place: Place) -> None:
         """The replica was found at ``place``, or was set to it."""
+        behind, place = place.behind, replace(place, behind=0)
         self.place = place
         self.ranges = place.ranges
-        self.shown: Callable[[], Place] = lambda: place
+        self._base: Callable[[], Place] = lambda: place
+        self.shown: Callable[[], Place] = partial(_behind, self._base, behind)
         self.functions = frozenset(spot.name for spot in place.stack)
         self.is_in_package = any(not spot.line for spot in place.stack)
-        self._steps = 0  # that have ended since ``place``
-        self._since = 0  # the same since the step that ``shown`` is of
+        self._steps = behind  # that have ended since ``place``
+        self._since = behind  # the same since the step whose batches ``shown`` has
 
     def goes_on(self, numbers: Numbers | None) -> None:
         """A step begins that has no place; ``numbers``: of it (``Noting.numbers``)."""
         if numbers is not None:
-            self.shown = partial(_later, self.place, numbers, self._steps)
+            self._base = partial(_later, self.place, numbers, self._steps)
             self._since, self.ranges = 0, numbers[1]
+        self.shown = partial(_behind, self._base, self._since)
 
     def goes_through(self, numbers: Callable[[], Numbers | None]) -> None:
         """Steps follow that have no place, and whose numbers are known while they are under way."""
@@ -50,7 +53,7 @@ class Standing:
             found = numbers()
             return before() if found is None else _later(place, found, self._steps)
 
-        self.shown, self._since = shown, 0
+        self.shown, self._base, self._since = shown, shown, 0
 
     def is_like(self, place: Place) -> bool:
         """Whether this replica, which heals at a step that it has begun, stands at ``place``.
@@ -60,7 +63,11 @@ class Standing:
         mine = self.shown()
         if place.has_finished or not (mine.commits or place.commits):
             return mine == place
-        return (mine.loaders, mine.ranges) == (place.loaders, place.ranges)
+        return (mine.loaders, mine.ranges, mine.behind) == (
+            place.loaders,
+            place.ranges,
+            place.behind,
+        )
 
     def step_ended(self) -> None:
         """The step under way has ended."""
@@ -80,6 +87,10 @@ class Standing:
 def _later(place: Place, numbers: Numbers, commits: int) -> Place:
     loaders = tuple(LoaderPlace(*x) for x in numbers[0])
     return replace(place, loaders=loaders, ranges=numbers[1], commits=commits)
+
+
+def _behind(base: Callable[[], Place], steps: int) -> Place:
+    return replace(base(), behind=steps) if steps else base()
 
 
 def _text(shown: Callable[[], Place], steps: int) -> str:

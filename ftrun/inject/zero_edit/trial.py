@@ -101,6 +101,10 @@ class Trial:
         self._note_draws()
         self._dies_in(TRAINING)
 
+    def goes_through_again(self) -> None:
+        """What the models got in this step was of one that its peers have taken already."""
+        self._inputs.pop(self._step, None)
+
     def loader_begins(self) -> None:
         """A loader gives its first batch: it has drawn a seed, which no batch depends on if its
         sampler has a seed of its own."""

@@ -102,8 +102,23 @@ class Wrapping:
         if not (model.training or model.module.training):
             self._models.before_evaluation()
         elif torch.is_grad_enabled():
-            return self._models.before_forward()
+            return self._begins_step(model)
         return True
+
+    def _begins_step(self, model: Any) -> bool:
+        """A pass in training: whether it is of a step.
+
+        The broadcast of buffers with which torch begins a pass comes before the step: a rank that
+        evaluates alone stands in that one, and comes to no step until its peers come to theirs.
+        """
+        is_due = model.require_forward_param_sync
+        if model._check_sync_bufs_pre_fwd():
+            model._sync_buffers()
+            model.require_forward_param_sync = False
+        is_of_step = self._models.before_forward()
+        if not is_of_step:
+            model.require_forward_param_sync = is_due  # torch's own pass does not follow
+        return is_of_step
 
     @compiling.only_inside
     def _forward_of_a_copy(self, model: Any, *args: Any, **kwargs: Any) -> Any:

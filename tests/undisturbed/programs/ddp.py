@@ -528,6 +528,58 @@ def uneven_batches_by_rank() -> Any:
 
 
 @program
+def a_module_beside_that_differs_by_rank() -> Any:
+    torch.manual_seed(100 + rank())
+    encoder, model = nn.Linear(8, 8), DDP(net())
+    batches = [(encoder(x).detach(), y) for x, y in loader()]
+    return [train(model, batches=batches), sums(encoder)]
+
+
+@program
+def rank_0_evaluates_alone_a_model_with_buffers() -> Any:
+    """Under torch its one broadcast is that of its peers' next pass in training."""
+    model = DDP(net(has_norm=True))
+    found = []
+    for _ in range(3):
+        if rank() == 0:
+            model.eval()
+            with torch.no_grad():
+                found = [model(torch.ones(2, 8)).sum().item() for _ in range(4)]
+            model.train()
+        found.append(train(model))
+    return found
+
+
+class TwoSteps(nn.Module):
+    """A pass in which two optimizers step, as a training step by hand does in Lightning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = net(1), net(2)
+        self.optimizers = [torch.optim.SGD(x.parameters(), lr=0.1) for x in self.children()]
+        self.reduces: Callable[[torch.Tensor], None] = lambda loss: None
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> list[float]:
+        found = []
+        for part, optimizer in zip(self.children(), self.optimizers, strict=True):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(part(x), y)
+            self.reduces(loss)
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        return found
+
+
+@program
+def two_steps_in_one_forward_pass() -> Any:
+    module = TwoSteps()
+    model = DDP(module, find_unused_parameters=True)
+    module.reduces = lambda loss: model.reducer.prepare_for_backward([loss])
+    return [[model(x, y) for x, y in loader()], sums(module)]
+
+
+@program
 def compiled() -> Any:
     model = DDP(net())
     return train(torch.compile(model, backend="eager"))  # type: ignore[arg-type]

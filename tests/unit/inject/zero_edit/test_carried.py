@@ -27,6 +27,7 @@ class Made:
         self.created, self.optimizers = Created(), optimizers
         for optimizer in optimizers:
             self.created.add(optimizer)
+        self.sharded: list[Any] = []
         none = Created()
         self.stepping = stepping = SimpleNamespace(
             optimizers_that_heal=self.created.all,
@@ -35,12 +36,13 @@ class Made:
             has_late=True,
         )
         self.models = [nn.Linear(2, 2) for _ in range(models)]
-        self.syncs = [True] * models
         models_: Any = SimpleNamespace(
             wrapped=self.models,
-            syncs=lambda: self.syncs,
-            set_syncs=lambda syncs: setattr(self, "syncs", [*syncs]),
+            syncs=[True] * models,
+            set_syncs=lambda syncs: setattr(models_, "syncs", [*syncs]),
+            is_sharded=lambda model: model in self.sharded,
         )
+        self.world = models_
         frameworks: Any = SimpleNamespace(parts=list)
         self.carried = Carried(models_, cast(Any, stepping), frameworks, lambda: None, lambda: None)
 
@@ -53,10 +55,25 @@ def test_equal_objects_take_the_state() -> None:
     first, second = sgd(1), sgd(1)
     first.param_groups[0]["lr"] = 0.25
     here, there = Made([second]), Made([first])
-    there.syncs = [False]  # it has evaluated
+    there.world.syncs = [False]  # it has evaluated
     here.carried.load(there.carried.state())
     assert second.param_groups[0]["lr"] == 0.25
-    assert here.syncs == [False]
+    assert here.world.syncs == [False]
+
+
+def test_before_the_first_step_each_rank_has_its_own() -> None:
+    here, there = Made([sgd(1)]), Made([sgd(1), sgd(1)])
+    own = here.models[0].weight.clone()
+    here.carried.load(there.carried.first_state())
+    assert torch.equal(here.models[0].weight, own)
+    assert here.carried.life == there.carried.life
+
+
+def test_before_the_first_step_what_fsdp_shards_gets_equal_values() -> None:
+    here, there = Made([sgd(1)]), Made([sgd(1)])
+    there.sharded.extend(there.models)
+    here.carried.load(there.carried.first_state())
+    assert torch.equal(here.models[0].weight, there.models[0].weight)
 
 
 def test_what_was_made_in_the_middle_of_the_training_is_refused() -> None:

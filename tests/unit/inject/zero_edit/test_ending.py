@@ -112,3 +112,26 @@ def test_a_state_of_the_end_is_taken_once_more_at_the_end() -> None:
     change(part, 9.0)
     ending.finish()
     assert part.weight.item() == 1.0
+
+
+def test_a_step_that_the_peers_have_taken_is_gone_through_alone() -> None:
+    ending, part = made()
+    ending.load({"weight": torch.ones(1)})
+    ending.fall_behind(2)
+    for _ in range(2):
+        assert ending.pass_begins() and ending.stands_still
+        assert ending.pass_begins(), "a second pass of the same step"
+        change(part, 9.0)  # such as buffers, by the pass itself
+        ending.pass_ends()
+        assert ending.is_behind, "a second optimizer of the same step does not step either"
+        ending.pass_ends()
+    assert part.weight.item() == 1.0
+    assert not ending.pass_begins() and not ending.stands_still
+    assert not ending.is_behind
+
+
+def test_before_the_first_commit_there_is_no_state_to_give() -> None:
+    part, tensors = Part(), SimpleNamespace(state=lambda: {"units": {}}, load=lambda state: None)
+    part.first_state = lambda: {"life": "a"}  # type: ignore[attr-defined]
+    ending = Ending(part, tensors, lambda: False)  # type: ignore[arg-type]
+    assert (ending.state(), ending.tensors()) == ({"life": "a"}, {})

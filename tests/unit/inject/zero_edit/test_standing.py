@@ -41,8 +41,19 @@ def test_a_step_without_a_place_has_its_batches_and_older_counters() -> None:
 def test_a_step_with_the_batches_of_the_one_before_is_counted() -> None:
     standing = at_a_place()
     standing.goes_on(None)
-    assert standing.shown() == place_at(3)
+    assert standing.shown() == replace(place_at(3), behind=1)
     assert standing.position()().endswith("batch 3 of the loader at train.py:7, step 1 from there")
+
+
+def test_a_newcomer_at_a_second_step_with_one_batch_stands_like_its_peer() -> None:
+    there, here = at_a_place(), Standing()
+    there.goes_on(None)
+    here.is_at(Place.decode(there.shown().encode()))
+    assert here.is_like(there.shown()) and here.place.behind == 0
+    assert here.position()() == there.position()()
+    there.step_ended(), here.step_ended()
+    there.goes_on(numbers_at(4)), here.goes_on(numbers_at(4))
+    assert here.shown() == there.shown() and there.shown().behind == 0
 
 
 def test_one_that_is_noted_and_one_that_passes_stand_alike() -> None:

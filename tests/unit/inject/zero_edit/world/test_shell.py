@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from base64 import b64decode
 from collections.abc import Callable, Iterator
@@ -63,13 +64,14 @@ def test_a_call_that_is_through_holds_no_tensor_and_is_known_to_a_newcomer(both:
     def work(shell: Shell) -> tuple[bool, list[Any]]:
         tensor = torch.full((3,), shell.own + 1.0)
         summed(shell, tensor)
-        gone = weakref.ref(tensor)
+        gone = threading.Event()  # Gloo's thread lets go of the Work a moment after its end
+        weakref.finalize(tensor, gone.set)
         del tensor
         for number in range(2):
             summed(shell, torch.full((1,), float(number)))
         world: Any = shell.world
         first = world.since(0, True)[0]
-        return gone() is None, first
+        return gone.wait(DEADLINE_S), first
 
     for is_gone, (key, bodies) in both(work):
         assert is_gone

@@ -67,8 +67,8 @@ ON_CPU = (
     (r"(?<![=!]= )f?([\"'])cuda(:[^\"']*)?\1(?! +(?:in|if)\b)", r"\1cpu\1"),
 )  # fmt: skip
 """What a machine without GPU forces in nearly every script; in files that ``on_cpu`` names."""
-PACE = "__import__('time').sleep(float(open(__import__('os').environ['STEP_WAITS']).read()))"
-"""Waits as long as a file says: while a worker is away, so that few steps pass until it is back."""
+PACE = "exec(__import__('pathlib').Path(__import__('os').environ['STEP_PACE']).read_text(), {})"
+"""Executes pace.py: waits while a worker is away, so that few steps pass until it is back."""
 SEEDS = "import torch, random, numpy; torch.manual_seed(0); random.seed(0); numpy.random.seed(0)\n"
 
 

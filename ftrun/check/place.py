@@ -107,8 +107,9 @@ class Place:
 def compare(undisturbed: dict[str, Path], killed: dict[str, Path]) -> Files:
     """The files that a run with deaths has written, beside those of the undisturbed one."""
     files = Files()
+    by_form = {_form(name): path for name, path in killed.items() if name not in undisturbed}
     for name, path in sorted(undisturbed.items()):
-        other = killed.get(name)
+        other = killed.get(name) or by_form.pop(_form(name), None)
         if other is None:
             files.missing[name] = "was not written"
         elif _digest(path) == _digest(other):
@@ -116,6 +117,11 @@ def compare(undisturbed: dict[str, Path], killed: dict[str, Path]) -> Files:
         else:
             _compare_contents(files, name, path.read_bytes(), other.read_bytes())
     return files
+
+
+def _form(name: str) -> str:
+    """A name without its numbers: no other run can give a file its time and process id."""
+    return _NUMBER.sub(b"0", os.fsencode(name)).decode(errors="replace")
 
 
 def _compare_contents(files: Files, name: str, theirs: bytes, ours: bytes) -> None:

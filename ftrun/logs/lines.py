@@ -24,12 +24,14 @@ _CODE_START = re.compile(rb"\x1b(\[\d*)?$")
 
 @dataclass(slots=True)
 class _Row:
-    """One row. ``text``: since the last return. ``drawn``: whole; ``shown``: the last one shown."""
+    """One row. ``text``: since the last return, or since the cursor came here without one, if it
+    ``is_line``. ``drawn``: whole; ``shown``: the last one shown."""
 
     text: bytearray = field(default_factory=bytearray)
     drawn: bytes = b""
     shown: bytes = b""
     is_bar: bool = False
+    is_line: bool = True
 
     def complete(self) -> None:
         """The cursor leaves the text, so it is whole; blanks erase the bar."""
@@ -117,6 +119,7 @@ class LineSplitter:
                 lines += self._down()
             elif token == b"\r":
                 self._rows[self._at].complete()
+                self._rows[self._at].is_line = False
             elif token.startswith(b"\x1b[") and token[-1:] == b"A":
                 self._up(int(token[2:-1] or 1))
             elif token.startswith(b"\x1b[") and token[-1:] == b"K":
@@ -130,11 +133,15 @@ class LineSplitter:
         """A line's end: the row is finished, unless bars have moved up to their rows before."""
         row = self._rows[self._at]
         if self._has_moved and row.is_bar:
+            line = _parts(row.text) if row.is_line and row.text else []
             row.complete()
+            if line:  # beside a bar: the next one that is drawn here takes its place
+                row.drawn = b""
             self._at += 1
             if self._at == len(self._rows):
                 self._rows.append(_Row())
-            return self._drop_first() if len(self._rows) > ROWS_MAX else []
+            self._rows[self._at].is_line = True
+            return line + (self._drop_first() if len(self._rows) > ROWS_MAX else [])
         lines = row.final() if row.text or row.is_bar else [b""]
         del self._rows[self._at]
         if self._at == len(self._rows):
@@ -149,7 +156,7 @@ class LineSplitter:
         self._rows[self._at].complete()
         self._has_moved = True
         self._at = max(0, self._at - rows)
-        self._rows[self._at].is_bar = True
+        self._rows[self._at].is_bar = self._rows[self._at].is_line = True
 
     def _erase(self, code: bytes) -> None:
         """Erase the row, unless only what follows the text is to be erased."""

@@ -195,9 +195,9 @@ class Waits:
         if not state.waiting.unheard():
             joining = state.replicas.ready
             words = (
-                f"{replicas(joining)} {_wait(joining)} for a step at which "
-                f"the script lets replicas join: it calls start_quorum() with allow_heal=False or "
-                f"shrink_only=True"
+                f"{replicas(joining)} {_wait(joining)} for a step in which its peers let a replica "
+                "join (a script may forbid it: start_quorum() with allow_heal=False or "
+                "shrink_only=True)"
             )
             return Wait(BOUNDARY, silent, words, self._since)
         words = f"the lighthouse waits for {replicas(silent)} {ASKED[state.phase]}"

@@ -6,6 +6,7 @@ is known before any death: both have their values of the steps at which all repl
 
 | the first line that holds | origin |
 |---|---|
+| a flag of an iteration that the replica begins itself, ahead of its steps | its own |
 | nothing is left of the predecessor | the donor's |
 | a framework's own | the donor's, unless the predecessor has changed it later |
 | whole numbers that differed by the same at two steps (a cursor by rank) | the donor's, shifted |
@@ -57,6 +58,8 @@ class Known:
         is_framework: it is a framework's own.
         is_called_anew: its function was called anew since the predecessor's values.
         stands_alike: the loops around stand where they stood then.
+        begins_here: it is a flag, of code that draws batches ahead of the loop's steps: the replica
+            draws these itself, from the iteration's beginning.
     """
 
     own_step: int
@@ -68,6 +71,7 @@ class Known:
     is_framework: bool = False
     is_called_anew: bool = False
     stands_alike: bool = True
+    begins_here: bool = False
 
     @property
     def has_differed(self) -> bool:
@@ -111,6 +115,8 @@ class Known:
 
 def origin(known: Known) -> Origin:
     """Whose value the replica takes."""
+    if known.begins_here:
+        return Origin.OWN
     donor = Origin.OWN if known.own_step > known.donor_step else Origin.DONOR
     is_left = known.has_left and not known.is_called_anew
     if known.has_left and known.has_differed and not known.is_framework:

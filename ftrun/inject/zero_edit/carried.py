@@ -7,7 +7,8 @@ Objects are matched by the order in which the script made them. Not here: the pl
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -136,8 +137,24 @@ class Carried:
                 _check_groups(part, state)
                 kind = type(part).__name__
                 own = {**part.state_dict()}
-                part.load_state_dict(completed(state, own, kind, kind, self.lacking))
+                with _same_groups(part):
+                    part.load_state_dict(completed(state, own, kind, kind, self.lacking))
         self._models.set_syncs(tree.get(SYNCS, ()))
+
+
+@contextmanager
+def _same_groups(part: Any) -> Iterator[None]:
+    """An optimizer's groups stay the dicts that the script may hold, with what is loaded."""
+    if not isinstance(part, torch.optim.Optimizer):
+        yield
+        return
+    listed = part.param_groups
+    groups = [*listed]
+    yield
+    for group, loaded in zip(groups, part.param_groups, strict=True):
+        group.clear()
+        group.update(loaded)
+    listed[:], part.param_groups = groups, listed
 
 
 def _check_groups(part: Any, state: dict[str, Any]) -> None:

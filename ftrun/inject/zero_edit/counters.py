@@ -10,6 +10,7 @@ Not here: reading and setting them (frames.py, writing.py), the place (noting.py
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -306,6 +307,7 @@ class Counters:
         before = {} if left is None else left.values.get(function, {})
         is_anew = left is not None and _is_called_anew(function, place, left.ranges)
         stands_alike = left is not None and _stand_alike(place, left.ranges)
+        draws_ahead = function in _that_draw_ahead(place)
         donors, own, origins = Values(), Values(), dict[str, Origin]()
         for path in dict.fromkeys([*values, *before]):
             value, step = before.get(path, (None, NEVER))
@@ -319,6 +321,7 @@ class Counters:
                 function == FRAMEWORK,
                 is_anew,
                 stands_alike,
+                draws_ahead and type(values.get(path)) is bool,
             )
             origins[path] = found = origin(known)
             if found is Origin.PREDECESSOR and path in before and not is_own(path):
@@ -403,6 +406,20 @@ def _stand_alike(place: Place, then: Mapping[Spot, int]) -> bool:
     """Whether the loops around that of the steps stand where they stood."""
     now = dict(place.ranges if place.loaders else place.ranges[:-1])
     return all(then.get(spot, number) == number for spot, number in now.items())
+
+
+def _that_draw_ahead(place: Place) -> set[str]:
+    """The functions between a loader and the loop that has its batches some draws later."""
+    if not any(loader.held for loader in place.loaders):
+        return set()
+    frames = script_frames()
+    draw = [at for at, frame in enumerate(frames) if _gives_items(frame)]
+    return {spot_of(frame).name for frame in frames[: max(draw, default=-1) + 1]}
+
+
+def _gives_items(frame: FrameType) -> bool:
+    is_generator = frame.f_code.co_flags & inspect.CO_GENERATOR
+    return bool(is_generator) or frame.f_code.co_name == "__next__"
 
 
 def _is_called_anew(function: str, place: Place, ranges: Mapping[Spot, int]) -> bool:

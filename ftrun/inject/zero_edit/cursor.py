@@ -108,5 +108,6 @@ class Cursor:
         if not self.has_ended or self._at_commit is None:
             return False
         if self.held is None:
-            return self._at_commit == self.drawn  # a step was committed since
+            is_only_batch = self.drawn - self._set_to == 2 and self._at_commit == self.drawn - 1
+            return is_only_batch or self._at_commit == self.drawn  # a step was committed since
         return self._at_commit - self.held >= self.drawn - 1

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+import torch
 from torch.utils.data import IterableDataset
 
 from ftrun.inject.zero_edit.counting import Counted
@@ -257,7 +258,8 @@ class LoaderIterator:
             raise
         finally:
             cursor.drawn += 1
-        self.is_fresh = True
+        # What is drawn with gradients off is evaluated, also by a module beside the models.
+        self.is_fresh = self.is_training or torch.is_grad_enabled()
         return batch
 
     def _take(self) -> Any:

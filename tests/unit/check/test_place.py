@@ -95,3 +95,12 @@ def test_a_directory_that_is_too_large_is_refused(
     monkeypatch.setattr(place, "BYTES_MAX", 4)
     with pytest.raises(UserError, match=r"holds more than .* Nothing was started"):
         made(tmp_path, source).begin()
+
+
+def test_a_name_with_a_time_and_a_process_is_found_by_its_form(tmp_path: Path) -> None:
+    names = ["events.17.host.42.0", "events.18.host.43.0"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"\0" + name.encode())
+    files = compare({names[0]: tmp_path / names[0]}, {names[1]: tmp_path / names[1]})
+    assert files.missing == {}
+    assert files.other == [f"{names[0]} (other bytes)"]

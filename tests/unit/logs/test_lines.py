@@ -128,3 +128,16 @@ def test_lines_among_nested_bars_are_whole() -> None:
     assert b"epoch 1 is over" in splitter.feed(b"\r          \repoch 1 is over\n", 0.2) + (
         splitter.tick(2.0)
     )
+
+
+def test_a_line_that_is_written_in_a_bars_row_is_shown_at_once() -> None:
+    """tqdm leaves the cursor in the row of the first bar, and a log's lines begin there."""
+    splitter = LineSplitter()
+    shown = []
+    for at in range(12):
+        shown += splitter.feed(b"\n\r %d/12 [second bar]\x1b[A" % at, at / 100)
+        shown += splitter.feed(b"INFO %d\nINFO more of %d\n" % (at, at), at / 100)
+        assert shown[-2:] == [b"INFO %d" % at, b"INFO more of %d" % at]
+    shown += splitter.flush()
+    lines = [line for line in shown if line.startswith(b"INFO")]
+    assert len(lines) == 24 == len(set(lines))

@@ -40,6 +40,7 @@ SHIFTED = replace(ALIKE, together=((8, 12), (16, 20)))
         (replace(GREW, is_called_anew=True), Origin.DONOR),
         (replace(GREW, has_left=False), Origin.DONOR),
         (SHIFTED, Origin.SHIFTED),
+        (replace(SHIFTED, begins_here=True), Origin.OWN),
         (replace(SHIFTED, stands_alike=False, is_called_anew=True), Origin.SHIFTED),
         (replace(SHIFTED, has_left=False), Origin.DONOR),
         (replace(SHIFTED, together=((8, 12),)), Origin.PREDECESSOR),

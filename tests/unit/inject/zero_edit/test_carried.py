@@ -186,3 +186,13 @@ def test_a_scheduler_s_objects_stay_its_own_and_the_rest_heals() -> None:
         one.stepping.schedulers_that_heal = lambda x=scheduler: [x]
     here.carried.load(there.carried.state())
     assert second.last_epoch == 7 and second.curve is is_flat  # type: ignore[attr-defined]
+
+
+def test_the_dicts_of_the_groups_stay_those_that_the_script_holds() -> None:
+    there, optimizer = Made([sgd(1, 1)]), sgd(1, 1)
+    listed, groups = optimizer.param_groups, [*optimizer.param_groups]
+    there.optimizers[0].param_groups[1]["lr"] = 0.25
+    Made([optimizer]).carried.load(there.carried.state())
+    assert optimizer.param_groups is listed
+    assert all(x is y for x, y in zip(listed, groups, strict=True))
+    assert groups[1]["lr"] == 0.25

@@ -138,3 +138,22 @@ def test_the_step_under_way_is_moved() -> None:
     drawn.cursor.commit()
     next(loop)
     assert drawn.cursor.begin() == 11
+
+
+def test_an_iterator_of_one_batch_is_over_when_its_end_is_found() -> None:
+    """Seen: a loop over it had a place at its first step only, so that nobody could join."""
+    drawn = Drawn(1)
+    for _ in drawn:
+        drawn.cursor.begin()
+        drawn.cursor.commit()
+        assert not drawn.cursor.is_over
+    assert drawn.cursor.is_over
+
+
+def test_one_batch_that_was_drawn_ahead_of_its_step_is_not_over() -> None:
+    drawn = Drawn(1)
+    for _ in one_ahead(drawn):
+        drawn.cursor.begin()
+        assert not drawn.cursor.is_over
+        drawn.cursor.commit()
+    assert drawn.cursor.is_over

@@ -207,3 +207,18 @@ def test_pythons_own_enumerate_counts_on_in_the_middle_of_a_draw() -> None:
         patch.setattr(Draws, "before", staticmethod(before))
         found = [(index, batch.tolist()) for index, batch in pairs]
     assert found[0] == (5, [10, 11]) and len(found) == 15
+
+
+def test_what_is_drawn_with_gradients_off_gives_no_training_batch() -> None:
+    """Seen: rank 0 evaluates a module beside, on a loader without an end, and newcomers were set
+    to the place of that one."""
+    training, evaluation = iterator_of(DataLoader(Numbers(), 8)), iterator_of(DataLoader(Numbers()))
+    with torch.no_grad():
+        next(evaluation)
+    next(training)
+    assert (training.is_fresh, evaluation.is_fresh) == (True, False)
+    training.is_training = True
+    with torch.no_grad():
+        training.is_fresh = False
+        next(training)
+    assert training.is_fresh

@@ -76,14 +76,6 @@ def exit_kind(code: int, is_of_script: bool) -> str:
     return BY_SIGNAL if code > 128 else BY_SCRIPT
 
 
-def exit_codes_text() -> str:
-    """The table, for ``--help``."""
-    rows = [f"{code.value:>4}  {EXIT_REASONS[code].text}" for code in ExitCode]
-    return "\n".join(
-        ["Exit codes:", *rows, "any   the first cause's own exit code, or 128 + its signal"]
-    )
-
-
 class FtrunError(Exception):
     """Root of all errors that ftrun raises on purpose."""
 

@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -171,6 +171,21 @@ def process_row(pid: int) -> ProcessRow | None:
         start_ticks=int(fields[19]),
         cpu_s=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
     )
+
+
+def descendants(rows: Iterable[ProcessRow], roots: Iterable[int]) -> set[int]:
+    """The pids among ``rows`` that one of ``roots`` has started, or a child of theirs."""
+    children: dict[int, list[int]] = {}
+    for row in rows:
+        children.setdefault(row.ppid, []).append(row.pid)
+    found: set[int] = set()
+    pending = list(roots)
+    while pending:
+        for pid in children.get(pending.pop(), ()):
+            if pid not in found:
+                found.add(pid)
+                pending.append(pid)
+    return found
 
 
 def status_of_zombie(pid: int) -> int | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from ftrun import clock, linux
 from ftrun.agent.env_markers import GUARD_NAME, OWNER_NAME
@@ -52,7 +52,7 @@ def hold_back_descriptors() -> tuple[int, ...]:
 def job_processes(guard_id: str, root_pid: int, spare: frozenset[int]) -> list[ProcessRow]:
     """The descendants of ``root_pid`` and all carriers of the marker, without ``spare``."""
     rows = linux.process_rows()
-    descendants = _descendants(rows, {root_pid})
+    descendants = linux.descendants(rows, {root_pid})
     marker = f"{GUARD_NAME}={guard_id}".encode()
     return [
         row
@@ -70,22 +70,8 @@ def owned_processes(incarnation: str) -> list[ProcessRow]:
     rows = linux.process_rows()
     marker = f"{OWNER_NAME}={incarnation}".encode()
     carriers = {row.pid for row in rows if _carries(row.pid, marker)}
-    found = carriers | _descendants(rows, carriers)
+    found = carriers | linux.descendants(rows, carriers)
     return [row for row in rows if row.pid in found]
-
-
-def _descendants(rows: Iterable[ProcessRow], roots: set[int]) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for row in rows:
-        children.setdefault(row.ppid, []).append(row.pid)
-    found: set[int] = set()
-    pending = list(roots)
-    while pending:
-        for pid in children.get(pending.pop(), ()):
-            if pid not in found:
-                found.add(pid)
-                pending.append(pid)
-    return found
 
 
 def _carries(pid: int, marker: bytes) -> bool:

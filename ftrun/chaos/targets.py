@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +58,7 @@ def find_targets(status: Status, agent_pid: int, only: str | None = None) -> lis
         and only in (None, replica["replica_id"])
     }
     rows = linux.process_rows()
-    below = _descendants(rows, agent_pid)
+    below = linux.descendants(rows, {agent_pid})
     found: dict[tuple[str, int], Target] = {}
     # The oldest process with these marks is the worker; the others are its children.
     for row in sorted(rows, key=lambda row: (row.start_ticks, row.pid)):
@@ -96,17 +95,3 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return ""
-
-
-def _descendants(rows: Iterable[ProcessRow], root: int) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for row in rows:
-        children.setdefault(row.ppid, []).append(row.pid)
-    found: set[int] = set()
-    pending = [root]
-    while pending:
-        for pid in children.get(pending.pop(), ()):
-            if pid not in found:
-                found.add(pid)
-                pending.append(pid)
-    return found

@@ -40,7 +40,6 @@ class Layout:
         self._buffers: list[torch.Tensor | memoryview] = []
         self._starts: list[int] = []
         self.nbytes = 0
-        self.has_device_memory = False
         for buffer in buffers:
             nbytes = buffer.numel() if isinstance(buffer, torch.Tensor) else buffer.nbytes
             if nbytes == 0:
@@ -54,7 +53,6 @@ class Layout:
             return buffer
         if buffer.device.type == "cpu":
             return buffer.numpy().data
-        self.has_device_memory = True
         return buffer
 
     @property

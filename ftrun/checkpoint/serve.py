@@ -30,7 +30,7 @@ import select
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,7 @@ from ftrun.checkpoint.donor import REFUSAL_BYTES_MAX
 from ftrun.checkpoint.format import Tree, pack
 from ftrun.checkpoint.header import header_of
 from ftrun.checkpoint.layout import CHUNK_BYTES, DIGEST_BYTES, Layout, pieces
-from ftrun.checkpoint.leaves import Leaf
+from ftrun.checkpoint.leaves import Leaf, leaf_of
 from ftrun.checkpoint.offer import Offer
 from ftrun.checkpoint.proof import (
     CHALLENGE_FIELD,
@@ -124,7 +124,7 @@ class StateServer:
         state_id: StateId,
         tree: Tree,
         expected: int = 0,
-        copied: Collection[int] = (),
+        copied: Mapping[int, torch.Tensor] | None = None,
         unlike: Collection[str] = (),
     ) -> int:
         """Serve ``tree`` under ``tag`` from its own memory, until ``retire`` or ``withdraw``.
@@ -136,8 +136,9 @@ class StateServer:
                 must not change before ``retire``.
             expected: how many receivers will come; ``retire`` keeps a copy also for those that
                 have not sent a request yet.
-            copied: addresses (``data_ptr``) of tensors of the tree that may change before
-                ``retire``: the server copies them now. Those of donors may differ.
+            copied: by address (``data_ptr``) tensors of the tree that may change before
+                ``retire``, and what the server copies now in their place: mostly they themselves.
+                Those of donors may differ.
             unlike: beginnings of the paths of leaves that may differ between donors, and of which
                 small ones may change before ``retire``.
 
@@ -147,7 +148,7 @@ class StateServer:
         Raises:
             UserError: the tree holds an object that cannot be carried.
         """
-        packed = pack(tree)
+        packed, copied = pack(tree), copied or {}
         beginnings = tuple(unlike)
         own = {i for i, x in enumerate(packed.leaves) if _is_own(x, copied, beginnings)}
         small = {i for i in own if packed.leaves[i].spec.nbytes <= OWN_COPIED_MAX}
@@ -377,20 +378,24 @@ def _admit(request: Request, offer: Offer) -> None:
         raise Refusal("410 Gone", f"{offer.tag} is not offered any more")
 
 
-def _is_own(leaf: Leaf, copied: Collection[int], unlike: tuple[str, ...]) -> bool:
+def _is_own(leaf: Leaf, copied: Mapping[int, torch.Tensor], unlike: tuple[str, ...]) -> bool:
     """Whether each replica has bytes of its own here."""
     return _is_copied(leaf.data, copied) or leaf.spec.path.startswith(unlike)
 
 
-def _is_copied(data: torch.Tensor | memoryview, copied: Collection[int]) -> bool:
+def _is_copied(data: torch.Tensor | memoryview, copied: Mapping[int, torch.Tensor]) -> bool:
     return isinstance(data, torch.Tensor) and data.data_ptr() in copied
 
 
 def _still(
-    data: torch.Tensor | memoryview, copied: Collection[int], is_small: bool
+    data: torch.Tensor | memoryview, copied: Mapping[int, torch.Tensor], is_small: bool
 ) -> torch.Tensor | memoryview:
     """The memory of a leaf; a copy if the leaf may change while it is served (S3)."""
-    if not (is_small or _is_copied(data, copied)):
+    if isinstance(data, torch.Tensor) and (still := copied.get(data.data_ptr())) is not None:
+        leaf = leaf_of(still, "", "")
+        assert leaf is not None and isinstance(leaf.data, torch.Tensor), "a tensor is a leaf"
+        return leaf.data.clone()
+    if not is_small:
         return data
     return data.clone() if isinstance(data, torch.Tensor) else memoryview(bytes(data))
 

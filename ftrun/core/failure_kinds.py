@@ -36,9 +36,6 @@ NOT_KNOWN = "not known"
 ``NOT_KNOWN``: the lighthouse was away when something followed, and nobody is left to ask.
 """
 
-VERDICTS = frozenset(
-    {RESTARTED, WILL_NOT_HELP, CRASH_LOOP, BUDGET_SPENT, SET_ASIDE, ENDED, NOT_KNOWN}
-)
 ENDING_VERDICTS = frozenset({WILL_NOT_HELP, CRASH_LOOP, BUDGET_SPENT})
 """The verdicts by which an agent gives a replica up."""
 

@@ -1,12 +1,11 @@
 """Frames between an agent and its workers: a 4-byte big-endian length, then an Envelope.
 
-``FrameDecoder`` is the pure part; ``read_frame`` serves asyncio (the agent), ``FrameSocket``
-serves threads (the worker's link). Not here: which workers may connect (the agent checks that).
+``FrameDecoder`` is the pure part, and the agent's; ``FrameSocket`` serves threads (the worker's
+link). Not here: which workers may connect (the agent checks that).
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import select
 import socket
@@ -74,22 +73,6 @@ def _checked_length(data: bytes | bytearray, start: int = 0) -> int:
     if length > MESSAGE_BYTES_MAX:
         raise ProtocolError(f"a frame of {length} bytes is over {MESSAGE_BYTES_MAX}")
     return int(length)
-
-
-async def read_frame(reader: asyncio.StreamReader) -> Any | None:
-    """The next message of an asyncio stream, or None at its end.
-
-    Raises:
-        ProtocolError: the stream breaks off within a frame, or its bytes are no message.
-    """
-    try:
-        header = await reader.readexactly(HEADER.size)
-        data = await reader.readexactly(_checked_length(header))
-    except asyncio.IncompleteReadError as error:
-        if not error.partial and error.expected == HEADER.size:
-            return None
-        raise ProtocolError("the stream broke off within a frame") from error
-    return decode(data)
 
 
 class FrameSocket:

@@ -177,11 +177,6 @@ class LighthouseConnection:
         self._failures = 0
         self.traffic = Traffic()
 
-    @property
-    def connected(self) -> bool:
-        """True between ``Connected`` and ``Disconnected``."""
-        return self._stream is not None
-
     def send(self, message: object) -> bool:
         """Queue a message; never waits. False: there is no stream, and it was dropped.
 

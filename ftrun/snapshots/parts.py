@@ -52,7 +52,6 @@ OWN = "ftrun"
 """DCP's top-level key of ftrun's own state. The script's keys are beside it."""
 OUTLINE = ".outline"
 PART = ".part-"
-NOTE_BYTES_MAX = manifest.MANIFEST_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)

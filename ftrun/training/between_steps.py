@@ -9,14 +9,14 @@ same place within the Manager's timeout, the caller gets its own value, and ``Ma
 the reason.
 
 Not here: tensors (managed_group.py), the exchange (exchanges.py), its names
-(core/worker/exchange_names.py).
+(core/worker/exchange.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftrun.core.worker.exchange_names import ManagedNumbers
+from ftrun.core.worker.exchange import Names
 from ftrun.core.worker.machine import StepMachine
 from ftrun.training.exchanges import Exchanges, tell_alone
 
@@ -45,11 +45,11 @@ class BetweenSteps:
         self._machine = machine
         self._exchanges = exchanges
         self._timeout_s = timeout_s
-        self._numbers = ManagedNumbers()
+        self._names = Names()
 
     def step_begun(self) -> None:
         """A step begins, perhaps once more."""
-        self._numbers.step_begun(self._machine.position)
+        self._names.step_begun(self._machine.position)
         self._exchanges.step_begun(self._machine.position)
 
     def exchange(self, site: str, what: str, body: bytes, counts: bool) -> list[Given] | None:
@@ -62,13 +62,10 @@ class BetweenSteps:
             UserError: ``body`` is too large, or this replica is out of step with its peers.
         """
         machine = self._machine
-        if self._numbers.is_void(machine.state.step, in_step=machine.in_step):
+        if self._names.is_void(machine.state.step, in_step=machine.in_step):
             tell_alone(f"{what} of {site}")
             return None
         flagged = (COUNTS if counts else COUNTS_NOT) + body
-        name = self._numbers.next()
-        found = self._exchanges.exchange(site, what, flagged, self._timeout_s, name=name)
-        return [
-            Given(one.replica_id, one.body[:1] == COUNTS, one.body[1:])
-            for one in found.contributions
-        ]
+        name = self._names.next()
+        found = self._exchanges.exchange(name, site, what, flagged, self._timeout_s)
+        return [Given(one.replica_id, one.body[:1] == COUNTS, one.body[1:]) for one in found]

@@ -108,20 +108,6 @@ def current() -> WorkerContext | None:
     return _Process.context
 
 
-def require() -> WorkerContext:
-    """The identity of this process.
-
-    Raises:
-        UserError: the script was started without ftrun.
-    """
-    if _Process.context is None:
-        raise UserError(
-            "a Manager needs an agent, and this process has none. Start the script with "
-            "`ftrun --replicas N SCRIPT` instead of python or torchrun."
-        )
-    return _Process.context
-
-
 def before_claim(call: Callable[[], None]) -> None:
     """Call this before each Manager of this process is made."""
     _Process.before_claim = call

@@ -1,12 +1,12 @@
 """Values that replicas give each other outside the steps' reductions: small, by name, kept.
 
-A script that computes a mean of its loss, or waits at a barrier, calls ``exchange``. The main
-thread asks each member's state server in turn and waits there, because it needs all answers anyway.
-A death or a switch begins another round by itself; nobody waits for a timeout then.
+A managed group that broadcasts, or waits at a barrier, calls ``exchange``. The main thread
+asks each member's state server in turn and waits there, because it needs all answers anyway. A
+death or a switch begins another round by itself; nobody waits for a timeout then.
 
 Not here: whom to ask, what counts, when it is over (core/worker/exchanging.py), where replicas
 stand (core/worker/exchange_places.py); the connections (questions.py); tensors
-(inject/zero_edit/world/).
+(managed_group.py).
 """
 
 from __future__ import annotations
@@ -30,14 +30,12 @@ from ftrun.core.worker.asking import (
 )
 from ftrun.core.worker.exchange import (
     BODY_BYTES_MAX,
-    SET_UP,
     Contribution,
     ExchangeName,
     ExchangeQuestion,
     Kept,
     answer_of,
 )
-from ftrun.core.worker.exchange_names import Numbers
 from ftrun.core.worker.exchange_places import (
     PLACE_INDEX,
     AskingDonors,
@@ -60,13 +58,6 @@ STAGE_ANSWER_S, STAGE_TIMEOUT_S = 0.2, 2.0
 """How long a question for a stage is kept, and waits: whoever asks has to look at its quorum."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exchanged:
-    """The result of an exchange: the contributions that count, in the order of the slots."""
-
-    contributions: tuple[Contribution, ...]
-
-
 class Exchanges:
     """The exchanges of one worker. For the main thread, but for ``answer``.
 
@@ -83,7 +74,6 @@ class Exchanges:
         self._leave = leave
         self._engine = engine
         self._kept = Kept(context.replica_id)
-        self._numbers = Numbers()
         self._places = ShownPlaces()
         self.stage = ShownStage()
         """How far this worker has come at the end of its script."""
@@ -93,32 +83,26 @@ class Exchanges:
     # ------------------------------------------------------------ the script's side
 
     def exchange(
-        self,
-        site: str,
-        what: str,
-        body: bytes,
-        timeout_s: float,
-        *,
-        name: ExchangeName | None = None,
-        gives_up: Callable[[], bool] = lambda: False,
-    ) -> Exchanged:
+        self, name: ExchangeName, site: str, what: str, body: bytes, timeout_s: float
+    ) -> tuple[Contribution, ...]:
         """Give ``body`` and get what all members of the quorum give at the same place.
 
         Before the first step all wanted replicas take part, and what they give is kept: a replica
         that is started later gets the same.
 
         Args:
-            site: ``file:line`` of the script's call.
+            name: the same for all replicas that run the same program.
+            site: who exchanges.
             what: the operation with its dtype and shape.
             body: at most 16 MiB.
             timeout_s: deadline for all answers.
-            name: None: the next one since the last commit. After a step that was not committed
-                nobody else comes to such a place, and the result is ``body`` alone.
-            gives_up: whether to wait no longer.
+
+        Returns:
+            The contributions that count, in the order of the slots.
 
         Raises:
             UserError: ``body`` is too large, or this replica is out of step with its peers.
-            TimeoutError: a member has not come to this place within ``timeout_s``, or ``gives_up``.
+            TimeoutError: a member has not come to this place within ``timeout_s``.
         """
         if len(body) > BODY_BYTES_MAX:
             raise UserError(
@@ -126,16 +110,13 @@ class Exchanges:
                 f"{BODY_BYTES_MAX} at most"
             )
         own = Contribution(self._context.replica_id, site, what, body)
-        if name is None:
-            if self._is_void:
-                tell_alone(site)
-                return Exchanged((own,))
-            name = self._numbers.next(self._step())
-        if self.is_full:
+        with self._engine.changed:
+            is_full = self._kept.is_full
+        if is_full:
             raise UserError(f"{site}: the exchanges of the script's set-up take too much memory")
         exchanging = Exchanging(self._context.key, name, own, self._kept)
         try:
-            self._carry_out(exchanging, _Waiting(own, clock.now() + timeout_s, timeout_s, gives_up))
+            self._carry_out(exchanging, _Waiting(own, clock.now() + timeout_s, timeout_s))
         finally:
             with self._engine.changed:
                 exchanging.is_over()
@@ -157,41 +138,21 @@ class Exchanges:
             )
         if judgement.unlike:
             log.warning("a replica is out of step: %s", judgement.unlike)
-        return Exchanged(judgement.alike)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the exchanges before the first step take all the memory that they may."""
-        with self._engine.changed:
-            return self._kept.is_full
+        return judgement.alike
 
     @property
     def is_in_set_up(self) -> bool:
         """Whether this worker has not begun its first step."""
-        return self._step() == SET_UP
+        return not self._engine.machine.begun
 
     def close(self) -> None:
         """Close all connections to peers."""
         self._links.close()
 
-    def name(self, index: int) -> ExchangeName:
-        """The name of an exchange with a number of its own, at the state of this worker."""
-        return ExchangeName(self._step(), index)
-
-    @property
-    def _is_void(self) -> bool:
-        machine = self._engine.machine
-        return self._numbers.is_void(machine.state.step, in_step=machine.in_step)
-
-    def _step(self) -> int:
-        machine = self._engine.machine
-        return self._numbers.step(machine.state.step, has_begun=machine.begun > 0)
-
     def step_begun(self, step: int) -> None:
         """A step begins, perhaps once more."""
         with self._engine.changed:
-            self._numbers.step_begun(step, self._engine.machine.state.step)
-            self._kept.step_begun(step, self._numbers.begun_at)
+            self._kept.step_begun(step)
             self._engine.changed.notify_all()
 
     def members(self) -> list[str]:
@@ -210,35 +171,11 @@ class Exchanges:
 
     # ------------------------------------------------------------ places
 
-    def place(self) -> int:
-        """How many exchanges there were since the last commit."""
-        return self._numbers.place(self._step())
-
-    def set_place(self, index: int, behind: int = 0) -> None:
-        """This worker has healed to a state in which its peers have exchanged that often.
-
-        ``behind``: it goes through that many steps again, whose exchanges its peers have kept.
-        """
-        with self._engine.changed:
-            state = self._engine.machine.state.step
-            self._numbers.set_place(state, index, behind)
-            self._kept.step_begun(state, self._numbers.begun_at)
-            self._engine.changed.notify_all()
-
-    def step_again(self) -> None:
-        """One of the steps that this worker goes through again has ended."""
-        self._numbers.step_again()
-
     def show_place(self, encode: Callable[[], str]) -> None:
         """Show peers that heal to the state of this step where the script stands at it."""
         with self._engine.changed:
             self._places.show(self._engine.machine.position, encode)
             self._engine.changed.notify_all()
-
-    def show_place_now(self, encode: Callable[[int], str | None]) -> None:
-        """Show the place of each step under way from now on; None: that step is not under way."""
-        with self._engine.changed:
-            self._places.show_now(encode)
 
     def place_of_donors(
         self, quorum: Quorum, step: int, is_over: Callable[[], bool], timeout_s: float
@@ -432,7 +369,6 @@ class _Waiting:
     own: Contribution
     deadline: float
     timeout_s: float
-    gives_up: Callable[[], bool] = lambda: False
     noticed_at: float = 0.0
 
     def left_s(self) -> float:
@@ -443,13 +379,11 @@ class _Waiting:
         """Log for which replicas this waits, every ``NOTICE_AFTER_S`` seconds.
 
         Raises:
-            TimeoutError: the deadline has come, or it gives up.
+            TimeoutError: the deadline has come.
         """
         now = clock.now()
         names = ", ".join(whom)
         place = f"{self.own.what} at {self.own.site}"
-        if self.gives_up():
-            raise TimeoutError(f"{place}: waits for replica {names} no longer")
         if now >= self.deadline:
             raise TimeoutError(
                 f"{place}: replica {names} did not come to this place within {self.timeout_s:g} s"

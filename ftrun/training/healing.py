@@ -27,7 +27,7 @@ import torch
 
 from ftrun.checkpoint.compare import explain
 from ftrun.checkpoint.destination import Arrivals, Overwrite
-from ftrun.checkpoint.format import validate
+from ftrun.checkpoint.format import leaves_of, validate
 from ftrun.checkpoint.heal import FetchedState, NoneServes, fetch
 from ftrun.checkpoint.leaves import Leaf, local_of
 from ftrun.checkpoint.serve import Exchanged, LookUp, StateServer
@@ -37,6 +37,7 @@ from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker.events import Event, HealFailed, LoadState, OfferState, StateLoaded
 from ftrun.errors import PeerError, UserError
 from ftrun.training.context import WorkerContext
+from ftrun.training.passes import Passes
 from ftrun.training.script_transport import ScriptTransport, donor, receivers
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ REASON_CHARS_MAX = 2000
 LoadFn = Callable[[Any], None]
 StateFn = Callable[[], Any]
 COPY_BYTES_MAX = 64 << 30
-USER, OWN, TRANSPORT = "user", "torchft", "transport"
+USER, OWN, TRANSPORT, PASSED = "user", "torchft", "transport", "passed"
 
 AskPlace = Callable[[Quorum, int, Callable[[], bool], float], str]
 """Of a quorum's donors at a step, until the heal is over, within seconds."""
@@ -96,7 +97,7 @@ class Healing:
         self._timeout_s = timeout_s
         self._functions: dict[str, tuple[LoadFn, StateFn]] = {}
         self._has_begun = False
-        self._buffers: list[torch.Tensor] = []
+        self.passes = Passes(keeps=context.min_replicas == context.replicas > 1)
         self._readable = True
         self.is_unread = False
         """The script does not hold the state that it has claimed (resuming.py): no offer yet."""
@@ -178,13 +179,6 @@ class Healing:
             self._seen = {}
         self._has_begun = True
 
-    def watch_buffers(self, module: torch.nn.Module) -> None:
-        """Give peers a copy of the module's buffers, because its forward pass changes them."""
-        for part in module.modules():
-            for name, buffer in part._buffers.items():
-                if buffer is not None and name not in part._non_persistent_buffers_set:
-                    self._buffers.append(buffer)
-
     def watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Heal in place what ``optimizer`` steps: it alone writes there, in committed steps."""
         self._optimizers.append(optimizer)
@@ -253,6 +247,8 @@ class Healing:
             self.is_loading = False
         if self._is_still:
             self._see()
+        if PASSED in fetched.tree and bool(fetched.tree[PASSED]):
+            self.passes.heal_after(leaves_of(user))
         spoiled = [leaf.path for leaf in fetched.overwritten if not leaf.is_whole]
         if not spoiled:
             return None
@@ -284,6 +280,10 @@ class Healing:
     def forward_may_run(self) -> None:
         """From now on the main thread may be in a forward pass, which changes buffers (S3)."""
         self._in_forward = True
+
+    def step_ends(self) -> None:
+        """In the training thread: the passes of the step are over, and it is not decided yet."""
+        self.passes.over(lambda: leaves_of({**self._read()}))
 
     def forward_over(self, may_resume: bool = False) -> None:
         """In the main thread: it is in no forward pass now, so an offer that waits is served.
@@ -376,11 +376,14 @@ class Healing:
         tree = self.tree()
         if self.serves_between_steps:
             self._seen = tree[USER]
-        buffers = {buffer.data_ptr() for buffer in self._buffers}
+        passed = torch.tensor([self.passes.has_passed()], dtype=torch.uint8)
+        copied = {**self.passes.stills(), passed.data_ptr(): passed}
         unlike = [f".{USER}.{key}" for key in self._unlike]
         if self._transport is not None:
             tree = self._send(self._transport, order.tag.step, tree)
-        self._server.offer(order.tag, order.state, tree, order.receivers, buffers, unlike)
+        else:
+            tree[PASSED] = passed
+        self._server.offer(order.tag, order.state, tree, order.receivers, copied, unlike)
 
     def _send(self, transport: ScriptTransport, step: int, tree: dict[str, Any]) -> dict[str, Any]:
         """Let the script's transport send ``tree``; returns what ftrun serves instead."""

@@ -22,7 +22,7 @@ from ftrun.core.worker import events as e
 from ftrun.core.worker.asking import AskLighthouse, AskPeer
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.parting import LOOK_EVERY_S, Do, Parting, Stay
-from ftrun.errors import PeerError, UserError
+from ftrun.errors import PeerError
 from ftrun.training.context import stop_requested
 from ftrun.training.engine import Engine
 from ftrun.training.exchanges import Exchanges
@@ -31,12 +31,10 @@ from ftrun.training.vote import GroupVote
 
 log = logging.getLogger(__name__)
 
-SITE, WHAT, PARTING = "the end of the script", "finish", "leave"
-PARTING_S = 1.0
+SITE = "the end of the script"
 ANSWER_S = 2.0
 """A lighthouse that is there answers at once."""
 NOTICE_AFTER_S = 20.0
-FINISH_INDEX, PART_INDEX = 999_999_997, 999_999_998
 _Broken = RuntimeError
 """Gloo's error if a worker of this replica is gone."""
 
@@ -174,21 +172,3 @@ class _Lingering:
                 "the other replicas",
                 counts_isolation=True,
             )
-
-
-def part(exchanges: Exchanges, timeout_s: float) -> None:
-    """Stay at the end of a script that has trained nothing until no peer needs an answer."""
-    try:
-        exchanges.exchange(SITE, WHAT, b"", timeout_s, name=exchanges.name(FINISH_INDEX))
-    except (PeerError, TimeoutError) as error:
-        log.warning("ends without the others: %s", error)
-    else:
-        _part(exchanges)
-
-
-def _part(exchanges: Exchanges) -> None:
-    """All are here, and each stays until all others know: then nobody waits for one that left."""
-    try:
-        exchanges.exchange(SITE, PARTING, b"", PARTING_S, name=exchanges.name(PART_INDEX))
-    except (PeerError, TimeoutError, UserError) as error:
-        log.debug("the others have left: %s", error)

@@ -368,7 +368,7 @@ class Manager:
 
         For modules without ftrun's DistributedDataParallel, which calls this by itself.
         """
-        self._healing.watch_buffers(module)
+        self._healing.passes.watch(module)
 
     def watch_optimizer(
         self, optimizer: torch.optim.Optimizer, wrapper: Stepping | None = None

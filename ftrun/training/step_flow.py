@@ -141,6 +141,7 @@ class StepFlow:
         if self._resuming is not None:
             self._resuming.claim()
         self._healing.forward_over()
+        self._healing.passes.begins()
         machine.serves_between_steps = self._healing.serves_between_steps
         engine.register()
         while True:
@@ -230,6 +231,7 @@ class StepFlow:
         timeout_s = self._longest_s if timeout_s is None else timeout_s
         engine.feed(e.OperationsEnded())
         self._healing.forward_over()  # newcomers that heal first may be what the results need
+        self._healing.step_ends()
         if not machine.is_decidable:
             engine.wait_until(
                 lambda: machine.is_decidable or not machine.in_step,

@@ -26,7 +26,7 @@ import torch
 import ftrun
 from ftrun.core.ids import Tag
 from ftrun.process_groups.built import BuiltGroup
-from ftrun.training.context import require
+from ftrun.training.context import current
 from tests.chaos.model import Trained, sample_ids
 
 OUT = Path(os.environ["CHAOS_OUT"])
@@ -40,7 +40,9 @@ MEMORY_MORE_BYTES = 64 << 20
 
 def main() -> None:
     """Train until the stop file is there."""
-    incarnation = require().key.incarnation
+    context = current()
+    assert context is not None, "it is started by ftrun"
+    incarnation = context.key.incarnation
     trained = Trained(seed=os.getpid(), ballast_bytes=BALLAST_BYTES)
     timeout = timedelta(seconds=TIMEOUT_S)
     heals: list[str] = []

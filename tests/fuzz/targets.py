@@ -6,7 +6,6 @@ but a declared one is a finding. Not here: whole processes (servers.py).
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import json
@@ -45,7 +44,7 @@ from ftrun.errors import EXIT_REASONS, ExitCode, ProtocolError, UserError
 from ftrun.lighthouse.journal import MAGIC, JournalFile
 from ftrun.protocol.auth import bearer, bearer_matches, load_token
 from ftrun.protocol.codec import MESSAGE_CLASSES, decode, encode
-from ftrun.protocol.frames import FrameDecoder, encode_frame, read_frame
+from ftrun.protocol.frames import FrameDecoder, encode_frame
 from ftrun.protocol.records import RecordCodec
 from ftrun.protocol.streams import StreamCodec, take_batch
 from tests.fuzz import torchft_targets as torchft
@@ -127,7 +126,6 @@ def targets(directory: Path | None = None) -> list[Target]:
     state = (ProtocolError, UserError)  # a class that is not here
     return [
         Target("frames, as they come", _feed_frames, protocol, partial(mutate, corpus=frames)),
-        Target("frames, asyncio", _read_frames, protocol, partial(mutate, corpus=frames)),
         Target("codec", _decode, protocol, partial(mutate, corpus=envelopes)),
         Target("batches of a stream", _batch, protocol, partial(mutate, corpus=batches)),
         Target(
@@ -178,17 +176,6 @@ def _feed_frames(data: bytes) -> None:
     half = len(data) // 2
     decoder.feed(data[:half])
     decoder.feed(data[half:])
-
-
-def _read_frames(data: bytes) -> None:
-    async def read() -> None:
-        reader = asyncio.StreamReader()
-        reader.feed_data(data)
-        reader.feed_eof()
-        while await read_frame(reader) is not None:
-            pass
-
-    asyncio.run(asyncio.wait_for(read(), 5.0))
 
 
 def _batch(data: bytes) -> None:

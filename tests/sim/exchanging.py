@@ -31,9 +31,9 @@ from ftrun.core.worker.exchange import (
     ExchangeName,
     ExchangeQuestion,
     Kept,
+    Names,
     answer_of,
 )
-from ftrun.core.worker.exchange_names import ManagedNumbers, Numbers
 from ftrun.core.worker.exchange_places import (
     PLACE_INDEX,
     PeekingAtPlace,
@@ -132,11 +132,9 @@ class SimulatedExchanges:
         self._worker = worker
         self.programme = programme
         self.kept = Kept(worker.key.replica_id)
-        self.numbers = Numbers()
-        self.managed = ManagedNumbers()
+        self.names = Names()
         self.places = ShownPlaces()
         self.stage = ShownStage()
-        self.healed_place = ""
         self._attempt: Attempt | None = None
         self.results: dict[ExchangeName, tuple[bytes, ...]] = {}
         self._questions: list[tuple[Asked, float]] = []
@@ -185,32 +183,22 @@ class SimulatedExchanges:
 
     # ------------------------------------------------------------ the script
 
-    def of_loop(self, site: str) -> Generator[Wait, None, None]:
-        """One exchange of an unmodified script."""
-        machine = self._worker.machine
-        if not self.numbers.is_void(machine.state.step, in_step=machine.in_step):
-            yield from self._exchange(self.numbers.next(self._step()), site)
-
-    def of_group(self, site: str) -> Generator[Wait, None, None]:
+    def exchange(self, site: str) -> Generator[Wait, None, None]:
         """One exchange of a managed group."""
         machine = self._worker.machine
-        if not self.managed.is_void(machine.state.step, in_step=machine.in_step):
-            yield from self._exchange(self.managed.next(), site)
+        if not self.names.is_void(machine.state.step, in_step=machine.in_step):
+            yield from self._exchange(self.names.next(), site)
 
     def step_begun(self) -> bool:
         """A step has begun: show where the script stands. False: the step is void: no state yet."""
         worker, machine = self._worker, self._worker.machine
-        self.numbers.step_begun(machine.position, machine.state.step)
-        self.managed.step_begun(machine.position)
+        self.names.step_begun(machine.position)
         if worker.world.job.heal_first:
             if machine.healing:
                 return False
-            if self.healed_place:
-                self.numbers.set_place(machine.state.step, int(self.healed_place), 0)
-                self.healed_place = ""
-            index = str(self.numbers.place(self._step()))
-            self.places.show(machine.position, lambda: index)
-        self.kept.step_begun(machine.position, self.numbers.begun_at)
+            place = str(machine.position)
+            self.places.show(machine.position, lambda: place)
+        self.kept.step_begun(machine.position)
         self.look()
         return True
 
@@ -222,7 +210,9 @@ class SimulatedExchanges:
 
     def healed(self, place: str) -> None:
         """The worker takes its peers' state and place: what it has exchanged does not count."""
-        self.healed_place = place
+        step = self._worker.machine.state.step
+        if self._worker.world.has_places and step:
+            require(place == str(step), "Z1", f"{self._worker.name} heals {step} at {place!r}")
         self._forget()
 
     def in_force(self, quorum: Quorum) -> None:
@@ -233,10 +223,6 @@ class SimulatedExchanges:
 
     def _forget(self) -> None:
         self.results = {name: x for name, x in self.results.items() if name.step == SET_UP}
-
-    def _step(self) -> int:
-        machine = self._worker.machine
-        return self.numbers.step(machine.state.step, has_begun=machine.begun > 0)
 
     def _own(self, site: str, body: bytes) -> Contribution:
         return Contribution(self._worker.key.replica_id, site, "a value", body)

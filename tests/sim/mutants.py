@@ -43,8 +43,7 @@ from ftrun.core.worker import events as e
 from ftrun.core.worker import machine as step
 from ftrun.core.worker.asking import AskPeer, Known
 from ftrun.core.worker.comparison import Comparison, Entry, Question
-from ftrun.core.worker.exchange import PEEKS, Kept
-from ftrun.core.worker.exchange_names import Numbers
+from ftrun.core.worker.exchange import PEEKS, Kept, Names
 from ftrun.core.worker.exchanging import _BetweenSteps
 from ftrun.core.worker.heal import HealState
 from ftrun.core.worker.machine import StepMachine
@@ -182,6 +181,14 @@ def _keeps_late_answers(self: Any, ask: AskPeer, found: Any, known: Known) -> No
     this_round = self._peeking if ask.question.how == PEEKS else self._round
     if this_round is not None:
         this_round.open.discard(ask.replica_id)
+
+
+_step_begun = Names.step_begun
+
+
+def _counts_on(self: Names, step: int) -> None:
+    if step != self._step:
+        _step_begun(self, step)
 
 
 def _asks_for_no_place(self: Fetch) -> str:
@@ -464,15 +471,15 @@ MUTANTS: dict[str, Mutant] = {
         _BetweenSteps, "answered", _keeps_late_answers, "E1", _EXCHANGES_CUT_OFF
     ),
     "who is late gives at once": Mutant(_BetweenSteps, "_is_late", _never, "E1", _EXCHANGES),
-    "a void step is exchanged about": Mutant(Numbers, "is_void", _never, "L1", _EXCHANGES_CUT_OFF),
+    "a void step is exchanged about": Mutant(Names, "is_void", _never, "L1", _EXCHANGES_CUT_OFF),
     "who is not reached is waited for": Mutant(
         _BetweenSteps, "failed", _waits_for_the_unreached, "L1", _EXCHANGES_DRAINS
     ),
     "another try has other names": Mutant(
-        Numbers, "step_begun", _does_nothing, "E2", _EXCHANGES_CUT_OFF
+        Names, "step_begun", _counts_on, "L1", _EXCHANGES_CUT_OFF
     ),
     "who has declined gives": Mutant(Kept, "has_declined", _never, "E1", _EXCHANGES),
-    "a place is not asked for": Mutant(Fetch, "_place", _asks_for_no_place, "E2", _EXCHANGES),
+    "a place is not asked for": Mutant(Fetch, "_place", _asks_for_no_place, "Z1", _EXCHANGES),
     "the end is left at once": Mutant(
         Parting, "_are_enough", _TRUE, "L4", ("kill_worker",), LINGERING_FROM
     ),

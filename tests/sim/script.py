@@ -184,12 +184,12 @@ class Script:
         """Before the first step: exchange, and find out where those that train stand."""
         exchanges = self._worker.exchanges
         for number in range(exchanges.programme.in_set_up if self._world.exchanges_at_all else 0):
-            yield from exchanges.of_loop(f"set-up {number}")
+            yield from exchanges.exchange(f"set-up {number}")
         if self._world.exchanges_at_all and self._world.job.heal_first:
             yield from exchanges.look_for_peers()
 
     def _begin(self) -> Generator[Wait, None, None]:
-        """Begin a step; who exchanges takes the count of those that it heals from.
+        """Begin a step.
 
         A heal that is interrupted leaves nothing: the step is void, and the next one heals.
         """
@@ -210,14 +210,10 @@ class Script:
         step, programme = self._worker.machine.position, exchanges.programme
         if where == "after the step":
             for number in range(programme.after(step)):
-                site = f"{where} {number} before {step}"
-                if world.job.heal_first:
-                    yield from exchanges.of_loop(site)
-                else:
-                    yield from exchanges.of_group(f"{where} {number}")
+                yield from exchanges.exchange(f"{where} {number}")
         elif world.job.heal_first:
             for number in range(programme.in_step(step)):
-                yield from exchanges.of_loop(f"{where} {number} of {step}")
+                yield from exchanges.exchange(f"{where} {number} of {step}")
 
     def _start_quorum(self) -> Generator[Wait, None, None]:
         worker, machine = self._worker, self._worker.machine

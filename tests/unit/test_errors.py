@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.errors import EXIT_REASONS, ExitCode, exit_codes_text, exit_kind, naming
+from ftrun.errors import EXIT_REASONS, ExitCode, exit_kind, naming
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "EXIT_CODES.md"
 
@@ -16,11 +16,6 @@ def test_the_document_has_each_code_with_its_kind_and_its_text() -> None:
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+) \|$", DOCUMENT.read_text(), re.MULTILINE)
     table = [(str(code.value), *EXIT_REASONS[code]) for code in ExitCode]
     assert rows == table
-
-
-def test_help_has_each_code() -> None:
-    text = exit_codes_text()
-    assert all(f"{code.value:>4}  {EXIT_REASONS[code].text}" in text for code in ExitCode)
 
 
 def test_a_scripts_own_code_is_told_from_one_of_ftruns() -> None:

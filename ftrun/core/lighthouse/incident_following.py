@@ -61,10 +61,9 @@ def note_returns(state: MembershipState, incident: Incident) -> None:
             continue
         replica = state.replicas.at(part.replica_id)
         is_next = replica is not None and part.is_followed_by(replica.incarnation)
-        if part.replica_id not in state.slots or not state.slots[part.replica_id].is_open:
+        is_open = part.replica_id in state.slots and state.slots[part.replica_id].is_open
+        if not is_open or (is_next and _trains(state, part, incident)):
             part.back_at = state.now
-        elif is_next and _trains(state, part, incident):
-            part.back_at, part.back_step = state.now, state.step_max
         elif part.started_at is not None and part.replica_id not in incident.members:
             part.back_at = part.started_at
     incident.close_if_over(state.now)

@@ -19,9 +19,8 @@ class Part:
 
     ``at``: when it failed, by the lighthouse's clock. ``signature``: of its error, if it came
     before the first step. ``started_at``: when the next incarnation of its slot was started;
-    ``back_at``: when that was in a quorum, or when nothing more is expected; ``back_step``: the
-    job's step then. ``set_aside``: why its slot went to another node; ``goes_on``: how the job goes
-    on without it.
+    ``back_at``: when that was in a quorum, or when nothing more is expected. ``set_aside``: why its
+    slot went to another node; ``goes_on``: how the job goes on without it.
     """
 
     replica_id: str
@@ -35,7 +34,6 @@ class Part:
     evidence: FailureEvidence | None = None
     started_at: float | None = None
     back_at: float | None = None
-    back_step: int | None = None
     healed: Healed | None = None
     set_aside: str = ""
     goes_on: str = ""

@@ -16,14 +16,10 @@ TEXT_CHARS_MAX = 300
 
 
 class OperationTable:
-    """The last ``OPERATIONS_MAX`` operations, oldest first.
-
-    ``is_resuming``: an earlier life of the lighthouse has left some under way.
-    """
+    """The last ``OPERATIONS_MAX`` operations, oldest first."""
 
     def __init__(self, journaled: Iterable[JournaledOperation]) -> None:
         self._operations = {x.number: _resumed(x) for x in journaled}
-        self.is_resuming = any(not x.has_ended for x in self)
         self.last_number = max(self._operations, default=0)
 
     def __iter__(self) -> Iterator[Operation]:

@@ -1,8 +1,9 @@
 """Named exchanges: values that the replicas of a quorum give each other between two steps. Pure.
 
-Theory of operation. An exchange has a name: the step that comes next (``SET_UP`` before the first
-one) and its number since the last commit. Every replica keeps what it gives and what it has got,
-for the last steps, and all of the set-up, so that a replica that comes later reads the same.
+Theory of operation. An exchange has a name: the step that was begun last (``SET_UP`` before the
+first one), also after its end, and its number since then. A step that is tried again has the same
+names, and gets the values that are kept. Every replica keeps what it gives and what it has got, for
+the last steps, and all of the set-up, so that a replica that comes later reads the same.
 
 A replica asks each member for all contributions that this member keeps under the name; a member
 answers once its own is among them. When all members have answered, the exchange is complete, with
@@ -17,7 +18,7 @@ of earlier ones: its peers may have completed them. So it peeks first: each memb
 contributions, but as long as it waits for this replica, only that of this replica's predecessor. If
 they show anything, the late replica only reads; else it gives like all others.
 
-A replica answers "nothing" under names that lie before its place in the script. While it heals it
+A replica answers "nothing" under names of steps before the one that it has begun. While it heals it
 does not know its place. Then it answers "nothing" to each peer that has not begun the step, because
 such a peer begins the step only after the exchange. If it comes to such a name after all, it gives
 only if no member has anything. A replica gives its value before it asks. A late one answers
@@ -47,8 +48,6 @@ from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
 
 SET_UP = -1
 """``ExchangeName.step`` before the first step."""
-MANAGED_FROM = 500_000_000
-"""The numbers from here on are those of managed groups, which name the step that was begun last."""
 STEPS_KEPT = 4
 KEPT_BYTES_MAX = 256 << 20
 BODY_BYTES_MAX = 16 << 20
@@ -60,7 +59,7 @@ ASKED_BY_MAX = 8
 
 @dataclass(frozen=True, order=True, slots=True)
 class ExchangeName:
-    """``index``: the number of the exchange since the last commit, or in the set-up; from 0."""
+    """``index``: the number of the exchange since its step was begun, or in the set-up; from 0."""
 
     step: int
     index: int
@@ -84,6 +83,34 @@ class ExchangeName:
         if not (step.isdecimal() and len(step) < 19):
             raise ValueError(f"no exchange: {text[:40]!r}")
         return ExchangeName(int(step), int(index))
+
+
+class Names:
+    """The names of one worker's exchanges, in the order of its program."""
+
+    def __init__(self) -> None:
+        self._step = SET_UP
+        self._since = 0
+
+    def step_begun(self, step: int) -> None:
+        """A step begins, perhaps once more."""
+        self._step, self._since = step, 0
+
+    def next(self) -> ExchangeName:
+        """The name of the next exchange."""
+        number, self._since = self._since, self._since + 1
+        return ExchangeName(self._step, number)
+
+    def is_void(self, state: int, *, in_step: bool) -> bool:
+        """Whether the last step has ended without a commit, and none has begun since.
+
+        Peers that have repaired and committed it never come to the exchanges after such a try.
+
+        Args:
+            state: the steps committed in this worker's state.
+            in_step: it has a step under way.
+        """
+        return not in_step and self._step >= state
 
 
 ASKS, IN_STEP, PEEKS = "asks", "step", "peeks"
@@ -166,8 +193,6 @@ class Kept:
         self._kept: dict[ExchangeName, dict[str, Contribution]] = {}
         self._nbytes = 0
         self._begun_step = self._begun_max = SET_UP
-        self._begun_at = ExchangeName(SET_UP, 0)
-        self._given_last = SET_UP
         self._read: set[ExchangeName] = set()
         self._declined: set[ExchangeName] = set()
         self._undecided: ExchangeName | None = None
@@ -196,13 +221,9 @@ class Kept:
         kept = self._kept.get(name, {})
         return [kept[replica_id] for replica_id in sorted(kept, key=replica_order)]
 
-    def step_begun(self, step: int, place: ExchangeName) -> None:
-        """This worker has begun ``step``; ``place``: its first exchange of an unmodified loop.
-
-        It gives nothing under names before that place, nor under managed names of earlier steps.
-        """
-        self._begun_step, self._begun_at = step, place
-        self._begun_max = max(self._begun_max, step)
+    def step_begun(self, step: int) -> None:
+        """This worker has begun ``step``: it gives nothing under names of earlier ones."""
+        self._begun_step, self._begun_max = step, max(self._begun_max, step)
 
     def has_declined(self, name: ExchangeName) -> bool:
         """Whether this worker may have answered "nothing" under ``name``."""
@@ -212,8 +233,6 @@ class Kept:
         """This worker comes to an exchange: drop what is too old, or of steps that were lost."""
         if name.step == SET_UP:
             return
-        if name.index < MANAGED_FROM:
-            self._given_last = name.step
         oldest = name.step - STEPS_KEPT + 1
         for other in [n for n in self._kept if n.step != SET_UP]:
             if not oldest <= other.step <= name.step:
@@ -287,14 +306,7 @@ class Kept:
         found = self.under(name)
         if any(c.replica_id == self._own_id for c in found) or name in self._read:
             return found
-        return self.decline(name) if self._has_passed(name) else None
-
-    def _has_passed(self, name: ExchangeName) -> bool:
-        if name.step == SET_UP:
-            return False
-        if name.index >= MANAGED_FROM:
-            return name.step < self._begun_step
-        return name.step < self._given_last or name < self._begun_at
+        return self.decline(name) if SET_UP < name.step < self._begun_step else None
 
     def asked(self, question: ExchangeQuestion) -> None:
         """A worker asks for what an earlier one of its slot has given: that one is gone.

@@ -38,30 +38,23 @@ class ShownPlaces:
 
     def __init__(self) -> None:
         self._places: dict[int, Callable[[], str]] = {}
-        self._now: Callable[[int], str | None] = lambda step: None
 
     def show(self, step: int, encode: Callable[[], str]) -> None:
         """Show where the script stands at ``step``; ``encode`` is called when somebody asks."""
         self._places[step] = encode
         while len(self._places) > PLACES_KEPT:
             del self._places[min(self._places)]
-        self._now = lambda step: None
 
     def forget(self, step: int) -> None:
         """The try of ``step`` is in vain: the script tries it again, perhaps from another place."""
         self._places.pop(step, None)
-        self._now = lambda step: None
-
-    def show_now(self, encode: Callable[[int], str | None]) -> None:
-        """Show where the script stands in any step under way, until the next ``show``."""
-        self._now = encode
 
     def at(self, step: int) -> str | None:
         """The place at ``step``, or the latest one for ``SET_UP``; None: it is not shown."""
         if step == SET_UP and self._places:
             step = max(self._places)
         encode = self._places.get(step)
-        return self._now(step) if encode is None else encode()
+        return None if encode is None else encode()
 
 
 def place_of(

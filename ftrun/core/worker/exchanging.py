@@ -8,8 +8,8 @@ Before the first step the lighthouse's Roster says who takes part. Those that tr
 exchanged: a replica that comes later reads what one of them keeps, and gives nothing. Between two
 steps the members of the quorum in force take part.
 
-Not here: the rules of an exchange (exchange.py), its name (exchange_names.py), sockets, waiting and
-deadlines (training/exchanges.py).
+Not here: the rules of an exchange and its name (exchange.py); sockets, waiting and deadlines
+(training/exchanges.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 torch's own classes are patched in place before the script has any name of them, so that modules
 that were loaded earlier see the patches too. Nothing else happens until the script makes its first
 DistributedDataParallel. Under ``auto`` the patches are removed again if the script turns out to use
-ftrun itself. Begin with ``loop.py``.
+ftrun itself. Begin with ``states.py``.
 
 | file | what it patches or keeps |
 |---|---|
@@ -23,7 +23,6 @@ ftrun itself. Begin with ``loop.py``.
 | frames.py, writing.py | the script's frames: where it stands, its counters; setting these |
 | place.py, noting.py | a replica's place in the script, as it heals; what it is made of |
 | standing.py, sparing.py | the last place, and the steps since; which steps have one |
-| lane.py | short steps in which nothing is looked at |
 | peers.py, moving.py | where a replica's peers stand; its move to their place |
 | held.py | counters in objects that lists, tuples and dicts hold |
 | counters.py | the script's counters and histories: which replica's value a newcomer takes |
@@ -37,14 +36,15 @@ ftrun itself. Begin with ``loop.py``.
 | settings.py, marking.py | what replicas compare of a step, so that nothing diverges silently |
 | files.py, rewriting.py | the script's files: none is left half written, or emptied at a restart |
 | checkpoints.py | ``torch.distributed.checkpoint``: one replica writes for all |
-| told.py, charge.py | notices to the user; the one about what ftrun has taken charge of |
+| told.py, charge.py | notices to the user; what ftrun takes charge of |
 | attaching.py | under ``auto``: which form the script turns out to have |
 | variables.py | the environment of both forms, and the script's first read of it |
 | early.py | what an open script does before it imports torch |
 | refusals.py | refusals of scripts that cannot be carried |
 | randomness.py | the random numbers of a newcomer |
 | patches.py | the patches, and their removal |
-| loop.py | boundaries, joins and the end |
+| loop.py, states.py | boundaries, joins and the end; the states of a replica |
+| script.py | all rooms of one script, connected |
 
 Not here: the Manager (training/), the protocol (core/).
 """
@@ -77,31 +77,32 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     from ftrun.inject.zero_edit.wrapping import Wrapping
 
     loop, patches = Loop(here), Patches()
-    loop.models.install(patches)
-    Wrapping(loop.models).install()
-    if loop.mates.are_several:
-        meshes.count_from(loop.mates.first)
-        sharding.install(loop.models)
+    script = loop.script
+    script.models.install(patches)
+    Wrapping(script.models).install()
+    if script.mates.are_several:
+        meshes.count_from(script.mates.first)
+        sharding.install(script.models)
     elif variables is None and here.replicas > 1:
         sharding.refuse_all(patches)
-    loop.stepping.install(patches)
+    script.stepping.install(patches)
     loaders.Draws.before, loaders.Draws.ended = loop.before_draw, loop.loader_ended
-    loaders.install(patches, loop.exactly_once.claim)
+    loaders.install(patches, script.exactly_once.claim)
     counting.install()
     opening = Opening(
         here,
-        loop.mates,
-        loop.world,
-        loop.quorums,
-        loop.manager,
+        script.mates,
+        script.world,
+        script.quorums,
+        script.manager,
         lambda: loop.on_world(),
         lambda: leave(),
     )
     opening.install(patches)
-    Objects(loop.world).install(patches)
-    files.install(patches, loop.drafts)
-    loop.rewriting.install(patches)
-    Checkpoints(loop.mates, loop.world, loop.drafts).install(patches)
+    Objects(script.world).install(patches)
+    files.install(patches, script.drafts)
+    script.rewriting.install(patches)
+    Checkpoints(script.mates, script.world, script.drafts).install(patches)
 
     def undo() -> None:
         patches.undo()
@@ -110,16 +111,16 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
 
     def leave() -> None:
         undo()
-        loop.models.leave()
+        script.models.leave()
         if variables is not None:
             attaching.stage = Stage.MANAGED
 
     if variables is not None:
         refusals.may_begin_again(here)
-        attaching = Attaching(variables, undo, lambda: loop.makes_manager, loop.mates.are_here)
-        loop.models.makes_ddp = attaching.makes_ddp
+        attaching = Attaching(variables, undo, lambda: script.makes_manager, script.mates.are_here)
+        script.models.makes_ddp = attaching.makes_ddp
         loop.on_raise = attaching.raised
-        if loop.mates.are_several:
+        if script.mates.are_several:
             loop.on_world = variables.before_read = attaching.asks_for_world
         attaching.install()
     return loop
@@ -134,11 +135,12 @@ def watch(here: WorkerContext) -> None:
     from ftrun.inject.zero_edit.wrapping import Wrapping
 
     loop = Loop(here)
+    script = loop.script
     refusals.may_begin_again(here)
     attaching = Attaching(Variables({}, {}), lambda: None, lambda: False)
     attaching.stage = Stage.EXPLICIT
-    loop.models.makes_ddp = attaching.makes_ddp
-    Wrapping(loop.models).install()
-    if loop.mates.are_several:
-        sharding.install(loop.models)
+    script.models.makes_ddp = attaching.makes_ddp
+    Wrapping(script.models).install()
+    if script.mates.are_several:
+        sharding.install(script.models)
     attaching.install()

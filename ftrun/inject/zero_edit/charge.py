@@ -1,4 +1,4 @@
-"""Describes the objects of a script that ftrun has taken charge of, and those that it has not.
+"""The objects of a script that ftrun takes charge of at its first step, and those that it does not.
 
 Not here: how state is carried (carried.py), other notices to the user (told.py).
 """
@@ -6,10 +6,73 @@ Not here: how state is carried (carried.py), other notices to the user (told.py)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.loaders import OPEN
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.stepping import Stepping
+from ftrun.inject.zero_edit.trial import digests_of
+from ftrun.training.manager import Manager
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
+
+
+class Charge:
+    """The charge of one script."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._batches_of = ""
+        self._is_told = False
+
+    def take(self, manager: Manager) -> None:
+        """Before the first step: what ftrun carries from now on, and what it does not."""
+        models, stepping, trial = self._script.models, self._script.stepping, self._script.trial
+        for created in (stepping.optimizers, stepping.schedulers, stepping.scalers):
+            created.keep()
+        models.keep()
+        managed = [x for x in stepping.optimizers.all() if models.has_parameter_of(x)]
+        self._script.marking.optimizers = managed
+        for optimizer in managed:
+            manager.watch_optimizer(optimizer)
+        models.average_sharded(manager, managed)
+        self._batches_of = self._script.exactly_once.words() or OPEN.words()
+        if self._is_told:
+            return
+        self._is_told = True
+        if trial is not None:
+            trial.watch(models.wrapped)
+        if self._script.mates.rank == 0 and not self._script.joins_at():
+            told.say(line(models, stepping, self._batches_of))
+
+    def made_late(self, what: str) -> None:
+        """The script has made something after its first step."""
+        is_known = self._script.course.now.has_stepped and not self._script.ending.has_followed
+        if is_known and not self._script.mates.rank:
+            told.made_late(call_site(), what, self._script.steps)
+
+    def facts(self) -> dict[str, Any]:
+        """For the report of a trial."""
+        models, tensors = self._script.models, self._script.tensors
+        carried, loose = parts(models, self._script.stepping)
+        carried.append(f"batches of {self._batches_of}")
+        found = tensors.carried()
+        if found:
+            carried.append(f"tensors {', '.join(sorted({path for _, path in found}))}")
+        beside = {**models.loose(), **models.late_roots()}
+        return {
+            "parameters": self._script.marking.digest(),
+            "kept": digests_of(models.wrapped, beside, self._script.marking.optimizers),
+            "lost": self._script.lost,
+            "carried": carried,
+            "loose": loose,
+            "tensors": found,
+            "changing": tensors.changing(),
+            "lacking": self._script.moving.lacking,
+        }
 
 
 def line(models: Models, stepping: Stepping, loop: str) -> str:

@@ -74,19 +74,6 @@ class Cursor:
         self._since_begin = 0
 
     @property
-    def is_steady(self) -> bool:
-        """Whether the step that ends has drawn one batch, at first, and the loop holds none."""
-        is_sole = self._has_begun and self.drawn == self._at_begin
-        return is_sole and self.held == 0 and self._at_commit == self.drawn - 1
-
-    def leave_lane(self, *, is_drawn: bool, is_begun: bool) -> None:
-        """Some steps have drawn one batch each, and were committed. ``is_drawn``: another one is
-        drawn, and its step has not ended; ``is_begun``: that step is under way."""
-        self._at_commit, self._since_begin = self.drawn - is_drawn, 0
-        self._has_begun, self._at_begin = is_begun, self.drawn
-        self.first = self._at_commit if is_begun else self._at_commit - 1
-
-    @property
     def is_drawn_early(self) -> bool:
         """The batch of the step under way was drawn in the middle of the step before."""
         if self._at_commit is None:

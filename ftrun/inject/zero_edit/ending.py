@@ -17,13 +17,21 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 import torch
 
+from ftrun.errors import UserError
+from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.carried import CALLBACKS, Carried
+from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.tensors import Tensors
+from ftrun.training.manager import Manager
 
+LINGER = timedelta(minutes=5)
+"""How long those that have come to the end wait for the others: as long as torchrun's agents do."""
 COPY_BYTES_MAX = 2 << 30
 OF_COMMIT = "of_commit"
 """In the state that heals: it is that of the last commit, not of the script's end."""
@@ -145,7 +153,17 @@ class Ending:
         self._given = _NOTHING
 
     def step_again(self) -> None:
-        """A step ends that this replica has gone through again: its result has healed already."""
+        """A step ends that this replica has gone through again: its result has healed already.
+
+        Raises:
+            UserError: its peers have finished before this step.
+        """
+        if not self.replays:
+            raise UserError(
+                f"this replica was started again, and has come to the end of its peers, which have "
+                f"finished; but its script trains on at {call_site()}. It has joined them at the "
+                "same lines in another call, or goes on by values that ftrun does not carry"
+            )
         self.replays -= 1
         self._is_replayed = self.replays == 0
 
@@ -173,6 +191,18 @@ class Ending:
         self._carried.apply({**state, CALLBACKS: []})
         if tensors and not self._carried.has_ended:
             self._tensors.load(tensors)
+
+
+def part(manager: Manager, mates: Mates, replica_id: str) -> None:
+    """At the end of the script: wait for the others, and tell who is missing."""
+    mates.any(False)  # they come together: one of them may still write a file
+    is_together = manager.linger(LINGER)
+    if manager.ends_early:
+        told.left_early(replica_id, manager.current_step())
+    elif not is_together:
+        told.say(f"replica {replica_id} ends although others have not come to the end")
+    if mates.is_lead and not manager.ends_early:
+        told.rank_0_missing(replica_id, manager.exchanges.members())
 
 
 def _bytes(tree: Any) -> Iterator[int]:

@@ -388,7 +388,3 @@ def put_into(container: Any, new: Any) -> None:
 def words(container: Any) -> str:
     """The number of values, for people."""
     return f"{len(container)} value{'' if len(container) == 1 else 's'}"
-
-
-Lists = Mapping[str, Mapping[str, Packed]]
-"""By function and path."""

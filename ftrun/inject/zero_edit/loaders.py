@@ -12,7 +12,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -34,13 +34,6 @@ from ftrun.inject.zero_edit.refusals import refuse
 
 LOOPS_MAX = 1024
 ENDED_MAX = 16
-
-
-class InLane(Protocol):
-    """The lane of an iterator whose steps are not looked at (lane.py)."""
-
-    def draws(self) -> bool:
-        """Whether the next batch is drawn without a look."""
 
 
 class Draws:
@@ -128,7 +121,6 @@ class LoaderIterator:
         length: how many batches it has; None: that is not known.
         learned: ``cursor.held`` as it was remembered last.
         counted_by: each ``enumerate`` that draws from it.
-        lane: its steps go through this one.
         is_elsewhere: a thread other than the main one has drawn from it.
     """
 
@@ -151,7 +143,6 @@ class LoaderIterator:
         self.learned: int | None = -1
         self.is_fresh = self.is_training = self.is_elsewhere = False
         self.counted_by: weakref.WeakSet[Counted] = weakref.WeakSet()
-        self.lane: InLane | None = None
         self._gives_nothing = False
         self._inner = make()
         self._make = make
@@ -234,10 +225,6 @@ class LoaderIterator:
     def __next__(self) -> Any:
         if self._gives_nothing:
             return None
-        lane = self.lane
-        if lane is not None and lane.draws():
-            self.cursor.drawn += 1
-            return next(self._inner)
         if threading.current_thread() is not threading.main_thread():
             self.is_elsewhere = self.is_fresh = True
             return next(self._inner)

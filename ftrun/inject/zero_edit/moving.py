@@ -33,7 +33,6 @@ class Moving:
 
     Attributes:
         lacking: what the last place could not set, in words.
-        is_on_its_way: counters are still to be set when the first step begins.
     """
 
     def __init__(
@@ -53,11 +52,6 @@ class Moving:
         self._tensors, self._ending = tensors, ending
         self._set_calls, self._trial = set_calls, trial
         self._begun_with: tuple[tuple[str, Values], ...] = ()
-
-    @property
-    def is_on_its_way(self) -> bool:
-        """Whether counters are still to be set, when the first step begins."""
-        return bool(self._begun_with)
 
     def go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
         """Set all to ``place``, and tell it.

@@ -194,17 +194,16 @@ class Noting:
             for iterator in sorted(ended, key=lambda x: x.noted.order)[-1:]:
                 iterator.is_training = True
 
-    def commit(self) -> LoaderIterator | None:
-        """A step has ended; the iterator that gave its only batch, if there is no other one."""
+    def commit(self) -> None:
+        """A step has ended."""
         self._steps_without += 1
         self._sparing.step_ended()
         sole, self._sole = self._sole, None
         if sole is not None and OPEN.has_only(sole):
-            is_steady = sole.cursor.is_steady
             sole.is_fresh, sole.noted = False, None
             sole.cursor.commit()
             OPEN.commit()
-            return sole if is_steady else None
+            return
         opened = OPEN.all()
         for iterator in opened:
             is_next = not iterator.is_training and any(
@@ -214,7 +213,6 @@ class Noting:
             iterator.noted = None
             iterator.cursor.commit()
         OPEN.commit()
-        return None
 
     def place(self, draws: Sequence[LoaderIterator], noted: Noted, first: Noted) -> Place | None:
         """The place of a step that is noted; None: peers can only be set to one of a later step.
@@ -265,14 +263,6 @@ class Noting:
             return None
         loaders = [x.numbers(x.cursor.first or 0) for x in draws]
         return loaders, RANGES.current(functions)
-
-    def leave_lane(self, iterator: LoaderIterator, is_drawn: bool) -> None:
-        """The steps of ``iterator`` are looked at again. ``is_drawn``: its batch of this one, which
-        is passed, was drawn in the lane."""
-        self._steps_without = 0
-        if is_drawn:
-            self._sparing.passes()
-            iterator.noted = self._pass()
 
     def _is_unclear(self, draws: Sequence[LoaderIterator]) -> bool:
         if not draws:

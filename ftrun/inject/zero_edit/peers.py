@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
+from ftrun.inject.zero_edit.frames import Spot
+from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.place import Place, digest
 from ftrun.training.context import WorkerContext
@@ -58,6 +60,18 @@ class Peers:
         if self._mates.are_several:
             text = self._mates.from_lead(exchanges, (text or "").encode(), limit_s).decode() or None
         self._at = self._of_snapshot() if text is None else Place.decode(text)
+
+    def come_from(self, here: tuple[Spot, ...], iterator: LoaderIterator | None) -> Place | None:
+        """Where they stand now, if they have begun their loop ``here``; None: elsewhere.
+
+        ``iterator``: the newcomer's, which is asked for its first batch.
+        """
+        if digest(here) != self.entry:
+            return None
+        place = self.now()  # they may have gone on meanwhile
+        is_left = bool(place.entry) and digest(place.entry) != digest(here)
+        is_other = iterator is not None and iterator.is_other_than(place.loaders)
+        return None if is_left or is_other else place
 
     def now(self) -> Place:
         """Where they stand now."""

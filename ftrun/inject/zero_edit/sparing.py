@@ -19,8 +19,6 @@ from collections.abc import Callable
 from ftrun import clock
 
 SHARE = 0.005
-LATE = 4
-"""A plan for a step is dropped if so many times the planned time has passed: steps take longer."""
 
 
 class Sparing:
@@ -33,7 +31,7 @@ class Sparing:
     def __init__(self, needs: Callable[[], bool], step: Callable[[], int]) -> None:
         self._needs, self._step = needs, step
         self._noted_at = float("-inf")
-        self._noted_step = self._due_step = 0
+        self._noted_step = 0
         self._took_s = 0.0
         self._is_noted: bool | None = None
 
@@ -47,35 +45,17 @@ class Sparing:
         now, step = clock.now(), self._step()
         self._is_noted = must or self._is_due(now, step) or self._needs()
         if self._is_noted:
-            self._noted_at, self._took_s = now, 0.0
-            self._noted_step, self._due_step = step, 0
+            self._noted_at, self._noted_step, self._took_s = now, step, 0.0
         return self._is_noted
 
     def _is_due(self, now: float, step: int) -> bool:
-        worth_s = (now - self._noted_at) * SHARE
-        if self._due_step and worth_s < LATE * self._took_s:
-            return step >= self._due_step
-        return worth_s >= self._took_s and step % self._stride(step) == 0
+        since = max(1, step - self._noted_step)
+        is_worth_it = (now - self._noted_at) * SHARE >= self._took_s
+        return is_worth_it and step % (1 << (since.bit_length() - 1)) == 0
 
     def took(self, seconds: float) -> None:
         """To note this step has taken so much of the processor, in a part of several perhaps."""
         self._took_s += seconds
-
-    def _stride(self, step: int) -> int:
-        since = max(1, step - self._noted_step)
-        return 1 << (since.bit_length() - 1)
-
-    def due_step(self, step: int, step_s: float) -> int:
-        """The next step that is to be noted, from ``step`` on; steps take ``step_s`` seconds."""
-        left_s = max(0.0, self._noted_at + self._took_s / SHARE - clock.now())
-        due = step + int(left_s / step_s)
-        stride = self._stride(due)
-        self._due_step = -(-due // stride) * stride
-        return self._due_step
-
-    def passes(self) -> None:
-        """This step is passed: its first draw was not looked at."""
-        self._is_noted = False
 
     def step_ended(self) -> None:
         """The next draw is that of another step."""

@@ -18,7 +18,6 @@ class Standing:
     Attributes:
         place: the last one that was noted; ``functions``: on the stack there; ``is_in_package``:
             one of them runs the training loop for the script.
-        ranges: the numbers of ``range`` loops in the last step that was looked at.
         shown: gives, in any thread, what peers get. At a step that was passed its loaders and
             ranges are those of this step, and the rest is ``place``, which is older.
     """
@@ -30,7 +29,6 @@ class Standing:
         """The replica was found at ``place``, or was set to it."""
         behind, place = place.behind, replace(place, behind=0)
         self.place = place
-        self.ranges = place.ranges
         self._base: Callable[[], Place] = lambda: place
         self.shown: Callable[[], Place] = partial(_behind, self._base, behind)
         self.functions = frozenset(spot.name for spot in place.stack)
@@ -42,18 +40,8 @@ class Standing:
         """A step begins that has no place; ``numbers``: of it (``Noting.numbers``)."""
         if numbers is not None:
             self._base = partial(_later, self.place, numbers, self._steps)
-            self._since, self.ranges = 0, numbers[1]
+            self._since = 0
         self.shown = partial(_behind, self._base, self._since)
-
-    def goes_through(self, numbers: Callable[[], Numbers | None]) -> None:
-        """Steps follow that have no place, and whose numbers are known while they are under way."""
-        place, before = self.place, self.shown
-
-        def shown() -> Place:
-            found = numbers()
-            return before() if found is None else _later(place, found, self._steps)
-
-        self.shown, self._base, self._since = shown, shown, 0
 
     def is_like(self, place: Place) -> bool:
         """Whether this replica, which heals at a step that it has begun, stands at ``place``.

@@ -407,7 +407,8 @@ def test_donors_may_differ_in_what_each_has_of_its_own(stage: Stage, own: str) -
     servers = [stage.donor(tree) for tree in trees]
     for server, tree in zip(servers, trees, strict=True):
         server.withdraw(TAG)
-        copied = {tree["beside"]["sum"].data_ptr()} if own == "copied" else ()
+        own_sum = tree["beside"]["sum"]
+        copied = {own_sum.data_ptr(): own_sum} if own == "copied" else None
         server.offer(TAG, STATE_ID, tree, 1, copied, [".beside"] if own == "unlike" else ())
         tree["beside"]["sum"] += 5  # it is copied, because it may change
     healed = stage.heal(*(server.address for server in servers))
@@ -425,7 +426,7 @@ def test_a_donor_that_alone_holds_a_tensor_is_named_unless_each_has_its_own(
     servers = [stage.donor(tree) for tree in trees]
     for server, tree in zip(servers, trees, strict=True):
         server.withdraw(TAG)
-        server.offer(TAG, STATE_ID, tree, 1, (), unlike)
+        server.offer(TAG, STATE_ID, tree, 1, None, unlike)
     healed = stage.heal(*(server.address for server in servers))
     assert torch.equal(healed.tree["m"], trees[0]["m"])
     if len(healed.donors) == 1:  # else the other had no time to answer

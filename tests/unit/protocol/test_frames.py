@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import struct
 import threading
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from ftrun.core.ids import Attempt, WorkerKey
 from ftrun.core.messages import Built, Heartbeat, Lease, Notice, WorkerHello
 from ftrun.errors import PeerError, ProtocolError
-from ftrun.protocol.frames import FrameDecoder, FrameSocket, encode_frame, read_frame
+from ftrun.protocol.frames import FrameDecoder, FrameSocket, encode_frame
 from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 
 MESSAGES = [
@@ -56,22 +55,6 @@ def test_any_cut_of_the_bytes_gives_the_same_messages(cuts: list[int]) -> None:
 def test_what_is_no_frame_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         FrameDecoder().feed(data)
-
-
-def test_asyncio_reads_frame_by_frame_and_knows_an_end_from_a_break() -> None:
-    async def read(data: bytes) -> list[object]:
-        reader = asyncio.StreamReader()
-        reader.feed_data(data)
-        reader.feed_eof()
-        found = []
-        while (message := await read_frame(reader)) is not None:
-            found.append(message)
-        return found
-
-    assert asyncio.run(read(STREAM)) == MESSAGES
-    for cut in (len(STREAM) - 1, 2, 4):
-        with pytest.raises(ProtocolError, match="within a frame"):
-            asyncio.run(read(STREAM[:cut]))
 
 
 def test_messages_go_both_ways(pair: tuple[FrameSocket, FrameSocket]) -> None:

@@ -43,6 +43,9 @@ class StandIn:
     def participating_rank(self) -> int | None:
         return 0 if self._contributes else None
 
+    def before_reduction(self) -> bool:
+        return True
+
     def is_healing(self) -> bool:
         return False
 

@@ -130,13 +130,11 @@ def test_in_the_set_up_all_have_to_be_reached() -> None:
     assert one.exchanging.next(one.known) == AskLighthouse(anew=True), "nobody is left to read"
 
 
-def test_places_of_old_steps_are_forgotten_and_a_later_one_is_made_when_asked() -> None:
+def test_places_of_old_steps_are_forgotten() -> None:
     places = ShownPlaces()
     for step in range(PLACES_KEPT + 2):
         places.show(step, lambda step=step: f"place {step}")  # type: ignore[misc]
     assert places.at(1) is None and places.at(PLACES_KEPT + 1) == f"place {PLACES_KEPT + 1}"
-    places.show_now(lambda step: f"now at {step}")
-    assert places.at(9) == "now at 9"
 
 
 def test_donors_that_stand_elsewhere_are_asked_again_under_the_next_quorum() -> None:

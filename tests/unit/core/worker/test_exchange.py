@@ -13,7 +13,6 @@ from ftrun.core.ids import Attempt
 from ftrun.core.worker.exchange import (
     ASKS,
     IN_STEP,
-    MANAGED_FROM,
     PEEKS,
     SET_UP,
     STEPS_KEPT,
@@ -98,16 +97,15 @@ def test_an_answer_needs_the_own_value() -> None:
     assert [c.replica_id for c in kept.answer(NAME) or ()] == ["0", "1"]
 
 
-def test_who_has_passed_a_managed_name_gives_nothing_there_and_holds_up_nobody() -> None:
-    kept, name = Kept("1"), ExchangeName(4, MANAGED_FROM)
-    kept.step_begun(4, ExchangeName(4, 0))
+def test_who_has_passed_a_name_gives_nothing_there_and_holds_up_nobody() -> None:
+    kept, name = Kept("1"), ExchangeName(4, 0)
+    kept.step_begun(4)
     assert kept.answer(name) is None, "it may still come there"
-    kept.step_begun(5, ExchangeName(4, 0))
+    kept.step_begun(5)
     assert kept.answer(name) == []
     kept.add(name, [value_of("0")])
     assert kept.answer(name) == [value_of("0")], "what it has heard of, it passes on"
-    assert kept.answer(NAME) is None, "other names count the commits"
-    assert kept.answer(ExchangeName(SET_UP, MANAGED_FROM)) is None
+    assert kept.answer(ExchangeName(SET_UP, 0)) is None
 
 
 def test_old_steps_are_dropped_and_the_set_up_is_not() -> None:
@@ -320,14 +318,6 @@ def test_an_answer_of_an_earlier_round_is_dropped() -> None:
     assert not this_round.answered(Attempt(1, 1), "1")
     assert this_round.open == {"1"}
     assert not this_round.begin(Attempt(1, 2), ("0", "1"))
-
-
-def test_an_exchange_of_the_manager_says_nothing_of_those_of_the_script() -> None:
-    kept = Kept("1")
-    kept.give(ExchangeName(5, MANAGED_FROM), value_of("1"))
-    assert kept.answer(NAME) is None, "the script may still come to its exchange at step 4"
-    kept.give(ExchangeName(5, 1), value_of("1"))
-    assert kept.answer(NAME) == []
 
 
 def test_a_set_up_without_an_exchange_is_known_once_it_is_over() -> None:

@@ -17,16 +17,15 @@ from ftrun.core.worker.asking import (
 )
 from ftrun.core.worker.exchange import (
     ASKS,
-    MANAGED_FROM,
     PEEKS,
     SET_UP,
     Contribution,
     ExchangeName,
     ExchangeQuestion,
     Kept,
+    Names,
     answer_of,
 )
-from ftrun.core.worker.exchange_names import ManagedNumbers, Numbers
 from ftrun.core.worker.exchange_places import (
     AskingDonors,
     PeekingAtPlace,
@@ -205,33 +204,15 @@ def test_who_comes_late_to_the_set_up_only_reads() -> None:
     assert none.exchanging.alone_with == "1"
 
 
-def test_a_step_that_is_tried_again_has_the_same_names() -> None:
-    numbers = Numbers()
-    assert numbers.next(SET_UP) == FIRST
-    numbers.step_begun(0, 0)
-    assert numbers.next(0) == ExchangeName(0, 0)
-    assert numbers.is_void(0, in_step=False) and not numbers.is_void(1, in_step=False)
-    numbers.next(1)
-    numbers.step_begun(1, 1)
-    assert numbers.next(1) == numbers.begun_at == ExchangeName(1, 1)
-    numbers.step_begun(2, 1)  # it heals to a step that nobody has in the end
-    assert numbers.is_void(1, in_step=False)
-    numbers.step_begun(1, 1)
-    assert numbers.next(1) == ExchangeName(1, 1)
-    numbers.set_place(7, 3, behind=2)
-    assert numbers.next(numbers.step(7, has_begun=True)) == ExchangeName(5, 3)
-    numbers.step_again()
-    assert numbers.next(numbers.step(7, has_begun=True)) == ExchangeName(6, 0)
-
-
-def test_managed_groups_count_from_the_begin_of_a_step() -> None:
-    numbers = ManagedNumbers()
-    assert numbers.next() == ExchangeName(SET_UP, MANAGED_FROM)
-    numbers.step_begun(3)
-    assert [numbers.next().index - MANAGED_FROM for _ in range(2)] == [0, 1]
-    numbers.step_begun(3)
-    assert numbers.next() == ExchangeName(3, MANAGED_FROM)
-    assert numbers.is_void(3, in_step=False) and not numbers.is_void(4, in_step=False)
+def test_names_count_from_the_begin_of_a_step_and_another_try_has_the_same() -> None:
+    names = Names()
+    assert names.next() == FIRST
+    names.step_begun(3)
+    assert [names.next().index for _ in range(2)] == [0, 1]
+    names.step_begun(3)
+    assert names.next() == ExchangeName(3, 0)
+    assert names.is_void(3, in_step=False) and not names.is_void(4, in_step=False)
+    assert not names.is_void(3, in_step=True)
 
 
 def test_a_donor_tells_its_place() -> None:
@@ -256,7 +237,6 @@ def test_a_try_in_vain_is_no_place_to_join_at() -> None:
     places = ShownPlaces()
     for step in (2, 3):
         places.show(step, lambda step=step: f"place {step}")  # type: ignore[misc]
-    places.show_now(lambda step: "in the lane")
     places.forget(3)
     assert places.at(3) is None and places.at(2) == "place 2"
     places.show(3, lambda: "the next batch")

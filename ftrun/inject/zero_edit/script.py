@@ -1,0 +1,265 @@
+"""The rooms that keep one unmodified script, connected with each other and with the Manager.
+
+Not here: what is done when the script draws, runs its model or steps (loop.py).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Protocol
+
+from ftrun.core.forms import Form
+from ftrun.core.worker.marks import PARAMETERS_EVERY
+from ftrun.inject.zero_edit import tensors
+from ftrun.inject.zero_edit.carried import KEY, Carried
+from ftrun.inject.zero_edit.counters import Counters
+from ftrun.inject.zero_edit.ending import Ending
+from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
+from ftrun.inject.zero_edit.files import Drafts
+from ftrun.inject.zero_edit.frameworks import Frameworks
+from ftrun.inject.zero_edit.marking import Marking
+from ftrun.inject.zero_edit.mates import Mates
+from ftrun.inject.zero_edit.models import Models
+from ftrun.inject.zero_edit.moving import Moving
+from ftrun.inject.zero_edit.noting import Noting
+from ftrun.inject.zero_edit.passing import Passing
+from ftrun.inject.zero_edit.peers import Peers
+from ftrun.inject.zero_edit.place import Place, summary
+from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.rewriting import Rewriting
+from ftrun.inject.zero_edit.sparing import Sparing
+from ftrun.inject.zero_edit.standing import Standing
+from ftrun.inject.zero_edit.states import Course, Event, State
+from ftrun.inject.zero_edit.stepping import Stepping
+from ftrun.inject.zero_edit.tensors import Tensors
+from ftrun.inject.zero_edit.trial import trial_of
+from ftrun.inject.zero_edit.world.quorums import Quorums
+from ftrun.inject.zero_edit.world.world import World
+from ftrun.training import injected
+from ftrun.training.context import WorkerContext
+from ftrun.training.manager import Manager
+
+
+class Handlers(Protocol):
+    """What the rooms call when something happens (loop.py)."""
+
+    def before_forward(self) -> bool:
+        """A forward pass in training; False: it does not count."""
+
+    def before_reduction(self) -> bool:
+        """A backward pass reduces gradients; False: they are this replica's alone."""
+
+    def before_evaluation(self) -> None:
+        """A forward pass of a model in evaluation mode."""
+
+    def commit(self) -> bool:
+        """An optimizer steps: whether it may."""
+
+    def passes(self) -> None:
+        """The first loop that is passed over has come to its first step."""
+
+    def loads(self) -> None:
+        """The peers' state is about to be loaded."""
+
+
+class Script:
+    """One script, with all that ftrun keeps of it. Used by the main thread only.
+
+    Attributes:
+        here: this worker; ``mates``: the workers of this replica.
+        course: the state in which this replica is.
+        made: the Manager of this process; None: the script had no need of its peers yet.
+        makes_manager: it is being made on the script's behalf.
+        steps: that this process has ended; ``lost``: those of them that were not committed.
+    """
+
+    def __init__(self, here: WorkerContext, course: Course, on: Handlers) -> None:
+        self.here, self.course = here, course
+        self.made: Manager | None = None
+        self.makes_manager = False
+        self.steps = self.lost = 0
+        self._has_loaded = False  # since the step that begins was asked for
+        self._before_reduction = on.before_reduction
+        self.mates = Mates(here)
+        self.peers = Peers(here, self.mates, self.manager)
+        self.frameworks = Frameworks()
+        self.world = World(here, self.mates.rank, _one_world)
+        self.quorums = Quorums(self.world, here)
+        self.counters = Counters(
+            here,
+            self.frameworks,
+            lambda: self.manager().current_step(),
+            lambda: self.carried.life if course.now.has_stepped else "",
+            self.world.given,
+            lambda: len(self.manager().exchanges.members()) == here.replicas > 1,
+        )
+        self.tensors = Tensors(
+            lambda: self.models.wrapped,
+            lambda: self.models.loose(),
+            lambda: self.models.late_roots(),
+        )
+        step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
+        self.sparing = Sparing(self._needs_place, step)
+        self.noting = Noting(
+            self.frameworks, self.counters, self.tensors, lambda: self.world.count, self.sparing
+        )
+        self.models = Models(
+            self.mates, self.world, self.manager, on.before_forward, on.before_evaluation
+        )
+        self.models.on_first = self._has_model
+        self.stepping = Stepping(
+            self.models.has_parameter_of,
+            on.commit,
+            lambda: course.now.is_in_step,
+            lambda: self.ending.stands_still or self.passing.is_on,
+            lambda: (self.steps, self.steps - self.lost) if self.exactly_once.is_on else None,
+        )
+        self.exactly_once = ExactlyOnce(
+            here.data,
+            self.manager,
+            lambda: bool(self.models.wrapped),
+            lambda: self.ending.replays if self.ending.has_followed else None,
+            here.global_batch,
+            here.workers_per_replica,
+        )
+        self.carried = Carried(
+            self.models,
+            self.stepping,
+            self.frameworks,
+            on.loads,
+            self._loaded,
+            here.key.incarnation,
+        )
+        has_begun = lambda: self.manager().current_step() > 0  # noqa: E731
+        self.ending = Ending(self.carried, self.tensors, has_begun)
+        self.standing = Standing()
+        self.marking = Marking(self.mates, self.standing)
+        self.trial = trial_of(here)
+        if self.trial is not None:
+            self.noting.look = self.trial.look
+        self._connect_newcomers(on)
+
+    def _connect_newcomers(self, on: Handlers) -> None:
+        here = self.here
+        self.moving = Moving(
+            here,
+            lambda: self.mates.is_lead,
+            self.carried,
+            self.counters,
+            self.tensors,
+            self.ending,
+            self._set_calls,
+            self.trial,
+        )
+        self.passing = Passing(here, self.mates, self.world, lambda: self.models.wrapped)
+        self.passing.on_begin = on.passes
+        pid = os.getpid()  # a loader's workers, which it has forked, write for the loop after it
+        self.drafts = Drafts(
+            self.mates.rank,
+            lambda: self.passing.is_on and os.getpid() == pid,
+            lambda: self.peers.can_be_found and bool(self.joins_at()) and os.getpid() == pid,
+        )
+        self.rewriting = Rewriting(
+            self.drafts,
+            is_successor=here.restarts > 0 or bool(here.snapshot_dir),
+            has_world=lambda: self.peers.can_be_found,
+            joins=lambda: bool(self.joins_at()),
+            has_begun=lambda: self.course.now.has_stepped,
+        )
+
+    # ------------------------------------------------------------ the Manager
+
+    def manager(self) -> Manager:
+        """The Manager of this process, made at the script's first need of its peers."""
+        if self.made is None:
+            self.makes_manager = True
+            self.made = injected.manager(use_async_quorum=False)
+            self.makes_manager = False
+            ending = self.ending
+            self.made.register_state_dict_fn(KEY, ending.load, ending.state)
+            self.made.register_state_dict_fn(tensors.KEY, ending.load_tensors, ending.tensors)
+            self.made.heal_unlike(tensors.KEY)
+            self.made.heal_with_place()
+            self.made.before_reduction = self._before_reduction
+            if self.made.snapshots is not None:
+                self.made.snapshots.position = lambda: self.standing.shown().encode()
+            if self.made.resuming is not None:
+                self.made.resuming.form = Form.DDP.value
+        return self.made
+
+    def start(self, manager: Manager, *, allow_heal: bool) -> Place | None:
+        """Begin a step; the peers' place, if this replica has healed to it.
+
+        A heal that is interrupted leaves nothing: the step is void, and the next one heals.
+        """
+        self.models.step_begins()
+        while True:
+            self._has_loaded, place = False, None
+            manager.start_quorum(allow_heal=allow_heal)
+            if self._has_loaded and manager.current_step():
+                place = self.peers.loaded()
+            lacks = manager.is_healing() or (place is None and self._has_loaded)
+            # At step 0 all begin at the same place. Mates go on together, or not at all.
+            if not self.mates.any(lacks and manager.current_step() > 0):
+                break
+            manager.should_commit()
+        self.course.goes(Event.BEGUN, State.STEPPING)
+        return place
+
+    def _loaded(self) -> None:
+        self._has_loaded = True
+
+    # ------------------------------------------------------------ places
+
+    def joins_at(self) -> str:
+        """The stack at which the peers draw, if they train and this replica has not joined."""
+        return "" if self.course.now.has_stepped else self.peers.entry
+
+    def show_place(self, manager: Manager) -> None:
+        """Show peers that heal, and people, where the script stands in this step."""
+        shown = self.standing.shown
+        manager.progress.position = lambda: summary(shown())
+        manager.exchanges.show_place(lambda: self._encoded(shown()))
+
+    def _encoded(self, place: Place) -> str:
+        """For a newcomer, in any thread."""
+        calls = self.world.since(place.exchanges, place.has_finished)
+        return replace(place, calls=calls).encode()
+
+    def _set_calls(self, place: Place) -> None:
+        self.noting.has_place = True
+        self.world.is_following = place.has_finished
+        self.world.given.take(place.details().given)
+        self.world.replay(place.exchanges, place.calls)
+
+    def _needs_place(self) -> bool:
+        """Whether the next step must have a place, because it may be asked for one.
+
+        If more than one replica is to train, a step may have to wait for one that joins in it. The
+        loops of a package count at many places in a step.
+        """
+        manager = self.made
+        return (
+            manager is None
+            or not self.course.now.has_stepped
+            or manager.snapshots is not None
+            or manager.awaits_newcomers
+            or self.here.min_replicas > 1
+            or self.exactly_once.is_on
+            or self.trial is not None
+            or self.standing.is_in_package
+            or (manager.current_step() + 1) % PARAMETERS_EVERY == 0
+        )
+
+    def _has_model(self) -> None:
+        """The script has made its first model: this worker is not the first thing that trains."""
+        if self.mates.are_several:
+            self.peers.look()
+        if self.rewriting.is_successor and self.joins_at():
+            self.rewriting.passes()
+
+
+def _one_world(reason: str) -> None:
+    """Nobody can follow the script any more: it begins again as one world."""
+    refuse(reason)

@@ -1,0 +1,145 @@
+"""Where a replica is in the training of its script: the states of ``loop.py``, and their one table.
+
+Theory of operation. The script knows no steps: it draws batches, runs its model, reduces gradients
+and lets optimizers step. The first pass in training after a commit begins a step, whose end the
+first optimizer that steps decides. A replica that was started again runs the script from its
+beginning as well, and finds on its way that its peers train. It takes no step of its own then: it
+passes over the loops in which they are not, joins where they are, and is set to their place.
+
+| state | the replica |
+|---|---|
+| SET_UP | has not begun a step; if peers train, it is on its way to them |
+| PASSING | is on its way, and has taken one batch of a loop in which its peers are not |
+| GHOST | is in such a step, of which nothing counts, until an optimizer steps |
+| JOINING | has come to its peers: it waits for them, and takes their state |
+| STEPPING | is in a step |
+| BETWEEN | is between two steps |
+| BEHIND | is in a step, and goes alone through those before it that have the same batch |
+| REPLAYING | has joined peers that have finished: it goes through one of their last steps again |
+| FOLLOWING | the same, between two of these and after the last one |
+| ENDED | has come to the end of the script |
+
+What has happened is one of the script's events, or the Manager has begun a step (BEGUN), or the
+replica was set to its peers' place (PLACED). A step begins as STEPPING in any case, because it is
+known only then how far the peers are.
+
+Not here: what is done at an event (loop.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+
+class State(Enum):
+    """One for each answer to a pass, a reduction or an optimizer of the script."""
+
+    SET_UP = "set-up"
+    PASSING = "passing"
+    GHOST = "ghost"
+    JOINING = "joining"
+    STEPPING = "stepping"
+    BETWEEN = "between"
+    BEHIND = "behind"
+    REPLAYING = "replaying"
+    FOLLOWING = "following"
+    ENDED = "ended"
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether the replica has begun a step, or has joined its peers in one."""
+        return self not in _BEFORE
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether the next optimizer that steps ends something."""
+        return self in _IN_STEP
+
+
+class Event(Enum):
+    """What the script does, and what follows from it."""
+
+    DRAW = "a loader is asked for a batch"
+    PASS = "a forward pass in training"
+    REDUCE = "a backward pass reduces"
+    STEP = "an optimizer steps"
+    END = "the script has ended"
+    BEGUN = "a step has begun"
+    PLACED = "set to the peers' place"
+
+
+_S, _E = State, Event
+_Row = Mapping[Event, frozenset[State]]
+
+
+def _row(**events: tuple[State, ...]) -> _Row:
+    return MappingProxyType({_E[name]: frozenset(states) for name, states in events.items()})
+
+
+_WITHOUT_PEERS = _row(
+    DRAW=(_S.JOINING,),
+    PASS=(_S.JOINING, _S.GHOST),
+    REDUCE=(),
+    STEP=(),
+    END=(_S.ENDED,),
+    BEGUN=(_S.STEPPING,),
+)
+TABLE: Mapping[State, _Row] = MappingProxyType(
+    {
+        # no peer trains → BEGUN; else the first loop is the peers' (JOINING) or not (GHOST)
+        _S.SET_UP: _WITHOUT_PEERS,
+        _S.PASSING: _row(
+            DRAW=(_S.JOINING,), PASS=(_S.JOINING, _S.GHOST), REDUCE=(), STEP=(), END=()
+        ),
+        _S.GHOST: _row(
+            DRAW=(_S.JOINING,), PASS=(_S.JOINING, _S.GHOST), REDUCE=(), STEP=(_S.PASSING,), END=()
+        ),
+        # a script that catches an error of the join comes again
+        _S.JOINING: _WITHOUT_PEERS,
+        # a newcomer is placed; so is a member that was left out for some steps
+        _S.STEPPING: _row(
+            DRAW=(),
+            PASS=(),
+            REDUCE=(),
+            STEP=(_S.BETWEEN,),
+            END=(_S.ENDED,),
+            PLACED=(_S.STEPPING, _S.BEHIND, _S.REPLAYING),
+        ),
+        # further optimizers of the step come here, and share its outcome
+        _S.BETWEEN: _row(
+            DRAW=(), PASS=(), REDUCE=(), STEP=(), END=(_S.ENDED,), BEGUN=(_S.STEPPING,)
+        ),
+        _S.BEHIND: _row(
+            DRAW=(), PASS=(_S.STEPPING,), REDUCE=(_S.STEPPING,), STEP=(), END=(_S.ENDED,)
+        ),
+        _S.REPLAYING: _row(DRAW=(), PASS=(), REDUCE=(), STEP=(_S.FOLLOWING,), END=(_S.ENDED,)),
+        _S.FOLLOWING: _row(DRAW=(), PASS=(_S.REPLAYING,), REDUCE=(), STEP=(), END=(_S.ENDED,)),
+        # at exit a script may still run its model: nobody else does
+        _S.ENDED: _row(DRAW=(), PASS=(), REDUCE=(), STEP=(), END=()),
+    }
+)
+"""By state and event the states that may follow; at an event without one it stays. An event that a
+state does not have cannot happen there."""
+
+_BEFORE = frozenset({_S.SET_UP, _S.PASSING, _S.GHOST, _S.JOINING})
+_IN_STEP = frozenset({_S.GHOST, _S.STEPPING, _S.BEHIND, _S.REPLAYING})
+
+
+class Course:
+    """The state of one replica. ``now``: it; for the main thread."""
+
+    def __init__(self) -> None:
+        self.now = State.SET_UP
+
+    def at(self, event: Event) -> State:
+        """``event`` happens: the state in which it does."""
+        assert event in TABLE[self.now], f"{event.value} while it is {self.now.value}"
+        return self.now
+
+    def goes(self, event: Event, to: State) -> None:
+        """``event`` has this state follow."""
+        found = TABLE[self.now].get(event, ())
+        assert to in found, f"{event.value}: from {self.now.value} to {to.value}"
+        self.now = to

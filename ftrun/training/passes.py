@@ -1,0 +1,119 @@
+"""What a forward pass changes by itself: buffers, and parameters without a gradient.
+
+A donor serves its live state, and a newcomer may ask for it in the middle of a step: then the
+donor's pass has changed these already, and that of the newcomer changes them once more. So a donor
+serves copies of them. Where the job goes on with all replicas only, so that newcomers come in the
+middle of a step, it copies them before each pass. Elsewhere it says that its pass has changed them:
+the newcomer puts back what it was given when its own pass is over.
+
+Whether a pass updates a parameter, as a momentum encoder does, is found out by its version, in the
+first steps and then now and then. Not here: when state is served (healing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ftrun.checkpoint.leaves import Leaf, local_of
+
+LEARNS, LEARNS_EVERY = 4, 64
+"""In so many steps at first, and then in each of so many, parameters are looked at."""
+
+
+class Passes:
+    """The tensors of one worker that its forward passes may change. For the training thread; what
+    donors ask is for any thread.
+
+    Args:
+        keeps: copies are made before each pass.
+    """
+
+    def __init__(self, *, keeps: bool = False) -> None:
+        self._keeps = keeps
+        self._before: list[Tensor] = []  # copies of those that change
+        self._changing: list[Tensor] = []
+        self._others: list[Tensor] = []  # parameters that no pass has changed so far
+        self._versions: list[int] = []
+        self._versions_of_others: list[int] = []
+        self._steps = 0
+        self._is_in_step = False
+        self._given: dict[str, Tensor] | None = None
+
+    def watch(self, module: nn.Module) -> None:
+        """Watch what ``module`` computes with beside its trained parameters."""
+        for part in module.modules():
+            for name, buffer in part._buffers.items():
+                if buffer is not None and name not in part._non_persistent_buffers_set:
+                    self._changing.append(buffer)
+        frozen = (x for x in module.parameters() if not (x.requires_grad or x.is_inference()))
+        self._others += frozen
+
+    def begins(self) -> None:
+        """A step begins, and no pass of it has."""
+        self._is_in_step = True
+        if self._keeps:
+            self._copy()
+        self._versions = _versions_of(self._changing)
+        is_looked_at = self._steps < LEARNS or self._steps % LEARNS_EVERY == 0
+        is_looked_at |= self._given is not None
+        self._versions_of_others = _versions_of(self._others) if is_looked_at else []
+
+    def has_passed(self) -> bool:
+        """Whether what is served has been changed by a pass of the step under way."""
+        return (
+            self._is_in_step and not self._keeps and _versions_of(self._changing) != self._versions
+        )
+
+    def stills(self) -> dict[int, Tensor]:
+        """By ``data_ptr`` each tensor that passes change, or its copy. In any thread."""
+        stills = self._before if self._keeps and self._is_in_step else self._changing
+        known = zip(self._changing, stills, strict=False)  # one that was found to change has none
+        found = {local_of(x).data_ptr(): local_of(still) for x, still in known}
+        found.pop(0, None)  # of what has no elements
+        return found
+
+    def _copy(self) -> None:
+        with torch.no_grad():
+            for x, before in zip(self._changing, self._before, strict=False):
+                before.copy_(x)
+            more = self._changing[len(self._before) :]
+            self._before += [x.detach().clone() for x in more]
+
+    def heal_after(self, given: Iterable[Leaf]) -> None:
+        """This worker has loaded what a donor has given after its pass of this step."""
+        self._given = {x.spec.path: x.data for x in given if isinstance(x.data, Tensor)}
+        self.begins()
+
+    def over(self, own: Callable[[], Sequence[Leaf]]) -> None:
+        """The passes of the step are over. ``own``: gives the leaves of this worker's state."""
+        self._learn()
+        given, self._given = self._given, None
+        if given is not None:
+            self._put_back(given, own())
+        self._is_in_step = False
+        self._steps += 1
+
+    def _learn(self) -> None:
+        if not self._versions_of_others:
+            return
+        before = zip(self._others, self._versions_of_others, strict=True)
+        changed = {id(x) for x, version in before if x._version != version}
+        if changed:
+            self._changing += [x for x in self._others if id(x) in changed]
+            self._others = [x for x in self._others if id(x) not in changed]
+
+    def _put_back(self, given: Mapping[str, Tensor], own: Sequence[Leaf]) -> None:
+        addresses = self.stills().keys()
+        with torch.no_grad():
+            for leaf in own:
+                known = given.get(leaf.spec.path)
+                data = leaf.data
+                if known is not None and isinstance(data, Tensor) and data.data_ptr() in addresses:
+                    data.copy_(known)
+
+
+def _versions_of(tensors: Iterable[Tensor]) -> list[int]:
+    return [x._version for x in tensors]

@@ -37,7 +37,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-maker, judge = DDP(torch.nn.Linear(4, 8)), DDP(torch.nn.Linear(8, 1))
+norm = torch.nn.BatchNorm1d(8)
+maker = DDP(torch.nn.Sequential(torch.nn.Linear(4, 8), norm, torch.nn.Linear(8, 8)))
+judge = DDP(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)))
 step_maker = torch.optim.Adam(maker.parameters(), lr=1e-3)
 step_judge = torch.optim.Adam(judge.parameters(), lr=1e-3)
 torch.manual_seed(0)
@@ -46,10 +48,11 @@ loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
 for real, noise in loader:
     time.sleep(float(os.environ["FTRUN_TEST_STEP_S"]))
     step_judge.zero_grad()
-    (judge(real).mean() - judge(maker.module(noise).detach()).mean()).backward()
+    made = maker(noise)
+    (judge(real).mean() - judge(made.detach()).mean()).backward()
     step_judge.step()
     step_maker.zero_grad()
-    judge.module(maker(noise)).mean().backward()
+    judge(made).mean().backward()
     step_maker.step()
 """
 

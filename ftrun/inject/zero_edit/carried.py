@@ -31,6 +31,7 @@ DEPTH_MAX = 32
 LEFT_OUT = "ftrun.left_out"
 _ABSENT = object()
 LIFE, SYNCS = "life", "syncs"
+_versions_kept: Any = torch.autograd._unsafe_preserve_version_counter
 REMEDY = (
     "it cannot be given what they have made in the middle of their training. Make all models, "
     "optimizers and schedulers before the first step"
@@ -94,6 +95,17 @@ class Carried:
         is_sharded = any(map(self._models.is_sharded, self._models.wrapped))
         given = {"models": models} if is_sharded else {}
         return {**given, SYNCS: self._models.syncs, LIFE: self.life}
+
+    @contextmanager
+    def versions_kept(self) -> Iterator[None]:
+        """A backward pass may still need what is loaded: parameters get the values that they have,
+        and one reads no running averages that its forward pass has moved."""
+        roots = [*self._models.wrapped, *self._models.loose_roots()]
+        parts = [part for module in roots for part in (module.parameters(), module.buffers())]
+        known = {id(x): x for part in parts for x in part}
+        plain = tuple(x for x in known.values() if type(x) in (torch.nn.Parameter, torch.Tensor))
+        with _versions_kept(plain):
+            yield
 
     def _let_go(self) -> None:
         """Collect what the script has dropped: which late objects are left must not depend on when

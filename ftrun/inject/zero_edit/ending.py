@@ -125,6 +125,11 @@ class Ending:
         self.is_behind, self.replays, self._is_between = True, steps, False
         self._copy = _copied(self._given[0]), _copied(self._given[1])
 
+    @property
+    def goes_again(self) -> bool:
+        """Whether the next pass is of such a step."""
+        return self.is_behind and not (self._is_between and not self.replays)
+
     def pass_begins(self) -> bool:
         """A pass in training begins; whether it is of such a step. The next one is its peers'."""
         if self._is_between and not self.replays:
@@ -141,7 +146,8 @@ class Ending:
             self._is_between = True
             self.replays -= 1
             if not self.replays:
-                self._restore()
+                with self._carried.versions_kept():
+                    self._restore()
 
     # ------------------------------------------------------------ after its peers
 

@@ -49,6 +49,7 @@ class Models:
         syncs: of each wrapped model, whether its next pass broadcasts buffers, as the step began;
             None: no DistributedDataParallel. An evaluation, or a pass that only accumulates, has
             left it so, and all ranks do the same.
+        goes_again: whether the next pass is of a step that the peers have taken already.
         on_first: called when there is a first one.
         on_late: called with what was made after the first step.
     """
@@ -63,6 +64,7 @@ class Models:
     ) -> None:
         self.makes_ddp: Callable[[], bool] = lambda: True
         self.on_first: Callable[[], None] = lambda: None
+        self.goes_again: Callable[[], bool] = lambda: False
         self.on_late: Callable[[str], None] = lambda what: None
         self.mates, self.world = mates, world
         self._mesh: Any = None

@@ -108,6 +108,7 @@ class Script:
             self.mates, self.world, self.manager, on.before_forward, on.before_evaluation
         )
         self.models.on_first = self._has_model
+        self.models.goes_again = lambda: self.ending.goes_again
         self.stepping = Stepping(
             self.models.has_parameter_of,
             on.commit,

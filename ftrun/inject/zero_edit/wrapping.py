@@ -112,6 +112,10 @@ class Wrapping:
         evaluates alone stands in that one, and comes to no step until its peers come to theirs.
         """
         is_due = model.require_forward_param_sync
+        if self._models.goes_again():
+            model.require_forward_param_sync = False  # the peers have had that broadcast
+            self._models.before_forward()
+            return True
         if model._check_sync_bufs_pre_fwd():
             model._sync_buffers()
             model.require_forward_param_sync = False

@@ -196,3 +196,17 @@ def test_the_dicts_of_the_groups_stay_those_that_the_script_holds() -> None:
     assert optimizer.param_groups is listed
     assert all(x is y for x, y in zip(listed, groups, strict=True))
     assert groups[1]["lr"] == 0.25
+
+
+def test_a_backward_pass_may_still_need_what_is_loaded_again() -> None:
+    made = Made([sgd(1)])
+    made.world.loose_roots = list
+    model = made.models[0]
+    loss = model(torch.ones(2, requires_grad=True)).sum()
+    with made.carried.versions_kept():
+        model.load_state_dict({k: x.clone() for k, x in model.state_dict().items()})
+    loss.backward()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss = model(torch.ones(2, requires_grad=True)).sum()
+        model.load_state_dict({k: x.clone() for k, x in model.state_dict().items()})
+        loss.backward()

@@ -30,12 +30,14 @@ class Files:
     """How the files of one run compare with those of another.
 
     ``equal``: both have written them alike. ``other``: as many lines, with other numbers, or other
-    bytes. ``missing``: by name, that it lacks the file, or lines of it.
+    bytes. ``missing``: by name, that it lacks the file, or lines of it. ``more``: what the
+    undisturbed one has under no such name.
     """
 
     equal: list[str] = field(default_factory=list)
     other: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
+    more: list[str] = field(default_factory=list)
 
 
 class Place:
@@ -107,15 +109,19 @@ class Place:
 def compare(undisturbed: dict[str, Path], killed: dict[str, Path]) -> Files:
     """The files that a run with deaths has written, beside those of the undisturbed one."""
     files = Files()
-    by_form = {_form(name): path for name, path in killed.items() if name not in undisturbed}
+    by_form = {_form(name): name for name in sorted(killed) if name not in undisturbed}
+    left = set(killed)
     for name, path in sorted(undisturbed.items()):
-        other = killed.get(name) or by_form.pop(_form(name), None)
+        paired = name if name in killed else by_form.pop(_form(name), "")
+        other = killed.get(paired)
+        left.discard(paired)
         if other is None:
             files.missing[name] = "was not written"
         elif _digest(path) == _digest(other):
             files.equal.append(name)
         else:
             _compare_contents(files, name, path.read_bytes(), other.read_bytes())
+    files.more.extend(sorted(left))
     return files
 
 

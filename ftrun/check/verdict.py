@@ -251,6 +251,16 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
             told.append(f"lost with the replica that wrote it, and not due again: {name} {words}")
         else:
             problems.append(f"{name} {words}, as the undisturbed run has it")
+    ours = {name for report in after.values() for name in report["files"]}
+    began = [name for name in trial.files.more if name in ours]
+    left = [name for name in trial.files.more if name not in ours]
+    if began:
+        told.append(f"more than the undisturbed run: a newcomer began {_some(began)}")
+    if left:
+        problems.append(
+            f"{_some(left)} was left by the replica that died: the undisturbed run has removed it, "
+            "or has it elsewhere"
+        )
     return [f"equal to the undisturbed run: {_some(equal)}", *told], problems
 
 

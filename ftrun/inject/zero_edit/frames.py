@@ -31,6 +31,8 @@ LOOP_PACKAGES = (
     "/accelerate/",
     "/lightning/pytorch/loops/",
     "/pytorch_lightning/loops/",
+    "/lightning/fabric/wrappers.py",
+    "/lightning_fabric/wrappers.py",
 )
 INSTALLED = ("/site-packages/", "/dist-packages/")
 """Also of another environment than this interpreter's own."""

@@ -102,5 +102,14 @@ def test_a_name_with_a_time_and_a_process_is_found_by_its_form(tmp_path: Path) -
     for name in names:
         (tmp_path / name).write_bytes(b"\0" + name.encode())
     files = compare({names[0]: tmp_path / names[0]}, {names[1]: tmp_path / names[1]})
-    assert files.missing == {}
+    assert files.missing == {} and files.more == []
     assert files.other == [f"{names[0]} (other bytes)"]
+
+
+def test_what_only_the_run_with_deaths_has_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "any"
+    path.write_bytes(b"x")
+    before = dict.fromkeys(["run-1/epoch-2", "last"], path)
+    after = dict.fromkeys(["run-2/epoch-2", "run-3/epoch-1", "last"], path)
+    assert compare(before, after).more == ["run-2/epoch-2"]
+    assert compare(before, before).more == []

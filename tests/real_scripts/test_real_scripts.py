@@ -151,6 +151,8 @@ def test_two_ends_are_compared_to_the_bit_or_by_their_form() -> None:
         ("epoch 3 loss 1.0", "epoch 3 loss 1.2", True),
         ("epoch 3 loss 1.0", "epoch 4 loss 1.0", False),
         ("a", "b", False),
+        ("12 %", "16 %", True),
+        ("epoch 3: 1", "epoch 4: 1", False),
     ],
 )
 def test_near_values(one: object, other: object, is_so: bool) -> None:

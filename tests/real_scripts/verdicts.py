@@ -18,6 +18,8 @@ BEGINS_AGAIN = re.compile(r"ftrun: (?P<why>.*?)\.? ftrun begins again as torchru
 LABEL = re.compile(r"^\[(?:\d+\.\d+\] |[a-z]+\d+\]:)", re.MULTILINE)
 """Before a line of a worker: of ftrun's, and of torchrun's with --tee."""
 NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
+SHARE = re.compile(rf"(?:{NUMBER.pattern})(\s*%)?")
+"""A whole number before a percent sign is measured, and not counted."""
 WHY_MAX = 110
 
 
@@ -141,11 +143,14 @@ def is_alike(one: Any, other: Any, tolerance: float) -> bool:
         here, there = NUMBER.findall(one), NUMBER.findall(other)
         if len(here) != len(there) or NUMBER.sub("", one) != NUMBER.sub("", other):
             return False
-        pairs = zip(here, there, strict=True)
+        shares = [bool(x[1]) for x in SHARE.finditer(one)]
         return all(
             a == b
-            or (not (a.isdigit() and b.isdigit()) and _is_near(float(a), float(b), tolerance))
-            for a, b in pairs
+            or (
+                (is_share or not (a.isdigit() and b.isdigit()))
+                and _is_near(float(a), float(b), tolerance)
+            )
+            for a, b, is_share in zip(here, there, shares, strict=True)
         )
     return bool(one == other)
 

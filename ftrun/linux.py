@@ -33,8 +33,6 @@ class ProcessRow:
 
     pid: int
     ppid: int
-    pgid: int
-    sid: int
     state: str
     start_ticks: int
     cpu_s: float
@@ -166,8 +164,6 @@ def process_row(pid: int) -> ProcessRow | None:
         pid=pid,
         state=fields[0],
         ppid=int(fields[1]),
-        pgid=int(fields[2]),
-        sid=int(fields[3]),
         start_ticks=int(fields[19]),
         cpu_s=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
     )

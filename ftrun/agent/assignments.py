@@ -104,7 +104,6 @@ class Assignments:
             "connect_timeout_s": s.join_timeout_s,
             "quorum_timeout_s": s.join_timeout_s + FORM_MARGIN_S,
             "heartbeat_timeout_s": s.heartbeat_timeout_s,
-            "isolation_limit_s": s.isolation_limit_s,
             "restarts": start.restarts,
             "hang_factor": s.hang_factor,
             "data": s.data,

@@ -68,11 +68,6 @@ class EmbeddedLighthouse:
         self._ended = asyncio.Event()
         self._retry: asyncio.TimerHandle | None = None
 
-    @property
-    def pid(self) -> int:
-        """The pid of the child that runs now, or 0."""
-        return 0 if self._process is None else self._process.pid
-
     def start(self) -> None:
         """Start the child; ``on_ready`` follows, or ``on_end`` and a restart."""
         self._retry = None

@@ -166,7 +166,6 @@ class ThreadAgent:
             connect_timeout_s=wanted.timeout_s,
             quorum_timeout_s=0.0,
             heartbeat_timeout_s=spec.heartbeat_timeout_s,
-            isolation_limit_s=spec.isolation_limit_s,
             restarts=given.restarts,
             group_store=wanted.store,
         )

@@ -109,18 +109,24 @@ class Place:
 def compare(undisturbed: dict[str, Path], killed: dict[str, Path]) -> Files:
     """The files that a run with deaths has written, beside those of the undisturbed one."""
     files = Files()
-    by_form = {_form(name): name for name in sorted(killed) if name not in undisturbed}
+    by_form: dict[str, list[str]] = {}
+    for name in sorted(killed.keys() - undisturbed.keys()):
+        by_form.setdefault(_form(name), []).append(name)
     left = set(killed)
     for name, path in sorted(undisturbed.items()):
-        paired = name if name in killed else by_form.pop(_form(name), "")
-        other = killed.get(paired)
-        left.discard(paired)
-        if other is None:
+        # Each life of a replica may write one of its own: together they are the undisturbed one's.
+        alike = [name] if name in killed else [*by_form.get(_form(name), ())]
+        if not alike:
             files.missing[name] = "was not written"
-        elif _digest(path) == _digest(other):
+            continue
+        left.discard(alike[-1])
+        if name not in killed:
+            by_form[_form(name)].pop()
+        if _digest(path) == _digest(killed[alike[-1]]):
             files.equal.append(name)
         else:
-            _compare_contents(files, name, path.read_bytes(), other.read_bytes())
+            ours = b"".join(killed[x].read_bytes() for x in alike)
+            _compare_contents(files, name, path.read_bytes(), ours)
     files.more.extend(sorted(left))
     return files
 

@@ -5,6 +5,7 @@ Not here: the runs (command.py).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -252,10 +253,11 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
         else:
             problems.append(f"{name} {words}, as the undisturbed run has it")
     ours = {name for report in after.values() for name in report["files"]}
-    began = [name for name in trial.files.more if name in ours]
-    left = [name for name in trial.files.more if name not in ours]
-    if began:
-        told.append(f"more than the undisturbed run: a newcomer began {_some(began)}")
+    known = {os.path.basename(name) for name in written}
+    left = [x for x in trial.files.more if x not in ours and os.path.basename(x) in known]
+    more = [name for name in trial.files.more if name not in left]
+    if more:
+        told.append(f"more than the undisturbed run: a life of a replica began {_some(more)}")
     if left:
         problems.append(
             f"{_some(left)} was left by the replica that died: the undisturbed run has removed it, "

@@ -11,8 +11,6 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import astuple, dataclass
 
-import xxhash
-
 from ftrun.checkpoint.format import LEAVES_MAX, Json, Packed
 from ftrun.checkpoint.layout import CHUNK_BYTES, samples
 from ftrun.checkpoint.leaves import LeafSpec
@@ -58,10 +56,6 @@ class Header:
                 f"the {HEADER_BYTES_MAX} that are carried: hold long lists as tensors or arrays"
             )
         return data
-
-    def fingerprint(self) -> int:
-        """Equal for donors that hold the same state, as far as structure and samples show."""
-        return xxhash.xxh3_64_intdigest(self.encode())
 
 
 def header_of(tag: Tag, state_id: StateId, packed: Packed, own: Collection[int] = ()) -> Header:

@@ -55,11 +55,6 @@ class FrameDecoder:
         del self._buffer[:start]
         return found
 
-    @property
-    def is_empty(self) -> bool:
-        """True between frames: a stream that ends here has lost nothing."""
-        return not self._buffer
-
     def _frame_end(self, start: int) -> int | None:
         """Where the frame that begins at ``start`` ends, if it is whole."""
         if len(self._buffer) - start < HEADER.size:
@@ -87,15 +82,6 @@ class FrameSocket:
         self._decoder = FrameDecoder()
         self._received: deque[Any] = deque()
         self._send_lock = threading.Lock()
-
-    def fileno(self) -> int:
-        """The descriptor, for select; check ``pending`` first."""
-        return self._sock.fileno()
-
-    @property
-    def pending(self) -> bool:
-        """True if ``receive`` would return a message without waiting."""
-        return bool(self._received)
 
     def send(self, message: object, timeout_s: float = SEND_TIMEOUT_S) -> None:
         """Send one message whole.

@@ -189,16 +189,14 @@ class AskReport(_message.Message):
     def __init__(self) -> None: ...
 
 class RosterEntry(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "endpoints", "position")
+    __slots__ = ("replica_id", "incarnation", "endpoints")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
-    POSITION_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: str
     endpoints: _containers.RepeatedCompositeFieldContainer[Endpoint]
-    position: str
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., position: _Optional[str] = ...) -> None: ...
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ...) -> None: ...
 
 class Roster(_message.Message):
     __slots__ = ("has_begun", "entries", "finished", "early", "store")

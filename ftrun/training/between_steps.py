@@ -27,7 +27,6 @@ COUNTS, COUNTS_NOT = b"\x01", b"\x00"
 class Given:
     """The value of one replica. ``counts``: it contributes to the step, so sums include it."""
 
-    replica_id: str
     counts: bool
     body: bytes
 
@@ -68,4 +67,4 @@ class BetweenSteps:
         flagged = (COUNTS if counts else COUNTS_NOT) + body
         name = self._names.next()
         found = self._exchanges.exchange(name, site, what, flagged, self._timeout_s)
-        return [Given(one.replica_id, one.body[:1] == COUNTS, one.body[1:]) for one in found]
+        return [Given(one.body[:1] == COUNTS, one.body[1:]) for one in found]

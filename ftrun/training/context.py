@@ -45,7 +45,6 @@ class WorkerContext:
     connect_timeout_s: float = defaults.JOIN_TIMEOUT_S
     quorum_timeout_s: float = defaults.JOIN_TIMEOUT_S
     heartbeat_timeout_s: float = defaults.HEARTBEAT_TIMEOUT_S
-    isolation_limit_s: float = defaults.ISOLATION_LIMIT_S
     restarts: int = 0
     hang_factor: float = 0.0
     global_batch: int | None = None

@@ -252,7 +252,7 @@ def _json_header(document: Any, rng: Random) -> bytes:
 def _state(data: bytes) -> None:
     """The header, and the tree that it describes on memory that is all zeros."""
     header = decode_header(data)
-    header.fingerprint()
+    header.encode()
     if header.nbytes > LEAF_BYTES_MAX:
         return
     buffers = [torch.zeros(spec.nbytes, dtype=torch.uint8) for spec in header.specs]

@@ -31,6 +31,7 @@ def train():
     print(f"END {rank} of {dist.get_world_size()} {type(dist.group.WORLD).__name__}", flush=True)
     del model, optimizer  # torch deadlocks if a Reducer is the last that has the group
     dist.destroy_process_group()
+    os._exit(0)  # at an interpreter's end torch has aborted now and then, as without ftrun
 
 if __name__ == "__main__":
     is_again = "IS_AGAIN" in os.environ
@@ -50,7 +51,6 @@ if __name__ == "__main__":
         pid = os.fork()
         if pid == 0:
             train()
-            os._exit(0)
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 

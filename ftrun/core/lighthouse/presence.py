@@ -35,7 +35,8 @@ class Presence:
     ``_part``: the slots that take part in the set-up; none before its first answer. ``_worlds``:
     incarnations whose process groups are those of all replicas; ``_set_up``: those that were told
     of each other, by replica_id, until they train; ``_gone_at``: when one of them was missed;
-    ``_ending``: incarnations that were told to begin again, and may ask until they end.
+    ``_ending``: incarnations that were told to begin again, and may ask until they end;
+    ``_on_way``: those that were told who trains, and have not joined them.
     """
 
     def __init__(self, state: MembershipState) -> None:
@@ -47,6 +48,7 @@ class Presence:
         self._set_up: dict[str, str] = {}
         self._gone_at: float | None = None
         self._ending: set[tuple[str, str]] = set()
+        self._on_way: set[tuple[str, str]] = set()
 
     def on_present(self, replica: Replica, rank: int, present: m.Present) -> None:
         """A worker is here, and asks for its peers."""
@@ -54,6 +56,8 @@ class Presence:
             return
         replica.present[rank] = present.endpoint
         if present.together:
+            find = self._state.replicas.find
+            self._worlds = {pair for pair in self._worlds if find(*pair) is not None}
             self._worlds.add((replica.replica_id, replica.incarnation))
         if not self._part and self._state.phase not in IN_QUORUM:
             slots = {slot.replica_id for slot in self._state.slots}
@@ -98,9 +102,10 @@ class Presence:
         state = self._state
         if state.phase in IN_QUORUM:
             self._set_up = {}
-            self._worlds.clear()
             self._ending.clear()
+            self._on_way = {pair for pair in self._on_way if pair[0] not in state.live}
         find = state.replicas.find
+        self._turn_back()
         gone = [
             name
             for name, incarnation in self._set_up.items()
@@ -115,13 +120,24 @@ class Presence:
             return
         reason = f"{TOGETHER} replica {gone[0]}, which ended before the first step"
         for name, incarnation in self._set_up.items():
-            replica = find(name, incarnation)
-            if replica is not None:
-                replica.present.clear()
-                self._asking.pop(name, None)
-                self._ending.add((name, incarnation))
-                state.outbox.restart(replica, reason)
+            self._restart(name, incarnation, reason)
         self._set_up, self._gone_at = {}, None
+
+    def _turn_back(self) -> None:
+        """All that trained are lost: who was on the way to them has no peers in its set-up."""
+        if self._state.phase is Phase.EMPTY and self._on_way:
+            reason = f"{TOGETHER} those that trained, of which none is left"
+            for name, incarnation in sorted(self._on_way):
+                self._restart(name, incarnation, reason)
+            self._on_way.clear()
+
+    def _restart(self, name: str, incarnation: str, reason: str) -> None:
+        replica = self._state.replicas.find(name, incarnation)
+        if replica is not None:
+            replica.present.clear()
+            self._asking.pop(name, None)
+            self._ending.add((name, incarnation))
+            self._state.outbox.restart(replica, reason)
 
     def _answer(self) -> None:
         state = self._state
@@ -140,6 +156,7 @@ class Presence:
             return
         if roster.has_begun:
             told = frozenset(self._asking)
+            self._on_way |= self._worlds.intersection(self._asking.items())
         else:
             self._part = frozenset(entry.replica_id for entry in roster.entries)
             told = self._part.intersection(self._asking)
@@ -206,7 +223,9 @@ class Presence:
     def _here(self) -> Iterator[Replica]:
         """The replicas of which all workers are present, or have reported."""
         for replica in self._state.replicas:
-            if replica.leaving is None and self._endpoints(replica) is not None:
+            is_ending = (replica.replica_id, replica.incarnation) in self._ending
+            is_here = replica.leaving is None and not is_ending
+            if is_here and self._endpoints(replica) is not None:
                 yield replica
 
     def _endpoints(self, replica: Replica) -> tuple[Endpoint, ...] | None:
@@ -225,10 +244,7 @@ class Presence:
         for replica in sorted(members, key=lambda r: replica_order(r.replica_id)):
             endpoints = self._endpoints(replica)
             if endpoints is not None:
-                position = replica.progress.position if replica.progress is not None else ""
-                entries.append(
-                    m.RosterEntry(replica.replica_id, replica.incarnation, endpoints, position)
-                )
+                entries.append(m.RosterEntry(replica.replica_id, replica.incarnation, endpoints))
         slots = self._state.slots
         early = tuple(x.replica_id for x in slots.absent() if x.how == EARLY)
         over = [slot.replica_id for slot in slots if not slot.is_open or slot.replica_id in early]

@@ -69,15 +69,11 @@ class AskReport:
 
 @dataclass(frozen=True, slots=True)
 class RosterEntry:
-    """One replica of a Roster, with its endpoints by group_rank.
-
-    ``position``: that of its last Progress; "" before it has one.
-    """
+    """One replica of a Roster, with its endpoints by group_rank."""
 
     replica_id: str
     incarnation: str
     endpoints: tuple[Endpoint, ...]
-    position: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from ftrun.inject.zero_edit.carried import Carried
 from ftrun.inject.zero_edit.counters import Counters, Taken
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.ending import Ending
-from ftrun.inject.zero_edit.frames import Values, script_frames
+from ftrun.inject.zero_edit.frames import Spot, Values, script_frames
 from ftrun.inject.zero_edit.loaders import LoaderIterator, follow
 from ftrun.inject.zero_edit.noting import matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
@@ -52,6 +52,7 @@ class Moving:
         self._tensors, self._ending = tensors, ending
         self._set_calls, self._trial = set_calls, trial
         self._begun_with: tuple[tuple[str, Values], ...] = ()
+        self._ranges: list[tuple[Spot, int]] = []
 
     def go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
         """Set all to ``place``, and tell it.
@@ -63,11 +64,10 @@ class Moving:
         Raises:
             UserError: some loop cannot be set.
         """
-        problems = [
-            f"its loop at {spot} does not come to {number}"
-            for spot, number in place.ranges
-            if not RANGES.set(spot, number)
-        ]
+        behind = [(spot, number) for spot, number in place.ranges if not RANGES.set(spot, number)]
+        # Of a loop that draws ahead, the newcomer's own draw may be before an inner one.
+        self._ranges = behind if place.entry != place.stack and not is_drawn else []
+        problems = [] if self._ranges else _words_of(behind)
         problems += [loop.words for loop in self._counters.unlike_loops(place)]
         found, without = matched(place.loaders, first)
         facts = [iterator.facts() for _, iterator in found]
@@ -87,11 +87,16 @@ class Moving:
         _move(found, facts, is_drawn=is_drawn)
         self._set_calls(place)
         self._tell(place, taken)
-        if problems:
-            raise UserError(f"this replica cannot follow its peers: {'; '.join(problems)}")
+        _refuse(problems)
 
     def step_begins(self) -> None:
-        """The newcomer's first step begins: the script has set counters on its way here."""
+        """The newcomer's first step begins: the script has set counters on its way here.
+
+        Raises:
+            UserError: it has not come to a loop in which its peers are.
+        """
+        ranges, self._ranges = self._ranges, []
+        _refuse(_words_of([x for x in ranges if not RANGES.set(*x)]))
         if self._begun_with:
             values, self._begun_with = dict(self._begun_with), ()
             self._counters.set_begun_with(values)
@@ -110,6 +115,15 @@ class Moving:
             )
         if self._trial is not None and self._is_lead():
             self._trial.has_joined(place.words(), taken.changed, taken.lacking)
+
+
+def _words_of(ranges: Sequence[tuple[Spot, int]]) -> list[str]:
+    return [f"its loop at {spot} does not come to {number}" for spot, number in ranges]
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
+        raise UserError(f"this replica cannot follow its peers: {'; '.join(problems)}")
 
 
 def _move(

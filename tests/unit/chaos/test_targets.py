@@ -94,5 +94,5 @@ def test_a_process_that_has_ended_is_not_struck_again() -> None:
 def test_a_pid_that_another_process_has_got_is_not_struck() -> None:
     own = linux.process_row(os.getpid())
     assert own is not None
-    before = type(own)(own.pid, own.ppid, own.pgid, own.sid, own.state, own.start_ticks - 1, 0.0)
+    before = type(own)(own.pid, own.ppid, own.state, own.start_ticks - 1, 0.0)
     assert not Target("1", 0, INCARNATION, before).strike(signal.SIGKILL)

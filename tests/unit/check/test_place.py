@@ -113,3 +113,10 @@ def test_what_only_the_run_with_deaths_has_is_told_apart(tmp_path: Path) -> None
     after = dict.fromkeys(["run-2/epoch-2", "run-3/epoch-1", "last"], path)
     assert compare(before, after).more == ["run-2/epoch-2"]
     assert compare(before, before).more == []
+
+
+def test_the_files_of_a_replica_s_lives_are_one(tmp_path: Path) -> None:
+    for name, body in (("log.1", b"a\nb\nc\n"), ("log.2", b"a\n"), ("log.3", b"b\nc\n")):
+        (tmp_path / name).write_bytes(body)
+    files = compare({"log.1": tmp_path / "log.1"}, {x: tmp_path / x for x in ("log.2", "log.3")})
+    assert files.missing == {} and files.more == ["log.2"]

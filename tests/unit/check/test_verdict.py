@@ -176,10 +176,12 @@ def test_a_file_that_only_a_run_with_deaths_has() -> None:
     """A checkpoint that the dead replica has written, and that nobody has removed, is not well."""
     began = run(report(files={"log.2": 3}))
     lines, is_well = lines_of(trial(began, files=Files(more=["log.2"])))
-    assert is_well and "more than the undisturbed run: a newcomer began log.2" in lines
-    lines, is_well = lines_of(trial(began, files=Files(more=["log.2", "old.pt"])))
+    assert is_well and "more than the undisturbed run: a life of a replica began log.2" in lines
+    lines, is_well = lines_of(trial(began, files=Files(more=["log.1"])))  # the dead one's
+    assert is_well and "more than the undisturbed run: a life of a replica began log.1" in lines
+    lines, is_well = lines_of(trial(began, files=Files(more=["log.2", "run-2/late.pt"])))
     assert not is_well
-    assert lines[-1].startswith("FAILED: old.pt was left by the replica that died"), lines
+    assert lines[-1].startswith("FAILED: run-2/late.pt was left by the replica that died"), lines
 
 
 def test_a_death_in_an_evaluation_may_change_what_it_finds() -> None:

@@ -32,8 +32,12 @@ from tests.real_scripts.verdicts import BEGINS_AGAIN, LABEL, Run, check_verdict,
 
 LOOK_S, STOP_S, ENDS_S, OUTPUT_MAX = 0.25, 30.0, 120.0, 20_000_000
 REPLICAS = 2
+PACE_FILE = Path(__file__).with_name("pace.py")
 NO_WAIT, AWAY_WAITS_S, STEADY_WAITS_S, CHECK_WAITS_S = 0.0, 6.0, 0.05, 0.7
 """After each step: undisturbed; from a kill until the replica is back; else; in a check."""
+NEAR_STEPS, NEAR_WAITS_S = 8, 0.5
+"""So near to a kill at a step each step waits so long, else the kill comes some steps later: one
+that is meant for the middle of an epoch would strike at its end."""
 
 
 @dataclass
@@ -97,10 +101,14 @@ class Place:
         if row.workers > 1:
             words += ["--workers-per-replica", str(row.workers)]
         waits = Waits(self._beside(row, directory, "waits"), STEADY_WAITS_S if kills else NO_WAIT)
-        killer = Killer(job, kills, waits) if kills else None
+        notes = self._beside(row, directory, "notes")
+        shutil.rmtree(notes, ignore_errors=True)
+        notes.mkdir()
+        killer = Killer(job, kills, waits, notes) if kills else None
         run = self._run(row, directory, [*words, "--prefix"], waits, killer)
         for path in logs.glob("*/events.jsonl"):
             _read_events(path, run)
+        run.unequal += unlike_replicas(notes, row.workers)
         return run
 
     def check(self, row: Row, directory: Path) -> str:
@@ -125,6 +133,10 @@ class Place:
         words = [str(self.programs / words[0]), *words[1:]]
         command = [*words, *shlex.split(row.script), *shlex.split(row.args)]
         environment = {**self.environment(row), "STEP_WAITS": str(waits.path)}
+        environment |= {
+            "STEP_PACE": str(PACE_FILE),
+            "STEP_NOTES": str(killer.notes) if killer else "",
+        }
         job = Watched(command, directory, environment, self.timeout_s + STOP_S)
         if killer is not None:
             killer.watch(job)
@@ -213,6 +225,13 @@ def _read_events(path: Path, run: Run) -> None:
             run.unequal.append(str(event["text"]).rstrip("."))
 
 
+def unlike_replicas(notes: Path, workers: int) -> list[str]:
+    """Whether workers of replicas ended with unlike parameters; each has noted its own last."""
+    found = {int(path.name[5:]): path.read_text() for path in notes.glob("rank-*")}
+    odd = [rank for rank, digest in found.items() if found.get(rank % workers, digest) != digest]
+    return [f"at the end the parameters of rank {min(odd)} are not its peer's"] if odd else []
+
+
 def _says_back(output: str, replica: str) -> bool:
     return bool(re.search(rf"ftrun: [Rr]eplica {replica} (joined|healed)", output))
 
@@ -295,12 +314,14 @@ class Killer:
     """Kills a worker of each replica in turn, each when its moment has come.
 
     ``moments``: ``N`` is a step of the job, ``N: REGEX`` the N-th line that matches since the
-    one before. The next moment is looked for when the dead replica trains again.
+    one before. The next moment is looked for when the dead replica trains again. ``notes``: where
+    ranks note what their models are; those of a dead one are removed.
     """
 
     job: str
     moments: Sequence[str]
     waits: Waits
+    notes: Path
     killed: list[str] = field(default_factory=list)
     joined: list[str] = field(default_factory=list)
 
@@ -312,7 +333,11 @@ class Killer:
                 if self._has_come(moment, status, job.text(begun)) and _kill(status, replica):
                     self.waits.set(AWAY_WAITS_S)
                     self.killed.append(replica)
+                    for worker in range(workers := len(_of(status, replica)["workers"])):
+                        rank = int(replica) * workers + worker
+                        (self.notes / f"rank-{rank}").unlink(missing_ok=True)
                     break
+                self._slow_down(moment, status)
             back = job.count
             for status in self._statuses(job):
                 if replica in self.killed and (
@@ -329,6 +354,10 @@ class Killer:
             with contextlib.suppress(UserError, PeerError, OSError):
                 yield dict(find_status(StatusQuery(job_id=self.job)))
             time.sleep(LOOK_S)
+
+    def _slow_down(self, moment: str, status: dict[str, Any]) -> None:
+        if moment.isdigit() and status["step"] + NEAR_STEPS >= int(moment):
+            self.waits.set(NEAR_WAITS_S)
 
     def _has_come(self, moment: str, status: dict[str, Any], output: str) -> bool:
         count, _, expression = moment.partition(": ")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_scripts.rows import Change, Row, change_files, on_cpu, row_of, rows
+from tests.real_scripts.rows import PACE, Change, Row, change_files, on_cpu, row_of, rows
+from tests.real_scripts.running import PACE_FILE, unlike_replicas
 from tests.real_scripts.verdicts import (
     HEAD,
     Result,
@@ -88,8 +89,26 @@ def test_files_are_changed_seeded_and_paced(tmp_path: Path) -> None:
     lines = script.read_text().splitlines()
     assert lines[2].startswith("import torch")
     assert lines[3] == "import os"
-    assert lines[4].startswith("step(); __import__('time').sleep")
+    assert lines[4] == f"step(); {PACE}"
     ast.parse(script.read_text())
+
+
+def test_each_step_waits_and_notes_the_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "waits").write_text("0")
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    for name, value in {"STEP_PACE": PACE_FILE, "STEP_WAITS": tmp_path / "waits"}.items():
+        monkeypatch.setenv(name, str(value))
+    exec(PACE)
+    monkeypatch.setenv("STEP_NOTES", str(notes))
+    for rank in range(4):
+        monkeypatch.setenv("RANK", str(rank))
+        exec(PACE)
+    assert unlike_replicas(notes, 2) == []
+    (notes / "rank-3").write_text("other")
+    assert unlike_replicas(notes, 2) == ["at the end the parameters of rank 3 are not its peer's"]
 
 
 def test_matches_are_groups_without_the_labels_of_ranks() -> None:
@@ -132,6 +151,8 @@ def test_two_ends_are_compared_to_the_bit_or_by_their_form() -> None:
         ("epoch 3 loss 1.0", "epoch 3 loss 1.2", True),
         ("epoch 3 loss 1.0", "epoch 4 loss 1.0", False),
         ("a", "b", False),
+        ("12 %", "16 %", True),
+        ("epoch 3: 1", "epoch 4: 1", False),
     ],
 )
 def test_near_values(one: object, other: object, is_so: bool) -> None:

@@ -142,7 +142,8 @@ class _Trial:
         return self.place.prepare(self.row, self.source, label)
 
     def _verdict(self, run: Run, plain: Run) -> str:
-        return verdict(run, plain, self.result.is_seeded, self.row.tolerance)
+        is_exact = self.result.is_seeded and self.row.is_exact
+        return verdict(run, plain, is_exact, self.row.tolerance)
 
     def _note(self, **verdicts: Any) -> None:
         for name, value in verdicts.items():

@@ -18,6 +18,8 @@ BEGINS_AGAIN = re.compile(r"ftrun: (?P<why>.*?)\.? ftrun begins again as torchru
 LABEL = re.compile(r"^\[(?:\d+\.\d+\] |[a-z]+\d+\]:)", re.MULTILINE)
 """Before a line of a worker: of ftrun's, and of torchrun's with --tee."""
 NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
+SHARE = re.compile(rf"(?:{NUMBER.pattern})(\s*%)?")
+"""A whole number before a percent sign is measured, and not counted."""
 WHY_MAX = 110
 
 
@@ -141,11 +143,14 @@ def is_alike(one: Any, other: Any, tolerance: float) -> bool:
         here, there = NUMBER.findall(one), NUMBER.findall(other)
         if len(here) != len(there) or NUMBER.sub("", one) != NUMBER.sub("", other):
             return False
-        pairs = zip(here, there, strict=True)
+        shares = [bool(x[1]) for x in SHARE.finditer(one)]
         return all(
             a == b
-            or (not (a.isdigit() and b.isdigit()) and _is_near(float(a), float(b), tolerance))
-            for a, b in pairs
+            or (
+                (is_share or not (a.isdigit() and b.isdigit()))
+                and _is_near(float(a), float(b), tolerance)
+            )
+            for a, b, is_share in zip(here, there, shares, strict=True)
         )
     return bool(one == other)
 
@@ -162,7 +167,10 @@ def verdict(run: Run, plain: Run, is_seeded: bool, tolerance: float) -> str:
     if run.exit_code:
         return f"{FAILS} (exit code {run.exit_code}: {_reason(run, again)})"
     exact = None if is_seeded and not run.killed else tolerance
-    odd = difference(plain.end, run.end, exact)
+    if again:  # what was printed before it began again is printed twice
+        odd = difference(_once_each(plain.end), _once_each(run.end), exact)
+    else:
+        odd = difference(plain.end, run.end, exact)
     if odd:
         return f"{DIFFERS} ({_short(odd)}{'; one world' if again else ''})"
     if again:
@@ -175,6 +183,11 @@ def verdict(run: Run, plain: Run, is_seeded: bool, tolerance: float) -> str:
     if run.killed and len(run.killed) < 2:
         return f"{FAILS} (ended before the second kill)"
     return SAME
+
+
+def _once_each(end: dict[str, Any]) -> dict[str, Any]:
+    """An end with each match once."""
+    return {**end, "output": [sorted(set(found)) for found in end["output"]]}
 
 
 def _reason(run: Run, again: re.Match[str] | None) -> str:

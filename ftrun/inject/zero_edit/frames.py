@@ -183,10 +183,11 @@ Values = dict[str, Any]
 
 @lru_cache(maxsize=4096)
 def holds_values(kind: Any) -> bool:
-    """Whether objects of this class are the script's own, and may hold counters."""
-    module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or not is_script(file):
+    """Whether objects of this class are the script's own, and may hold counters.
+
+    An installed class is so too if its base runs the loop: a package's own Trainer.
+    """
+    if not _script_file_of(kind):
         return False
     torch = sys.modules.get("torch")
     has_own_rules = issubclass(kind, Enum | type) or (torch and issubclass(kind, torch.nn.Module))
@@ -196,8 +197,16 @@ def holds_values(kind: Any) -> bool:
 @lru_cache(maxsize=4096)
 def _is_of_loop_package(kind: Any) -> bool:
     """Whether a package that runs training loops has this class: its containers are its own."""
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return isinstance(file, str) and is_loop_package(file)
+    return is_loop_package(_script_file_of(kind))
+
+
+def _script_file_of(kind: type) -> str:
+    """The file of a class, or of its nearest base, that is the script's or runs the loop for it."""
+    for one in kind.__mro__:
+        file = getattr(sys.modules.get(one.__module__), "__file__", None)
+        if isinstance(file, str) and is_script(file):
+            return file
+    return ""
 
 
 class _Kind(Enum):

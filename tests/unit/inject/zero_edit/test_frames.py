@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 import weakref
 from dataclasses import dataclass, field
 from enum import Enum
@@ -276,3 +277,18 @@ def test_two_calls_in_one_line_are_two_places() -> None:
     assert first[0] == second[0]
     assert (first[1].name, first[1].line) == (second[1].name, second[1].line)
     assert again[0] == again[1]
+
+
+def test_an_installed_class_whose_base_runs_the_loop_holds_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seen: the steps of TRL's SFTTrainer were not carried, those of transformers' Trainer were."""
+    for name in ("transformers", "trl", "library"):
+        module = types.ModuleType(f"of_{name}")
+        module.__file__ = f"/env/site-packages/{name}/trainer.py"
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    trainer = type("Trainer", (), {"__module__": "of_transformers"})
+    derived = type("SFTTrainer", (trainer,), {"__module__": "of_trl"})
+    other = type("Client", (), {"__module__": "of_library"})
+    assert [frames.holds_values(kind) for kind in (trainer, derived, other)] == [True, True, False]
+    assert frames._is_of_loop_package(derived) and not frames._is_of_loop_package(other)

@@ -50,6 +50,18 @@ class OpenIterators:
         self._open: list[weakref.ref[LoaderIterator]] = []
         self._held: dict[tuple[tuple[Spot, ...], int], int | None] = {}
         self._ended: deque[LoaderIterator] = deque(maxlen=ENDED_MAX)
+        self._last: weakref.ref[LoaderIterator] | None = None
+
+    def drawn(self, iterator: LoaderIterator) -> None:
+        """An iterator has given a batch."""
+        self._last = iterator.here
+
+    def evaluated(self) -> None:
+        """A model is evaluated: the batch that was drawn last was not for training. Others may hold
+        one that was: a loop that draws ahead, and evaluates in between."""
+        last = None if self._last is None else self._last()
+        if last is not None and not last.is_training:
+            last.is_fresh = False
 
     def add(self, iterator: LoaderIterator) -> None:
         """The script begins to iterate. Its number counts those open at the same place."""
@@ -57,7 +69,7 @@ class OpenIterators:
             [x for x in self.all() if x.spot == iterator.spot and not x.cursor.has_ended]
         )
         iterator.cursor.held = self._held.get(iterator.loop)
-        self._open.append(weakref.ref(iterator))
+        self._open.append(iterator.here)
 
     def all(self) -> list[LoaderIterator]:
         """The iterators that have not ended, or whose last batches are not trained on yet."""
@@ -121,6 +133,7 @@ class LoaderIterator:
         length: how many batches it has; None: that is not known.
         learned: ``cursor.held`` as it was remembered last.
         counted_by: each ``enumerate`` that draws from it.
+        here: refers to it, and does not keep it.
         is_elsewhere: a thread other than the main one has drawn from it.
     """
 
@@ -146,6 +159,7 @@ class LoaderIterator:
         self._gives_nothing = False
         self._inner = make()
         self._make = make
+        self.here = weakref.ref(self)
         OPEN.add(self)
 
     @property
@@ -247,6 +261,7 @@ class LoaderIterator:
             cursor.drawn += 1
         # What is drawn with gradients off is evaluated, also by a module beside the models.
         self.is_fresh = self.is_training or torch.is_grad_enabled()
+        OPEN.drawn(self)
         return batch
 
     def _take(self) -> Any:

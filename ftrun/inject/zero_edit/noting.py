@@ -157,10 +157,8 @@ class Noting:
         return Noted(self._order, here, read, ranges, self._exchanges())
 
     def evaluation(self) -> None:
-        """A model is evaluated: what was drawn lately was not for training."""
-        for iterator in OPEN.all():
-            if not iterator.is_training:
-                iterator.is_fresh = False
+        """A model is evaluated."""
+        OPEN.evaluated()
 
     def training(self) -> list[LoaderIterator]:
         """A forward pass in training: the iterators that give its batches, by their first draws.

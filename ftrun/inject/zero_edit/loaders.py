@@ -5,13 +5,16 @@ Not here: which iterator gives training batches, and where it is to be set (loop
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
+import inspect
+import sys
 import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from types import FrameType, GeneratorType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -156,7 +159,6 @@ class LoaderIterator:
         self.learned: int | None = -1
         self.is_fresh = self.is_training = self.is_elsewhere = False
         self.counted_by: weakref.WeakSet[Counted] = weakref.WeakSet()
-        self._gives_nothing = False
         self._inner = make()
         self._make = make
         self.here = weakref.ref(self)
@@ -227,18 +229,7 @@ class LoaderIterator:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def count_on(self, by: int) -> None:
-        """Let each ``enumerate`` of Python's own over this iterator count on, by items that it
-        drops: tqdm's loop may hold one."""
-        self._gives_nothing = True
-        for holder in gc.get_referrers(self):
-            if type(holder) is enumerate:
-                next(islice(holder, by, by), None)
-        self._gives_nothing = False
-
     def __next__(self) -> Any:
-        if self._gives_nothing:
-            return None
         if threading.current_thread() is not threading.main_thread():
             self.is_elsewhere = self.is_fresh = True
             return next(self._inner)
@@ -328,15 +319,47 @@ class LoaderIterator:
             self._inner._num_yielded += batches
 
 
-def follow(moved: Iterable[tuple[LoaderIterator, int]]) -> None:
-    """Let each ``enumerate`` follow the first one of its loaders that was moved, by that much."""
+def follow(moved: Sequence[tuple[LoaderIterator, int]], items: int | None = None) -> None:
+    """Let each ``enumerate`` follow the first one of its loaders that was moved, by that much.
+
+    ``items``: by so many items of a generator that draws from the first loader: it may have begun
+    in the middle of that one, as where one iterator serves all epochs.
+    """
     followed: set[int] = set()
-    for iterator, by in moved:
-        iterator.count_on(by)
-        for counted in iterator.counted_by:
-            if id(counted) not in followed:
-                followed.add(id(counted))
+    for number, (iterator, by) in enumerate(moved):
+        by = items if items is not None and not number else by
+        for counted in [*iterator.counted_by, *_enumerates_over(iterator)]:
+            if id(counted) in followed:
+                continue
+            followed.add(id(counted))
+            if isinstance(counted, Counted):
                 counted.jump(by)
+            else:
+                _count_on(counted, by)
+
+
+def _enumerates_over(iterator: LoaderIterator) -> list[enumerate[Any]]:
+    """Python's own over an iterator, or over a generator that draws from it now: a progress bar's
+    loop may hold one."""
+    over: list[Any] = [x for x in gc.get_referrers(iterator) if type(x) is enumerate]
+    frame: FrameType | None = sys._getframe()
+    running = set()
+    while frame is not None:
+        if frame.f_code.co_flags & inspect.CO_GENERATOR:
+            running.add(id(frame))
+        frame = frame.f_back
+    for holder in gc.get_objects() if running else ():
+        if type(holder) is enumerate:
+            inner = [x for x in gc.get_referents(holder) if type(x) is GeneratorType]
+            over += [holder for x in inner if x.gi_running and id(x.gi_frame) in running]
+    return over
+
+
+def _count_on(counted: Any, by: int) -> None:
+    """Let Python's own count on from a number that is greater by ``by``: its first field."""
+    number = ctypes.c_ssize_t.from_address(id(counted) + object.__basicsize__)
+    if number.value == counted.__reduce__()[1][1]:
+        number.value += by
 
 
 def refuse_threads(draws: Iterable[LoaderIterator]) -> None:

@@ -5,7 +5,8 @@ Not here: when that is done (loop.py), and how the state itself heals (training/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 
 from ftrun.errors import UserError
 from ftrun.inject.zero_edit import around, told
@@ -13,7 +14,7 @@ from ftrun.inject.zero_edit.carried import Carried
 from ftrun.inject.zero_edit.counters import Counters, Taken
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.ending import Ending
-from ftrun.inject.zero_edit.frames import Spot, Values, script_frames
+from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.loaders import LoaderIterator, follow
 from ftrun.inject.zero_edit.noting import matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
@@ -64,6 +65,7 @@ class Moving:
         Raises:
             UserError: some loop cannot be set.
         """
+        before = dict(RANGES.current({spot.name for spot, _ in place.ranges}))
         behind = [(spot, number) for spot, number in place.ranges if not RANGES.set(spot, number)]
         # Of a loop that draws ahead, the newcomer's own draw may be before an inner one.
         self._ranges = behind if place.entry != place.stack and not is_drawn else []
@@ -84,7 +86,7 @@ class Moving:
             self._ending.follow(place.commits)
         elif place.behind:
             self._ending.fall_behind(place.behind)
-        _move(found, facts, is_drawn=is_drawn)
+        _move(found, facts, _items(place, before), is_drawn=is_drawn)
         self._set_calls(place)
         self._tell(place, taken)
         _refuse(problems)
@@ -126,13 +128,28 @@ def _refuse(problems: Sequence[str]) -> None:
         raise UserError(f"this replica cannot follow its peers: {'; '.join(problems)}")
 
 
+def _items(place: Place, before: Mapping[Spot, int]) -> int | None:
+    """How many items the generator that draws now has given at the peers, beyond those here: as
+    many as the numbers of its one ``range`` loop. None: it has none."""
+    for frame in script_frames():
+        if frame.f_code.co_flags & inspect.CO_GENERATOR:
+            name = spot_of(frame).name
+            numbers = [(spot, number) for spot, number in place.ranges if spot.name == name]
+            if len(numbers) == 1 and numbers[0][0] in before:
+                return numbers[0][1] - before[numbers[0][0]]
+            return None
+    return None
+
+
 def _move(
     found: Sequence[tuple[LoaderPlace, LoaderIterator]],
     facts: Sequence[list[Values]],
+    items: int | None,
     *,
     is_drawn: bool,
 ) -> None:
-    """Set iterators to their places. ``facts``: of each, before the counters were set."""
+    """Set iterators to their places. ``facts``: of each, before the counters were set; ``items``:
+    see ``follow``."""
     moved = []
     for (loader, iterator), before in zip(found, facts, strict=True):
         set_to = iterator.move_to if is_drawn else iterator.go_to
@@ -141,4 +158,4 @@ def _move(
         if iterator.spot != loader.spot:  # its peers have come to a later one of this loop
             iterator.spot, iterator.number = loader.spot, loader.number
         moved.append((iterator, by))
-    follow(moved)
+    follow(moved, items)

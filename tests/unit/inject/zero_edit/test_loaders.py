@@ -238,3 +238,23 @@ def test_what_a_loop_holds_while_it_evaluates_is_for_training() -> None:
     next(held)
     OPEN.evaluated()
     assert held.is_fresh
+
+
+def test_pythons_own_enumerate_over_a_generator_counts_its_items() -> None:
+    """One iterator for all epochs, and ``enumerate`` over a generator for each (YOLOv5)."""
+    iterator = iterator_of(DataLoader(Numbers(), 2))
+    begun = 0
+
+    def epoch() -> Iterator[Any]:
+        for _ in range(5):
+            yield next(iterator)
+
+    def before(drawn: LoaderIterator) -> None:
+        if drawn is iterator and begun and not drawn.cursor.drawn:
+            follow([(iterator, iterator.go_to(None, 12))], 2)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Draws, "before", staticmethod(before))
+        begun = 1
+        index, batch = next(enumerate(epoch()))
+    assert (index, batch.tolist()) == (2, [24, 25])

@@ -35,6 +35,7 @@ ftrun itself. Begin with ``states.py``.
 | trial.py, survey.py | ``ftrun check``: a worker's part in a trial; all values of the script |
 | settings.py, marking.py | what replicas compare of a step, so that nothing diverges silently |
 | files.py, rewriting.py | the script's files: none is left half written, or emptied at a restart |
+| directories.py | a run's own directory, by the time or a number, stays that of the predecessor |
 | checkpoints.py | ``torch.distributed.checkpoint``: one replica writes for all |
 | told.py, charge.py | notices to the user; what ftrun takes charge of |
 | attaching.py | under ``auto``: which form the script turns out to have |
@@ -102,6 +103,7 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     Objects(script.world).install(patches)
     files.install(patches, script.drafts)
     script.rewriting.install(patches)
+    script.directories.install(patches)
     Checkpoints(script.mates, script.world, script.drafts).install(patches)
 
     def undo() -> None:

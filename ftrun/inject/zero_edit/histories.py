@@ -7,8 +7,8 @@ with it. A list in which something else was changed is named as not carried, and
 at the next draw. Shorter lists, and dicts, deques and sets of up to ``TABLE_MAX`` values, are
 copied each time.
 
-Values are plain, or tuples, lists, dicts and sets of plain ones. Not here: where they are found
-(frames.py), how they are set (writing.py).
+Values are plain, or paths, or tuples, lists, dicts and sets of these. Not here: where they are
+found (frames.py), how they are set (writing.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path, PurePath
 from typing import Any, cast
 
 from ftrun.inject.zero_edit import single
@@ -298,6 +299,8 @@ def _frozen(value: Any, depth: int = 0) -> Any:
         return value.item()
     if is_tensor(cast(Hashable, kind)) and single.is_single(value):
         return value
+    if isinstance(value, PurePath):
+        return value
     if depth >= DEPTH_MAX or not (kind in _NAMES or kind in DICTS) or len(value) > NESTED_MAX:
         raise NotPlain
     if kind in DICTS:
@@ -319,6 +322,8 @@ def _packed(value: Any) -> Any:
         return value
     if is_tensor(cast(Hashable, type(value))):
         return single.packed(value)
+    if isinstance(value, PurePath):
+        return {"kind": "path", "values": [str(value)]}
     items = value.items() if type(value) in DICTS else value
     return packed_values(type(value), list(items))
 
@@ -331,6 +336,8 @@ def unpacked(value: Any) -> Any:
     match value["kind"]:
         case "dict":
             return dict(values)
+        case "path":
+            return Path(values[0])
         case "set":
             return set(values)
         case "deque":

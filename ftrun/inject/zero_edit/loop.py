@@ -208,6 +208,7 @@ class Loop:
         manager = script.manager()
         if not self._course.now.has_stepped:
             self._charge.take(manager)
+            script.directories.begins()
         loaded = script.start(manager, allow_heal=place is not None)
         if loaded is not None and not standing.is_like(loaded):
             # It has trained before, and was out of the quorum for some steps.
@@ -287,6 +288,7 @@ class Loop:
         script.passing.joined()
         if loaded is None:
             script.rewriting.begun()
+            script.directories.begins()
             return  # the peers have gone: nobody to heal from, so it begins at the beginning
         script.counters.restore(loaded)
         script.rewriting.joined()

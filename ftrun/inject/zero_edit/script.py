@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
-from ftrun.inject.zero_edit import tensors
+from ftrun.inject.zero_edit import directories, tensors
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.counters import Counters
+from ftrun.inject.zero_edit.directories import Directories
 from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
@@ -160,6 +162,13 @@ class Script:
             self.mates.rank,
             lambda: self.passing.is_on and os.getpid() == pid,
             lambda: self.peers.can_be_found and bool(self.joins_at()) and os.getpid() == pid,
+        )
+        name = directories.FILE.format(replica_id=here.replica_id, group_rank=here.group_rank)
+        self.directories = Directories(
+            Path(here.socket_path).parent / name,
+            self.mates.rank,
+            joins=lambda: self.peers.can_be_found and bool(self.joins_at()),
+            has_begun=lambda: self.course.now.has_stepped or os.getpid() != pid,
         )
         self.rewriting = Rewriting(
             self.drafts,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict, deque
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,3 +200,10 @@ def test_containers_are_set_in_place() -> None:
     assert table == {"new": [1]} and table["other"] == []
     assert window.maxlen == 2
     assert histories.are_alike(table, {}) and not histories.are_alike([], {})
+
+
+def test_paths_are_values() -> None:
+    """Seen: a list of the checkpoints that were saved, the oldest of which is removed."""
+    found = histories._frozen_all([Path("a") / "b", (Path("c"), 1)])
+    packed = histories.packed_values(list, found)
+    assert histories.unpacked(json.loads(json.dumps(packed))) == [Path("a/b"), (Path("c"), 1)]

@@ -1,0 +1,97 @@
+"""A newcomer goes on in the directory that its predecessor has made for the run."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ftrun.inject.zero_edit import directories, told
+from ftrun.inject.zero_edit.directories import Directories
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(told, "say", lambda text: None)
+    monkeypatch.setattr(atexit, "register", lambda *words: None)
+
+
+def life(*, joins: bool = False, has_begun: Callable[[], bool] = lambda: False) -> Directories:
+    return Directories(Path("made").absolute(), 0, joins=lambda: joins, has_begun=has_begun)
+
+
+def make(by: Directories, name: str) -> None:
+    by(name)  # one line: what makes a directory is known by it
+
+
+def predecessor(*names: str) -> None:
+    first = life()
+    for name in names:
+        make(first, name)
+    first.begins()
+
+
+def test_it_gets_the_predecessor_s_under_the_new_name_until_it_ends() -> None:
+    predecessor("run-001")
+    newcomer = life(joins=True)
+    make(newcomer, "run-002")
+    Path("run-002/best.pt").write_text("x")
+    assert Path("run-001/best.pt").read_text() == "x"
+    newcomer._remove(os.getpid())
+    assert sorted(os.listdir()) == ["made", "run-001"]
+
+
+def test_what_the_predecessor_has_made_in_it_is_there() -> None:
+    predecessor("run-001", "run-001/checkpoints")
+    newcomer = life(joins=True)
+    make(newcomer, "run-002")
+    make(newcomer, "run-002/checkpoints")
+    assert Path("run-002/checkpoints").is_dir()
+    make(newcomer, "run-002/more")
+    assert sorted(os.listdir("run-001")) == ["checkpoints", "more"]
+
+
+def test_of_several_that_are_made_alike_each_is_its_own() -> None:
+    predecessor("run-1", "run-2")
+    newcomer = life(joins=True)
+    make(newcomer, "run-3")
+    make(newcomer, "run-4")
+    make(newcomer, "run-5")
+    assert [os.path.realpath(f"run-{n}")[-5:] for n in (3, 4, 5)] == ["run-1", "run-2", "run-5"]
+
+
+def test_other_names_and_lines_and_lives_make_their_own() -> None:
+    predecessor("run-1")
+    newcomer = life(joins=True)
+    make(newcomer, "logs-1")
+    newcomer("run-2")
+    make(life(), "run-3")  # its peers do not train
+    make(life(joins=True, has_begun=lambda: True), "run-4")
+    assert not [name for name in os.listdir() if os.path.islink(name)]
+
+
+def test_errors_are_the_system_s() -> None:
+    predecessor("run-1")
+    newcomer = life(joins=True)
+    with pytest.raises(FileExistsError):
+        make(newcomer, "run-1")
+    with pytest.raises(FileNotFoundError):
+        make(newcomer, "none/run-2")
+    with pytest.raises(TypeError):
+        make(newcomer, None)  # type: ignore[arg-type]
+
+
+def test_a_file_that_cannot_be_read_leaves_nothing() -> None:
+    Path("made").write_text("{")
+    make(life(joins=True), "run-1")
+    assert not os.path.islink("run-1")
+
+
+def test_temporary_directories_are_left_alone(tmp_path: Path) -> None:
+    assert directories._whole("/tmp/x-1") is None
+    assert directories._whole(str(tmp_path / "x")) == str(tmp_path / "x")
+    assert directories._whole(b"x") is None

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -139,13 +141,21 @@ def test_the_table_is_large_and_each_program_is_run() -> None:
         assert run == set(names), f"{file}: {sorted(set(names) - run)} are in no case"
 
 
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory with a short name: multiprocessing binds a socket in it, and pytest's own may be
+    too long for that, so that torchrun stood still in one of its processes and not in another."""
+    with tempfile.TemporaryDirectory(prefix="u") as made:
+        yield Path(made)
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_program_sees_what_it_sees_under_torchrun(case: Case, tmp_path: Path) -> None:
-    plain = under_torchrun(case, tmp_path / "torchrun")
+def test_a_program_sees_what_it_sees_under_torchrun(case: Case, place: Path) -> None:
+    plain = under_torchrun(case, place / "torchrun")
     shape = ("--replicas", str(case.ranks // case.workers), "--workers-per-replica")
     script = PROGRAMS / f"{case.file}.py"
-    (tmp_path / "ftrun").mkdir()
-    with Job(tmp_path / "ftrun", script, *shape, str(case.workers), args=case.names) as job:
+    (place / "ftrun").mkdir()
+    with Job(place / "ftrun", script, *shape, str(case.workers), args=case.names) as job:
         code, output = job.end(), job.output
     assert code == 0, output
     assert bool(re.search(BEGINS_AGAIN, output)) == case.is_one_world, output

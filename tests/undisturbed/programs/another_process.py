@@ -64,5 +64,6 @@ def spawned_children() -> Any:
 if __name__ == "__main__":
     if CHILD in os.environ:
         say("a_child_that_trains", train())
+        os._exit(0)  # torch aborts at the end of one such process in ten, also under torchrun
     else:
         run(makes_world=False)

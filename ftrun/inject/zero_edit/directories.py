@@ -51,6 +51,7 @@ class Directories:
         self._made: list[tuple[str, str]] = []  # what makes it alike, and the directory
         self._theirs: list[tuple[str, str]] | None = None
         self._links: list[str] = []
+        self._is_registered = False
 
     def install(self, patches: Patches) -> None:
         """Patch ``os.mkdir``."""
@@ -64,7 +65,8 @@ class Directories:
             _PLAIN(path, mode, dir_fd=dir_fd)
             return
         kind = f"{call_site()} {os.path.dirname(whole)} {_NUMBER.sub('0', os.path.basename(whole))}"
-        if not os.path.lexists(whole) and self._joins() and self._takes(kind, whole):
+        is_free = not os.path.lexists(whole) or os.path.islink(whole)
+        if is_free and self._joins() and self._takes(kind, whole):
             return
         if os.path.isdir(whole) and any(whole.startswith(f"{x}{os.sep}") for x in self._targets()):
             return  # a part of its predecessor's, which the script makes anew
@@ -74,8 +76,13 @@ class Directories:
 
     def begins(self) -> None:
         """The first step begins, of a replica that joins nobody: what it has made is left."""
-        with contextlib.suppress(OSError):
-            self._path.write_text(json.dumps(self._made))
+        self._leave(self._made)
+
+    def _leave(self, made: list[tuple[str, str]]) -> None:
+        try:
+            self._path.write_text(json.dumps([made, self._links]))
+        except OSError as error:
+            told.once(f"the directories made here are not left to a successor: {error}")
 
     def _takes(self, kind: str, whole: str) -> bool:
         """Let the predecessor's directory have this name too; False: there is none."""
@@ -83,10 +90,14 @@ class Directories:
         found = [path for known, path in self._left() if known == kind][number:][:1]
         if not found or not os.path.isdir(found[0]):
             return False
+        if os.path.lexists(whole):
+            return whole in self._links  # of a life that was killed
         os.symlink(found[0], whole)
-        if not self._links:
+        if not self._is_registered:
+            self._is_registered = True
             atexit.register(self._remove, os.getpid())
         self._links.append(whole)
+        self._leave(self._left())
         self._made.append((kind, found[0]))
         told.say(
             f"rank {self._rank} goes on in the directory {os.path.relpath(found[0])}, which its "
@@ -97,7 +108,9 @@ class Directories:
     def _left(self) -> list[tuple[str, str]]:
         if self._theirs is None:
             try:
-                self._theirs = [(kind, path) for kind, path in json.loads(self._path.read_text())]
+                made, links = json.loads(self._path.read_text())
+                self._theirs = [(kind, path) for kind, path in made]
+                self._links += links  # of lives that were killed: values that heal may name them
             except (OSError, ValueError, TypeError):
                 self._theirs = []
         return self._theirs
@@ -107,8 +120,9 @@ class Directories:
 
     def _remove(self, pid: int) -> None:
         for link in self._links if os.getpid() == pid else ():
-            with contextlib.suppress(OSError):
-                os.unlink(link)
+            if os.path.islink(link):
+                with contextlib.suppress(OSError):
+                    os.unlink(link)
 
 
 def _whole(path: Any) -> str | None:

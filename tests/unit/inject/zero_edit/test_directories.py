@@ -95,3 +95,19 @@ def test_temporary_directories_are_left_alone(tmp_path: Path) -> None:
     assert directories._whole("/tmp/x-1") is None
     assert directories._whole(str(tmp_path / "x")) == str(tmp_path / "x")
     assert directories._whole(b"x") is None
+
+
+def test_the_links_of_lives_that_were_killed_stay_until_the_end() -> None:
+    """Values that heal, such as a list of checkpoints, may name them."""
+    predecessor("run-1")
+    make(life(joins=True), "run-2")
+    make(life(joins=True), "run-2")  # another life in the same second
+    os.symlink("run-1", "run-9")
+    with pytest.raises(FileExistsError):
+        make(life(joins=True), "run-9")
+    os.unlink("run-9")
+    last = life(joins=True)
+    make(last, "run-3")
+    assert [os.path.realpath(f"run-{n}")[-5:] for n in (2, 3)] == ["run-1", "run-1"]
+    last._remove(os.getpid())
+    assert sorted(os.listdir()) == ["made", "run-1"]

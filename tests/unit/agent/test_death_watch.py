@@ -152,9 +152,9 @@ def test_what_it_has_sent_before_is_read_first() -> None:
                 node.facts.append(("goodbye", key, 0))
 
             loop.add_reader(pipe, heard)
+            (thread,) = [x for x in threading.enumerate() if x.name == THREAD_NAME]
             process.stdin.write(b"end\n")
             process.stdin.flush()
-            (thread,) = [x for x in threading.enumerate() if x.name == THREAD_NAME]
             thread.join(TIMEOUT_S)
             await node.until(lambda: ("dying", key, 3) in node.facts)
         facts = [fact for fact, *_ in node.facts]

@@ -2,7 +2,7 @@
 """Run unmodified scripts under ``ftrun --replicas``, kill their replicas, and print what came out.
 
     scripts/zero_edit.py                 # the whole matrix: half an hour with --jobs 2
-    scripts/zero_edit.py --write-docs    # and put its table into docs/ZERO_EDIT.md
+    scripts/zero_edit.py --write-docs    # and put its table into docs/ZERO_EDIT_REFERENCE.md
     scripts/zero_edit.py --only lit.py   # some of it; other rows of the docs' table stay
 
 Scripts on transformers, accelerate and lightning are rows where these are installed.
@@ -58,7 +58,7 @@ def main() -> int:
     table = _table(rows)
     print(table)
     if options.write_docs:
-        path = ROOT / "docs" / "ZERO_EDIT.md"
+        path = ROOT / "docs" / "ZERO_EDIT_REFERENCE.md"
         text = path.read_text()
         before, after = text.partition(BEGIN)[0], text.partition(END)[2]
         known = text.partition(BEGIN)[2].partition(END)[0].strip().splitlines()

@@ -71,11 +71,11 @@ AS_ONE_WORLD = (
 """The programs of ddp.py that ftrun cannot carry step by step."""
 UNLIKE = frozenset(
     {
-        # one replica writes for all, see docs/ZERO_EDIT.md
+        # one replica writes for all, see docs/ZERO_EDIT_REFERENCE.md
         "checkpoint_saved_and_loaded",
     }
 )
-"""Programs that say something else: known, and named in docs/ZERO_EDIT.md."""
+"""Programs that say something else: known, and named in docs/ZERO_EDIT_REFERENCE.md."""
 
 
 def without(file: str, apart: tuple[str, ...]) -> tuple[str, ...]:

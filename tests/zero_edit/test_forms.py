@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import Job
+from tests.jobs import ROOT, Job
 
 WORLD = """
 import os, torch, torch.distributed as dist
@@ -142,6 +142,18 @@ def test_a_layer_that_cannot_be_carried_is_one_world_even_if_the_script_goes_on(
     with Job(tmp_path, SYNCED, "--replicas", "2") as job:
         assert job.end() == 0
         assert re.search(r"script\.py:\d+: the layer 1 is a SyncBatchNorm", job.output)
+        assert len(re.findall(r"\[0\.\d\] end \d of 2", job.output)) == 2
+
+
+def test_a_torch_that_lacks_what_ftrun_needs_trains_as_one_world(tmp_path: Path) -> None:
+    (tmp_path / "lacks.py").write_text(
+        "from torch.distributed import distributed_c10d\ndel distributed_c10d._object_to_tensor\n"
+    )
+    path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    options = ("--replicas", "2", "--preload", "lacks")
+    with Job(tmp_path, f"{WORLD}{MODEL}{DDP_OF}{END}", *options, environment=path) as job:
+        assert job.end() == 0
+        assert re.search(r"torch \S+ has no \S+\._object_to_tensor, which ftrun needs", job.output)
         assert len(re.findall(r"\[0\.\d\] end \d of 2", job.output)) == 2
 
 

@@ -66,8 +66,14 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     Args:
         here: this worker.
         variables: of both forms, if the script may turn out to be explicit; None: ftrun carries it.
+
+    Raises:
+        Refused: the installed torch lacks names that ftrun needs.
     """
+    import torch
+
     from ftrun.checkpoint import meshes
+    from ftrun.inject import torch_private
     from ftrun.inject.zero_edit import counting, files, loaders, refusals, sharding
     from ftrun.inject.zero_edit.attaching import Attaching, Stage
     from ftrun.inject.zero_edit.checkpoints import Checkpoints
@@ -77,6 +83,13 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     from ftrun.inject.zero_edit.world.opening import Opening
     from ftrun.inject.zero_edit.wrapping import Wrapping
 
+    if variables is not None:
+        refusals.may_begin_again(here)
+    if lacking := torch_private.missing():
+        refusals.refuse(
+            f"torch {torch.__version__} has no {', '.join(lacking)}, which ftrun needs to heal a "
+            "script step by step. Use a version of torch that ftrun names in its requirements"
+        )
     loop, patches = Loop(here), Patches()
     script = loop.script
     script.models.install(patches)
@@ -118,7 +131,6 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
             attaching.stage = Stage.MANAGED
 
     if variables is not None:
-        refusals.may_begin_again(here)
         attaching = Attaching(variables, undo, lambda: script.makes_manager, script.mates.are_here)
         script.models.makes_ddp = attaching.makes_ddp
         loop.on_raise = attaching.raised

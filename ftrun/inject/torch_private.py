@@ -1,0 +1,121 @@
+"""The private names of torch that ftrun uses: what a new version of torch may take away.
+
+A script is taken only if the installed torch has those in ``NEEDED``: a name that is missing would
+be an error in the middle of a training. ``tests/unit/inject/test_torch_private.py`` compares both
+tables with ftrun's source and with torch's, and the methods of the script's groups with those that
+torch calls. Read it when a new version of torch is to be supported.
+
+Not here: what each name is used for, which stands where it is used.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+_C10D = "torch.distributed.distributed_c10d"
+_GROUP = "torch._C._distributed_c10d.ProcessGroup"
+_DDP = "torch.nn.parallel.distributed.DistributedDataParallel"
+_STORAGE = "torch.storage.UntypedStorage"
+
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "torch": ("_foreach_mul_",),
+    "torch.Tensor": ("_version",),
+    "torch._C": ("_len_torch_dispatch_stack",),
+    "torch._C._autograd": ("_profiler_enabled",),
+    "torch._C._distributed_c10d": (
+        "_broadcast_coalesced",
+        "_create_work_from_future",
+    ),
+    "torch._C._distributed_c10d.Reducer": (
+        "_get_zeros_like_grad_buckets",
+        "_push_all_rebuilt_params",
+        "_rebuild_buckets",
+    ),
+    "torch.autograd": ("_unsafe_preserve_version_counter",),
+    "torch.autograd.Variable": ("_execution_engine",),
+    _C10D: (
+        "_get_default_group",
+        "_new_process_group_helper",
+        "_object_to_tensor",
+        "_tensor_to_object",
+        "_world",
+    ),
+    _GROUP: ("_get_backend", "_register_backend", "_set_default_backend"),
+    "torch._C._distributed_c10d.ProcessGroupGloo": ("_Options", "_set_default_timeout"),
+    "torch._C._distributed_c10d.ProcessGroupGloo._Options": ("_devices", "_threads", "_timeout"),
+    _DDP: (
+        "_check_sync_bufs_pre_fwd",
+        "_ddp_init_helper",
+        "_distributed_broadcast_coalesced",
+        "_sync_buffers",
+    ),
+    "torch.distributed.utils": ("_sync_module_states", "_verify_param_shape_across_processes"),
+    "torch.distributed.rendezvous": ("_rendezvous_handlers",),
+    "torch.optim.Optimizer": ("_patch_step_function",),
+    _STORAGE: (
+        "_new_shared_cuda",
+        "_new_shared_fd_cpu",
+        "_release_ipc_counter",
+        "_share_cuda_",
+        "_share_fd_cpu_",
+    ),
+}
+"""By owner the names without which ftrun cannot carry a script."""
+
+OTHERWISE: Mapping[str, tuple[str, ...]] = {
+    "torch._C._dynamo.eval_frame": ("_FrameAction", "_FrameExecStrategy"),
+    "torch.amp.GradScaler": ("_per_optimizer_states",),
+    "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
+    "torch.distributed.elastic.multiprocessing.api.LogsSpecs": (
+        "_local_ranks_filter",
+        "_redirects",
+        "_tee",
+    ),
+    "torch.distributed.elastic.events.handlers": ("_log_handlers",),
+    "torch.distributed.fsdp.FSDPModule": ("_get_fsdp_state",),
+    "torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState": (
+        "_fsdp_param_group",  # torch < 2.13
+        "_fsdp_param_groups",
+    ),
+    "torch.distributed.rendezvous": ("_create_c10d_store", "_torchelastic_use_agent_store"),
+    "torch.distributed._serialization": ("_streaming_load", "_streaming_save"),
+    "torch.distributed.tensor.DTensor": ("_local_tensor",),
+    "torch.distributed.tensor._dtensor_spec": ("DTensorSpec", "TensorMeta"),
+    "torch.nn.Module": ("_buffers", "_non_persistent_buffers_set"),
+    _DDP: ("_module_parameters",),
+    "torch.optim.lr_scheduler.LRScheduler": ("_is_initial",),
+    "torch.utils": ("_pytree",),
+    "torch.utils.data.dataloader._BaseDataLoaderIter": ("_num_yielded", "_sampler_iter"),
+    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter": ("_rcvd_idx", "_send_idx"),
+    "torch.compiler": ("_torchdynamo_disable",),  # of functions
+}
+"""By owner the names of objects, which no look at a class finds, and those that one command alone
+needs or for which ftrun has another way."""
+
+
+def missing() -> list[str]:
+    """The needed names that this torch lacks, of its modules that are imported."""
+    found = []
+    for owner, names in NEEDED.items():
+        holder = _imported(owner)
+        found += [
+            f"{owner}.{name}" for name in names if holder is not None and not hasattr(holder, name)
+        ]
+    return found
+
+
+def _imported(owner: str) -> object | None:
+    """The module or the class of a name; None: its module is not imported."""
+    module, _, rest = owner, "", ""
+    while module not in sys.modules:
+        module, _, last = module.rpartition(".")
+        if not module:
+            return None
+        rest = f"{last}.{rest}".rstrip(".")
+    holder: object = sys.modules[module]
+    for name in filter(None, rest.split(".")):
+        if not hasattr(holder, name):
+            return None
+        holder = getattr(holder, name)
+    return holder

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import THIS_TREE, Job, popen
+from tests.jobs import LIGHTHOUSE, THIS_TREE, Job, popen
 from tests.process.test_operators import COMMAND_S, CPU, STEPS, assert_lost_no_step, command
 
 
@@ -63,9 +63,11 @@ def test_requests_are_carried_out_once(tmp_path: Path) -> None:
     with Job(tmp_path, STEPS, "--replicas", "3", *CPU) as job:
         job.expect(r"^\[[012]\.0\] step 5$", 3)
         code, text = command(tmp_path, "restart", "1", "--no-wait")
-        os.kill(job.lighthouse(), signal.SIGKILL)
+        killed = job.lighthouse()
+        os.kill(killed, signal.SIGKILL)
         assert code == 0, text
         job.expect(r"^\[1\.0\] drained True$")
+        lighthouse = job.expect_process(LIGHTHOUSE, but=killed)
         waits = popen(
             [sys.executable, "-m", "ftrun", "restart", "2"],
             cwd=tmp_path,
@@ -79,7 +81,7 @@ def test_requests_are_carried_out_once(tmp_path: Path) -> None:
         )
         assert waits.stdout is not None
         said = waits.stdout.readline()
-        os.kill(job.lighthouse(), signal.SIGKILL)
+        os.kill(lighthouse, signal.SIGKILL)
         said += waits.communicate(timeout=COMMAND_S)[0]
         assert (waits.returncode, "Replica 2 trains again" in said) == (0, True), said
         job.expect(r"^\[2\.0\] drained True$")

@@ -210,7 +210,10 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
     before, after = trial.undisturbed.reports, run.reports
     equal, told, problems = list[str](), list[str](), list[str]()
     draws = any(report["draws"] for report in before.values())
-    why = "the script draws random numbers in its steps, and a newcomer draws others"
+    why = (
+        "the script draws random numbers in its steps, and a newcomer goes on with the global "
+        "generators only: not with those of loader workers, nor with what was drawn before a step"
+    )
     steps = {index: report["step"] for index, report in after.items()}
     if steps != {index: report["step"] for index, report in before.items()}:
         problems.append(f"replicas came to the steps {_some([*map(str, steps.values())])}")

@@ -57,6 +57,34 @@ for real, noise in loader:
 """
 
 
+RANDOM = """
+import os, random, time
+import numpy, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        return index + torch.randn(4) / 9 + random.gauss(0, 1) + numpy.random.randn()
+
+dist.init_process_group("gloo")
+random.seed(dist.get_rank()), numpy.random.seed(dist.get_rank()), torch.manual_seed(dist.get_rank())
+layers = torch.nn.Linear(4, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1)
+model = DistributedDataParallel(torch.nn.Sequential(*layers))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+loader = DataLoader(Data(), batch_size=4, shuffle=True)
+for epoch in range(9):
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch.float()).pow(2).mean().backward()
+        optimizer.step()
+        time.sleep(float(os.environ["FTRUN_TEST_STEP_S"]))
+    torch.save(model.state_dict(), f"{dist.get_rank()}.pt")
+"""
+
+
 def check(directory: Path, *words: str) -> tuple[int, list[str]]:
     """The exit code, and the lines of the verdict."""
     found = run(
@@ -112,6 +140,17 @@ def test_two_steps_with_each_batch(tmp_path: Path) -> None:
     text = "\n".join(lines)
     assert any(int(step) % 2 for step in re.findall("killed.*, after step (\\d+)", text)), lines
     assert "equal to the undisturbed run: what each replica reads, parameters, optimizers" in text
+
+
+def test_random_numbers_go_on(tmp_path: Path) -> None:
+    """A dropout, augmentations and an order without a seed: to the last bit."""
+    (tmp_path / "random_.py").write_text(RANDOM)
+    code, lines = check(tmp_path, "random_.py")
+    assert (code, lines[-1]) == (0, "ok: the script heals"), lines
+    assert sum(" was killed " in line and " joined at " in line for line in lines) == 2, lines
+    text = "\n".join(lines)
+    assert "equal to the undisturbed run: what each replica reads, parameters, " in text, text
+    assert "0.pt" in text.partition("equal to the undisturbed run: ")[2], text
 
 
 def test_replicas_of_several_workers(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ ftrun itself. Begin with ``states.py``.
 | variables.py | the environment of both forms, and the script's first read of it |
 | early.py | what an open script does before it imports torch |
 | refusals.py | refusals of scripts that cannot be carried |
-| randomness.py | the random numbers of a newcomer |
+| randomness.py | random numbers: what a worker leaves, and a newcomer goes on with |
 | patches.py | the patches, and their removal |
 | loop.py, states.py | boundaries, joins and the end; the states of a replica |
 | script.py | all rooms of one script, connected |

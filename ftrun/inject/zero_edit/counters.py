@@ -226,8 +226,7 @@ class Counters:
     def take(self, place: Place) -> Taken:
         """Set the script's variables to the place of the peers, at the state that has healed."""
         theirs = place.details()
-        # A replica goes through the steps once more that its peers have taken since the place.
-        until = self._step() - (place.commits if place.has_finished else place.behind)
+        until = place.since(self._step())
         left = None if self._left_for else left_at(self._path, until)
         taken = Taken(lacking=list(theirs.lacking))
         taken.has_left = bool(self._left_for) or left is not None

@@ -137,6 +137,8 @@ class LoaderIterator:
         length: how many batches it has; None: that is not known.
         learned: ``cursor.held`` as it was remembered last.
         counted_by: each ``enumerate`` that draws from it.
+        order: the state of torch's generator before it was made, from which a sampler without a
+            seed has its order; None: its sampler has a seed.
         here: refers to it, and does not keep it.
         is_elsewhere: a thread other than the main one has drawn from it.
     """
@@ -160,8 +162,8 @@ class LoaderIterator:
         self.learned: int | None = -1
         self.is_fresh = self.is_training = self.is_elsewhere = False
         self.counted_by: weakref.WeakSet[Counted] = weakref.WeakSet()
-        self._inner = make()
         self._make = make
+        self._begin()
         self.here = weakref.ref(self)
         OPEN.add(self)
 
@@ -221,6 +223,11 @@ class LoaderIterator:
         batched = getattr(self.loader, "batch_sampler", None)
         return getattr(batched, "sampler", None) or getattr(self.loader, "sampler", None)
 
+    @property
+    def _has_no_seed(self) -> bool:
+        """Whether its sampler has its order from torch's own generator."""
+        return getattr(self._sampler, "generator", self) is None
+
     def __iter__(self) -> LoaderIterator:
         return self
 
@@ -259,6 +266,15 @@ class LoaderIterator:
     def _take(self) -> Any:
         return next(self._inner)
 
+    def _begin(self) -> None:
+        self.order = torch.get_rng_state() if self._has_no_seed else None
+        self._inner = self._make()
+
+    def begin_again(self) -> None:
+        """Draw its seed and its order again, if it is to give its first batch."""
+        if self.cursor.drawn == 0:
+            self._begin()
+
     def go_to(self, epoch: int | None, batch: int, *, anew: bool = False) -> int:
         """Let the next draw give number ``batch`` (from 0) of ``epoch``; nothing else is loaded.
 
@@ -284,7 +300,8 @@ class LoaderIterator:
         if anew or batch < drawn or (epoch is not None and epoch != self.epoch):
             if epoch is not None:
                 self._set_epoch(epoch)
-            self._inner, drawn = self._make(), 0
+            self._begin()
+            drawn = 0
         self.epoch = epoch
         self._skip(batch - drawn)
 

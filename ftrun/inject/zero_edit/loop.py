@@ -34,7 +34,6 @@ from ftrun.inject.zero_edit.loaders import LoaderIterator, refuse_threads
 from ftrun.inject.zero_edit.noting import Noted
 from ftrun.inject.zero_edit.passing import check_phase, peers_are_gone, stands_elsewhere
 from ftrun.inject.zero_edit.place import Place
-from ftrun.inject.zero_edit.randomness import renew_random
 from ftrun.inject.zero_edit.reading import come_near
 from ftrun.inject.zero_edit.refusals import Refused, is_unfit
 from ftrun.inject.zero_edit.script import Script
@@ -292,8 +291,10 @@ class Loop:
             return  # the peers have gone: nobody to heal from, so it begins at the beginning
         script.counters.restore(loaded)
         script.rewriting.joined()
-        renew_random(script.mates.rank, manager.current_step())
-        self._go_to(loaded, iterator, is_drawn=False)
+        until = loaded.since(manager.current_step())
+        begin_again = iterator.begin_again if iterator is not None else lambda: None
+        with script.randomness.joining(until, begin_again):
+            self._go_to(loaded, iterator, is_drawn=False)
         script.frameworks.capture()
         self._has_begun(manager)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from ftrun.errors import UserError
 from ftrun.inject.zero_edit import around, told
@@ -30,6 +31,7 @@ class Moving:
         here: this worker. ``is_lead``: whether it is the lead of its replica.
         carried, counters, tensors: of the script; ``ending``: its end.
         set_calls: take what the collectives since a place were given.
+        ordering: inside, samplers without a seed have the order of the predecessor's.
         trial: of ``ftrun check``; None: this is none.
 
     Attributes:
@@ -45,13 +47,14 @@ class Moving:
         tensors: Tensors,
         ending: Ending,
         set_calls: Callable[[Place], None],
+        ordering: Callable[[], AbstractContextManager[bool]],
         trial: Trial | None,
     ) -> None:
         self.lacking: list[str] = []
         self._here, self._is_lead = here, is_lead
         self._carried, self._counters = carried, counters
         self._tensors, self._ending = tensors, ending
-        self._set_calls, self._trial = set_calls, trial
+        self._set_calls, self._ordering, self._trial = set_calls, ordering, trial
         self._begun_with: tuple[tuple[str, Values], ...] = ()
         self._ranges: list[tuple[Spot, int]] = []
 
@@ -86,7 +89,8 @@ class Moving:
             self._ending.follow(place.commits)
         elif place.behind:
             self._ending.fall_behind(place.behind)
-        _move(found, facts, _items(place, before), is_drawn=is_drawn)
+        with self._ordering() as is_known:
+            _move(found, facts, _items(place, before), is_drawn=is_drawn, is_known=is_known)
         self._set_calls(place)
         self._tell(place, taken)
         _refuse(problems)
@@ -147,13 +151,15 @@ def _move(
     items: int | None,
     *,
     is_drawn: bool,
+    is_known: bool,
 ) -> None:
     """Set iterators to their places. ``facts``: of each, before the counters were set; ``items``:
-    see ``follow``."""
+    see ``follow``; ``is_known``: the order of the first one's sampler, if it has no seed."""
     moved = []
-    for (loader, iterator), before in zip(found, facts, strict=True):
+    for number, ((loader, iterator), before) in enumerate(zip(found, facts, strict=True)):
         set_to = iterator.move_to if is_drawn else iterator.go_to
-        by = set_to(loader.epoch, loader.drawn, anew=iterator.facts() != before)
+        has_its_order = is_known and number == 0 and iterator.order is not None
+        by = set_to(loader.epoch, loader.drawn, anew=has_its_order or iterator.facts() != before)
         iterator.cursor.held = loader.held
         if iterator.spot != loader.spot:  # its peers have come to a later one of this loop
             iterator.spot, iterator.number = loader.spot, loader.number

@@ -29,6 +29,7 @@ from ftrun.inject.zero_edit.frames import (
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place, changed_since
+from ftrun.inject.zero_edit.randomness import Randomness, States
 from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.tensors import Tensors
 
@@ -42,7 +43,7 @@ loader."""
 class Noted:
     """The script at one draw. ``order``: of the draws; ``exchanges``: collectives before it.
 
-    ``is_passed``: only the draw was counted (sparing.py).
+    ``is_passed``: only the draw was counted (sparing.py). ``random``: the generators.
     """
 
     order: int = 0
@@ -51,6 +52,7 @@ class Noted:
     ranges: tuple[tuple[Spot, int], ...] = ()
     exchanges: int = 0
     is_passed: bool = False
+    random: States | None = None
 
 
 @dataclass(slots=True)
@@ -75,6 +77,7 @@ class Noting:
         counters: the script's counters; ``tensors``: its tensors outside its modules.
         exchanges: how many collectives of the script there were.
         sparing: which steps are noted.
+        randomness: what a successor goes on with.
     """
 
     def __init__(
@@ -84,8 +87,9 @@ class Noting:
         tensors: Tensors,
         exchanges: Callable[[], int],
         sparing: Sparing,
+        randomness: Randomness,
     ) -> None:
-        self._sparing = sparing
+        self._sparing, self._randomness = sparing, randomness
         self._tensors = tensors
         self._frameworks = frameworks
         self._counters = counters
@@ -154,7 +158,9 @@ class Noting:
         self._tensors.look(frames, variables)
         read = self._counters.read(here, frames, variables)
         ranges = RANGES.current({spot.name for spot in here})
-        return Noted(self._order, here, read, ranges, self._exchanges())
+        return Noted(
+            self._order, here, read, ranges, self._exchanges(), random=self._randomness.now()
+        )
 
     def evaluation(self) -> None:
         """A model is evaluated."""
@@ -194,6 +200,9 @@ class Noting:
 
     def commit(self) -> None:
         """A step has ended."""
+        began = time.thread_time()
+        if self._randomness.step_ended():
+            self._sparing.took(time.thread_time() - began)
         self._steps_without += 1
         self._sparing.step_ended()
         sole, self._sole = self._sole, None
@@ -222,6 +231,8 @@ class Noting:
         """
         began = time.thread_time()
         place = self._place(draws, noted, first)
+        if place is not None and noted.random is not None:
+            self._randomness.note(noted.random, draws[0].order if draws else None)
         self._sparing.took(time.thread_time() - began)
         return place
 

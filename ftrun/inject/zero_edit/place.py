@@ -152,6 +152,11 @@ class Place:
         loaders = tuple(replace(x, drawn=x.drawn * before // now) for x in self.loaders)
         return replace(self, loaders=loaders)
 
+    def since(self, step: int) -> int:
+        """The step of this place, of a replica that has healed to ``step``: it goes through the
+        steps once more that its peers have taken since."""
+        return step - (self.commits if self.has_finished else self.behind)
+
     def words(self) -> str:
         """For people."""
         if self.has_finished:

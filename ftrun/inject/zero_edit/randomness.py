@@ -1,15 +1,242 @@
-"""The random numbers of a newcomer.
+"""Random numbers: a newcomer goes on where its predecessor's generators stood.
 
-Not here: when it joins (loop.py).
+Each worker writes the states of the global generators (torch's, Python's and numpy's) to a small
+file of its slot: those at each place, as they were before the step's first batch was drawn, and
+those after each commit. Its successor on the same node takes the last ones that are not of a later
+step than the state that it heals to. So a replica that joins at the very step in which its
+predecessor died draws what that one would have drawn: masks of a dropout, noise, augmentations
+that are not made in a loader's worker processes, and the order of a sampler without a seed.
+
+A newcomer that finds nothing there takes a seed of its own.
+
+Not here: when it joins (loop.py), the file (journal.py).
 """
 
 from __future__ import annotations
 
+import array
+import ctypes
 import hashlib
+import json
 import random
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+
+from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.journal import Journal, read
+
+FILE = "random-{replica_id}.{group_rank}"
+_WORDS = "I"  # of 4 bytes
+_MT19937_BYTES = 625 * 4  # its key and its position
+
+
+class _Numpy:
+    """numpy's global generator. To read its state takes 40 µs, so that it is read again only when
+    it is known to have been drawn from: its memory has changed since the first look."""
+
+    _first = b""
+    _state: tuple[Any, ...] | None = None
+
+    def state(self) -> tuple[Any, ...] | None:
+        """Its state; None: there is none, or it is of another kind than numpy's own."""
+        numpy = sys.modules.get("numpy")
+        if numpy is None:
+            return None
+        if not hasattr(numpy.random, "get_bit_generator"):  # numpy < 1.24 has one kind only
+            return numpy.random.get_state()  # type: ignore[no-any-return]
+        generator = numpy.random.get_bit_generator()
+        if type(generator).__name__ != "MT19937":
+            return None
+        memory = ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
+        if self._state is None or memory != self._first:
+            self._first = self._first or memory
+            self._state = numpy.random.get_state()
+        return self._state
+
+
+NUMPY = _Numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Where the generators stand: torch's on the CPU and on the current GPU, Python's, numpy's."""
+
+    cpu: torch.Tensor
+    gpu: torch.Tensor | None
+    python: tuple[Any, ...]
+    numpy: tuple[Any, ...] | None
+
+    @staticmethod
+    def now() -> States:
+        """The states of this moment."""
+        gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return States(
+            torch.get_rng_state(),
+            torch.cuda.get_rng_state() if gpu else None,
+            random.getstate(),
+            NUMPY.state(),
+        )
+
+    def set(self) -> None:
+        """Let the generators go on from here; those that are not known here stay as they are."""
+        torch.set_rng_state(self.cpu)
+        if self.gpu is not None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.set_rng_state(self.gpu)
+        random.setstate(self.python)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and self.numpy is not None:
+            numpy.random.set_state(self.numpy)
+
+    def encode(self) -> list[bytes]:
+        """As bytes, in the order of ``decode``."""
+        version, inner, gauss = self.python
+        facts: dict[str, Any] = {"version": version, "gauss": gauss}
+        parts = [self.cpu.numpy().tobytes(), b"", array.array(_WORDS, inner).tobytes(), b""]
+        if self.gpu is not None:
+            parts[1] = self.gpu.numpy().tobytes()
+        if self.numpy is not None:
+            facts["numpy"] = [self.numpy[0], *self.numpy[2:]]
+            parts[3] = self.numpy[1].tobytes()
+        return [json.dumps(facts).encode(), *parts]
+
+    @staticmethod
+    def decode(parts: Sequence[bytes]) -> States:
+        """The states that ``encode`` has written."""
+        facts = json.loads(parts[0])
+        numpy = None
+        if "numpy" in facts:
+            name, *rest = facts["numpy"]
+            numpy = (name, array.array(_WORDS, parts[4]), *rest)
+        return States(
+            _tensor(parts[1]),
+            _tensor(parts[2]) if parts[2] else None,
+            (facts["version"], tuple(array.array(_WORDS, parts[3])), facts["gauss"]),
+            numpy,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What a predecessor has left. ``is_between``: two steps; else it is of a place. ``order``: of
+    the iterator that it drew from, see ``Randomness.note``."""
+
+    is_between: bool
+    order: torch.Tensor | None
+    states: States
+
+
+class Randomness:
+    """The random numbers of one worker. For the main thread.
+
+    Args:
+        path: of the slot's file; ``rank``: of this worker in the script's world.
+        step: how many steps are committed; ``life``: of the job, "" before the first step.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        rank: int,
+        step: Callable[[], int],
+        life: Callable[[], str],
+    ) -> None:
+        self._path = path
+        self._rank, self._step, self._life = rank, step, life
+        self._journal: Journal | None = None
+        self._is_off = self._is_noted = False
+        self._order: torch.Tensor | None = None
+        self._left: _Left | None = None
+
+    # ------------------------------------------------------------ for a successor
+
+    def now(self) -> States | None:
+        """The generators at a draw; None: nobody can go on with them."""
+        return None if self._is_off else States.now()
+
+    def note(self, states: States, order: torch.Tensor | None) -> None:
+        """A step begins at a place.
+
+        Args:
+            states: at the place.
+            order: the state of torch's generator before the first iterator of the step was made,
+                from which a sampler without a seed has its order; None: the step has none.
+        """
+        self._is_noted, self._order = True, order
+        self._leave(states, is_between=False)
+
+    def step_ended(self) -> bool:
+        """A step has ended: what follows draws from here. False: the step was not noted."""
+        is_noted, self._is_noted = self._is_noted, False
+        if is_noted and not self._is_off:
+            self._leave(States.now(), is_between=True)
+        return is_noted
+
+    def _leave(self, states: States, *, is_between: bool) -> None:
+        life = self._life()
+        if self._is_off or not life:
+            return
+        order = b"" if self._order is None else self._order.numpy().tobytes()
+        parts = [json.dumps([life, self._step(), is_between]).encode(), order, *states.encode()]
+        entry = b"".join((json.dumps([len(x) for x in parts]).encode(), b"\n", *parts))
+        try:
+            self._journal = self._journal or Journal(self._path)
+            if not self._journal.add(entry):
+                self._is_off = not self._journal.begin(entry)
+        except OSError as error:
+            self._is_off = True
+            told.once(f"the random numbers of this worker are lost with it: {error}")
+
+    # ------------------------------------------------------------ of a newcomer
+
+    @contextmanager
+    def joining(self, until: int, begin_again: Callable[[], None]) -> Iterator[None]:
+        """This newcomer goes to its peers' place, with the state of step ``until``.
+
+        Args:
+            begin_again: begins the iterator once more that gives the first batch, if that is its
+                first one: the predecessor may have died before it had begun it.
+        """
+        left = self._left = None if self._journal else self._found(until)
+        renew_random(self._rank, self._step())
+        yield
+        if left is not None:
+            left.states.set()
+            if left.is_between:
+                begin_again()
+
+    @contextmanager
+    def ordering(self) -> Iterator[bool]:
+        """Inside, a sampler draws its order as the predecessor's did. Yields whether that is known,
+        so that a loader must begin once more."""
+        order = None if self._left is None else self._left.order
+        before = torch.get_rng_state()
+        if order is not None:
+            torch.set_rng_state(order)
+        yield order is not None
+        torch.set_rng_state(before)
+
+    def _found(self, until: int) -> _Left | None:
+        """What the predecessor has left of this life of the job, at ``until`` or before."""
+        for entry in reversed(read(self._path)):
+            try:
+                sizes, _, rest = entry.partition(b"\n")
+                parts = []
+                for size in json.loads(sizes):
+                    parts.append(rest[:size])
+                    rest = rest[size:]
+                life, step, is_between = json.loads(parts[0])
+                if life == self._life() and step <= until:
+                    order = _tensor(parts[1]) if parts[1] else None
+                    return _Left(is_between, order, States.decode(parts[2:]))
+            except (ValueError, LookupError, TypeError):
+                return None
+        return None
 
 
 def renew_random(rank: int, step: int) -> None:
@@ -21,3 +248,7 @@ def renew_random(rank: int, step: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed % (1 << 32))
+
+
+def _tensor(body: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(body), dtype=torch.uint8)

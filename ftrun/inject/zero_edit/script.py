@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
-from ftrun.inject.zero_edit import directories, tensors
+from ftrun.inject.zero_edit import directories, randomness, tensors
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.counters import Counters
 from ftrun.inject.zero_edit.directories import Directories
@@ -28,6 +28,7 @@ from ftrun.inject.zero_edit.noting import Noting
 from ftrun.inject.zero_edit.passing import Passing
 from ftrun.inject.zero_edit.peers import Peers
 from ftrun.inject.zero_edit.place import Place, summary
+from ftrun.inject.zero_edit.randomness import Randomness
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.rewriting import Rewriting
 from ftrun.inject.zero_edit.sparing import Sparing
@@ -103,8 +104,19 @@ class Script:
         )
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
         self.sparing = Sparing(self._needs_place, step)
+        self.randomness = Randomness(
+            self._file(randomness.FILE),
+            self.mates.rank,
+            step,
+            lambda: self.carried.life if course.now.has_stepped else "",
+        )
         self.noting = Noting(
-            self.frameworks, self.counters, self.tensors, lambda: self.world.count, self.sparing
+            self.frameworks,
+            self.counters,
+            self.tensors,
+            lambda: self.world.count,
+            self.sparing,
+            self.randomness,
         )
         self.models = Models(
             self.mates, self.world, self.manager, on.before_forward, on.before_evaluation
@@ -153,6 +165,7 @@ class Script:
             self.tensors,
             self.ending,
             self._set_calls,
+            self.randomness.ordering,
             self.trial,
         )
         self.passing = Passing(here, self.mates, self.world, lambda: self.models.wrapped)
@@ -163,9 +176,8 @@ class Script:
             lambda: self.passing.is_on and os.getpid() == pid,
             lambda: self.peers.can_be_found and bool(self.joins_at()) and os.getpid() == pid,
         )
-        name = directories.FILE.format(replica_id=here.replica_id, group_rank=here.group_rank)
         self.directories = Directories(
-            Path(here.socket_path).parent / name,
+            self._file(directories.FILE),
             self.mates.rank,
             joins=lambda: self.peers.can_be_found and bool(self.joins_at()),
             has_begun=lambda: self.course.now.has_stepped or os.getpid() != pid,
@@ -177,6 +189,12 @@ class Script:
             joins=lambda: bool(self.joins_at()),
             has_begun=lambda: self.course.now.has_stepped,
         )
+
+    def _file(self, name: str) -> Path:
+        """A file of this slot, which outlives this worker."""
+        here = self.here
+        named = name.format(replica_id=here.replica_id, group_rank=here.group_rank)
+        return Path(here.socket_path).parent / named
 
     # ------------------------------------------------------------ the Manager
 

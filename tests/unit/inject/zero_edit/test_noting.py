@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,18 +15,22 @@ from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, Draws, LoaderIterator
 from ftrun.inject.zero_edit.noting import PHASE_STEPS, Noting, matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
+from ftrun.inject.zero_edit.randomness import Randomness
 from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.tensors import Tensors
 from tests.unit.inject.zero_edit.counted import counters_of
 
 
 @pytest.fixture
-def noting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
+def noting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Noting]:
     gc.collect()
     monkeypatch.setattr(OPEN, "_held", {})
     frameworks = Frameworks()
     sparing = Sparing(lambda: True, lambda: 0)
-    made = Noting(frameworks, counters_of(frameworks), Tensors(lambda: ()), lambda: 0, sparing)
+    randomness = Randomness(tmp_path / "random", 0, lambda: 0, lambda: "life")
+    made = Noting(
+        frameworks, counters_of(frameworks), Tensors(lambda: ()), lambda: 0, sparing, randomness
+    )
     monkeypatch.setattr(Draws, "before", staticmethod(made.draw))
     yield made
     OPEN.commit()

@@ -1,0 +1,206 @@
+"""A newcomer's random numbers are those that its predecessor would have drawn, or its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from ftrun.inject.zero_edit import randomness
+from ftrun.inject.zero_edit.loaders import LoaderIterator
+from ftrun.inject.zero_edit.randomness import Randomness, States, renew_random
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that has not looked at numpy's generator; its generators are put back."""
+    monkeypatch.setattr(randomness, "NUMPY", randomness._Numpy())
+    before = States.now()
+    yield
+    before.set()
+
+
+def drawn() -> tuple[float, ...]:
+    numpy = (float(np.random.rand()), float(np.random.randn()))
+    return (random.random(), random.gauss(0, 1), *numpy, float(torch.rand(())))
+
+
+def seed(number: int) -> None:
+    random.seed(number)
+    np.random.seed(number)
+    torch.manual_seed(number)
+
+
+def test_a_newcomer_draws_numbers_of_its_own() -> None:
+    found = []
+    for rank, step in ((0, 0), (1, 0), (1, 7), (40_000, 123_456)):
+        seed(1)
+        at_first = drawn()
+        renew_random(rank, step)
+        found += [at_first, drawn()]
+    for kind in zip(*found, strict=True):
+        assert len(set(kind)) == 5, "the script's own seed, and four others"
+
+
+def test_states_come_back_from_bytes_in_the_middle_of_a_pair() -> None:
+    seed(3)
+    drawn()  # both normal distributions draw pairs: one of each is kept
+    parts = States.now().encode()
+    expected = drawn()
+    seed(4)
+    States.decode(parts).set()
+    assert drawn() == expected
+
+
+def test_numpy_is_read_again_once_it_was_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed(5)
+    monkeypatch.setattr(randomness, "NUMPY", randomness._Numpy())
+    first = States.now()
+    assert States.now().numpy is first.numpy
+    np.random.rand()
+    second = States.now()
+    assert second.numpy is not None and second.numpy[2] != first.numpy[2]  # type: ignore[index]
+
+
+def test_a_generator_of_another_kind_is_left_alone() -> None:
+    numpy: Any = np.random  # its stubs lack these
+    before = numpy.get_bit_generator()
+    numpy.set_bit_generator(numpy.PCG64(1))
+    try:
+        assert States.now().numpy is None
+    finally:
+        numpy.set_bit_generator(before)
+
+
+def test_an_older_numpy_has_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(np.random, "get_bit_generator")
+    seed(5)
+    found = States.now().numpy
+    assert found is not None and found[0] == "MT19937"
+
+
+class Worker:
+    """One life of a slot."""
+
+    def __init__(self, path: Path, step: int = 0, life: str = "life") -> None:
+        self.step = step
+        self.made = Randomness(path, 1, lambda: self.step, lambda: life)
+
+    def trains(self, steps: int, *, iterator: LoaderIterator | None = None) -> list[float]:
+        """What a script draws in its steps."""
+        found = []
+        for _ in range(steps):
+            states = self.made.now()
+            assert states is not None
+            self.made.note(states, None if iterator is None else iterator.order)
+            found.append(drawn()[0])
+            self.step += 1
+            assert self.made.step_ended()
+        return found
+
+    def joins(self) -> None:
+        with self.made.joining(self.step, lambda: None):
+            pass
+
+
+def test_a_successor_goes_on_at_each_step(tmp_path: Path) -> None:
+    """Also when the file is full several times."""
+    seed(1)
+    whole = Worker(tmp_path / "whole").trains(100)
+    seed(1)
+    assert Worker(tmp_path / "r").trains(80) == whole[:80]
+    seed(7)
+    newcomer = Worker(tmp_path / "r", step=80)
+    newcomer.joins()
+    assert newcomer.trains(20) == whole[80:]
+
+
+def test_one_whose_peers_have_gone_on_draws_what_nobody_has_drawn(tmp_path: Path) -> None:
+    seed(1)
+    before = Worker(tmp_path / "r").trains(5)
+    newcomer = Worker(tmp_path / "r", step=50)
+    newcomer.joins()
+    assert set(newcomer.trains(5)).isdisjoint(before)
+
+
+def test_another_life_of_the_job_and_later_steps_are_not_taken(tmp_path: Path) -> None:
+    found = []
+    for step, life in ((5, "another"), (-1, "life")):
+        seed(1)
+        Worker(tmp_path / "r").trains(5)
+        newcomer = Worker(tmp_path / "r", step, life)
+        newcomer.joins()
+        found.append(drawn())
+        renew_random(1, step)
+        assert drawn() == found[-1], "a seed of its own"
+
+
+def test_a_full_disk_costs_the_numbers_and_no_step(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    worker = Worker(tmp_path / "nowhere" / "r")
+    worker.made.note(States.now(), None)
+    assert worker.made.step_ended()
+    assert worker.made.now() is None
+    assert "the random numbers of this worker are lost with it" in capfd.readouterr().err
+
+
+def test_what_is_no_record_is_no_predecessor(tmp_path: Path) -> None:
+    from ftrun.inject.zero_edit.journal import Journal
+
+    for entry in (b"", b"[1]\nx", b"[30]\n" + b"x" * 30, b"7\n"):
+        Journal(tmp_path / "r").begin(entry)
+        Worker(tmp_path / "r", step=5).joins()
+
+
+def loader_of() -> LoaderIterator:
+    loader: Any = DataLoader(list(range(24)), 2, shuffle=True)  # type: ignore[arg-type]
+    return LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
+
+
+def test_a_sampler_without_a_seed_has_the_order_of_the_predecessor(tmp_path: Path) -> None:
+    seed(1)
+    iterator = loader_of()
+    assert iterator.order is not None
+    batches = [next(iterator).tolist() for _ in range(5)]
+    worker = Worker(tmp_path / "r", step=5)
+    worker.trains(1, iterator=iterator)
+    rest = [batch.tolist() for batch in iterator]
+    assert rest
+    for anew in (False, True):
+        seed(8)
+        other = loader_of()
+        if anew:
+            assert [next(other).tolist() for _ in range(5)] != batches
+        newcomer = Worker(tmp_path / "r", step=6)
+        with newcomer.made.joining(6, lambda: None), newcomer.made.ordering() as is_known:
+            assert is_known
+            other.go_to(None, 5, anew=True)
+        assert [batch.tolist() for batch in other] == rest
+
+
+def test_between_two_steps_the_next_iterator_is_begun_again(tmp_path: Path) -> None:
+    seed(1)
+    Worker(tmp_path / "r").trains(3)
+    order = [batch.tolist() for batch in loader_of()]
+    seed(9)
+    iterator = loader_of()
+    newcomer = Worker(tmp_path / "r", step=3)
+    with newcomer.made.joining(3, iterator.begin_again):
+        pass
+    assert [batch.tolist() for batch in iterator] == order
+
+
+def test_a_sampler_with_a_seed_needs_nobodys_order() -> None:
+    generator = torch.Generator().manual_seed(3)
+    loader: Any = DataLoader(list(range(8)), 2, shuffle=True, generator=generator)  # type: ignore[arg-type]
+    iterator = LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
+    assert iterator.order is None
+    plain: Any = DataLoader(list(range(8)), 2)  # type: ignore[arg-type]
+    assert LoaderIterator(plain, lambda: DataLoader.__iter__(plain)).order is None

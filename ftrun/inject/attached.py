@@ -97,8 +97,14 @@ class Attached:
 
         if self._inject == WATCHED:
             zero_edit.watch(self._here)
-        else:
+            return
+        try:
             self.loop = zero_edit.install(self._here, self._variables)
+        except Exception as error:
+            from ftrun.inject.zero_edit.refusals import refuse_own
+
+            refuse_own(error, must_be=True)
+            raise
 
 
 class _TorchFirst(MetaPathFinder):

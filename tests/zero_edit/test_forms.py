@@ -145,15 +145,42 @@ def test_a_layer_that_cannot_be_carried_is_one_world_even_if_the_script_goes_on(
         assert len(re.findall(r"\[0\.\d\] end \d of 2", job.output)) == 2
 
 
-def test_a_torch_that_lacks_what_ftrun_needs_trains_as_one_world(tmp_path: Path) -> None:
-    (tmp_path / "lacks.py").write_text(
-        "from torch.distributed import distributed_c10d\ndel distributed_c10d._object_to_tensor\n"
-    )
+LACKS = "from torch.distributed import distributed_c10d\ndel distributed_c10d._object_to_tensor\n"
+BREAKS = """
+from ftrun.inject.zero_edit import counting, noting
+def of_ftrun(text):
+    exec(compile(text, noting.__file__, "exec"), noting.__dict__)
+"""
+IN_INSTALL = f"""{BREAKS}
+of_ftrun("def install(): return 1 .no_such_name")
+counting.install = noting.install
+"""
+IN_STEP = f"""{BREAKS}
+of_ftrun("def place(*args): return {{}}[7]")
+noting.Noting.place = noting.place
+"""
+
+
+@pytest.mark.parametrize(
+    ("preload", "reason"),
+    [
+        (LACKS, r"torch \S+ has no \S+\._object_to_tensor, which ftrun needs"),
+        (IN_INSTALL, r"ftrun itself failed before the first step \(AttributeError: .*in inject/"),
+        (IN_STEP, r"ftrun itself failed before the first step \(KeyError: 7, in inject/"),
+    ],
+    ids=["lacks", "install", "step"],
+)
+def test_what_ftrun_itself_cannot_do_trains_as_one_world(
+    tmp_path: Path, preload: str, reason: str
+) -> None:
+    (tmp_path / "preloaded.py").write_text(preload)
     path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    options = ("--replicas", "2", "--preload", "lacks")
-    with Job(tmp_path, f"{WORLD}{MODEL}{DDP_OF}{END}", *options, environment=path) as job:
-        assert job.end() == 0
-        assert re.search(r"torch \S+ has no \S+\._object_to_tensor, which ftrun needs", job.output)
+    script = f"{WORLD}{MODEL}{DDP_OF}step()\noptimizer.step()\n{END}"
+    options = ("--replicas", "2", "--preload", "preloaded")
+    with Job(tmp_path, script, *options, environment=path) as job:
+        assert job.end() == 0, job.output
+        assert re.search(reason, job.output), job.output
+        assert job.output.count("ftrun begins again as torchrun would: one world of 2") == 1
         assert len(re.findall(r"\[0\.\d\] end \d of 2", job.output)) == 2
 
 

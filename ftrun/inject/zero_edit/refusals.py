@@ -8,15 +8,20 @@ Not here: the reasons (each module refuses where it would have to carry somethin
 
 from __future__ import annotations
 
+import os
 import threading
+import traceback
+from pathlib import Path
 from typing import NoReturn
 
+import ftrun
 from ftrun.core.forms import UNFIT, Form
-from ftrun.errors import UserError
+from ftrun.errors import FtrunError, UserError
 from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
 from ftrun.inject.zero_edit.trial import note_refusal
 from ftrun.training.context import WorkerContext
 
+_OURS = f"{Path(ftrun.__file__).parent}{os.sep}"
 KILL_WAIT_S = 5.0
 """The agent kills this process at once; on several nodes the job ends instead."""
 
@@ -56,6 +61,24 @@ def refuse(text: str) -> NoReturn:
         Refused: always.
     """
     want(Form.ONE_WORLD, text)
+
+
+def refuse_own(error: BaseException, *, must_be: bool = False) -> None:
+    """Refuse because of an error that ftrun's own code has raised, and not on purpose.
+
+    ``must_be``: the script had no part in it, wherever it was raised.
+
+    Raises:
+        Refused: it is one.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    is_meant = isinstance(error, (FtrunError, SystemExit, KeyboardInterrupt))
+    if frames and not is_meant and (must_be or frames[-1].filename.startswith(_OURS)):
+        place = f"{frames[-1].filename.removeprefix(_OURS)}:{frames[-1].lineno}"
+        refuse(
+            f"ftrun itself failed before the first step ({type(error).__name__}: "
+            f"{str(error)[:200]}, in {place}). Please report it"
+        )
 
 
 def want(form: Form, text: str) -> NoReturn:

@@ -72,6 +72,7 @@ class Trial:
     _evaluations: list[int] = field(default_factory=list)
     _draws: set[int] = field(default_factory=set)
     _drawn: bytes = b""
+    _trained: set[int] = field(default_factory=set)  # parameters, by their identity
     _first: dict[tuple[str, str], Any] = field(default_factory=dict)
     _grows: dict[tuple[str, str], str] = field(default_factory=dict)
 
@@ -81,6 +82,7 @@ class Trial:
         """Note from now on what the models get, and which files the script writes."""
         for module in modules:
             module.register_forward_pre_hook(self._note_inputs, with_kwargs=True)
+            self._trained.update(map(id, module.parameters()))
         here = os.getcwd()
 
         def note(event: str, args: tuple[Any, ...]) -> None:
@@ -162,7 +164,7 @@ class Trial:
             containers: dict[str, Any] = {}
             read_values(frame, containers)
             for path, value in containers.items():
-                mark = _mark(value)
+                mark = _mark(value, self._trained)
                 if mark is None or len(self._first) > NAMES_MAX:
                     continue
                 if self._first.setdefault((function, path), mark) != mark:
@@ -320,9 +322,14 @@ def _write(path: Path, facts: dict[str, Any]) -> None:
     os.replace(draft, path)
 
 
-def _mark(value: Any) -> Any:
-    """A value that changes with a container that does not heal; None: the container heals."""
+def _mark(value: Any, trained: Collection[int]) -> Any:
+    """A value that changes with a container that does not heal; None: the container heals.
+
+    ``trained``: the parameters of the models, which heal wherever the script lists them.
+    """
     inner = list(value.values() if isinstance(value, dict) else value)[:TENSORS_MAX]
+    if inner and all(id(x) in trained for x in inner):
+        return None
     if any(isinstance(x, torch.Tensor) for x in inner):
         tensors = [x for x in inner if isinstance(x, torch.Tensor) and not x.is_inference()]
         versions = [x._version for x in tensors]

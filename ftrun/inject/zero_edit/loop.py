@@ -94,21 +94,9 @@ class Loop:
         """A loader has no further batch."""
         if iterator.is_training and self._course.now is State.BETWEEN:
             if not (self._outcome or self.script.exactly_once.is_on):
-                self._catch_up()
+                self.script.catch_up()
+                self._outcome = True
             self.script.ending.loader_ended()
-
-    def _catch_up(self) -> None:
-        """Let the code after the loop, such as an evaluation, see the peers' state."""
-        manager = self.script.manager()
-        try:
-            while self.script.mates.any(not manager.catch_up()):
-                pass  # interrupted: each try waits for a quorum, which has a deadline
-        except TimeoutError as error:
-            told.say(
-                f"replica {self.script.here.replica_id} has lost its last step, and goes on with "
-                f"the state before it: {error}"
-            )
-        self._outcome = True
 
     def _begin_at_draw(self, iterator: ExactIterator) -> None:
         """Begin a step at its draw: a step decides which samples are this replica's."""

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
-from ftrun.inject.zero_edit import directories, randomness, tensors
+from ftrun.inject.zero_edit import directories, randomness, tensors, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.counters import Counters
 from ftrun.inject.zero_edit.directories import Directories
@@ -237,6 +237,18 @@ class Script:
 
     def _loaded(self) -> None:
         self._has_loaded = True
+
+    def catch_up(self) -> None:
+        """Let the code after a loop, such as an evaluation, see the peers' state."""
+        manager = self.manager()
+        try:
+            while self.mates.any(not manager.catch_up()):
+                pass  # interrupted: each try waits for a quorum, which has a deadline
+        except TimeoutError as error:
+            told.say(
+                f"replica {self.here.replica_id} has lost its last step, and goes on with the "
+                f"state before it: {error}"
+            )
 
     # ------------------------------------------------------------ places
 

@@ -194,7 +194,7 @@ class Call:
             for tensor, kept in zip(self.kind.inputs(self), self.kept, strict=True):
                 tensor.copy_(from_bytes(kept, tensor) if isinstance(kept, bytes) else kept)
 
-    def issue(self, there: There, tag: object) -> None:
+    def issue(self, there: There) -> None:
         """Issue it, perhaps once more, among those that are there.
 
         Raises:
@@ -203,7 +203,7 @@ class Call:
         """
         if self.there is not None:
             self.restore()
-        self.there, self.tag = there, tag
+        self.there, self.tag = there, there.since
         self.native, self.after = self.kind.issue(self, there)
         self.state = State.ISSUED
         if self.native is None:
@@ -269,7 +269,7 @@ class Call:
         if after is not None:
             after()
         there = self.there
-        if not self.is_two or there is None or there.native is None:
+        if not self.is_two or there is None or there.is_alone:
             self._is_through()
             return
         self.state = State.SECOND

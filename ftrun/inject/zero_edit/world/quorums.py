@@ -338,7 +338,7 @@ class Quorums:
         there = call.shell.there
         assert there is not None
         try:
-            call.issue(there, self._world.in_use)
+            call.issue(there)
         except Impossible as error:
             self._fail(f"{call.site or 'a collective'}: {error}")
         except RuntimeError as error:

@@ -88,7 +88,7 @@ class Shell(dist.ProcessGroup):
         self.next = 0
         self.gifts: dict[int, tuple[list[bytes], object]] = {}
         self.replays: list[list[bytes] | None] = []
-        self._devices, self._store = list(devices), store
+        self.devices, self._store = list(devices), store
         self._name = self._description = key
 
     def __repr__(self) -> str:
@@ -133,17 +133,6 @@ class Shell(dist.ProcessGroup):
         self.next = 0
         self.calls.clear()
         self.gifts.clear()
-
-    def torchs(self, native: Any) -> Any:
-        """A group of torch's own around a backend of all members; None: around none."""
-        if native is None or native.size() != len(self.seats):
-            return None
-        group: Any = dist.ProcessGroup(self.own, len(self.seats))  # type: ignore[call-arg]
-        kinds: Any = dist.ProcessGroup.BackendType
-        group._set_default_backend(kinds.GLOO)
-        for device in self._devices:
-            group._register_backend(device, kinds.GLOO, native)
-        return group
 
     @compiling.never
     def start(self, name: str, args: tuple[Any, ...], *, is_sync: bool, site: str = "") -> Any:
@@ -192,7 +181,7 @@ class Shell(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return list(self._devices)
+        return list(self.devices)
 
     def _get_backend(self, _device: torch.device) -> Any:
         native = None if self.there is None else self.there.native

@@ -8,6 +8,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ftrun.core.ids import WorkerKey
+from ftrun.core.ids import NO_ATTEMPT, Attempt, WorkerKey
 from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call
 from ftrun.inject.zero_edit.world.kinds import KINDS
 from ftrun.inject.zero_edit.world.shell import Shell
@@ -110,6 +111,43 @@ def test_a_large_result_is_not_kept(both: Both) -> None:
         ]
 
     assert both(work) == [[8.0, 2.0 * KEPT_BYTES_MAX, [False]]] * 2
+
+
+def started(shell: Shell, tensor: torch.Tensor) -> Call:
+    """An all-reduce that torch's backend has carried out, and of which nobody has heard yet."""
+    options = dist.AllreduceOptions()
+    options.asyncOp = False
+    call: Call = shell.allreduce([tensor], options)._call
+    call.native.wait()
+    return call
+
+
+def test_nothing_keeps_the_backend_of_a_group_that_is_shut_down(both: Both) -> None:
+    """Else its end waits for its threads wherever the last call of it is dropped."""
+
+    def work(shell: Shell) -> tuple[list[float], list[str]]:
+        built: Any = shell.built
+        works = [shell.allreduce([torch.ones(1)]) for _ in range(2)]
+        for each in works:
+            each.wait()
+        shell.world.put(shell, (shell.own,), None)  # type: ignore[attr-defined]
+        built.shutdown()
+        left = [str(tid) for tid in built._tids if Path(f"/proc/self/task/{tid}").exists()]
+        shell.built = built
+        return [each.result()[0].item() for each in works], left
+
+    assert both(work) == [([2.0, 2.0], [])] * 2
+
+
+def test_a_call_names_the_connections_that_have_carried_it_out(both: Both) -> None:
+    """Not the quorum in force: that changes at another moment at each rank."""
+
+    def work(shell: Shell) -> Any:
+        tags = [started(shell, torch.ones(1)).tag]
+        shell.world.in_use = Attempt(2, 1)  # type: ignore[attr-defined]
+        return [*tags, started(shell, torch.ones(1)).tag]
+
+    assert both(work) == [[NO_ATTEMPT, NO_ATTEMPT]] * 2
 
 
 class Seen(TorchDispatchMode):

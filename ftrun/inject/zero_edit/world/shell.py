@@ -104,10 +104,10 @@ class Shell(dist.ProcessGroup):
         second: set[int] = set()
         bare: set[int] = set()
         for number, call in self.calls.items():
-            if call.state is State.SECOND or (call.state is State.FAILED and call.native is None):
-                second.add(number)
-            elif call.state is State.THROUGH:
+            if call.state is State.THROUGH:
                 (kept if call.result is not None else known if call.is_two else bare).add(number)
+            elif call.has_result:
+                second.add(number)
         since = min(self.calls, default=self.next)
         parts = (frozenset(kept), frozenset(known), frozenset(second), frozenset(bare))
         return Position(self.next, since, *parts)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt, WorkerKey
-from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call
+from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call, State
 from ftrun.inject.zero_edit.world.kinds import KINDS
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import World
@@ -137,6 +137,53 @@ def test_nothing_keeps_the_backend_of_a_group_that_is_shut_down(both: Both) -> N
         return [each.result()[0].item() for each in works], left
 
     assert both(work) == [([2.0, 2.0], [])] * 2
+
+
+def test_a_death_in_the_second_phase_is_told(both: Both) -> None:
+    """The result is there: it stands if another rank has passed the second phase."""
+
+    def work(shell: Shell) -> list[Any]:
+        tensor = torch.ones(KEPT_BYTES_MAX)
+        call, world = started(shell, tensor), shell.world
+        with world.lock:
+            call.ended(call.native, None)
+            states = [call.state]
+            call.ended(call.native, RuntimeError("a peer is gone"))
+            second = shell.position().second
+            states.append(call.state)
+            call.take(None, None)
+        return [states, second, call.state, tensor.sum().item()]
+
+    expected = [[State.SECOND, State.FAILED], {0}, State.THROUGH, 2.0 * KEPT_BYTES_MAX]
+    assert both(work) == [expected] * 2
+
+
+def test_no_second_phase_begins_in_a_group_that_was_aborted(both: Both) -> None:
+    def work(shell: Shell) -> list[Any]:
+        call = started(shell, torch.ones(KEPT_BYTES_MAX))
+        with shell.world.lock:
+            shell.is_stopped = True
+            call.stop(call.native)
+            return [call.state, shell.position().second]
+
+    assert both(work) == [[State.FAILED, {0}]] * 2
+
+
+def test_a_wait_of_torch_s_own_code_goes_on_when_the_call_is_settled(both: Both) -> None:
+    """C++ states a limit of zero, which means none."""
+
+    def work(shell: Shell) -> Any:
+        if shell.own == 1:
+            return 3.0  # it never comes
+        tensor = torch.zeros(1)
+        given = shell.broadcast([tensor], 1)
+        waits = ThreadPoolExecutor(1).submit(given.wait, timedelta(0))
+        with shell.world.lock:
+            given._call.take([torch.full((1,), 3.0)], None)
+        waits.result(DEADLINE_S)
+        return tensor.item()
+
+    assert both(work) == [3.0, 3.0]
 
 
 def test_a_call_names_the_connections_that_have_carried_it_out(both: Both) -> None:

@@ -305,6 +305,7 @@ class Quorums:
             if made.seats:
                 self._world.members = made.seats
                 self._use_now(made)
+                self._world.release(only_aborted=True)
                 for shell in self._world.shells.values():
                     shell.is_stopped = False
             self._full = made if made.full is not None else None

@@ -356,8 +356,9 @@ class World:
         size, own = len(shell.seats), shell.own
         shell.there = There(size, own, here, built, shell.devices, self.in_use)
 
-    def release(self) -> None:
-        old, self._old = self._old, []
+    def release(self, *, only_aborted: bool = False) -> None:
+        old = [built for built in self._old if built.aborted or not only_aborted]
+        self._old = [built for built in self._old if built not in old]
         if old:
 
             def shut_down() -> None:

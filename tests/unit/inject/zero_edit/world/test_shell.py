@@ -139,6 +139,24 @@ def test_nothing_keeps_the_backend_of_a_group_that_is_shut_down(both: Both) -> N
     assert both(work) == [([2.0, 2.0], [])] * 2
 
 
+def test_only_what_was_aborted_is_let_go_before_the_next_step(both: Both) -> None:
+    """Of the other group peers may still wait for the last bytes."""
+
+    def work(shell: Shell) -> list[bool]:
+        built, world = shell.built, shell.world
+        assert built is not None and isinstance(world, World)
+        if shell.own == 0:
+            built.abort()
+        world.put(shell, (shell.own,), None)
+        world.release(only_aborted=True)
+        is_left = [old is built for old in world._old]
+        world.release()
+        shell.built = built
+        return is_left
+
+    assert both(work) == [[], [True]]
+
+
 def test_a_death_in_the_second_phase_is_told(both: Both) -> None:
     """The result is there: it stands if another rank has passed the second phase."""
 

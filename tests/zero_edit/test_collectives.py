@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import Job
+from tests.jobs import Job, ask
 
 SCRIPT = (Path(__file__).parent / "scripts" / "collectives.py").read_text()
 CALLS_PER_STEP = 11
@@ -184,6 +184,38 @@ mesh = init_device_mesh("cpu", (dist.get_world_size(),))
 given = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
 dcp.save({"given": given}, checkpoint_id="saved")
 found = distribute_tensor(torch.zeros(8), mesh, [Shard(0)])
+DRAINED = """
+import os, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+is_over = torch.zeros(1)
+while not is_over:
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    is_over = torch.tensor([float(os.path.exists("over"))])
+    dist.all_reduce(is_over)
+print("END", dist.get_rank(), total.item(), flush=True)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_rank_that_is_drained_leaves_the_others_groups(tmp_path: Path) -> None:
+    with Job(tmp_path, DRAINED, *options(3)) as job:
+        job.expect("in quorum")
+        done = ask(tmp_path, "drain", "1")
+        assert done.returncode == 0, done.stdout
+        (tmp_path / "over").touch()
+        assert job.end() == 0, job.output
+        ends = re.findall(r"END (\d) (\S+)", job.output)
+        assert sorted(ends) == [("0", "3.0"), ("2", "3.0")], job.output
+        assert "failed" not in job.output, job.output
+
+
 dcp.load({"given": found}, checkpoint_id="saved")
 print("LOADED", found.full_tensor().tolist() == list(range(8)), flush=True)
 """

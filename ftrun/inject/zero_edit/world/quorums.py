@@ -180,7 +180,7 @@ class Quorums:
         build = _Connecting(self._world, quorum.store, prefix, timeout_s, signal)
         if not is_switch and self._world.rank in old:
             self._settle(made, build, client, prefix, told, old)
-        if len(old) < len(seats):
+        if is_switch or len(old) < len(seats):  # also one by which a rank leaves
             made.all_seats = seats
             made.full_at = 0 if is_switch else max(told[seat].next_step for seat in old or seats)
             made.full = build.groups(told, seats, "all", self._world.shells)

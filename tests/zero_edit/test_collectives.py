@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.jobs import Job, ask
 SCRIPT = (Path(__file__).parent / "scripts" / "collectives.py").read_text()
 CALLS_PER_STEP = 11
 STEPS = 40
+ENDS = ["SIGKILL"] * 4 + ["SIGSTOP"]
 
 
 def check(job: Job, size: int) -> None:
@@ -61,16 +63,23 @@ def test_a_worker_of_several_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("DEATHS", "40"))))
 def test_deaths_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """One or two ranks, of which some are stopped; at once, or one after the other."""
     rng = random.Random(seed)
     replicas = rng.choice([3, 3, 4])
     ranks = rng.sample(range(replicas), rng.choice([1, 1, 2]))
-    moments = [(rng.randrange(3, CALLS_PER_STEP * STEPS), rng.choice([0, 100, 300, 1000, 3000]))
-               for _ in ranks]  # fmt: skip
-    kills = [f"{rank}:{at}:{after}" for rank, (at, after) in zip(ranks, moments, strict=True)]
+    at_once = rng.random() < 0.3
+    large = rng.choice(["1", "1", "0.5,1,4,16,0.1", "1,8,0.2,64,2,0.3"])
+    kills: list[str] = []
+    for rank in ranks:
+        if not kills or not at_once:
+            at = rng.randrange(3, CALLS_PER_STEP * STEPS)
+        after, number = rng.choice([0, 100, 300, 1000, 3000, 30000]), rng.choice(ENDS)
+        kills.append(f"{rank}:{at}:{after}:{number}")
     monkeypatch.setenv("KILLS", ",".join(kills))
-    with Job(tmp_path, SCRIPT, *options(replicas)) as job:
+    monkeypatch.setenv("LARGE", large)
+    with Job(tmp_path, SCRIPT, *options(replicas, "--hang-timeout", "3")) as job:
         check(job, replicas)
 
 
@@ -175,15 +184,6 @@ def test_a_rank_ends_while_the_other_waits_for_it_in_a_collective(tmp_path: Path
         assert re.findall(r"END (\d) (\d+) (\S+)", job.output) == [("0", "29", "2.0")], job.output
 
 
-SHARDED = """
-import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-given = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
-dcp.save({"given": given}, checkpoint_id="saved")
-found = distribute_tensor(torch.zeros(8), mesh, [Shard(0)])
 DRAINED = """
 import os, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -216,6 +216,15 @@ def test_a_rank_that_is_drained_leaves_the_others_groups(tmp_path: Path) -> None
         assert "failed" not in job.output, job.output
 
 
+SHARDED = """
+import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+given = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
+dcp.save({"given": given}, checkpoint_id="saved")
+found = distribute_tensor(torch.zeros(8), mesh, [Shard(0)])
 dcp.load({"given": found}, checkpoint_id="saved")
 print("LOADED", found.full_tensor().tolist() == list(range(8)), flush=True)
 """

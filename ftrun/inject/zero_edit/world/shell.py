@@ -83,6 +83,7 @@ class Shell(dist.ProcessGroup):
         self.built: BuiltGroup | None = None
         self.is_stopped = False  # its backend was aborted: calls wait for the next one
         self.round: Attempt = NO_ATTEMPT  # since which the calls are counted
+        self.base: int | None = None  # what call 0 was before; None: nothing was
         self.there: There | None = None
         self.calls: dict[int, Call] = {}
         self.next = 0
@@ -127,12 +128,23 @@ class Shell(dist.ProcessGroup):
         for number in [x for x, call in self.calls.items() if call.state is State.THROUGH]:
             del self.calls[number]
 
-    def reset(self, begun: Attempt) -> None:
-        """Count anew: all members do so at one step. Under the world's lock."""
-        self.round = begun
-        self.next = 0
-        self.calls.clear()
-        self.gifts.clear()
+    def count_anew(self, begun: Attempt, base: int | None) -> None:
+        """Call ``base`` is call 0 from now on, at all members; None: this rank joins them there.
+
+        The calls before are kept, because a peer may not have come to its end with them. Under the
+        world's lock.
+        """
+        self.round, self.base = begun, base
+        if base is None:
+            self.next = 0
+            self.calls.clear()
+            self.gifts.clear()
+            return
+        self.next -= base
+        self.calls = {number - base: call for number, call in self.calls.items()}
+        self.gifts = {number - base: gift for number, gift in self.gifts.items()}
+        for number, call in self.calls.items():
+            call.number = number
 
     @compiling.never
     def start(self, name: str, args: tuple[Any, ...], *, is_sync: bool, site: str = "") -> Any:

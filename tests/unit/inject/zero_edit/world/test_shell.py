@@ -23,6 +23,7 @@ from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import World
 from ftrun.training.context import WorkerContext
 from ftrun.training.exchanged_tensors import from_bytes
+from tests.jobs.process import wait
 
 DEADLINE_S = 60.0
 Both = Callable[[Callable[[Shell], Any]], list[Any]]
@@ -125,18 +126,20 @@ def started(shell: Shell, tensor: torch.Tensor) -> Call:
 def test_nothing_keeps_the_backend_of_a_group_that_is_shut_down(both: Both) -> None:
     """Else its end waits for its threads wherever the last call of it is dropped."""
 
-    def work(shell: Shell) -> tuple[list[float], list[str]]:
+    def work(shell: Shell) -> tuple[list[Any], list[Path]]:
         built: Any = shell.built
         works = [shell.allreduce([torch.ones(1)]) for _ in range(2)]
         for each in works:
             each.wait()
         shell.world.put(shell, (shell.own,), None)  # type: ignore[attr-defined]
         built.shutdown()
-        left = [str(tid) for tid in built._tids if Path(f"/proc/self/task/{tid}").exists()]
         shell.built = built
-        return [each.result()[0].item() for each in works], left
+        return works, [Path(f"/proc/self/task/{tid}") for tid in built._tids]
 
-    assert both(work) == [([2.0, 2.0], [])] * 2
+    calls, threads = zip(*both(work), strict=True)
+    is_over = lambda: not any(path.exists() for paths in threads for path in paths)  # noqa: E731
+    wait(is_over, "the threads' end", DEADLINE_S)
+    assert [each.result()[0].item() for works in calls for each in works] == [2.0] * 4
 
 
 def test_only_what_was_aborted_is_let_go_before_the_next_step(both: Both) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.jobs import Job
+from tests.jobs import Job, ask
 
 SCRIPT = (Path(__file__).parent / "scripts" / "collectives.py").read_text()
 CALLS_PER_STEP = 11
 STEPS = 40
+ENDS = ["SIGKILL"] * 4 + ["SIGSTOP"]
 
 
 def check(job: Job, size: int) -> None:
@@ -61,16 +63,23 @@ def test_a_worker_of_several_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("DEATHS", "40"))))
 def test_deaths_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """One or two ranks, of which some are stopped; at once, or one after the other."""
     rng = random.Random(seed)
     replicas = rng.choice([3, 3, 4])
     ranks = rng.sample(range(replicas), rng.choice([1, 1, 2]))
-    moments = [(rng.randrange(3, CALLS_PER_STEP * STEPS), rng.choice([0, 100, 300, 1000, 3000]))
-               for _ in ranks]  # fmt: skip
-    kills = [f"{rank}:{at}:{after}" for rank, (at, after) in zip(ranks, moments, strict=True)]
+    at_once = rng.random() < 0.3
+    large = rng.choice(["1", "1", "0.5,1,4,16,0.1", "1,8,0.2,64,2,0.3"])
+    kills: list[str] = []
+    for rank in ranks:
+        if not kills or not at_once:
+            at = rng.randrange(3, CALLS_PER_STEP * STEPS)
+        after, number = rng.choice([0, 100, 300, 1000, 3000, 30000]), rng.choice(ENDS)
+        kills.append(f"{rank}:{at}:{after}:{number}")
     monkeypatch.setenv("KILLS", ",".join(kills))
-    with Job(tmp_path, SCRIPT, *options(replicas)) as job:
+    monkeypatch.setenv("LARGE", large)
+    with Job(tmp_path, SCRIPT, *options(replicas, "--hang-timeout", "3")) as job:
         check(job, replicas)
 
 
@@ -173,6 +182,38 @@ def test_a_rank_ends_while_the_other_waits_for_it_in_a_collective(tmp_path: Path
         assert job.end() == 77, job.output
         assert "Replica 1 left the training loop early at step 11" in job.output
         assert re.findall(r"END (\d) (\d+) (\S+)", job.output) == [("0", "29", "2.0")], job.output
+
+
+DRAINED = """
+import os, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+is_over = torch.zeros(1)
+while not is_over:
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    is_over = torch.tensor([float(os.path.exists("over"))])
+    dist.all_reduce(is_over)
+print("END", dist.get_rank(), total.item(), flush=True)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_rank_that_is_drained_leaves_the_others_groups(tmp_path: Path) -> None:
+    with Job(tmp_path, DRAINED, *options(3)) as job:
+        job.expect("in quorum")
+        done = ask(tmp_path, "drain", "1")
+        assert done.returncode == 0, done.stdout
+        (tmp_path / "over").touch()
+        assert job.end() == 0, job.output
+        ends = re.findall(r"END (\d) (\S+)", job.output)
+        assert sorted(ends) == [("0", "3.0"), ("2", "3.0")], job.output
+        assert "failed" not in job.output, job.output
 
 
 SHARDED = """

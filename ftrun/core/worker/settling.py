@@ -11,7 +11,8 @@ other how far they are, and each comes to the same answer by itself:
 | nobody has completed it                                | all issue it again, in order          |
 | one has completed it, without a result or second phase | it cannot be settled                  |
 
-A call that a rank has not begun yet is put down as a gift, and taken when the rank comes to it. The
+A call that a rank has not begun yet is put down as a gift, and taken when the rank comes to it.
+Where ranks join, all count anew: the call before is -1 for those that were there. The
 *second phase* is a small all-reduce after a call whose result is large, or is another one at each
 rank: who has passed it knows that all have their results, so that none of them needs a copy.
 
@@ -20,9 +21,11 @@ Not here: process groups and tensors (inject/zero_edit/world/), whom the survivo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from ftrun.core.ids import Attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,63 @@ class Position:
         begun, since, *parts = known
         return Position(begun, since, *(frozenset(part) for part in parts))
 
+    def moved(self, base: int) -> Position:
+        """The same position, where call ``base`` is the first one that counts from 0."""
+        parts = (self.kept, self.known, self.second, self.bare)
+        moved = (frozenset(number - base for number in part) for part in parts)
+        return Position(self.begun - base, self.since - base, *moved)
+
     def has(self, number: int) -> bool:
         """Whether the call is complete here, so that this rank will not make it again."""
         return number < self.since or number in self.kept | self.known | self.bare
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A position, and since which attempt calls are counted; ``base``: what call 0 was before.
+
+    None: nothing was, because this rank has joined the group there, or because nobody has joined.
+    """
+
+    position: Position
+    since: Attempt
+    base: int | None
+
+    def encode(self) -> list[Any]:
+        """As JSON has it."""
+        since = self.since
+        return [self.position.encode(), since.quorum_id, since.number, self.base]
+
+    @staticmethod
+    def decode(known: list[Any]) -> Counted:
+        """What ``encode`` has made."""
+        position, quorum_id, number, base = known
+        return Counted(Position.decode(position), Attempt(quorum_id, number), base)
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """The positions of all ranks, counted ``since`` one attempt, where call ``base`` became call 0.
+
+    ``joined``: those that have come to the group at call 0, so that none before it is theirs.
+    """
+
+    positions: dict[int, Position]
+    joined: frozenset[int]
+    since: Attempt
+    base: int | None
+
+
+def count_alike(told: Mapping[int, Counted]) -> Alike:
+    """Count as those do that have come to the last boundary at which ranks have joined."""
+    since = max(counted.since for counted in told.values())
+    there = {rank: counted.base for rank, counted in told.items() if counted.since == since}
+    base = max((known for known in there.values() if known is not None), default=None)
+    positions = {rank: counted.position for rank, counted in told.items()}
+    for rank in told.keys() - there.keys():  # it has not come to that boundary
+        positions[rank] = Position(0) if base is None else positions[rank].moved(base)
+    joined = frozenset(rank for rank, known in there.items() if known is None)
+    return Alike(positions, joined, since, base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +130,26 @@ class Settled:
     impossible: tuple[int, ...] = ()
 
 
-def settle(positions: Mapping[int, Position]) -> Settled:
-    """Decide about all calls of one group. ``positions``: of the survivors, by rank."""
-    first = max(position.since for position in positions.values())
-    stop = max(position.begun for position in positions.values())
+def settle(positions: Mapping[int, Position], joined: Collection[int] = ()) -> Settled:
+    """Decide about all calls of one group.
+
+    Args:
+        positions: of the survivors, by rank.
+        joined: those that have come to the group at call 0.
+    """
+    before = {rank: position for rank, position in positions.items() if rank not in joined}
     gives: dict[int, tuple[int, tuple[int, ...]]] = {}
     stands: set[int] = set()
     again: list[int] = []
     impossible: list[int] = []
-    for number in range(first, stop):
-        lacking = tuple(rank for rank in sorted(positions) if not positions[rank].has(number))
+    stop = max(position.begun for position in positions.values())
+    for number in (*range(_since(before), 0), *range(max(0, _since(positions)), stop)):
+        those = positions if number >= 0 else before
+        lacking = tuple(rank for rank in sorted(those) if not those[rank].has(number))
         if not lacking:
             continue
-        holders = [rank for rank in sorted(positions) if number in positions[rank].kept]
-        is_known = any(number in position.known for position in positions.values())
+        holders = [rank for rank in sorted(those) if number in those[rank].kept]
+        is_known = any(number in position.known for position in those.values())
         if holders:
             gives[number] = holders[0], lacking
         elif is_known and all(number in positions[rank].second for rank in lacking):
@@ -96,3 +159,7 @@ def settle(positions: Mapping[int, Position]) -> Settled:
         else:
             again.append(number)
     return Settled(gives, frozenset(stands), tuple(again), tuple(impossible))
+
+
+def _since(positions: Mapping[int, Position]) -> int:
+    return max((position.since for position in positions.values()), default=0)

@@ -1,9 +1,10 @@
 """Trains with DistributedDataParallel, and makes collectives of every kind in each step.
 
-    KILLS=RANK:CALL:MICROSECONDS,… collectives.py [steps] [replica of how many: W]
+    KILLS=RANK:CALL:MICROSECONDS[:SIGNAL],… LARGE=MIB,… collectives.py [steps]
 
-Prints a digest of the parameters and of all that the rank was given. A rank of KILLS ends itself by
-SIGKILL so long after it has begun that call, in its first life.
+Prints a digest of the parameters and of all that the rank was given. A rank of KILLS sends itself
+SIGKILL, or that SIGNAL, so long after it has begun that call, in its first life. LARGE: the sizes
+of the large tensor, by step in turn.
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 40
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-kills = [
-    tuple(map(int, part.split(":"))) for part in os.environ.get("KILLS", "").split(",") if part
-]
-mine = {call: after for who, call, after in kills if who == rank and life == 0}
+kills = [part.split(":") for part in os.environ.get("KILLS", "").split(",") if part]
+mine = {
+    int(call): (int(after), signal.Signals[name[0] if name else "SIGKILL"])
+    for who, call, after, *name in kills
+    if int(who) == rank and life == 0
+}
+sizes = [int(float(mib) * (1 << 18)) for mib in os.environ.get("LARGE", "1").split(",")]
 seen = hashlib.sha256()
 calls = 0
 
 
-def end_after(microseconds: int) -> None:
+def end_after(microseconds: int, number: int) -> None:
     if microseconds:
         time.sleep(microseconds / 1e6)
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), number)
 
 
 def call(function, *args, **kwargs):
@@ -42,10 +46,10 @@ def call(function, *args, **kwargs):
     global calls
     calls += 1
     if calls in mine:
-        if mine[calls]:
-            threading.Thread(target=end_after, args=(mine[calls],)).start()
+        if mine[calls][0]:
+            threading.Thread(target=end_after, args=mine[calls]).start()
         else:
-            end_after(0)
+            end_after(*mine[calls])
     return function(*args, **kwargs)
 
 
@@ -83,7 +87,7 @@ for step in range(STEPS):
     call(dist.all_gather_object, objects, ("of", step))
     box = ["x" * (1 + step % 5)]
     call(dist.broadcast_object_list, box, root)
-    large = torch.full((1 << 18,), float(step))
+    large = torch.full((sizes[step % len(sizes)],), float(step))
     call(dist.all_reduce, large, group=every)
     note(mean, *parts, given, one, two, *objects, *box, large[:4].clone())
     if rank in (0, size - 1):

@@ -37,6 +37,7 @@ from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.writers import wait_for_writers
 from ftrun.training.exchanged_tensors import from_bytes, to_bytes, words
 
+ABORTED = "the group was aborted"
 KEPT_BYTES_MAX = 256 << 10
 """A larger result is not copied: a second phase shows that all ranks have theirs."""
 RECHECK = timedelta(milliseconds=20)
@@ -146,7 +147,8 @@ class Call:
         tag: names the ranks whose inputs are in the result.
         is_part: it is one of several that make one call of the script's.
         record: what is noted of it for a newcomer.
-        is_large: its result is not kept. ``is_two``: it has a second phase.
+        is_large: its result is not kept. ``is_two``: it has a second phase, and ``has_result`` from
+            then on.
         waited: the script has waited for it. ``clears``: it has waited for all calls before.
     """
 
@@ -160,7 +162,7 @@ class Call:
     future: torch.futures.Future[Any] | None = None
     error: Exception | None = None
     tag: object = None
-    takes_deputy = waited = clears = is_two = is_part = is_large = False
+    takes_deputy = waited = clears = is_two = is_part = is_large = has_result = False
 
     def __init__(
         self, shell: Group, kind: Kind, args: tuple[Any, ...], number: int, site: str, is_sync: bool
@@ -190,11 +192,12 @@ class Call:
     def restore(self) -> None:
         """Put back what it gives, if it was written over."""
         self.native = self.after = None
+        self.has_result = False
         if self.kept is not None:
             for tensor, kept in zip(self.kind.inputs(self), self.kept, strict=True):
                 tensor.copy_(from_bytes(kept, tensor) if isinstance(kept, bytes) else kept)
 
-    def issue(self, there: There, tag: object) -> None:
+    def issue(self, there: There) -> None:
         """Issue it, perhaps once more, among those that are there.
 
         Raises:
@@ -203,7 +206,7 @@ class Call:
         """
         if self.there is not None:
             self.restore()
-        self.there, self.tag = there, tag
+        self.there, self.tag = there, there.since
         self.native, self.after = self.kind.issue(self, there)
         self.state = State.ISSUED
         if self.native is None:
@@ -236,8 +239,7 @@ class Call:
         if native is not self.native or not is_under_way:
             return
         if error is not None:
-            self.state, self.error = State.FAILED, error
-            self.shell.world.changed.notify_all()
+            self._fails(error)
         elif self.state is State.ISSUED and (self.is_two or self.after is not None):
             self._has_result()
         else:
@@ -255,7 +257,7 @@ class Call:
     def stop(self, native: Any) -> None:
         """The group was aborted, and ``native`` writes no more: it has ended, for good."""
         future = _future_of(native)
-        error: Exception | None = RuntimeError("the group was aborted")
+        error: Exception | None = RuntimeError(ABORTED)
         if future is not None and future.done():  # else a lost message: it ends at its timeout
             try:
                 future.value()
@@ -264,15 +266,22 @@ class Call:
                 error = raised
         self.ended(native, error)
 
+    def _fails(self, error: Exception) -> None:
+        self.state, self.error = State.FAILED, error
+        self.shell.world.changed.notify_all()
+
     def _has_result(self) -> None:
         after, self.after = self.after, None
         if after is not None:
             after()
         there = self.there
-        if not self.is_two or there is None or there.native is None:
+        if not self.is_two or there is None or there.is_alone:
             self._is_through()
             return
-        self.state = State.SECOND
+        self.state, self.has_result = State.SECOND, True
+        if self.shell.is_stopped:
+            self._fails(RuntimeError(ABORTED))
+            return
         self.native = there.native.allreduce([torch.zeros(1)], dist.AllreduceOptions())
         if self.future is not None:
             self._listen()
@@ -366,6 +375,7 @@ class CallWork(dist.Work):
         """
         call = self._call
         world = call.shell.world
+        timeout = timeout or None  # torch's C++ says zero
         while True:
             state, native = call.state, call.native
             if state is State.THROUGH:

@@ -158,8 +158,7 @@ class Sent:
 
     ``posted``: the attempt for which it has told that last, before this one; ``met``: the last one
     for which it has heard all others. ``next_step``: the first step that it has not begun.
-    ``groups``: for each of its groups its position, whether the group changes, and the attempt
-    since which its calls are counted.
+    ``groups``: for each of its groups how far it is, and whether the group changes.
     """
 
     is_walking: bool

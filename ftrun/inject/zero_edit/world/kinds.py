@@ -18,6 +18,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
+from ftrun.core.ids import NO_ATTEMPT, Attempt
+from ftrun.process_groups.built import BuiltGroup
+
 _profiles: Callable[[], bool] = torch._C._autograd._profiler_enabled
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 Issued = tuple[Any, Callable[[], object] | None]
@@ -49,20 +52,43 @@ class There:
     """Who takes part in a group now.
 
     ``size``: of the group; ``own``: this rank's place in it; ``here``: the places of those that are
-    there, in order; ``native``: their backend, None if this rank is the only one; ``torchs``: a
-    group of torch's own around it, whose calls profilers and dispatch modes see. ``is_full``:
-    nobody is away.
+    there, in order; ``built``: their connections, None if this rank is the only one; ``devices``:
+    of the group; ``since``: the attempt for which they were connected, alike at all of them.
+    ``is_full``: nobody is away.
+
+    Nothing else may hold the backend: its end waits for its threads, and one of these may wait for
+    a message that was lost when a rank died. So it ends where ``built`` is shut down.
     """
 
     size: int
     own: int
     here: tuple[int, ...]
-    native: Any
-    torchs: Any = None
+    built: BuiltGroup | None
+    devices: Sequence[torch.device] = ()
+    since: Attempt = NO_ATTEMPT
     is_full: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.is_full = len(self.here) == self.size and self.native is not None
+        self.is_full = len(self.here) == self.size and not self.is_alone
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this rank is the only one."""
+        return self.built is None
+
+    @property
+    def native(self) -> Any:
+        """Their backend."""
+        return None if self.built is None else self.built.native
+
+    def torchs(self) -> Any:
+        """A group of torch's own around the backend: profilers and dispatch modes see its calls."""
+        group: Any = dist.ProcessGroup(self.own, self.size)  # type: ignore[call-arg]
+        kinds: Any = dist.ProcessGroup.BackendType
+        group._set_default_backend(kinds.GLOO)
+        for device in self.devices:
+            group._register_backend(device, kinds.GLOO, self.native)
+        return group
 
     def deputy(self, place: int) -> int:
         """The index in ``here`` of the rank at ``place``, or of its deputy."""
@@ -116,7 +142,7 @@ class Kind:
         """
         if there.is_full and self.full is None:
             is_watched = _profiles() or _modes()  # else a call spares torch's dispatcher
-            backend = there.torchs if is_watched else there.native
+            backend = there.torchs() if is_watched else there.native
             return getattr(backend, self.name)(*call.args), None
         return (self.full if there.is_full and self.full else self.fewer)(call, there)
 
@@ -165,7 +191,7 @@ def _scale(tensors: Sequence[torch.Tensor], op: Any, by: int) -> None:
 def _reduce_all(tensors: list[torch.Tensor], opts: Any, there: There) -> Any:
     op = operation(opts)
     _scale(tensors, op, there.weight)
-    if there.native is None:
+    if there.is_alone:
         return None
     options = dist.AllreduceOptions()
     options.reduceOp = op
@@ -174,7 +200,7 @@ def _reduce_all(tensors: list[torch.Tensor], opts: Any, there: There) -> Any:
 
 def _fewer_allreduce(call: Call, there: There) -> Issued:
     tensors, opts = call.args
-    if there.native is not None and len(tensors) > 1:
+    if not there.is_alone and len(tensors) > 1:
         _scale(tensors, operation(opts), there.weight)
         return getattr(there.native, call.name)(*call.args), None
     return _reduce_all(tensors, opts, there), None
@@ -193,7 +219,7 @@ def _fewer_broadcast(call: Call, there: There) -> Issued:
             )
         for tensor, value in zip(tensors, given, strict=True):
             tensor.copy_(value)
-    if there.native is None:
+    if there.is_alone:
         return None, None
     options = dist.BroadcastOptions()
     options.rootRank = there.deputy(root)
@@ -204,7 +230,7 @@ def _fewer_broadcast(call: Call, there: There) -> Issued:
 def _gathered(tensors: Sequence[torch.Tensor], there: There) -> tuple[Any, list[list[Any]]]:
     """Gather each tensor from those that are there: the Work, and for each tensor the parts."""
     parts = [[torch.empty_like(tensor) for _ in there.here] for tensor in tensors]
-    if there.native is None:
+    if there.is_alone:
         for found, tensor in zip(parts, tensors, strict=True):
             found[0].copy_(tensor)
         return None, parts
@@ -254,7 +280,7 @@ def _fewer_reduce(call: Call, there: There) -> Issued:
 def _fewer_scatter(call: Call, there: There) -> Issued:
     outputs, inputs, opts = call.args
     root = there.index_of(opts.rootRank, "a scatter from")
-    if there.native is None:
+    if there.is_alone:
         return None, lambda: outputs[0].copy_(inputs[0][there.own])
     options = dist.ScatterOptions()
     options.rootRank = root
@@ -263,7 +289,7 @@ def _fewer_scatter(call: Call, there: There) -> Issued:
 
 
 def _scattered(whole: torch.Tensor, opts: Any, there: There) -> Any:
-    if there.native is None or not there.is_full:
+    if not there.is_full:
         return _reduce_all([whole], opts, there)
     options = dist.AllreduceOptions()
     options.reduceOp = operation(opts)
@@ -308,7 +334,7 @@ def _reduce_scatter(call: Call, there: There) -> Issued:
 
 
 def _barrier(call: Call, there: There) -> Issued:
-    return (there.native.barrier(*call.args) if there.native is not None else None), None
+    return (None if there.is_alone else there.native.barrier(*call.args)), None
 
 
 def _never(call: Call, _there: There) -> Issued:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ftrun import clock
 from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.core.quorum import Quorum
-from ftrun.core.worker.settling import Position, Settled, settle
+from ftrun.core.worker.settling import Counted, Settled, count_alike, settle
 from ftrun.errors import PeerError
 from ftrun.inject.zero_edit.world.calls import Call, State, wait_for_end
 from ftrun.inject.zero_edit.world.kept import Sent
@@ -39,14 +39,15 @@ class _Build:
     """What one build has made: groups of the survivors, and those of all with the newcomers.
 
     ``settled``: for each group that was aborted. ``bodies``: results that peers have given, by
-    group and number. ``resets``: groups whose members count their calls anew, which this rank has
-    not done. ``full_at``: the step from which the groups of all are used.
+    group and number. ``anew``: groups whose members count their calls anew, which this rank has
+    not done: since when, and from which call on. ``full_at``: the step from which the groups of all
+    are used.
     """
 
     now: Connected = field(default_factory=dict)
     settled: dict[str, Settled] = field(default_factory=dict)
     bodies: dict[tuple[str, int], tuple[list[bytes], object]] = field(default_factory=dict)
-    resets: dict[str, Attempt] = field(default_factory=dict)
+    anew: dict[str, tuple[Attempt, int | None]] = field(default_factory=dict)
     full: Connected | None = None
     full_at: int = 0
     seats: tuple[int, ...] = ()
@@ -180,7 +181,7 @@ class Quorums:
         build = _Connecting(self._world, quorum.store, prefix, timeout_s, signal)
         if not is_switch and self._world.rank in old:
             self._settle(made, build, client, prefix, told, old)
-        if len(old) < len(seats):
+        if is_switch or len(old) < len(seats):  # also one by which a rank leaves
             made.all_seats = seats
             made.full_at = 0 if is_switch else max(told[seat].next_step for seat in old or seats)
             made.full = build.groups(told, seats, "all", self._world.shells)
@@ -196,13 +197,13 @@ class Quorums:
         with self._world.changed:
             aborted = self._stop([x for x in self._world.shells.values() if self._lacks(x, seats)])
             under_way = [
-                (call, call.native, shell.built)
+                (call, call.native, call.there.built)
                 for shell in self._world.shells.values()
                 if shell.is_stopped
                 for call in shell.calls.values()
-                if call.native is not None
+                if call.native is not None and call.there is not None
             ]
-        for built in aborted:
+        for built in [*aborted, *(group for *_, group in under_way if group is not None)]:
             built.abort()
         for _, native, group in under_way:
             wait_for_end(native, group)
@@ -225,8 +226,8 @@ class Quorums:
         with self._world.changed:
             groups = {}
             for key, shell in self._world.shells.items():
-                since = [shell.round.quorum_id, shell.round.number]
-                groups[key] = [shell.position().encode(), shell.is_stopped, since]
+                counted = Counted(shell.position(), shell.round, shell.base)
+                groups[key] = [counted.encode(), shell.is_stopped]
             own = Sent(self._world.is_walking, self._posted, self._met, step, groups)
             self._posted = max(self._posted, attempt)
         client.set(f"ftrun/{prefix}/at/{self._world.rank}", own.encode())
@@ -253,35 +254,32 @@ class Quorums:
             if not any(told[seat].groups[key][1] for seat in those):
                 continue
             changing[key] = shell
-            begun = max(Attempt(*told[seat].groups[key][2]) for seat in those)
-            positions = {
-                seat: Position.decode(position) if Attempt(*since) == begun else Position(0)
-                for seat in those
-                for position, _, since in (told[seat].groups[key],)
-            }
-            if shell.round != begun:
-                made.resets[key] = begun  # this rank stands just before that boundary
-            settled = settle(positions)
+            alike = count_alike({seat: Counted.decode(told[seat].groups[key][0]) for seat in those})
+            calls = shell.calls
+            if shell.round != alike.since:  # this rank has not come to that boundary
+                made.anew[key] = alike.since, alike.base
+                calls = {number - (alike.base or 0): call for number, call in calls.items()}
+            settled = settle(alike.positions, alike.joined)
             made.settled[key] = settled
-            self._see_that_it_can(shell, settled)
+            self._see_that_it_can(calls, settled)
             for number, (server, lacking) in sorted(settled.gives.items()):
                 at = f"ftrun/{prefix}/result/{key}/{number}"
                 if server == self._world.rank:
                     with self._world.changed:
-                        client.set(at, _packed(shell.calls[number]))
+                        client.set(at, _packed(calls[number]))
                 if self._world.rank in lacking:
                     made.bodies[key, number] = _unpacked(client.get(at))
         made.now = build.groups(told, old, "now", changing)
 
-    def _see_that_it_can(self, shell: Shell, settled: Settled) -> None:
+    def _see_that_it_can(self, calls: dict[int, Call], settled: Settled) -> None:
         numbers = set(settled.impossible)
         numbers.update(
             number
             for number in settled.again
-            if number in shell.calls and not shell.calls[number].kind.is_settled
+            if number in calls and not calls[number].kind.is_settled
         )
         if numbers:
-            call = next((shell.calls[x] for x in sorted(numbers) if x in shell.calls), None)
+            call = next((calls[x] for x in sorted(numbers) if x in calls), None)
             what = "a collective" if call is None else call.kind.name
             self._fail(f"a rank died in the middle of {what}, which nobody can make again")
 
@@ -305,6 +303,7 @@ class Quorums:
             if made.seats:
                 self._world.members = made.seats
                 self._use_now(made)
+                self._world.release(only_aborted=True)
                 for shell in self._world.shells.values():
                     shell.is_stopped = False
             self._full = made if made.full is not None else None
@@ -316,8 +315,8 @@ class Quorums:
             if key not in self._world.shells:
                 continue
             shell = self._world.shells[key]
-            if key in made.resets:
-                shell.reset(made.resets[key])
+            if key in made.anew:
+                shell.count_anew(*made.anew[key])
             self._world.put(shell, here, built)
             settled = made.settled[key]
             for number in sorted(settled.stands):
@@ -338,7 +337,7 @@ class Quorums:
         there = call.shell.there
         assert there is not None
         try:
-            call.issue(there, self._world.in_use)
+            call.issue(there)
         except Impossible as error:
             self._fail(f"{call.site or 'a collective'}: {error}")
         except RuntimeError as error:
@@ -355,9 +354,10 @@ class Quorums:
             self._full = None
             assert full.full is not None
             for key, (here, built) in full.full.items():
-                if key in self._world.shells:
-                    self._world.shells[key].reset(self._world.in_use)
-                    self._world.put(self._world.shells[key], here, built)
+                shell = self._world.shells.get(key)
+                if shell is not None:
+                    shell.count_anew(self._world.in_use, shell.next if full.seats else None)
+                    self._world.put(shell, here, built)
             self._world.members = full.all_seats
             self._met = max(self._met, self._world.in_use)
             self._world.is_walking = False

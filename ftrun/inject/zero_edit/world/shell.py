@@ -83,12 +83,13 @@ class Shell(dist.ProcessGroup):
         self.built: BuiltGroup | None = None
         self.is_stopped = False  # its backend was aborted: calls wait for the next one
         self.round: Attempt = NO_ATTEMPT  # since which the calls are counted
+        self.base: int | None = None  # what call 0 was before; None: nothing was
         self.there: There | None = None
         self.calls: dict[int, Call] = {}
         self.next = 0
         self.gifts: dict[int, tuple[list[bytes], object]] = {}
         self.replays: list[list[bytes] | None] = []
-        self._devices, self._store = list(devices), store
+        self.devices, self._store = list(devices), store
         self._name = self._description = key
 
     def __repr__(self) -> str:
@@ -104,10 +105,10 @@ class Shell(dist.ProcessGroup):
         second: set[int] = set()
         bare: set[int] = set()
         for number, call in self.calls.items():
-            if call.state is State.SECOND or (call.state is State.FAILED and call.native is None):
-                second.add(number)
-            elif call.state is State.THROUGH:
+            if call.state is State.THROUGH:
                 (kept if call.result is not None else known if call.is_two else bare).add(number)
+            elif call.has_result:
+                second.add(number)
         since = min(self.calls, default=self.next)
         parts = (frozenset(kept), frozenset(known), frozenset(second), frozenset(bare))
         return Position(self.next, since, *parts)
@@ -127,23 +128,23 @@ class Shell(dist.ProcessGroup):
         for number in [x for x, call in self.calls.items() if call.state is State.THROUGH]:
             del self.calls[number]
 
-    def reset(self, begun: Attempt) -> None:
-        """Count anew: all members do so at one step. Under the world's lock."""
-        self.round = begun
-        self.next = 0
-        self.calls.clear()
-        self.gifts.clear()
+    def count_anew(self, begun: Attempt, base: int | None) -> None:
+        """Call ``base`` is call 0 from now on, at all members; None: this rank joins them there.
 
-    def torchs(self, native: Any) -> Any:
-        """A group of torch's own around a backend of all members; None: around none."""
-        if native is None or native.size() != len(self.seats):
-            return None
-        group: Any = dist.ProcessGroup(self.own, len(self.seats))  # type: ignore[call-arg]
-        kinds: Any = dist.ProcessGroup.BackendType
-        group._set_default_backend(kinds.GLOO)
-        for device in self._devices:
-            group._register_backend(device, kinds.GLOO, native)
-        return group
+        The calls before are kept, because a peer may not have come to its end with them. Under the
+        world's lock.
+        """
+        self.round, self.base = begun, base
+        if base is None:
+            self.next = 0
+            self.calls.clear()
+            self.gifts.clear()
+            return
+        self.next -= base
+        self.calls = {number - base: call for number, call in self.calls.items()}
+        self.gifts = {number - base: gift for number, gift in self.gifts.items()}
+        for number, call in self.calls.items():
+            call.number = number
 
     @compiling.never
     def start(self, name: str, args: tuple[Any, ...], *, is_sync: bool, site: str = "") -> Any:
@@ -192,7 +193,7 @@ class Shell(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return list(self._devices)
+        return list(self.devices)
 
     def _get_backend(self, _device: torch.device) -> Any:
         native = None if self.there is None else self.there.native

@@ -180,7 +180,7 @@ class World:
         there = call.shell.there
         assert there is not None
         try:
-            call.issue(there, self.in_use)
+            call.issue(there)
         except Impossible as error:
             self._cannot(f"{call_site()}: {error}")
 
@@ -353,11 +353,12 @@ class World:
         if shell.built is not None and shell.built is not built:
             self._old.append(shell.built)
         shell.built, shell.is_stopped = built, False
-        native = None if built is None else built.native
-        shell.there = There(len(shell.seats), shell.own, here, native, shell.torchs(native))
+        size, own = len(shell.seats), shell.own
+        shell.there = There(size, own, here, built, shell.devices, self.in_use)
 
-    def release(self) -> None:
-        old, self._old = self._old, []
+    def release(self, *, only_aborted: bool = False) -> None:
+        old = [built for built in self._old if built.aborted or not only_aborted]
+        self._old = [built for built in self._old if built not in old]
         if old:
 
             def shut_down() -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from ftrun.core.worker.settling import Position, Settled, settle
+from ftrun.core.ids import Attempt
+from ftrun.core.worker.settling import Alike, Counted, Position, Settled, count_alike, settle
 
 Settle = Callable[[Mapping[int, Position]], Settled]
 
@@ -42,6 +43,41 @@ def test_what_becomes_of_a_call(positions: dict[int, Position], expected: Settle
     assert settle(positions) == expected
     told = {rank: Position.decode(position.encode()) for rank, position in positions.items()}
     assert settle(told) == expected
+
+
+@pytest.mark.parametrize(
+    ("positions", "joined", "expected"),
+    [
+        ({0: at(0, -1, kept={-1}), 1: at(-1, -1), 2: at(0)}, {2}, Settled({-1: (0, (1,))})),
+        (
+            {0: at(1, -1, kept={-1}), 1: at(-1, -1), 2: at(1)},
+            {2},
+            Settled({-1: (0, (1,))}, again=(0,)),
+        ),
+        ({0: at(0, -1), 1: at(0)}, {1}, Settled(impossible=(-1,))),
+        ({0: at(0, -1), 1: at(0, -1)}, set(), Settled(again=(-1,))),
+        ({0: at(2), 1: at(2, 1, kept={1})}, {0, 1}, Settled({1: (1, (0,))})),
+    ],
+)
+def test_calls_before_ranks_have_joined(
+    positions: dict[int, Position], joined: set[int], expected: Settled
+) -> None:
+    assert settle(positions, joined) == expected
+
+
+def test_all_count_since_the_last_boundary_at_which_ranks_have_joined() -> None:
+    before, since = Attempt(1, 1), Attempt(2, 1)
+    told = {
+        0: Counted(at(1, -2, kept={-2}), since, 7),
+        1: Counted(at(6, 5, kept={5}, known={4}, second={3}, bare={2}), before, None),
+        2: Counted(at(1), since, None),
+    }
+    told = {rank: Counted.decode(counted.encode()) for rank, counted in told.items()}
+    behind = at(-1, -2, kept={-2}, known={-3}, second={-4}, bare={-5})
+    positions = {0: at(1, -2, kept={-2}), 1: behind, 2: at(1)}
+    assert count_alike(told) == Alike(positions, frozenset({2}), since, 7)
+    del told[0]  # nobody is left that knows
+    assert count_alike(told) == Alike({1: at(0), 2: at(1)}, frozenset({2}), since, None)
 
 
 # ---------------------------------------------------------------- ranks that die

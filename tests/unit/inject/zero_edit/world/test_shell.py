@@ -8,6 +8,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +16,14 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ftrun.core.ids import WorkerKey
-from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call
+from ftrun.core.ids import NO_ATTEMPT, Attempt, WorkerKey
+from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call, State
 from ftrun.inject.zero_edit.world.kinds import KINDS
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import World
 from ftrun.training.context import WorkerContext
 from ftrun.training.exchanged_tensors import from_bytes
+from tests.jobs.process import wait
 
 DEADLINE_S = 60.0
 Both = Callable[[Callable[[Shell], Any]], list[Any]]
@@ -110,6 +112,110 @@ def test_a_large_result_is_not_kept(both: Both) -> None:
         ]
 
     assert both(work) == [[8.0, 2.0 * KEPT_BYTES_MAX, [False]]] * 2
+
+
+def started(shell: Shell, tensor: torch.Tensor) -> Call:
+    """An all-reduce that torch's backend has carried out, and of which nobody has heard yet."""
+    options = dist.AllreduceOptions()
+    options.asyncOp = False
+    call: Call = shell.allreduce([tensor], options)._call
+    call.native.wait()
+    return call
+
+
+def test_nothing_keeps_the_backend_of_a_group_that_is_shut_down(both: Both) -> None:
+    """Else its end waits for its threads wherever the last call of it is dropped."""
+
+    def work(shell: Shell) -> tuple[list[Any], list[Path]]:
+        built: Any = shell.built
+        works = [shell.allreduce([torch.ones(1)]) for _ in range(2)]
+        for each in works:
+            each.wait()
+        shell.world.put(shell, (shell.own,), None)  # type: ignore[attr-defined]
+        built.shutdown()
+        shell.built = built
+        return works, [Path(f"/proc/self/task/{tid}") for tid in built._tids]
+
+    calls, threads = zip(*both(work), strict=True)
+    is_over = lambda: not any(path.exists() for paths in threads for path in paths)  # noqa: E731
+    wait(is_over, "the threads' end", DEADLINE_S)
+    assert [each.result()[0].item() for works in calls for each in works] == [2.0] * 4
+
+
+def test_only_what_was_aborted_is_let_go_before_the_next_step(both: Both) -> None:
+    """Of the other group peers may still wait for the last bytes."""
+
+    def work(shell: Shell) -> list[bool]:
+        built, world = shell.built, shell.world
+        assert built is not None and isinstance(world, World)
+        if shell.own == 0:
+            built.abort()
+        world.put(shell, (shell.own,), None)
+        world.release(only_aborted=True)
+        is_left = [old is built for old in world._old]
+        world.release()
+        shell.built = built
+        return is_left
+
+    assert both(work) == [[], [True]]
+
+
+def test_a_death_in_the_second_phase_is_told(both: Both) -> None:
+    """The result is there: it stands if another rank has passed the second phase."""
+
+    def work(shell: Shell) -> list[Any]:
+        tensor = torch.ones(KEPT_BYTES_MAX)
+        call, world = started(shell, tensor), shell.world
+        with world.lock:
+            call.ended(call.native, None)
+            states = [call.state]
+            call.ended(call.native, RuntimeError("a peer is gone"))
+            second = shell.position().second
+            states.append(call.state)
+            call.take(None, None)
+        return [states, second, call.state, tensor.sum().item()]
+
+    expected = [[State.SECOND, State.FAILED], {0}, State.THROUGH, 2.0 * KEPT_BYTES_MAX]
+    assert both(work) == [expected] * 2
+
+
+def test_no_second_phase_begins_in_a_group_that_was_aborted(both: Both) -> None:
+    def work(shell: Shell) -> list[Any]:
+        call = started(shell, torch.ones(KEPT_BYTES_MAX))
+        with shell.world.lock:
+            shell.is_stopped = True
+            call.stop(call.native)
+            return [call.state, shell.position().second]
+
+    assert both(work) == [[State.FAILED, {0}]] * 2
+
+
+def test_a_wait_of_torch_s_own_code_goes_on_when_the_call_is_settled(both: Both) -> None:
+    """C++ states a limit of zero, which means none."""
+
+    def work(shell: Shell) -> Any:
+        if shell.own == 1:
+            return 3.0  # it never comes
+        tensor = torch.zeros(1)
+        given = shell.broadcast([tensor], 1)
+        waits = ThreadPoolExecutor(1).submit(given.wait, timedelta(0))
+        with shell.world.lock:
+            given._call.take([torch.full((1,), 3.0)], None)
+        waits.result(DEADLINE_S)
+        return tensor.item()
+
+    assert both(work) == [3.0, 3.0]
+
+
+def test_a_call_names_the_connections_that_have_carried_it_out(both: Both) -> None:
+    """Not the quorum in force: that changes at another moment at each rank."""
+
+    def work(shell: Shell) -> Any:
+        tags = [started(shell, torch.ones(1)).tag]
+        shell.world.in_use = Attempt(2, 1)  # type: ignore[attr-defined]
+        return [*tags, started(shell, torch.ones(1)).tag]
+
+    assert both(work) == [[NO_ATTEMPT, NO_ATTEMPT]] * 2
 
 
 class Seen(TorchDispatchMode):

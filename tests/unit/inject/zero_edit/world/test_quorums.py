@@ -1,0 +1,96 @@
+"""The groups of two ranks follow quorums, and a death finds them at different places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from ftrun.core.ids import Attempt
+from ftrun.core.quorum import Member, Quorum
+from ftrun.inject.zero_edit.world.quorums import Quorums
+from ftrun.inject.zero_edit.world.shell import Shell
+from ftrun.process_groups.built import AbortSignal
+from tests.unit.inject.zero_edit.world.test_shell import DEADLINE_S, group, summed
+
+
+class Standing:
+    """Where a rank's Manager stands."""
+
+    next_step = 1
+    is_alone = False
+
+    def may_wait(self) -> None:
+        """Nobody has asked it to leave."""
+
+
+class Rank:
+    """One rank of two with one group."""
+
+    def __init__(self, rank: int, store: str) -> None:
+        self.shell: Shell = group(rank, store)
+        world: Any = self.shell.world
+        world.following = Standing()
+        self.world, self.quorums = world, Quorums(world, world._here)
+
+    def is_given(self, value: float) -> None:
+        """A rank that is gone now has given it the result of a sum."""
+        call = self.shell.allreduce([torch.zeros(1)])._call
+        with self.world.lock:
+            call.take([torch.full((1,), value)], None)
+
+
+Make = Callable[[int, int | None], Quorum]
+
+
+@pytest.fixture
+def ranks() -> Iterator[tuple[list[Rank], Make]]:
+    """Both, and what connects their groups for a quorum; ``step``: None for a switch."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    address = f"127.0.0.1:{store.port}"
+    members = tuple(Member(str(rank), "a" * 16, (), "") for rank in range(2))
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda rank: Rank(rank, address), range(2)))
+
+        def make(number: int, step: int | None) -> Quorum:
+            quorum = Quorum(Attempt(number, 1), members, address, step)
+            build = lambda rank: rank.quorums.build(  # noqa: E731
+                quorum, f"quorum-{number}", DEADLINE_S, AbortSignal()
+            )
+            list(pool.map(build, found))
+            return quorum
+
+        yield found, make
+        for rank in found:
+            assert rank.shell.built is not None
+            rank.shell.built.shutdown()
+
+
+def test_a_death_finds_one_rank_behind_a_boundary_and_one_before_it(
+    ranks: tuple[list[Rank], Make],
+) -> None:
+    """What the first one was given before the boundary, the other one is given, too."""
+    (ahead, behind), make = ranks
+    first = make(1, 0)
+    ahead.quorums.use(first)
+    behind.quorums.use(first)
+    ahead.is_given(5.0)
+    switch = make(2, None)
+    ahead.quorums.use(switch)
+    ahead.quorums.boundary(1)
+    assert ahead.shell.next == 0
+    for rank, attempts in ((ahead, (switch,)), (behind, (first, switch))):
+        for quorum in attempts:
+            rank.quorums.abort(quorum.attempt)
+    after = make(3, 1)
+    ahead.quorums.use(after)
+    behind.quorums.use(after)
+    assert summed(behind.shell, torch.zeros(1)).item() == 5.0
+    assert ahead.shell.next == behind.shell.next == 0
+    with ThreadPoolExecutor(2) as pool:
+        sums = pool.map(lambda rank: summed(rank.shell, torch.ones(1)).item(), (ahead, behind))
+        assert list(sums) == [2.0, 2.0]

@@ -17,10 +17,10 @@ import torch
 
 from ftrun.checkpoint.format import validate
 from ftrun.errors import UserError
-from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.stepping import Stepping
+from ftrun.inject.zero_edit.values.frameworks import Frameworks
 
 KEY = "script"
 CALLBACKS = "callbacks"

@@ -23,8 +23,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, cast
 
-from ftrun.inject.zero_edit import single
-from ftrun.inject.zero_edit.single import is_number, is_tensor
+from ftrun.inject.zero_edit.values import single
+from ftrun.inject.zero_edit.values.single import is_number, is_tensor
 
 LOOP_PACKAGES = (
     "/transformers/",

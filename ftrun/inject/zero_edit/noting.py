@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ftrun.inject.zero_edit.counters import Counters, Read
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import (
     NOWHERE,
@@ -26,11 +25,12 @@ from ftrun.inject.zero_edit.frames import (
     spots_of,
     variables_of,
 )
-from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place, changed_since
 from ftrun.inject.zero_edit.sparing import Sparing
-from ftrun.inject.zero_edit.tensors import Tensors
+from ftrun.inject.zero_edit.values.counters import Counters, Read
+from ftrun.inject.zero_edit.values.frameworks import Frameworks
+from ftrun.inject.zero_edit.values.tensors import Tensors
 
 ENTRIES_MAX = 256
 PHASE_STEPS = 64

@@ -26,8 +26,8 @@ from torch.optim import Optimizer
 
 from ftrun.checkpoint.leaves import local_of
 from ftrun.inject.zero_edit.frames import read_values, script_frames, spot_of
-from ftrun.inject.zero_edit.histories import carries
-from ftrun.inject.zero_edit.survey import survey
+from ftrun.inject.zero_edit.values.histories import carries
+from ftrun.inject.zero_edit.values.survey import survey
 
 if TYPE_CHECKING:
     from ftrun.training.context import WorkerContext

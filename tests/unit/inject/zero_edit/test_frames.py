@@ -25,7 +25,7 @@ from ftrun.inject.zero_edit.frames import (
     stack,
     variables_of,
 )
-from ftrun.inject.zero_edit.writing import write_values
+from ftrun.inject.zero_edit.values.writing import write_values
 
 KEPT: dict[str, Any] = {}
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, cast
 
-from ftrun.inject.zero_edit import histories, told
+from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import (
     DICTS,
     TYPES_MAX,
@@ -31,6 +31,7 @@ from ftrun.inject.zero_edit.frames import (
     is_value,
     read_inside,
 )
+from ftrun.inject.zero_edit.values import histories
 
 COLLECTIONS = frozenset({list, tuple, *DICTS})
 OBJECTS_MAX = 64

@@ -20,8 +20,7 @@ from types import FrameType
 from typing import Any, cast
 
 from ftrun.core.worker.origins import Known, Origin, origin
-from ftrun.inject.zero_edit import around, changes, histories
-from ftrun.inject.zero_edit.changes import NEVER, Changes
+from ftrun.inject.zero_edit import around
 from ftrun.inject.zero_edit.frames import (
     DICTS,
     Spot,
@@ -33,14 +32,16 @@ from ftrun.inject.zero_edit.frames import (
     spot_of,
     variables_of,
 )
-from ftrun.inject.zero_edit.frameworks import Frameworks
-from ftrun.inject.zero_edit.held import Held
-from ftrun.inject.zero_edit.histories import Cut, Histories, Packed, Seen, see
-from ftrun.inject.zero_edit.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.place import Details, Place
-from ftrun.inject.zero_edit.single import is_single, is_tensor
+from ftrun.inject.zero_edit.values import changes, histories
+from ftrun.inject.zero_edit.values.changes import NEVER, Changes
+from ftrun.inject.zero_edit.values.frameworks import Frameworks
+from ftrun.inject.zero_edit.values.held import Held
+from ftrun.inject.zero_edit.values.histories import Cut, Histories, Packed, Seen, see
+from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
+from ftrun.inject.zero_edit.values.single import is_single, is_tensor
+from ftrun.inject.zero_edit.values.writing import lacks, write_values
 from ftrun.inject.zero_edit.world.kept import Given
-from ftrun.inject.zero_edit.writing import lacks, write_values
 from ftrun.training.context import WorkerContext
 
 TOLD_MAX = 12

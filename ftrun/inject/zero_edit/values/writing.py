@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, cast
 
-from ftrun.inject.zero_edit import histories, single
 from ftrun.inject.zero_edit.frames import (
     CONTAINERS,
     DICTS,
@@ -29,7 +28,8 @@ from ftrun.inject.zero_edit.frames import (
     is_value,
     short,
 )
-from ftrun.inject.zero_edit.held import CLASS
+from ftrun.inject.zero_edit.values import histories, single
+from ftrun.inject.zero_edit.values.held import CLASS
 
 _PATH = re.compile(r"(\w+)((?:(?:\[[^\[\]]*\])*\.\w+)*)(?:\[(.*)\])?", re.DOTALL)
 _STEP = re.compile(r"\[([^\[\]]*)\]|\.(\w+)")

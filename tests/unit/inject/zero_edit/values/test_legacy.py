@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ftrun import clock
-from ftrun.inject.zero_edit import histories, legacy
 from ftrun.inject.zero_edit.frames import Spot
-from ftrun.inject.zero_edit.histories import Grown, unpacked
-from ftrun.inject.zero_edit.journal import Journal
-from ftrun.inject.zero_edit.legacy import Legacy, left_at
+from ftrun.inject.zero_edit.values import histories, legacy
+from ftrun.inject.zero_edit.values.histories import Grown, unpacked
+from ftrun.inject.zero_edit.values.journal import Journal
+from ftrun.inject.zero_edit.values.legacy import Legacy, left_at
 
 F = "train.py:main"
 LOOP = ((Spot(F, 4), 2),)

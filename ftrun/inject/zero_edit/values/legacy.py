@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ftrun import clock
-from ftrun.inject.zero_edit import histories, told
+from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import Spot, Values
-from ftrun.inject.zero_edit.histories import Grown, Packed
-from ftrun.inject.zero_edit.journal import Journal, read
+from ftrun.inject.zero_edit.values import histories
+from ftrun.inject.zero_edit.values.histories import Grown, Packed
+from ftrun.inject.zero_edit.values.journal import Journal, read
 
 LISTS_BYTES_MAX = 256 << 10
 LONG = 64

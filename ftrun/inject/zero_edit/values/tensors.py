@@ -31,7 +31,7 @@ from ftrun.inject.zero_edit.frames import (
     spot_of,
     variables_of,
 )
-from ftrun.inject.zero_edit.units import (
+from ftrun.inject.zero_edit.values.units import (
     UNITS_MAX,
     Mark,
     Search,
@@ -41,7 +41,7 @@ from ftrun.inject.zero_edit.units import (
     restored,
     thinned,
 )
-from ftrun.inject.zero_edit.writing import FrameVariables
+from ftrun.inject.zero_edit.values.writing import FrameVariables
 from ftrun.training.sharded import parameters_of
 
 DOUBTS_MAX = 2

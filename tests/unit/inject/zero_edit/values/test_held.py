@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ftrun.inject.zero_edit.frames import Values, variables_of
-from ftrun.inject.zero_edit.held import OBJECTS_MAX, Held
-from ftrun.inject.zero_edit.histories import packed_values
-from ftrun.inject.zero_edit.writing import lacks, write_values
+from ftrun.inject.zero_edit.values.held import OBJECTS_MAX, Held
+from ftrun.inject.zero_edit.values.histories import packed_values
+from ftrun.inject.zero_edit.values.writing import lacks, write_values
 
 
 class Meter:

@@ -21,9 +21,9 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, cast
 
-from ftrun.inject.zero_edit import single
 from ftrun.inject.zero_edit.frames import DICTS, TEXT_CHARS_MAX
-from ftrun.inject.zero_edit.single import is_number, is_tensor
+from ftrun.inject.zero_edit.values import single
+from ftrun.inject.zero_edit.values.single import is_number, is_tensor
 
 VALUES_MAX, BYTES_MAX = 10_000, 256 << 10
 """Of all containers together."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from ftrun.inject.zero_edit import histories
-from ftrun.inject.zero_edit.histories import (
+from ftrun.inject.zero_edit.values import histories
+from ftrun.inject.zero_edit.values.histories import (
     COPIED,
     VALUES_MAX,
     Histories,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ftrun.core.ids import WorkerKey
-from ftrun.inject.zero_edit.counters import Counters
-from ftrun.inject.zero_edit.frameworks import Frameworks
+from ftrun.inject.zero_edit.values.counters import Counters
+from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.world.kept import Given
 from ftrun.training.context import WorkerContext
 

@@ -16,8 +16,8 @@ from torch.optim.swa_utils import AveragedModel
 from ftrun.inject.zero_edit.frames import variables_of
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
-from ftrun.inject.zero_edit.tensors import LATE, REBOUND, UNITS, Tensors
-from ftrun.inject.zero_edit.units import Search
+from ftrun.inject.zero_edit.values.tensors import LATE, REBOUND, UNITS, Tensors
+from ftrun.inject.zero_edit.values.units import Search
 
 HERE = "test_tensors.py"
 
@@ -272,7 +272,7 @@ def as_script(monkeypatch: pytest.MonkeyPatch) -> None:
             frame = frame.f_back  # type: ignore[assignment]
         return found
 
-    monkeypatch.setattr("ftrun.inject.zero_edit.tensors.script_frames", frames)
+    monkeypatch.setattr("ftrun.inject.zero_edit.values.tensors.script_frames", frames)
 
 
 def test_a_module_that_was_made_late_heals_if_the_newcomer_has_made_it_too() -> None:

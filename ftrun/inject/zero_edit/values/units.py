@@ -27,9 +27,9 @@ from typing import Any, cast
 
 import torch
 
-from ftrun.inject.zero_edit import single
 from ftrun.inject.zero_edit.frames import DICTS, TEXT_CHARS_MAX, TYPES_MAX, holds_values, is_own
-from ftrun.inject.zero_edit.held import OBJECTS_MAX, is_name
+from ftrun.inject.zero_edit.values import single
+from ftrun.inject.zero_edit.values.held import OBJECTS_MAX, is_name
 
 OBJECTS_DEEP, DICTS_DEEP = 3, 3
 LEAVES_MAX = 10_000

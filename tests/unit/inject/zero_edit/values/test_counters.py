@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from ftrun.inject.zero_edit import counters
-from ftrun.inject.zero_edit.counters import Counters
 from ftrun.inject.zero_edit.frames import Spot, spot_of
-from ftrun.inject.zero_edit.frameworks import Frameworks
-from ftrun.inject.zero_edit.legacy import left_at
 from ftrun.inject.zero_edit.place import Place
-from tests.unit.inject.zero_edit.counted import counters_of
+from ftrun.inject.zero_edit.values import counters
+from ftrun.inject.zero_edit.values.counters import Counters
+from ftrun.inject.zero_edit.values.frameworks import Frameworks
+from ftrun.inject.zero_edit.values.legacy import left_at
+from tests.unit.inject.zero_edit.values.counted import counters_of
 
 Script = Callable[[], FrameType]
 

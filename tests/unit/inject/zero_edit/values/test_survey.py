@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.inject.zero_edit import survey as module
-from ftrun.inject.zero_edit.survey import survey
+from ftrun.inject.zero_edit.values import survey as module
+from ftrun.inject.zero_edit.values.survey import survey
 
 
 class Slotted:

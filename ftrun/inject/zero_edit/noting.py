@@ -151,8 +151,9 @@ class Noting:
         self._order += 1
         variables = [variables_of(frame) for frame in frames]
         self._frameworks.look(variables)
-        self._tensors.look(frames, variables)
-        read = self._counters.read(here, frames, variables)
+        reached = self._counters.walk.walk(frames, variables)
+        self._tensors.look(reached)
+        read = self._counters.read(reached)
         ranges = RANGES.current({spot.name for spot in here})
         return Noted(self._order, here, read, ranges, self._exchanges())
 

@@ -101,6 +101,7 @@ class Script:
             lambda: self.models.wrapped,
             lambda: self.models.loose(),
             lambda: self.models.late_roots(),
+            self.counters.walk,
         )
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
         self.sparing = Sparing(self._needs_place, step)

@@ -2,7 +2,7 @@
 
 A value that has never changed belongs to its replica (the rank, arguments, paths). One that only
 one replica changes, because it alone keeps it, has a later step there than its peers have for it,
-also if they once got it from there. Pure. Not here: containers (histories.py), reading (frames.py).
+also if they once got it from there. Pure. Not here: containers (histories.py), reading (walk.py).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ftrun.inject.zero_edit.frames import Values
+from ftrun.inject.zero_edit.values import limits
 
 Steps = dict[str, dict[str, int]]
 """By function and path."""
-NAMES_MAX = 4_096
 NEVER = -1
 _ABSENT = object()
 
@@ -90,7 +90,7 @@ class Changes:
         known = self.steps.setdefault(function, {})
         for path in paths:
             if path not in known:
-                if self._names >= NAMES_MAX:
+                if self._names >= limits.TRACKED:
                     continue
                 self._names += 1
             known[path] = step

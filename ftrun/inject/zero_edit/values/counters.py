@@ -5,7 +5,7 @@ table of ``core/worker/origins.py``. A predecessor's value counts only if it bel
 life of the job, as it was at the step of the place. It no longer counts if its function has been
 called again since, which shows in the ``range`` loops around that function.
 
-Not here: reading and setting them (frames.py, writing.py), the place (noting.py), the loop.
+Not here: reading and setting them (walk.py, writing.py), the place (noting.py), the loop.
 """
 
 from __future__ import annotations
@@ -21,25 +21,15 @@ from typing import Any, cast
 
 from ftrun.core.worker.origins import Known, Origin, origin
 from ftrun.inject.zero_edit import around
-from ftrun.inject.zero_edit.frames import (
-    DICTS,
-    Spot,
-    Values,
-    is_loop_package,
-    is_own,
-    read_values,
-    script_frames,
-    spot_of,
-    variables_of,
-)
+from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.place import Details, Place
 from ftrun.inject.zero_edit.values import changes, histories
 from ftrun.inject.zero_edit.values.changes import NEVER, Changes
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
-from ftrun.inject.zero_edit.values.held import Held
 from ftrun.inject.zero_edit.values.histories import Cut, Histories, Packed, Seen, see
+from ftrun.inject.zero_edit.values.kinds import DICTS, is_own, is_single, is_tensor
 from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
-from ftrun.inject.zero_edit.values.single import is_single, is_tensor
+from ftrun.inject.zero_edit.values.walk import Reached, Walk, values_of
 from ftrun.inject.zero_edit.values.writing import lacks, write_values
 from ftrun.inject.zero_edit.world.kept import Given
 from ftrun.training.context import WorkerContext
@@ -110,6 +100,9 @@ class Taken:
 class Counters:
     """The counters of one replica. For the main thread; a place's details are for any thread.
 
+    Attributes:
+        walk: reads the script.
+
     Args:
         here: this worker.
         frameworks: the trainer that runs the script's loop, if a framework does.
@@ -131,7 +124,7 @@ class Counters:
         self._together: deque[tuple[int, dict[str, Values]]] = deque(maxlen=TOGETHER)
         self._tried_again = NEVER
         self._step, self._life, self._last = step, life, last
-        self._changes, self._histories, self._held = Changes(), Histories(), Held()
+        self.walk, self._changes, self._histories = Walk(step), Changes(), Histories()
         name = FILE.format(replica_id=here.replica_id, group_rank=here.group_rank)
         self._path = Path(here.socket_path).parent / name
         self._legacy = Legacy(self._path)
@@ -139,29 +132,20 @@ class Counters:
         self._own: dict[str, set[str]] = {}
         self._before: list[tuple[FrameType, Values, dict[str, Packed]]] = []
 
-    def read(
-        self,
-        here: Sequence[Spot],
-        frames: Sequence[FrameType],
-        variables: Sequence[dict[str, Any]] | None = None,
-    ) -> Read:
-        """The script as it stands ``here``, with its frames' variables. It runs at every draw."""
-        values, containers = [], []
-        known = variables or [variables_of(frame) for frame in frames]
-        step = self._step()
-        for spot, frame, own in zip(here, frames, known, strict=True):
-            found: dict[str, Any] = {}
-            plain = read_values(frame, found, own)
-            if not is_loop_package(frame.f_code.co_filename):
-                self._held.read(spot.name, own, step, plain, found)
-            values.append(plain)
-            containers.append({p: see(x) for p, x in found.items() if not _has_tensors(x)})
+    def read(self, reached: Sequence[Reached]) -> Read:
+        """The script as it stands, from what its frames reach. It runs at every draw."""
+        functions = [x.function for x in reached]
+        values = [x.values for x in reached]
+        containers = [
+            {path: see(x) for path, x in one.containers.items() if not _has_tensors(x)}
+            for one in reached
+        ]
         values.append(self._frameworks.values())
-        return Read((*[spot.name for spot in here], FRAMEWORK), tuple(values), tuple(containers))
+        return Read((*functions, FRAMEWORK), tuple(values), tuple(containers))
 
     def begin(self, read: Read) -> None:
         """The script before its first step: nothing has changed."""
-        self._held.begin()
+        self.walk.begin()
         self._changes.begin(read.plain())
         self._histories.begin(read.seen())
 
@@ -195,7 +179,7 @@ class Counters:
     def remember(self) -> None:
         """A newcomer is about to pass over a loop: what it counts on its way is undone later."""
         frames = script_frames()
-        read = self.read([spot_of(frame) for frame in frames], frames)
+        read = self.read(self.walk.walk(frames))
         self._before = [
             (frame, dict(values), _short_lists(containers))
             for frame, values, containers in zip(frames, read.values, read.containers, strict=False)
@@ -221,7 +205,7 @@ class Counters:
     def unlike_loops(self, place: Place) -> list[around.Loop]:
         """The loops around this newcomer that cannot be set to a place."""
         frames = script_frames()
-        here = {spot_of(frame).name: read_values(frame) for frame in reversed(frames)}
+        here = {spot_of(frame).name: values_of(frame).values for frame in reversed(frames)}
         return around.unlike(frames, _by_function(place), here)
 
     def take(self, place: Place) -> Taken:
@@ -346,7 +330,7 @@ class Counters:
 
     def _adopt(self, frames: list[FrameType], theirs: Details, left: Left | None) -> None:
         """Go on from what has been set, as if this worker had changed it when others did."""
-        self.begin(self.read([spot_of(frame) for frame in frames], frames))
+        self.begin(self.read(self.walk.walk(frames)))
         self._changes.adopt(theirs.changed)
         self._histories.adopt({(name, path): step for name, path, step, _ in theirs.lists})
         if left is None:

@@ -4,11 +4,11 @@ A list of more than ``COPIED`` values is not copied as a whole at a draw. Its ne
 to a copy of ours if the first and the last known one, and some others in turn, are where they were;
 the place has that copy and its length. When a peer asks for the place, the whole list is compared
 with it. A list in which something else was changed is named as not carried, and copied as a whole
-at the next draw. Shorter lists, and dicts, deques and sets of up to ``TABLE_MAX`` values, are
+at the next draw. Shorter lists, and dicts, deques and sets of up to ``limits.TABLE`` values, are
 copied each time.
 
 Values are plain, or paths, or tuples, lists, dicts and sets of these. Not here: where they are
-found (frames.py), how they are set (writing.py).
+found (walk.py), how they are set (writing.py).
 """
 
 from __future__ import annotations
@@ -21,17 +21,11 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, cast
 
-from ftrun.inject.zero_edit.frames import DICTS, TEXT_CHARS_MAX
-from ftrun.inject.zero_edit.values import single
-from ftrun.inject.zero_edit.values.single import is_number, is_tensor
+from ftrun.inject.zero_edit.values import kinds, limits
+from ftrun.inject.zero_edit.values.kinds import DICTS, is_number, is_single, is_tensor
 
-VALUES_MAX, BYTES_MAX = 10_000, 256 << 10
-"""Of all containers together."""
-TABLE_MAX = 1_000
 COPIED = 256
 PROBED = 32
-NESTED_MAX, DEPTH_MAX = 64, 2
-TRACKED_MAX = 512
 SAMPLED = 8
 _PLAIN = frozenset({int, float, bool, str, type(None)})
 _SHORT = frozenset({int, float, bool, type(None)})
@@ -63,8 +57,8 @@ def see(container: Any) -> Seen:
     """Note a container as it is. It runs at every draw."""
     length = len(container)
     is_long = length > COPIED and type(container) is list
-    if is_long or length > TABLE_MAX:
-        return Seen(container, length, is_plain=is_long and length <= VALUES_MAX)
+    if is_long or length > limits.TABLE:
+        return Seen(container, length, is_plain=is_long and length <= limits.LIST)
     try:
         return Seen(container, length, _copied(container))
     except NotPlain:
@@ -205,7 +199,7 @@ class Histories:
         key, kind = (function, path), type(now.container)
         known = self._known.get(key)
         if known is None:
-            if len(self._known) >= TRACKED_MAX:
+            if len(self._known) >= limits.TRACKED:
                 return None, None
             known = self._known[key] = _Known(kind, -1, None, _NEVER)
         start = _goes_on(known, now) if known.kind is kind else None
@@ -266,7 +260,7 @@ def _values_of(now: Seen) -> list[Any] | None:
 
 def carries(container: Any) -> bool:
     """Whether a container heals, if it is not too large together with the others."""
-    if len(container) > (VALUES_MAX if type(container) is list else TABLE_MAX):
+    if len(container) > (limits.LIST if type(container) is list else limits.TABLE):
         return False
     try:
         _copied(container)
@@ -292,16 +286,20 @@ def _frozen_all(values: Iterable[Any]) -> list[Any]:
 def _frozen(value: Any, depth: int = 0) -> Any:
     kind = type(value)
     if kind in _PLAIN:
-        if kind is str and len(value) > TEXT_CHARS_MAX:
+        if kind is str and len(value) > limits.TEXT_CHARS:
             raise NotPlain
         return value
     if is_number(cast(Hashable, kind)):
         return value.item()
-    if is_tensor(cast(Hashable, kind)) and single.is_single(value):
+    if is_tensor(cast(Hashable, kind)) and is_single(value):
         return value
     if isinstance(value, PurePath):
         return value
-    if depth >= DEPTH_MAX or not (kind in _NAMES or kind in DICTS) or len(value) > NESTED_MAX:
+    if (
+        depth >= limits.DICTS_DEEP
+        or not (kind in _NAMES or kind in DICTS)
+        or len(value) > limits.ITEMS
+    ):
         raise NotPlain
     if kind in DICTS:
         return {_frozen(k, depth + 1): _frozen(v, depth + 1) for k, v in list(value.items())}
@@ -321,7 +319,7 @@ def _packed(value: Any) -> Any:
     if type(value) in _PLAIN:
         return value
     if is_tensor(cast(Hashable, type(value))):
-        return single.packed(value)
+        return kinds.packed_tensor(value)
     if isinstance(value, PurePath):
         return {"kind": "path", "values": [str(value)]}
     items = value.items() if type(value) in DICTS else value
@@ -331,7 +329,7 @@ def _packed(value: Any) -> Any:
 def unpacked(value: Any) -> Any:
     """The value that was packed as ``value``."""
     if type(value) is not dict or "kind" not in value:
-        return single.unpacked(value)
+        return kinds.unpacked(value)
     values = [x if type(x) is not dict else unpacked(x) for x in value["values"]]
     match value["kind"]:
         case "dict":
@@ -358,7 +356,11 @@ def within_limits(cuts: Iterable[Cut]) -> tuple[list[list[Any]], list[str]]:
             continue
         packed = cut.packed()
         nbytes = 0 if packed is None else len(json.dumps(packed))
-        if packed is None or values + cut.seen.length > VALUES_MAX or size + nbytes > BYTES_MAX:
+        if (
+            packed is None
+            or values + cut.seen.length > limits.LIST
+            or size + nbytes > limits.CONTAINERS_BYTES
+        ):
             if packed is not None or cut.is_history:
                 lacking.append(cut.words)
             continue

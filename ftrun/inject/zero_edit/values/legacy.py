@@ -19,11 +19,10 @@ from typing import Any
 from ftrun import clock
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import Spot, Values
-from ftrun.inject.zero_edit.values import histories
+from ftrun.inject.zero_edit.values import histories, limits
 from ftrun.inject.zero_edit.values.histories import Grown, Packed
 from ftrun.inject.zero_edit.values.journal import Journal, read
 
-LISTS_BYTES_MAX = 256 << 10
 LONG = 64
 LONG_EVERY_S = 1.0
 """A container of more than ``LONG`` values that does not only grow is written that often."""
@@ -81,7 +80,7 @@ class Legacy:
         for function, path, step, kind, values in sorted(lists, key=lambda x: len(x[4])):
             one = [function, path, step, histories.packed_values(kind, values)]
             size += len(_encode(one))
-            if size > LISTS_BYTES_MAX:
+            if size > limits.CONTAINERS_BYTES:
                 told.once(f"{path} is too large to be left to a worker that follows this one")
                 continue
             packed.append(one)

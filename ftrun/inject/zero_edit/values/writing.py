@@ -4,7 +4,7 @@ A path is ``name``, with ``.attribute`` for objects of the script's and ``[key]`
 A container that is there is set in place, because the script may hold it under other names. An
 object that a dict or a list lacks is made as the script would make it, or from its class's name.
 
-Not here: reading them (frames.py), what they are set to (counters.py).
+Not here: reading them (walk.py), what they are set to (counters.py).
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, cast
 
-from ftrun.inject.zero_edit.frames import (
+from ftrun.inject.zero_edit.frames import Values
+from ftrun.inject.zero_edit.values import histories
+from ftrun.inject.zero_edit.values.kinds import (
     CONTAINERS,
     DICTS,
-    Values,
     as_plain,
     holds_values,
     is_own,
     is_value,
+    named,
     short,
+    unpacked,
 )
-from ftrun.inject.zero_edit.values import histories, single
-from ftrun.inject.zero_edit.values.held import CLASS
+from ftrun.inject.zero_edit.values.walk import CLASS
 
 _PATH = re.compile(r"(\w+)((?:(?:\[[^\[\]]*\])*\.\w+)*)(?:\[(.*)\])?", re.DOTALL)
 _STEP = re.compile(r"\[([^\[\]]*)\]|\.(\w+)")
@@ -132,7 +134,7 @@ def _item(value: Any, key: str) -> Any:
 
 
 def _key(text: str) -> str | int:
-    """A dict's key by its text in a path (held.py)."""
+    """A dict's key by its text in a path (walk.py)."""
     is_number = text.startswith("#") and text[1:].removeprefix("-").isdecimal()
     return int(text[1:]) if is_number else text
 
@@ -155,11 +157,9 @@ def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
 
 
 def _class_named(name: str) -> type | None:
-    """The script's class of a name (``held.class_name``); None: there is none."""
+    """The script's class of a name (``walk.class_name``); None: there is none."""
     module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
+    found = named(module, path)
     return found if isinstance(found, type) and holds_values(cast(Hashable, found)) else None
 
 
@@ -194,10 +194,10 @@ def _write_plain(here: FrameVariables, values: Values) -> Iterator[str]:
         holder, key = found
         value = holder.get(key, _ABSENT)
         if value is _ABSENT:  # the script has not set it yet
-            here.put(holder, key, single.unpacked(new))
+            here.put(holder, key, unpacked(new))
             yield f"{path} →{short(new)}"
         elif is_value(value) and not _are_equal(value, new):
-            here.put(holder, key, single.unpacked(new))
+            here.put(holder, key, unpacked(new))
             yield f"{path} {short(value)}→{short(new)}"
 
 

@@ -31,7 +31,7 @@ class Replica:
             Frameworks(), directory, lambda: self.step, life, slot
         )
         self.in_frame(
-            lambda frame: self.counters.begin(self.counters.read([spot_of(frame)], [frame]))
+            lambda frame: self.counters.begin(self.counters.read(self.counters.walk.walk([frame])))
         )
 
     def in_frame(self, call: Callable[[FrameType], Any]) -> Any:
@@ -52,7 +52,7 @@ class Replica:
         def at(frame: FrameType) -> Place:
             here = spot_of(frame)
             values, details = self.counters.note(
-                self.counters.read([spot_of(frame)], [frame]), loop
+                self.counters.read(self.counters.walk.walk([frame])), loop
             )
             stack = (here, Spot("test_counters.py:run", 2))
             place = Place(stack=stack, ranges=loop, counters=values, details=details)

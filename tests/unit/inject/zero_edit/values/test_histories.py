@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from ftrun.inject.zero_edit.values import histories
+from ftrun.inject.zero_edit.values import histories, limits
 from ftrun.inject.zero_edit.values.histories import (
     COPIED,
-    VALUES_MAX,
     Histories,
     carries,
     packed_values,
@@ -159,7 +158,14 @@ def test_batches_are_no_history() -> None:
 
 @pytest.mark.parametrize(
     "container",
-    [[torch.zeros(1)], [[[[1]]]], [object()], {1: lambda: 0}, ["x" * 5000], [1] * (VALUES_MAX + 1)],
+    [
+        [torch.zeros(1)],
+        [[[[1]]]],
+        [object()],
+        {1: lambda: 0},
+        ["x" * 5000],
+        [1] * (limits.LIST + 1),
+    ],
     ids=["tensor", "deep", "object", "function", "text", "long"],
 )
 def test_what_does_not_heal(container: Any) -> None:
@@ -170,7 +176,7 @@ def test_what_does_not_heal(container: Any) -> None:
 
 
 def test_a_list_that_is_too_long_is_named_if_it_changes() -> None:
-    losses = [0.5] * (VALUES_MAX + 1)
+    losses = [0.5] * (limits.LIST + 1)
     known = begun(losses=losses)
     assert within_limits(note(known, 1, losses=losses)[0]) == ([], [])
     losses.append(1)

@@ -94,7 +94,7 @@ class Script:
             self.frameworks,
             lambda: self.manager().current_step(),
             lambda: self.carried.life if course.now.has_stepped else "",
-            self.world.given,
+            self.world.given.encoded,
             lambda: len(self.manager().exchanges.members()) == here.replicas > 1,
         )
         self.tensors = Tensors(

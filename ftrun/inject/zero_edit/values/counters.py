@@ -31,7 +31,6 @@ from ftrun.inject.zero_edit.values.kinds import DICTS, is_own, is_single, is_ten
 from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.values.walk import Reached, Walk, values_of
 from ftrun.inject.zero_edit.values.writing import lacks, write_values
-from ftrun.inject.zero_edit.world.kept import Given
 from ftrun.training.context import WorkerContext
 
 TOLD_MAX = 12
@@ -107,7 +106,7 @@ class Counters:
         here: this worker.
         frameworks: the trainer that runs the script's loop, if a framework does.
         step: how many steps are committed; ``life``: of the job, "" before the first step.
-        last: what was given by broadcasts, which newcomers get with the details of a place.
+        last: gives what broadcasts have given, which newcomers get with the details of a place.
         are_together: whether all replicas train in the step under way.
     """
 
@@ -117,7 +116,7 @@ class Counters:
         frameworks: Frameworks,
         step: Callable[[], int],
         life: Callable[[], str],
-        last: Given,
+        last: Callable[[], dict[str, list[str]]],
         are_together: Callable[[], bool] = lambda: False,
     ) -> None:
         self._frameworks, self._are_together = frameworks, are_together
@@ -425,9 +424,9 @@ def _details(
     steps: changes.Steps,
     until: int,
     cuts: tuple[Cut, ...],
-    last: Given,
+    last: Callable[[], dict[str, list[str]]],
     together: list[tuple[int, dict[str, Values]]],
 ) -> Details:
     """The details of a place. In any thread."""
     lists, lacking = histories.within_limits(cuts)
-    return Details(changes.copied(steps, until), lists, lacking, last.encoded(), together)
+    return Details(changes.copied(steps, until), lists, lacking, last(), together)

@@ -1,8 +1,11 @@
-"""The step at which each plain value of the script changed last, so that the newest one is found.
+"""The step at which each value of the script changed last, so that the newest one is found.
 
 A value that has never changed belongs to its replica (the rank, arguments, paths). One that only
 one replica changes, because it alone keeps it, has a later step there than its peers have for it,
-also if they once got it from there. Pure. Not here: containers (histories.py), reading (walk.py).
+also if they once got it from there. Pure.
+There is one record for plain values, and one for the copies of containers (histories.py).
+
+Not here: reading (walk.py), tensors, which have versions (tensors.py).
 """
 
 from __future__ import annotations
@@ -51,6 +54,9 @@ class Changes:
                 if (old := before.get(path, _ABSENT)) is not value
                 and (old != value or type(old) is not type(value))
             }
+            if self._names + len(more) > limits.TRACKED:
+                known = self.steps.get(function, {})
+                more = {path: value for path, value in more.items() if path in known}
             if more:
                 before.update(more)
                 self._mark(function, more, step)
@@ -81,6 +87,10 @@ class Changes:
             for function, steps in self.steps.items()
             if (before := self._before.get(function)) is not None
         }
+
+    def before(self, function: str) -> Values:
+        """The values of a function at the last draw."""
+        return self._before.get(function, {})
 
     def step_of(self, function: str, path: str) -> int:
         """When a value has changed last."""

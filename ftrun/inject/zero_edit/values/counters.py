@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 from ftrun.core.worker.origins import Known, Origin, origin
 from ftrun.inject.zero_edit import around
@@ -26,8 +26,8 @@ from ftrun.inject.zero_edit.place import Details, Place
 from ftrun.inject.zero_edit.values import changes, histories
 from ftrun.inject.zero_edit.values.changes import NEVER, Changes
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
-from ftrun.inject.zero_edit.values.histories import Cut, Histories, Packed, Seen, see
-from ftrun.inject.zero_edit.values.kinds import DICTS, is_own, is_single, is_tensor
+from ftrun.inject.zero_edit.values.histories import Copy, Cut, Packed, see
+from ftrun.inject.zero_edit.values.kinds import is_own
 from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.values.walk import Reached, Walk, values_of
 from ftrun.inject.zero_edit.values.writing import lacks, write_values
@@ -53,7 +53,7 @@ class Read:
 
     functions: tuple[str, ...] = ()
     values: tuple[Values, ...] = ()
-    containers: tuple[dict[str, Seen], ...] = ()
+    containers: tuple[dict[str, Copy], ...] = ()
 
     def without_containers(self) -> Read:
         """The plain values alone, for one that is kept: a container may be large."""
@@ -63,7 +63,7 @@ class Read:
         """The plain values by function."""
         return zip(self.functions, self.values, strict=True)
 
-    def seen(self) -> Iterable[tuple[str, dict[str, Seen]]]:
+    def seen(self) -> Iterable[tuple[str, dict[str, Copy]]]:
         """The containers by function."""
         return zip(self.functions, self.containers, strict=False)
 
@@ -123,11 +123,12 @@ class Counters:
         self._together: deque[tuple[int, dict[str, Values]]] = deque(maxlen=TOGETHER)
         self._tried_again = NEVER
         self._step, self._life, self._last = step, life, last
-        self.walk, self._changes, self._histories = Walk(step), Changes(), Histories()
+        self.walk, self._changes, self._lists = Walk(step), Changes(), Changes()
         name = FILE.format(replica_id=here.replica_id, group_rank=here.group_rank)
         self._path = Path(here.socket_path).parent / name
         self._legacy = Legacy(self._path)
         self._left_for = ""  # the life whose values are being left
+        self._has_begun_anew = False  # values were set since
         self._own: dict[str, set[str]] = {}
         self._before: list[tuple[FrameType, Values, dict[str, Packed]]] = []
 
@@ -135,10 +136,12 @@ class Counters:
         """The script as it stands, from what its frames reach. It runs at every draw."""
         functions = [x.function for x in reached]
         values = [x.values for x in reached]
-        containers = [
-            {path: see(x) for path, x in one.containers.items() if not _has_tensors(x)}
-            for one in reached
-        ]
+        containers = []
+        for one in reached:
+            before = self._lists.before(one.function)
+            containers.append(
+                {path: see(x, before.get(path)) for path, x in one.containers.items()}
+            )
         values.append(self._frameworks.values())
         return Read((*functions, FRAMEWORK), tuple(values), tuple(containers))
 
@@ -146,7 +149,8 @@ class Counters:
         """The script before its first step: nothing has changed."""
         self.walk.begin()
         self._changes.begin(read.plain())
-        self._histories.begin(read.seen())
+        self._lists.begin(read.seen())
+        self._has_begun_anew = True
 
     def note(
         self, read: Read, ranges: tuple[tuple[Spot, int], ...]
@@ -154,11 +158,18 @@ class Counters:
         """The script at a place: what has ever changed, and the details for peers that ask."""
         step = self._step()
         changed = self._changes.note(read.plain(), step)
-        cuts, grown = self._histories.note(read.seen(), step)
+        grown = _those_that_heal(self._lists.note(read.seen(), step))
         life = self._life()
-        is_new = life != self._left_for
+        is_new = life != self._left_for or self._has_begun_anew
         if life and (is_new or not self._legacy.add(step, changed, grown, ranges)):
             self._leave(life, ranges)
+        cuts = [
+            (function, path, self._lists.step_of(function, path), copy)
+            for function, copies in zip(
+                read.functions, self._lists.changed(read.seen()), strict=False
+            )
+            for path, copy in copies.items()
+        ]
         counters = self._changes.changed(read.plain())
         if self._together and self._together[-1][0] == step:
             self._together.pop()  # it is tried again, with other values: nobody can compare them
@@ -170,8 +181,14 @@ class Counters:
         return counters, partial(_details, self._changes.steps, step, cuts, self._last, together)
 
     def _leave(self, life: str, ranges: tuple[tuple[Spot, int], ...]) -> None:
-        self._left_for = life
-        self._legacy.begin(life, self._changes.known(), self._histories.all(), ranges)
+        self._left_for, self._has_begun_anew = life, False
+        lists = [
+            (function, path, step, copy)
+            for function, copies in self._lists.known().items()
+            for path, (copy, step) in copies.items()
+            if copy.heals
+        ]
+        self._legacy.begin(life, self._changes.known(), lists, ranges)
 
     # ------------------------------------------------------------ passing over a loop
 
@@ -180,7 +197,7 @@ class Counters:
         frames = script_frames()
         read = self.read(self.walk.walk(frames))
         self._before = [
-            (frame, dict(values), _short_lists(containers))
+            (frame, dict(values), {p: x.packed() for p, x in containers.items() if x.heals})
             for frame, values, containers in zip(frames, read.values, read.containers, strict=False)
         ]
 
@@ -250,7 +267,7 @@ class Counters:
             for name, path, step, packed in theirs.lists
             if name == function
             and path not in own_lists
-            and self._histories.steps().get((name, path), NEVER) <= step
+            and self._lists.step_of(name, path) <= step
         }
         taken.changed += write_values(frame, donors, lists)
         taken.of_its_own += write_values(frame, own, own_lists)
@@ -331,14 +348,15 @@ class Counters:
         """Go on from what has been set, as if this worker had changed it when others did."""
         self.begin(self.read(self.walk.walk(frames)))
         self._changes.adopt(theirs.changed)
-        self._histories.adopt({(name, path): step for name, path, step, _ in theirs.lists})
+        for name, path, step, _ in theirs.lists:
+            self._lists.adopt({name: {path: step}})
         if left is None:
             return
         for function, paths in self._own.items():
             values = left.values.get(function, {})
+            lists = {p: step for (name, p), (_, step) in left.lists.items() if name == function}
             self._changes.adopt({function: {p: values[p][1] for p in paths if p in values}})
-            keys = ((function, path) for path in paths)
-            self._histories.adopt({k: left.lists[k][1] for k in keys if k in left.lists})
+            self._lists.adopt({function: {p: lists[p] for p in paths if p in lists}})
 
     def set_begun_with(self, begun_with: Mapping[str, Values]) -> None:
         """The newcomer's first step begins: the script has set counters on its way here."""
@@ -350,19 +368,9 @@ class Counters:
             write_values(frame, {path: x for path, x in values.items() if path not in own})
 
 
-def _short_lists(containers: Mapping[str, Seen]) -> dict[str, Packed]:
-    return {
-        path: histories.packed_values(type(seen.container), seen.values)
-        for path, seen in containers.items()
-        if seen.values is not None
-    }
-
-
-def _has_tensors(container: Any) -> bool:
-    """Whether a container may be a batch, whose memory the script wants back."""
-    values = container.values() if type(container) in DICTS else container
-    first = next(iter(values), None)
-    return is_tensor(cast(Hashable, type(first))) and not is_single(first)
+def _those_that_heal(changed: Mapping[str, Mapping[str, Copy]]) -> list[tuple[str, str, Copy]]:
+    found = [(name, path, x) for name, copies in changed.items() for path, x in copies.items()]
+    return [one for one in found if one[2].heals]
 
 
 def _some(names: list[str]) -> str:
@@ -423,7 +431,7 @@ def _is_called_anew(function: str, place: Place, ranges: Mapping[Spot, int]) -> 
 def _details(
     steps: changes.Steps,
     until: int,
-    cuts: tuple[Cut, ...],
+    cuts: Sequence[Cut],
     last: Callable[[], dict[str, list[str]]],
     together: list[tuple[int, dict[str, Values]]],
 ) -> Details:

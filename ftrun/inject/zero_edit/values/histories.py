@@ -1,21 +1,19 @@
 """Containers of plain values that a script fills: lists of losses, dicts of lists, sets of names.
 
-A list of more than ``COPIED`` values is not copied as a whole at a draw. Its new values are added
-to a copy of ours if the first and the last known one, and some others in turn, are where they were;
-the place has that copy and its length. When a peer asks for the place, the whole list is compared
-with it. A list in which something else was changed is named as not carried, and copied as a whole
-at the next draw. Shorter lists, and dicts, deques and sets of up to ``limits.TABLE`` values, are
-copied each time.
+A container is one value, of which a copy is kept. A list that only grows is not copied again: its
+new values are added to the copy, and the place has that copy and its length. Values are plain, or
+paths, or tuples, lists, dicts and sets of these.
 
-Values are plain, or paths, or tuples, lists, dicts and sets of these. Not here: where they are
-found (walk.py), how they are set (writing.py).
+Not here: where containers are found (walk.py), when they have changed (changes.py), how they are
+set (writing.py).
 """
 
 from __future__ import annotations
 
 import json
+import operator
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
@@ -24,8 +22,6 @@ from typing import Any, cast
 from ftrun.inject.zero_edit.values import kinds, limits
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_number, is_single, is_tensor
 
-COPIED = 256
-PROBED = 32
 SAMPLED = 8
 _PLAIN = frozenset({int, float, bool, str, type(None)})
 _SHORT = frozenset({int, float, bool, type(None)})
@@ -33,226 +29,72 @@ _NAMES: dict[type, str] = {list: "list", deque: "deque", set: "set", tuple: "tup
 
 Packed = dict[str, Any]
 """A container as JSON has it: its kind, and its values."""
-_NEVER = -1
 
 
 class NotPlain(Exception):
     """A container has something that does not heal."""
 
 
-@dataclass(slots=True)
-class Seen:
-    """A container at one draw; nobody changes it. (A frozen one takes three times as long.)
+@dataclass(slots=True, eq=False)
+class Copy:
+    """A container at one draw; nobody changes it. An equal one is the same object.
 
-    ``values``: a copy of them; None: the list is long, and the copy has the first ``length``.
-    """
-
-    container: Any
-    length: int
-    values: list[Any] | None = None
-    is_plain: bool = True
-
-
-def see(container: Any) -> Seen:
-    """Note a container as it is. It runs at every draw."""
-    length = len(container)
-    is_long = length > COPIED and type(container) is list
-    if is_long or length > limits.TABLE:
-        return Seen(container, length, is_plain=is_long and length <= limits.LIST)
-    try:
-        return Seen(container, length, _copied(container))
-    except NotPlain:
-        return Seen(container, length, is_plain=False)
-
-
-@dataclass(slots=True)
-class _Known:
-    """The container at one path, as it was at the last draw.
-
-    ``values``: a copy of its values, to which values are only added; None: it does not heal.
-    ``changed_at``: the step of its last change. ``probe``: the index from which values are compared
-    next. ``is_doubtful``: some values were found to differ.
+    ``copied``: its values are the first ``length`` of these, to which later copies may add; None:
+    it does not heal. ``start``: so many are those of the copy before it. ``is_history``: it has
+    plain values, unlike a list of batches.
     """
 
     kind: type
     length: int
-    values: list[Any] | None
-    changed_at: int
-    probe: int = 0
-    is_doubtful: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A container at a place: the first ``seen.length`` of ``values``; None: it does not heal."""
-
-    function: str
-    path: str
-    seen: Seen
-    values: list[Any] | None
-    changed_at: int
-    known: _Known
+    copied: list[Any] | None
+    start: int = 0
+    is_history: bool = True
 
     @property
-    def has_changed(self) -> bool:
-        """Whether the script has ever changed it. In any thread."""
-        return self.changed_at != _NEVER or not self._stands()
+    def heals(self) -> bool:
+        """Whether a peer can be given it, if it is not too large together with the others."""
+        return self.copied is not None
 
-    def packed(self) -> Packed | None:
-        """Its values, in any thread; None: they do not heal, or have been changed meanwhile."""
-        if self.values is None or not self._stands():
-            return None
-        return packed_values(type(self.seen.container), self.values[: self.seen.length])
+    def packed(self, start: int = 0) -> Packed:
+        """Its values from ``start`` on, in any thread."""
+        return packed_values(self.kind, (self.copied or [])[start : self.length])
 
-    def _stands(self) -> bool:
-        """Whether the script has only added to it since it was copied."""
-        if self.seen.values is not None or self.values is None:
-            return True
-        length = self.seen.length
-        if are_equal(self.seen.container[:length], self.values[:length]):
-            return True
-        self.known.is_doubtful = True
+
+Cut = tuple[str, str, int, Copy]
+"""Function, path, step of the last change, and the container at a place."""
+
+
+def see(container: Any, before: Copy | None = None) -> Copy:
+    """A container as it is. It runs at every draw. ``before``: the copy of the draw before."""
+    kind, length = type(container), len(container)
+    before = before if before is not None and before.kind is kind else None
+    try:
+        if length > (limits.LIST if kind is list else limits.TABLE):
+            raise NotPlain
+        known = None if before is None or kind is not list else before.copied
+        if before is not None and known and 0 < before.length <= length:
+            known = known if len(known) == before.length else known[: before.length]
+            if are_equal(container[: before.length], known):
+                if length == before.length:
+                    return before
+                known.extend(_frozen_all(container[before.length : length]))
+                return Copy(kind, length, known, before.length)
+        values = _copied(container)
+    except NotPlain:
+        if before is not None and not before.heals and before.length == length:
+            return before
+        return Copy(kind, length, None, is_history=_is_history(container))
+    if before is not None and before.length == length and before.copied == values:
+        return before
+    return Copy(kind, len(values), values)
+
+
+def _is_history(container: Any) -> bool:
+    try:
+        some = islice(container.items() if type(container) in DICTS else container, SAMPLED)
+        return len(_frozen_all(some)) > 0
+    except NotPlain:
         return False
-
-    @property
-    def is_history(self) -> bool:
-        """Whether it has plain values, unlike a list of batches. In any thread."""
-        container = self.seen.container
-        try:
-            some = islice(container.items() if type(container) in DICTS else container, SAMPLED)
-            return len(_frozen_all(some)) > 0
-        except (NotPlain, RuntimeError):  # the script may change it now
-            return False
-
-    @property
-    def words(self) -> str:
-        """Path, kind and length, for people."""
-        kind = type(self.seen.container).__name__
-        return f"{self.path} ({kind} of {self.seen.length})"
-
-
-@dataclass(frozen=True, slots=True)
-class Grown:
-    """A container's new values since the last draw: ``values`` from ``start`` up to ``length``."""
-
-    function: str
-    path: str
-    kind: type
-    start: int
-    length: int
-    values: list[Any]
-
-
-class Histories:
-    """The containers of this replica, by function and path."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str], _Known] = {}
-
-    def begin(self, seen: Iterable[tuple[str, Mapping[str, Seen]]]) -> None:
-        """Take the containers as they are now, without counting that as a change."""
-        for function, containers in seen:
-            for path, now in containers.items():
-                known = self._known.get((function, path))
-                at = _NEVER if known is None else known.changed_at
-                self._take(function, path, now, at, keeps=True)
-
-    def adopt(self, changed_at: Mapping[tuple[str, str], int]) -> None:
-        """Some containers have been set to values that were changed at these steps."""
-        for key, step in changed_at.items():
-            known = self._known.get(key)
-            if known is not None:
-                known.changed_at = max(known.changed_at, step)
-
-    def note(
-        self, seen: Iterable[tuple[str, Mapping[str, Seen]]], step: int
-    ) -> tuple[tuple[Cut, ...], list[Grown]]:
-        """The containers at a place: those that have ever changed, and what has been added now."""
-        cuts, grown = [], []
-        for function, containers in seen:
-            for path, now in containers.items():
-                known, more = self._take(function, path, now, step)
-                if known is None:
-                    continue
-                if more is not None:
-                    grown.append(more)
-                if known.changed_at != _NEVER or now.values is None:
-                    at = known.changed_at
-                    cuts.append(Cut(function, path, now, known.values, at, known))
-        return tuple(cuts), grown
-
-    def all(self) -> list[tuple[str, str, int, type, list[Any]]]:
-        """Function, path, step, kind and values of the containers that have changed and heal."""
-        return [
-            (function, path, known.changed_at, known.kind, known.values)
-            for (function, path), known in self._known.items()
-            if known.values is not None and known.changed_at != _NEVER
-        ]
-
-    def steps(self) -> dict[tuple[str, str], int]:
-        """When each has changed last."""
-        return {k: x.changed_at for k, x in self._known.items() if x.changed_at != _NEVER}
-
-    def _take(
-        self, function: str, path: str, now: Seen, step: int, *, keeps: bool = False
-    ) -> tuple[_Known | None, Grown | None]:
-        key, kind = (function, path), type(now.container)
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= limits.TRACKED:
-                return None, None
-            known = self._known[key] = _Known(kind, -1, None, _NEVER)
-        start = _goes_on(known, now) if known.kind is kind else None
-        if start == now.length or (start is None and not now.is_plain and _is_same(known, now)):
-            return known, None
-        known.kind = kind
-        if not keeps:
-            known.changed_at = step
-        known.length = now.length
-        if start is None or known.values is None:
-            start, known.values = 0, _values_of(now)
-            if known.values is None:
-                return known, None
-        else:
-            try:
-                known.values.extend(_frozen_all(now.container[start : now.length]))
-            except NotPlain:
-                known.values = None
-                return known, None
-        return known, Grown(function, path, kind, start, now.length, known.values)
-
-
-def _is_same(known: _Known, now: Seen) -> bool:
-    """Whether a container that does not heal looks as it did."""
-    return known.values is None and known.length == now.length
-
-
-def _goes_on(known: _Known, now: Seen) -> int | None:
-    """How many of its values are known already; None: others have taken their places."""
-    values = known.values
-    if values is None:
-        return None
-    if now.values is not None:  # a copy
-        return now.length if now.values == values else None
-    if not now.is_plain or not values or now.length < len(values) or known.is_doubtful:
-        known.is_doubtful = False
-        return None
-    last, container = len(values) - 1, now.container
-    begin = known.probe if known.probe < len(values) else 0
-    known.probe = begin + PROBED
-    end = min(begin + PROBED, len(values))
-    now_there = [container[0], container[last], *container[begin:end]]
-    known_there = [values[0], values[last], *values[begin:end]]
-    return len(values) if are_equal(now_there, known_there) else None
-
-
-def _values_of(now: Seen) -> list[Any] | None:
-    if now.values is not None or not now.is_plain:
-        return now.values
-    try:
-        return _frozen_all(now.container[: now.length])
-    except NotPlain:
-        return None
 
 
 # ---------------------------------------------------------------- copies
@@ -260,13 +102,7 @@ def _values_of(now: Seen) -> list[Any] | None:
 
 def carries(container: Any) -> bool:
     """Whether a container heals, if it is not too large together with the others."""
-    if len(container) > (limits.LIST if type(container) is list else limits.TABLE):
-        return False
-    try:
-        _copied(container)
-    except NotPlain:
-        return False
-    return True
+    return see(container).heals
 
 
 def _copied(container: Any) -> list[Any]:
@@ -289,11 +125,9 @@ def _frozen(value: Any, depth: int = 0) -> Any:
         if kind is str and len(value) > limits.TEXT_CHARS:
             raise NotPlain
         return value
-    if is_number(cast(Hashable, kind)):
-        return value.item()
-    if is_tensor(cast(Hashable, kind)) and is_single(value):
+    if is_number(cast(Hashable, kind)) or isinstance(value, PurePath):
         return value
-    if isinstance(value, PurePath):
+    if is_tensor(cast(Hashable, kind)) and is_single(value):
         return value
     if (
         depth >= limits.DICTS_DEEP
@@ -303,7 +137,9 @@ def _frozen(value: Any, depth: int = 0) -> Any:
         raise NotPlain
     if kind in DICTS:
         return {_frozen(k, depth + 1): _frozen(v, depth + 1) for k, v in list(value.items())}
-    return kind(_frozen(x, depth + 1) for x in list(value))
+    frozen = [_frozen(x, depth + 1) for x in list(value)]
+    is_same = kind is tuple and all(map(operator.is_, frozen, value))
+    return value if is_same else kind(frozen)
 
 
 # ---------------------------------------------------------------- as JSON
@@ -318,8 +154,8 @@ def packed_values(kind: type, values: Sequence[Any]) -> Packed:
 def _packed(value: Any) -> Any:
     if type(value) in _PLAIN:
         return value
-    if is_tensor(cast(Hashable, type(value))):
-        return kinds.packed_tensor(value)
+    if is_tensor(cast(Hashable, type(value))) or is_number(cast(Hashable, type(value))):
+        return kinds.as_plain(value)
     if isinstance(value, PurePath):
         return {"kind": "path", "values": [str(value)]}
     items = value.items() if type(value) in DICTS else value
@@ -346,26 +182,19 @@ def unpacked(value: Any) -> Any:
 
 
 def within_limits(cuts: Iterable[Cut]) -> tuple[list[list[Any]], list[str]]:
-    """The containers that heal, packed, the smallest first; and the words of the others.
-
-    A container that has never changed is in neither, nor is one without plain values.
-    """
+    """The containers that heal, packed, the smallest first; the words of the other histories."""
     found, lacking, values, size = [], [], 0, 0
-    for cut in sorted(cuts, key=lambda x: x.seen.length):
-        if not cut.has_changed:
+    for function, path, step, copy in sorted(cuts, key=lambda x: x[3].length):
+        packed = copy.packed()
+        nbytes = len(json.dumps(packed))
+        is_over = values + copy.length > limits.LIST or size + nbytes > limits.CONTAINERS_BYTES
+        if is_over or not copy.heals:
+            if copy.is_history:
+                kind = copy.kind.__name__
+                lacking.append(f"{path} ({kind} of {copy.length})")
             continue
-        packed = cut.packed()
-        nbytes = 0 if packed is None else len(json.dumps(packed))
-        if (
-            packed is None
-            or values + cut.seen.length > limits.LIST
-            or size + nbytes > limits.CONTAINERS_BYTES
-        ):
-            if packed is not None or cut.is_history:
-                lacking.append(cut.words)
-            continue
-        values, size = values + cut.seen.length, size + nbytes
-        found.append([cut.function, cut.path, cut.changed_at, packed])
+        values, size = values + copy.length, size + nbytes
+        found.append([function, path, step, packed])
     return found, lacking
 
 

@@ -18,7 +18,8 @@ from ftrun.inject.zero_edit.loaders import LoaderIterator, follow
 from ftrun.inject.zero_edit.noting import matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
 from ftrun.inject.zero_edit.trial import Trial
-from ftrun.inject.zero_edit.values.counters import Counters, Taken
+from ftrun.inject.zero_edit.values.counters import Counters
+from ftrun.inject.zero_edit.values.sources import Taken
 from ftrun.inject.zero_edit.values.tensors import Tensors
 from ftrun.training.context import WorkerContext
 

@@ -1,25 +1,19 @@
-"""The script's counters and histories: those in a place, and those that a newcomer takes.
+"""The script's counters and histories: those in a place, and those that a newcomer is set to.
 
-A newcomer takes each value from its donor or from its predecessor in the slot (legacy.py), by the
-table of ``core/worker/origins.py``. A predecessor's value counts only if it belongs to the same
-life of the job, as it was at the step of the place. It no longer counts if its function has been
-called again since, which shows in the ``range`` loops around that function.
-
-Not here: reading and setting them (walk.py, writing.py), the place (noting.py), the loop.
+Not here: reading and setting them (walk.py, writing.py), whose value is taken (sources.py), the
+place (noting.py), the loop.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-from ftrun.core.worker.origins import Known, Origin, origin
+from ftrun.core.worker.origins import Origin
 from ftrun.inject.zero_edit import around
 from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.place import Details, Place
@@ -27,19 +21,13 @@ from ftrun.inject.zero_edit.values import changes, histories
 from ftrun.inject.zero_edit.values.changes import NEVER, Changes
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.histories import Copy, Cut, Packed, see
-from ftrun.inject.zero_edit.values.kinds import is_own
 from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
+from ftrun.inject.zero_edit.values.sources import FRAMEWORK, Pair, Sources, Taken
 from ftrun.inject.zero_edit.values.walk import Reached, Walk, values_of
 from ftrun.inject.zero_edit.values.writing import lacks, write_values
 from ftrun.training.context import WorkerContext
 
-TOLD_MAX = 12
-FRAMEWORK = ""
-"""Stands for a function's name, for the values that a framework keeps."""
 FILE = "left-{replica_id}.{group_rank}"
-_Pair = tuple[int, dict[str, Values], dict[str, dict[str, tuple[Any, int]]]]
-"""A step, and by function the values of the donor and of the predecessor."""
-_UNCHANGED = object()
 TOGETHER = 4
 """Steps at which all replicas trained whose values are kept: the predecessor has the older ones."""
 
@@ -66,34 +54,6 @@ class Read:
     def seen(self) -> Iterable[tuple[str, dict[str, Copy]]]:
         """The containers by function."""
         return zip(self.functions, self.containers, strict=False)
-
-
-@dataclass(slots=True)
-class Taken:
-    """The variables that a newcomer has set, in words.
-
-    ``changed``: to its peers' values. ``of_its_own``: to its predecessor's. ``lacking``: values
-    that its peers have and could not give. ``continued``: values of its own to which its donor's
-    growth since is added. ``has_left``: this slot has left values on this node.
-    """
-
-    changed: list[str] = field(default_factory=list)
-    of_its_own: list[str] = field(default_factory=list)
-    lacking: list[str] = field(default_factory=list)
-    continued: list[str] = field(default_factory=list)
-    has_left: bool = True
-
-    def words(self, *, is_new: bool) -> str:
-        """A description for people. ``is_new``: the slot has not run on this node before."""
-        text = f"; set: {_some(self.changed)}" if self.changed else ""
-        text += f"; of its own: {_some(self.of_its_own)}" if self.of_its_own else ""
-        text += (
-            f"; with what its donor added since: {_some(self.continued)}" if self.continued else ""
-        )
-        text += f"; not carried: {_some(self.lacking)}" if self.lacking else ""
-        if is_new:
-            text += "; what it alone had counted is not carried: nothing of it is on this node"
-        return text
 
 
 class Counters:
@@ -234,6 +194,7 @@ class Counters:
         taken.has_left = bool(self._left_for) or left is not None
         left = left if left is not None and left.life == self._life() else None
         pairs = [] if left is None else self._pairs(theirs, left)
+        sources = Sources(place, left, pairs, self._changes.step_of)
         given = _by_function(place)
         frames = script_frames()
         seen: set[str] = set()
@@ -241,9 +202,9 @@ class Counters:
             function = spot_of(frame).name
             if function not in seen:
                 seen.add(function)
-                self._take(frame, function, given.get(function, {}), place, left, pairs, taken)
+                self._take(frame, function, given.get(function, {}), sources, taken)
         for values in place.counters[len(place.stack) :]:
-            donors, own, _ = self._origins(FRAMEWORK, values, place, left, ())
+            donors, own, _ = sources.of(FRAMEWORK, values)
             taken.changed += self._frameworks.write(donors)
             taken.of_its_own += self._frameworks.write(own)
         self._adopt(frames, theirs, left)
@@ -254,14 +215,12 @@ class Counters:
         frame: FrameType,
         function: str,
         values: Values,
-        place: Place,
-        left: Left | None,
-        pairs: Sequence[_Pair],
+        sources: Sources,
         taken: Taken,
     ) -> None:
-        theirs = place.details()
-        donors, own, found = self._origins(function, values, place, left, pairs)
-        own_lists = self._own_lists(function, place, left)
+        theirs = sources.place.details()
+        donors, own, found = sources.of(function, values)
+        own_lists = sources.own_lists(function)
         lists = {
             path: packed
             for name, path, step, packed in theirs.lists
@@ -280,7 +239,7 @@ class Counters:
         taken.lacking += lacks(frame, [*values, *lists])
         self._own[function] = {*own, *own_lists}
 
-    def _pairs(self, theirs: Details, left: Left) -> list[_Pair]:
+    def _pairs(self, theirs: Details, left: Left) -> list[Pair]:
         """The values of the donor and of the predecessor at steps at which all trained, and that
         both have noted. This replica may be a donor before all are together again."""
         known = [(step, values) for step, values in theirs.together if step in left.noted]
@@ -294,55 +253,6 @@ class Counters:
             for step, _, own in pairs
         )
         return pairs[-2:]
-
-    def _origins(
-        self,
-        function: str,
-        values: Values,
-        place: Place,
-        left: Left | None,
-        pairs: Sequence[_Pair],
-    ) -> tuple[Values, Values, dict[str, Origin]]:
-        """The donor's values that are taken, and this slot's own; the origin of each of both."""
-        steps = place.details().changed.get(function, {})
-        before = {} if left is None else left.values.get(function, {})
-        is_anew = left is not None and _is_called_anew(function, place, left.ranges)
-        stands_alike = left is not None and _stand_alike(place, left.ranges)
-        draws_ahead = function in _that_draw_ahead(place)
-        donors, own, origins = Values(), Values(), dict[str, Origin]()
-        for path in dict.fromkeys([*values, *before]):
-            value, step = before.get(path, (None, NEVER))
-            known = Known(
-                self._changes.step_of(function, path),
-                steps.get(path, NEVER),
-                step,
-                tuple(_then(function, path, pair) for pair in pairs),
-                pairs[-1][0] if pairs else NEVER,
-                left is not None,
-                function == FRAMEWORK,
-                is_anew,
-                stands_alike,
-                draws_ahead and type(values.get(path)) is bool,
-            )
-            origins[path] = found = origin(known)
-            if found is Origin.PREDECESSOR and path in before and not is_own(path):
-                own[path] = value
-            elif found in (Origin.SHIFTED, Origin.CONTINUED) and path in values:
-                own[path] = known.as_far_from(values[path])
-            elif found in (Origin.DONOR, Origin.STAND_IN) and path in values:
-                donors[path] = values[path]
-        return donors, own, {path: origins[path] for path in (*donors, *own)}
-
-    def _own_lists(self, function: str, place: Place, left: Left | None) -> dict[str, Packed]:
-        if left is None or _is_called_anew(function, place, left.ranges):
-            return {}
-        theirs = place.details()
-        steps = {path: step for name, path, step, _ in theirs.lists if name == function}
-        return {
-            path: packed
-            for (name, path), (packed, step) in left.lists.items()
-            if name == function and steps.get(path, NEVER) < step and not is_own(path)
-        }
 
     def _adopt(self, frames: list[FrameType], theirs: Details, left: Left | None) -> None:
         """Go on from what has been set, as if this worker had changed it when others did."""
@@ -373,59 +283,11 @@ def _those_that_heal(changed: Mapping[str, Mapping[str, Copy]]) -> list[tuple[st
     return [one for one in found if one[2].heals]
 
 
-def _some(names: list[str]) -> str:
-    more = len(names) - TOLD_MAX
-    return ", ".join(names[:TOLD_MAX]) + (f" and {more} more" if more > 0 else "")
-
-
 def _by_function(place: Place) -> dict[str, Values]:
     found: dict[str, Values] = {}
     for spot, values in zip(place.stack, place.counters, strict=False):
         found.setdefault(spot.name, values)
     return found
-
-
-def _then(function: str, path: str, pair: _Pair) -> tuple[Any, Any]:
-    """The donor's and the predecessor's value at a step; one that had not changed is like no other,
-    unless it had changed on neither."""
-    _, donors, left = pair
-    there = donors.get(function, {}).get(path, _UNCHANGED)
-    here, _ = left.get(function, {}).get(path, (_UNCHANGED, NEVER))
-    return there, here
-
-
-def _stand_alike(place: Place, then: Mapping[Spot, int]) -> bool:
-    """Whether the loops around that of the steps stand where they stood."""
-    now = dict(place.ranges if place.loaders else place.ranges[:-1])
-    return all(then.get(spot, number) == number for spot, number in now.items())
-
-
-def _that_draw_ahead(place: Place) -> set[str]:
-    """The functions between a loader and the loop that has its batches some draws later."""
-    if not any(loader.held for loader in place.loaders):
-        return set()
-    frames = script_frames()
-    draw = [at for at, frame in enumerate(frames) if _gives_items(frame)]
-    return {spot_of(frame).name for frame in frames[: max(draw, default=-1) + 1]}
-
-
-def _gives_items(frame: FrameType) -> bool:
-    is_generator = frame.f_code.co_flags & inspect.CO_GENERATOR
-    return bool(is_generator) or frame.f_code.co_name == "__next__"
-
-
-def _is_called_anew(function: str, place: Place, ranges: Mapping[Spot, int]) -> bool:
-    """Whether a ``range`` loop of a function around this one has gone on since.
-
-    Then the variables of that call are gone. So they are if the function is off the peers' stack.
-    """
-    names = [spot.name for spot in place.stack]
-    if function not in names:
-        return function != FRAMEWORK
-    outer = set(names[names.index(function) + 1 :]) - {function}
-    now = {spot: number for spot, number in place.ranges if spot.name in outer}
-    then = {spot: number for spot, number in ranges.items() if spot.name in outer}
-    return now != then
 
 
 def _details(

@@ -10,7 +10,8 @@ DEEP = 3
 """Objects in objects, and collections in collections. Scripts' own are two or three deep; from
 there on it is mostly a library's graph, which leads everywhere."""
 DICTS_DEEP = 2
-"""Dicts in dicts whose values are read one by one; a deeper one is one value."""
+"""Dicts in dicts whose values are read one by one, of an object's attribute one less. A deeper one
+is one value, which a newcomer gets as a whole if it lacks the dict."""
 ITEMS = 64
 """In one collection that is searched for values and objects; a larger one is data."""
 VISITS = 512

@@ -24,9 +24,9 @@ from ftrun.inject.zero_edit.frames import script_frames, spot_of
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_own
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
-from ftrun.inject.zero_edit.values.units import Mark, Thin, Unit, leaves
+from ftrun.inject.zero_edit.values.units import Mark, Thin, Unit, leaves, memory
 from ftrun.inject.zero_edit.values.walk import Reached, Walk
-from ftrun.inject.zero_edit.values.writing import FrameVariables
+from ftrun.inject.zero_edit.values.writing import FrameVariables, put_unit
 from ftrun.training.sharded import parameters_of
 
 DOUBTS_MAX = 2
@@ -212,7 +212,7 @@ class Tensors:
                 if holder is None:
                     self.lacking.append(key[1])
                     continue
-                _put(variables, *holder, entry, own)
+                put_unit(variables, *holder, entry, own)
                 self.words.append(f"{key[1]} {_words(entry['value'])}")
             variables.close()
         self.lacking += [path for _, path in left]
@@ -246,63 +246,13 @@ def _state_of(module: torch.nn.Module, trained: set[int]) -> dict[str, Any]:
     return {
         key: value
         for key, value in module.state_dict().items()
-        if not (isinstance(value, torch.Tensor) and _memory(value) in trained)
+        if not (isinstance(value, torch.Tensor) and memory(value) in trained)
     }
 
 
 def _are_alike(own: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     shapes = [{k: getattr(x, "shape", None) for k, x in state.items()} for state in (own, given)]
     return shapes[0] == shapes[1]
-
-
-def _put(
-    variables: FrameVariables, holder: dict[Any, Any], key: str, entry: Any, own: set[int]
-) -> None:
-    value, device = entry["value"], entry["device"]
-    before = holder.get(key)
-    after = _set(before, value, device, own)
-    if after is not before:
-        variables.put(holder, key, after)
-
-
-def _set(before: Any, value: Any, device: str, own: set[int]) -> Any:
-    """``before`` with the value, if it can have it; else the value."""
-    if type(value) is dict:
-        if type(before) not in DICTS:
-            before = {}
-        for key, item in value.items():
-            before[key] = _set(before.get(key), item, device, own)
-        return before
-    if type(value) in (list, tuple):
-        olds = before if type(before) is type(value) and len(before) == len(value) else ()
-        news = [
-            _set(olds[index] if olds else None, item, device, own)
-            for index, item in enumerate(value)
-        ]
-        if type(before) is list:
-            before[:] = news
-            return before
-        is_same = bool(olds) and all(old is new for old, new in zip(olds, news, strict=True))
-        return before if is_same else type(value)(news)
-    if isinstance(value, torch.Tensor):
-        return _set_tensor(before, value, device, own)
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
-        is_alike = type(before) is type(value) and before.shape == value.shape
-        if is_alike and before.dtype == value.dtype and before.base is None:
-            before[...] = value
-            return before
-    return value
-
-
-def _set_tensor(before: Any, value: torch.Tensor, device: str, own: set[int]) -> torch.Tensor:
-    if type(before) is torch.Tensor and before.shape == value.shape:
-        is_whole = before.untyped_storage().nbytes() == before.nbytes
-        if before.dtype == value.dtype and is_whole and _memory(before) not in own:
-            with torch.no_grad():
-                before.copy_(value)
-            return before
-        return value.to(before.device)
-    return value.clone() if device == "cpu" else value.to(device)
 
 
 def _without(value: Any, own: set[int]) -> Any:
@@ -314,7 +264,7 @@ def _without(value: Any, own: set[int]) -> Any:
     if type(value) in (list, tuple):
         items = [_without(item, own) for item in value]
         return _OWN if any(item is _OWN for item in items) else type(value)(items)
-    if isinstance(value, torch.Tensor) and _memory(value) in own:
+    if isinstance(value, torch.Tensor) and memory(value) in own:
         return _OWN
     return value
 
@@ -325,15 +275,7 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _memory_of(modules: Iterable[torch.nn.Module]) -> set[int]:
-    return {_memory(x) for module in modules for x in _tensors_of(module)} - {0}
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    local = getattr(tensor, "_local_tensor", tensor)
-    try:
-        return int(local.untyped_storage().data_ptr())
-    except (NotImplementedError, RuntimeError, ValueError):  # it has no memory yet
-        return 0
+    return {memory(x) for module in modules for x in _tensors_of(module)} - {0}
 
 
 def _device_of(value: Any) -> str:

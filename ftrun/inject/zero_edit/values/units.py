@@ -143,3 +143,12 @@ def _version(leaf: Any) -> int:
     if isinstance(leaf, torch.Tensor):
         return 0 if leaf.is_inference() else leaf._version
     return zlib.crc32(leaf if leaf.flags.c_contiguous else leaf.tobytes())
+
+
+def memory(tensor: torch.Tensor) -> int:
+    """The address of a tensor's memory; 0: it has none yet."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    try:
+        return int(local.untyped_storage().data_ptr())
+    except (NotImplementedError, RuntimeError, ValueError):  # it has no memory yet
+        return 0

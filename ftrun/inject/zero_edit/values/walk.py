@@ -203,7 +203,7 @@ class _Search:
             elif inner < Kind.RECORD:
                 is_value_or_tensor = inner < Kind.BAG or inner is Kind.TUPLE
                 to_mode = mode if is_value_or_tensor else below
-                self._add(f"{path}.{name}", item, inner, depth, 0, to_mode)
+                self._add(f"{path}.{name}", item, inner, depth, 1, to_mode)
             else:
                 further = depth + (inner is Kind.OBJECT) * (1 + is_package)
                 self._object(f"{path}.{name}", item, inner, further, mode)

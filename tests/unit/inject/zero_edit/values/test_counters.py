@@ -17,6 +17,7 @@ from ftrun.inject.zero_edit.values import counters
 from ftrun.inject.zero_edit.values.counters import Counters
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.legacy import left_at
+from ftrun.inject.zero_edit.values.sources import Taken
 from tests.unit.inject.zero_edit.values.counted import counters_of
 
 Script = Callable[[], FrameType]
@@ -62,16 +63,16 @@ class Replica:
         assert isinstance(found, Place)
         return found
 
-    def joins(self, place: Place, step: int, monkeypatch: pytest.MonkeyPatch) -> counters.Taken:
+    def joins(self, place: Place, step: int, monkeypatch: pytest.MonkeyPatch) -> Taken:
         """It has healed to the state of ``step``."""
         self.step = step
 
-        def at(frame: FrameType) -> counters.Taken:
+        def at(frame: FrameType) -> Taken:
             monkeypatch.setattr(counters, "script_frames", lambda: [frame])
             return self.counters.take(place)
 
         found = self.in_frame(at)
-        assert isinstance(found, counters.Taken)
+        assert isinstance(found, Taken)
         return found
 
 

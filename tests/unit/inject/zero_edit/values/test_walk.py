@@ -157,6 +157,12 @@ def test_a_variable_that_is_set_later_in_the_function() -> None:
     assert later == 5
 
 
+def test_a_dict_in_an_attributes_dict_is_one_value() -> None:
+    holder = Counters()
+    holder.inner = {"val": {"best": 0.5}}
+    assert values_of(sys._getframe()).containers == {"holder.inner[val]": {"best": 0.5}}
+
+
 def test_equal_values_are_left_alone() -> None:
     count = 4
     assert write_values(sys._getframe(), {"count": 4}) == []

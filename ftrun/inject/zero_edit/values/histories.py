@@ -93,7 +93,7 @@ def _is_history(container: Any) -> bool:
     try:
         some = islice(container.items() if type(container) in DICTS else container, SAMPLED)
         return len(_frozen_all(some)) > 0
-    except NotPlain:
+    except (NotPlain, RuntimeError):  # another thread of the script may change it now
         return False
 
 

@@ -160,7 +160,8 @@ class Trial:
         """The script draws a batch: which of its containers have changed since the first one?"""
         for reached in Walk().walk(script_frames()):
             function = reached.function
-            for path, value in [*reached.containers.items(), *reached.units.items()]:
+            lists = {path: x for path, x in reached.units.items() if type(x) is list}
+            for path, value in (reached.containers | lists).items():
                 mark = _mark(value)
                 if mark is None or len(self._first) > NAMES_MAX:
                     continue

@@ -173,6 +173,7 @@ class _Search:
     def look(self) -> None:
         """Look into all that was added, and into what that leads to, the nearest first."""
         to = self._to
+        self._met.clear()  # a variable of a loop may name what counts where it is kept
         for path, value, kind, depth, dicts, mode in islice(self._nodes, limits.VISITS):
             if len(to.values) >= limits.VALUES or len(to.containers) >= limits.VALUES:
                 break

@@ -319,6 +319,16 @@ def test_an_object_that_is_met_again_is_read_once() -> None:
     assert both
 
 
+def test_what_a_loops_variable_names_counts_where_it_is_kept() -> None:
+    walk, groups = Walk(), [[Meter(1)], [Meter(2)]]
+    walk.begin()
+    for step, group in enumerate(groups):
+        walk._step = lambda step=step: step  # type: ignore[misc]
+        values, _ = found_in(sys._getframe(), walk)
+        assert ("groups[1][0].count" in values) is (step == 1)
+        assert group
+
+
 def test_too_many_objects_are_left_out() -> None:
     many = [Meter() for _ in range(limits.ITEMS + 1)]
     assert found_in(sys._getframe(), Walk()) == ({}, {})

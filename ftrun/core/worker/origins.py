@@ -19,7 +19,7 @@ is known before any death: both have their values of the steps at which all repl
 
 In place of the donor's, a value stays that the replica itself has changed later.
 
-Not here: how values are read, compared by step and set (inject/zero_edit/counters.py).
+Not here: how values are read, compared by step and set (inject/zero_edit/values/).
 """
 
 from __future__ import annotations

@@ -19,20 +19,14 @@ ftrun itself. Begin with ``states.py``.
 | around.py | loops that cannot be set, and stand elsewhere than at the peers |
 | passing.py | the way of a newcomer past loops that its peers have left |
 | headers.py, counting.py | the count loops of the script, which can be set where they stand |
-| single.py | numbers that are not Python's: numpy's, and tensors without a dimension |
-| frames.py, writing.py | the script's frames: where it stands, its counters; setting these |
+| frames.py | the script's frames: where it stands |
 | place.py, noting.py | a replica's place in the script, as it heals; what it is made of |
 | standing.py, sparing.py | the last place, and the steps since; which steps have one |
 | peers.py, moving.py | where a replica's peers stand; its move to their place |
-| held.py | counters in objects that lists, tuples and dicts hold |
-| counters.py | the script's counters and histories: which replica's value a newcomer takes |
-| changes.py, histories.py | when each value has changed last; lists and their like |
-| legacy.py, journal.py | the values that a worker leaves to its successor, and their file |
-| frameworks.py | state of Hugging Face's Trainer and Lightning outside their loops |
+| values/ | the script's values outside its modules: counters, histories, tensors |
 | carried.py | the objects of the script whose state heals |
-| tensors.py, units.py | the script's tensors and arrays outside its modules |
 | ending.py | the state for a replica that has died at the end of the script |
-| trial.py, survey.py | ``ftrun check``: a worker's part in a trial; all values of the script |
+| trial.py | ``ftrun check``: a worker's part in a trial |
 | settings.py, marking.py | what replicas compare of a step, so that nothing diverges silently |
 | files.py, rewriting.py | the script's files: none is left half written, or emptied at a restart |
 | directories.py | a run's own directory, by the time or a number, stays that of the predecessor |

@@ -27,7 +27,7 @@ from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.carried import CALLBACKS, Carried
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
-from ftrun.inject.zero_edit.tensors import Tensors
+from ftrun.inject.zero_edit.values.tensors import Tensors
 from ftrun.training.manager import Manager
 
 LINGER = timedelta(minutes=5)

@@ -28,13 +28,13 @@ from ftrun.inject.zero_edit.frames import (
     NOWHERE,
     Spot,
     Values,
-    plain_values,
     script_frames,
     spot_of,
     spots_of,
 )
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.values.kinds import plain_values
 
 LOOPS_MAX = 1024
 ENDED_MAX = 16

@@ -12,15 +12,16 @@ from contextlib import AbstractContextManager
 from ftrun.errors import UserError
 from ftrun.inject.zero_edit import around, told
 from ftrun.inject.zero_edit.carried import Carried
-from ftrun.inject.zero_edit.counters import Counters, Taken
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.loaders import LoaderIterator, follow
 from ftrun.inject.zero_edit.noting import matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
-from ftrun.inject.zero_edit.tensors import Tensors
 from ftrun.inject.zero_edit.trial import Trial
+from ftrun.inject.zero_edit.values.counters import Counters
+from ftrun.inject.zero_edit.values.sources import Taken
+from ftrun.inject.zero_edit.values.tensors import Tensors
 from ftrun.training.context import WorkerContext
 
 

@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ftrun.inject.zero_edit.counters import Counters, Read
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import (
     NOWHERE,
@@ -26,12 +25,13 @@ from ftrun.inject.zero_edit.frames import (
     spots_of,
     variables_of,
 )
-from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place, changed_since
 from ftrun.inject.zero_edit.randomness import Randomness, States
 from ftrun.inject.zero_edit.sparing import Sparing
-from ftrun.inject.zero_edit.tensors import Tensors
+from ftrun.inject.zero_edit.values.counters import Counters, Read
+from ftrun.inject.zero_edit.values.frameworks import Frameworks
+from ftrun.inject.zero_edit.values.tensors import Tensors
 
 ENTRIES_MAX = 256
 PHASE_STEPS = 64
@@ -155,8 +155,9 @@ class Noting:
         self._order += 1
         variables = [variables_of(frame) for frame in frames]
         self._frameworks.look(variables)
-        self._tensors.look(frames, variables)
-        read = self._counters.read(here, frames, variables)
+        reached = self._counters.walk.walk(frames, variables)
+        self._tensors.look(reached)
+        read = self._counters.read(reached)
         ranges = RANGES.current({spot.name for spot in here})
         return Noted(
             self._order, here, read, ranges, self._exchanges(), random=self._randomness.now()

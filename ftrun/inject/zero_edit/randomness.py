@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.journal import Journal, read
+from ftrun.inject.zero_edit.values.journal import Journal, read
 
 FILE = "random-{replica_id}.{group_rank}"
 _WORDS = "I"  # of 4 bytes

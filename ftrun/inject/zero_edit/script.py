@@ -12,14 +12,12 @@ from typing import Protocol
 
 from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
-from ftrun.inject.zero_edit import directories, randomness, tensors, told
+from ftrun.inject.zero_edit import directories, randomness, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
-from ftrun.inject.zero_edit.counters import Counters
 from ftrun.inject.zero_edit.directories import Directories
 from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
-from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.marking import Marking
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.models import Models
@@ -35,8 +33,11 @@ from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.standing import Standing
 from ftrun.inject.zero_edit.states import Course, Event, State
 from ftrun.inject.zero_edit.stepping import Stepping
-from ftrun.inject.zero_edit.tensors import Tensors
 from ftrun.inject.zero_edit.trial import trial_of
+from ftrun.inject.zero_edit.values import tensors
+from ftrun.inject.zero_edit.values.counters import Counters
+from ftrun.inject.zero_edit.values.frameworks import Frameworks
+from ftrun.inject.zero_edit.values.tensors import Tensors
 from ftrun.inject.zero_edit.world.quorums import Quorums
 from ftrun.inject.zero_edit.world.world import World
 from ftrun.training import injected
@@ -94,13 +95,14 @@ class Script:
             self.frameworks,
             lambda: self.manager().current_step(),
             lambda: self.carried.life if course.now.has_stepped else "",
-            self.world.given,
+            self.world.given.encoded,
             lambda: len(self.manager().exchanges.members()) == here.replicas > 1,
         )
         self.tensors = Tensors(
             lambda: self.models.wrapped,
             lambda: self.models.loose(),
             lambda: self.models.late_roots(),
+            self.counters.walk,
         )
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
         self.sparing = Sparing(self._needs_place, step)

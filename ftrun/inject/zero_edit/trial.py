@@ -25,9 +25,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ftrun.checkpoint.leaves import local_of
-from ftrun.inject.zero_edit.frames import read_values, script_frames, spot_of
-from ftrun.inject.zero_edit.histories import carries
-from ftrun.inject.zero_edit.survey import survey
+from ftrun.inject.zero_edit.frames import script_frames
+from ftrun.inject.zero_edit.values.histories import carries
+from ftrun.inject.zero_edit.values.survey import survey
+from ftrun.inject.zero_edit.values.walk import Walk
 
 if TYPE_CHECKING:
     from ftrun.training.context import WorkerContext
@@ -159,11 +160,10 @@ class Trial:
 
     def look(self) -> None:
         """The script draws a batch: which of its containers have changed since the first one?"""
-        for frame in script_frames():
-            function = spot_of(frame).name
-            containers: dict[str, Any] = {}
-            read_values(frame, containers)
-            for path, value in containers.items():
+        for reached in Walk().walk(script_frames()):
+            function = reached.function
+            lists = {path: x for path, x in reached.units.items() if type(x) is list}
+            for path, value in (reached.containers | lists).items():
                 mark = _mark(value, self._trained)
                 if mark is None or len(self._first) > NAMES_MAX:
                     continue

@@ -11,14 +11,14 @@ import pytest
 from torch.utils.data import DataLoader
 
 from ftrun.inject.zero_edit.frames import Spot
-from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, Draws, LoaderIterator
 from ftrun.inject.zero_edit.noting import PHASE_STEPS, Noting, matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
 from ftrun.inject.zero_edit.randomness import Randomness
 from ftrun.inject.zero_edit.sparing import Sparing
-from ftrun.inject.zero_edit.tensors import Tensors
-from tests.unit.inject.zero_edit.counted import counters_of
+from ftrun.inject.zero_edit.values.frameworks import Frameworks
+from ftrun.inject.zero_edit.values.tensors import Tensors
+from tests.unit.inject.zero_edit.values.counted import counters_of
 
 
 @pytest.fixture

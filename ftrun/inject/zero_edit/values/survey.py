@@ -15,18 +15,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, cast
 
-from ftrun.inject.zero_edit.frames import (
-    holds_values,
-    is_loop_package,
-    is_own,
-    is_plain,
-    spot_of,
-    variables_of,
-)
+from ftrun.inject.zero_edit.frames import Values, is_loop_package, spot_of, variables_of
+from ftrun.inject.zero_edit.values import limits
+from ftrun.inject.zero_edit.values.kinds import LEFT_OUT, as_plain, holds_values, is_own, is_plain
 
-VALUES_MAX = 5_000
-ITEMS_MAX = 256
-DEEP = 5
+DEEP = limits.DEEP + limits.DICTS_DEEP
 _LEFT_OUT = (
     "torch",
     "numpy",
@@ -37,7 +30,6 @@ _LEFT_OUT = (
     "collections",
     "weakref",
 )
-Values = dict[str, Any]
 
 
 def survey(frames: Sequence[FrameType]) -> Values:
@@ -49,17 +41,17 @@ def survey(frames: Sequence[FrameType]) -> Values:
             continue
         function = spot_of(frame).name
         for name, value in variables_of(frame).items():
-            if not name.startswith("__") and not is_own(name):
+            if not LEFT_OUT[name]:
                 with contextlib.suppress(Exception):  # an object of the script's may do anything
                     _look(found, met, f"{function} {name}", value, DEEP)
     return found
 
 
 def _look(found: Values, met: set[int], path: str, value: Any, deep: int) -> None:
-    if len(found) >= VALUES_MAX:
+    if len(found) >= limits.TRACKED:
         return
     if is_plain(value):
-        found[path] = value if type(value) in (int, float, bool, str, type(None)) else value.item()
+        found[path] = as_plain(value)
         return
     if not deep or id(value) in met or isinstance(value, ModuleType | FunctionType):
         return
@@ -75,11 +67,11 @@ def _look(found: Values, met: set[int], path: str, value: Any, deep: int) -> Non
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a collection or an object, each with the last step of its path."""
     if isinstance(value, dict):
-        for key, item in itertools.islice(list(value.items()), ITEMS_MAX):
+        for key, item in itertools.islice(list(value.items()), limits.TABLE):
             if isinstance(key, str | int):
                 yield f"[{key}]", item
     elif isinstance(value, list | tuple):
-        for index, item in enumerate(value[:ITEMS_MAX]):
+        for index, item in enumerate(value[: limits.TABLE]):
             yield f"[{index}]", item
     elif isinstance(value, type):
         if holds_values(cast(Hashable, value)):

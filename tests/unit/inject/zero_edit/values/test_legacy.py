@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 
 from ftrun import clock
-from ftrun.inject.zero_edit import histories, legacy
 from ftrun.inject.zero_edit.frames import Spot
-from ftrun.inject.zero_edit.histories import Grown, unpacked
-from ftrun.inject.zero_edit.journal import Journal
-from ftrun.inject.zero_edit.legacy import Legacy, left_at
+from ftrun.inject.zero_edit.values import histories, legacy
+from ftrun.inject.zero_edit.values.histories import Copy, unpacked
+from ftrun.inject.zero_edit.values.journal import Journal
+from ftrun.inject.zero_edit.values.legacy import Legacy, left_at
 
 F = "train.py:main"
 LOOP = ((Spot(F, 4), 2),)
+
+
+def copied(path: str, start: int, length: int, values: list[Any]) -> tuple[str, str, Copy]:
+    """A container that had ``start`` of its values before."""
+    return F, path, Copy(list, length, values, start)
 
 
 def lists_at(path: Path) -> dict[str, object]:
@@ -40,10 +45,12 @@ def test_values_and_their_steps(tmp_path: Path) -> None:
 def test_values_as_they_were_at_an_earlier_step(tmp_path: Path) -> None:
     """Seen: a successor went through the last two steps again, with the counters after them."""
     worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
-    worker.begin("life", {F: {"old": (1, 2), "new": (5, 7)}}, [(F, "log", 3, list, [1])], LOOP)
+    worker.begin(
+        "life", {F: {"old": (1, 2), "new": (5, 7)}}, [(F, "log", 3, Copy(list, 1, [1]))], LOOP
+    )
     values: list[object] = [1, 2, 3]
-    worker.add(5, {F: {"steps": 5}}, [Grown(F, "log", list, 1, 2, values)], LOOP)
-    worker.add(7, {F: {"steps": 7, "new": 5}}, [Grown(F, "log", list, 2, 3, values)], ())
+    worker.add(5, {F: {"steps": 5}}, [copied("log", 1, 2, values)], LOOP)
+    worker.add(7, {F: {"steps": 7, "new": 5}}, [copied("log", 2, 3, values)], ())
     left = left_at(path, 6)
     assert left is not None
     assert left.values == {F: {"old": (1, 2), "steps": (5, 5)}}
@@ -54,13 +61,13 @@ def test_values_as_they_were_at_an_earlier_step(tmp_path: Path) -> None:
 def test_lists_that_grow(tmp_path: Path) -> None:
     worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
     values: list[object] = [1, 2]
-    worker.begin("life", {}, [(F, "log", 0, list, list(values))], ())
+    worker.begin("life", {}, [(F, "log", 0, Copy(list, 2, list(values)))], ())
     values += [(3, 0.5), {"a": 1}]
-    assert worker.add(1, {}, [Grown(F, "log", list, 2, 3, values)], ())
+    assert worker.add(1, {}, [copied("log", 2, 3, values)], ())
     assert lists_at(path) == {"log": [1, 2, (3, 0.5)]}
-    assert worker.add(2, {}, [Grown(F, "log", list, 3, 4, values)], ())
+    assert worker.add(2, {}, [copied("log", 3, 4, values)], ())
     assert lists_at(path) == {"log": values}
-    assert worker.add(3, {}, [Grown(F, "log", list, 0, 1, [9])], ())
+    assert worker.add(3, {}, [copied("log", 0, 1, [9])], ())
     assert lists_at(path) == {"log": [9]}
 
 
@@ -72,14 +79,14 @@ def test_a_long_container_that_changes_is_not_written_in_each_step(
     worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
     worker.begin("life", {}, [], ())
     for step in range(5):
-        worker.add(step, {}, [Grown(F, "w", list, 0, 100, [step] * 100)], ())
+        worker.add(step, {}, [copied("w", 0, 100, [step] * 100)], ())
     assert lists_at(path) == {}
     now[0] += legacy.LONG_EVERY_S
     worker.add(6, {}, [], ())
     assert lists_at(path) == {"w": [4] * 100}
-    worker.add(7, {}, [Grown(F, "w", list, 0, 100, [7] * 100)], ())
+    worker.add(7, {}, [copied("w", 0, 100, [7] * 100)], ())
     grown = [7] * 100 + [8]
-    worker.add(8, {}, [Grown(F, "w", list, 100, 101, grown)], ())  # needs what is owed
+    worker.add(8, {}, [copied("w", 100, 101, grown)], ())  # needs what is owed
     now[0] += legacy.LONG_EVERY_S
     worker.add(9, {}, [], ())
     assert lists_at(path) == {"w": grown}
@@ -94,10 +101,13 @@ def test_a_full_file_asks_for_a_beginning(tmp_path: Path) -> None:
     left = left_at(path, 10_000)
     assert left is not None and left.values[F]["n"] == (step - 1, step - 1)
     large = [0.123456789] * 40_000
-    lists: list[Any] = [(F, "small", 5, list, [1]), (F, "large", 5, list, large)]
+    lists: list[Any] = [
+        (F, "small", 5, Copy(list, 1, [1])),
+        (F, "large", 5, Copy(list, 40_000, large)),
+    ]
     worker.begin("life", {F: {"n": (step, step)}}, lists, ())
     assert lists_at(path) == {"small": [1]}
-    assert worker.add(step, {}, [Grown(F, "large", list, 40_000, 40_001, [*large, 1])], ())
+    assert worker.add(step, {}, [copied("large", 40_000, 40_001, [*large, 1])], ())
     assert lists_at(path) == {"small": [1]}
 
 

@@ -15,33 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, cast
 from weakref import ref
 
 import torch
 
-from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.carried import completed, travelling
-from ftrun.inject.zero_edit.frames import (
-    DICTS,
-    is_loop_package,
-    is_own,
-    script_frames,
-    spot_of,
-    variables_of,
-)
-from ftrun.inject.zero_edit.units import (
-    UNITS_MAX,
-    Mark,
-    Search,
-    Unit,
-    has_left,
-    leaves,
-    restored,
-    thinned,
-)
-from ftrun.inject.zero_edit.writing import FrameVariables
+from ftrun.inject.zero_edit.frames import script_frames, spot_of
+from ftrun.inject.zero_edit.values import limits
+from ftrun.inject.zero_edit.values.kinds import DICTS, is_own
+from ftrun.inject.zero_edit.values.travelling import completed, travelling
+from ftrun.inject.zero_edit.values.units import Mark, Thin, Unit, leaves, memory
+from ftrun.inject.zero_edit.values.walk import Reached, Walk
+from ftrun.inject.zero_edit.values.writing import FrameVariables, put_unit
 from ftrun.training.sharded import parameters_of
 
 DOUBTS_MAX = 2
@@ -70,7 +55,7 @@ class _Known:
     identity: tuple[int, ...]
     unit: Unit | None
     mark: Mark | None
-    thin: Any = None
+    thin: Thin | None = None
     doubts: int = 0
 
     @property
@@ -78,12 +63,12 @@ class _Known:
         """The value of the unit; None if it may be a batch, or is gone."""
         if self.unit is not None:
             return self.unit.value
-        return restored(self.thin) if self.mark is None else None
+        return self.thin.restored() if self.mark is None and self.thin is not None else None
 
     @property
     def is_there(self) -> bool:
         """Whether a tensor of it lives, so that what has its ids now is the same."""
-        return self.unit is not None or has_left(self.thin)
+        return self.unit is not None or (self.thin is not None and self.thin.is_there)
 
     @property
     def has_changed(self) -> bool:
@@ -97,6 +82,7 @@ class Tensors:
     Args:
         modules: gives the modules whose parameters and buffers heal by themselves.
         loose, late: give the other modules by name: of the first step, and made after it.
+        walk: finds them.
     """
 
     def __init__(
@@ -104,43 +90,27 @@ class Tensors:
         modules: Callable[[], Iterable[torch.nn.Module]],
         loose: Callable[[], Mapping[str, torch.nn.Module]] = dict,
         late: Callable[[], Mapping[str, torch.nn.Module]] = dict,
+        walk: Walk | None = None,
     ) -> None:
+        self._walk = walk or Walk()
         self._modules, self._loose, self._late = modules, loose, late
         self._known: dict[Key, _Known] = {}
         self._changed: set[Key] = set()
         self._others: set[Key] = set()
         self._has_begun = False
-        self._search = Search()
-        self._is_off = False
         self.words: list[str] = []
         self.lacking: list[str] = []
 
-    def look(self, frames: Sequence[FrameType], variables: Sequence[Mapping[str, Any]]) -> None:
-        """The script's frames, innermost first, and their variables. It runs at every draw."""
-        if self._is_off:
-            return
-        try:
-            self._look(frames, variables)
-        except Exception as error:  # noqa: BLE001 - an object of the script's may do anything
-            self._is_off, self._known = True, {}
-            told.say(
-                "tensors and arrays outside the modules are not carried, because looking for them "
-                f"failed: {type(error).__name__}: {error}"
-            )
-
-    def _look(self, frames: Sequence[FrameType], variables: Sequence[Mapping[str, Any]]) -> None:
+    def look(self, reached: Sequence[Reached]) -> None:
+        """What the script's frames reach, innermost first. It runs at every draw."""
         now: dict[Key, _Known] = {}
         met: set[tuple[int, ...]] = set()
         before = {known.identity: known for known in self._known.values()}
-        self._search.begin()
-        for frame, values in zip(frames, variables, strict=True):
-            if is_loop_package(frame.f_code.co_filename):
-                continue
-            units = self._search.units_of(values)
-            function = spot_of(frame).name if units else ""
-            for unit in units:
-                key, identity = (function, unit.path), unit.identity
-                if key not in now and identity not in met and len(now) < UNITS_MAX:
+        for frame in reached:
+            for path, value in frame.units.items():
+                unit = Unit(path, value)
+                key, identity = (frame.function, path), unit.identity
+                if key not in now and identity not in met and len(now) < limits.TRACKED:
                     met.add(identity)  # several frames reach the same object
                     now[key] = self._met(key, unit, before)
         self._known = now
@@ -150,15 +120,15 @@ class Tensors:
         last = before.get(identity)
         if last is not None and unit.is_dict and not last.is_there and last.doubts < DOUBTS_MAX:
             mark = None if self._has_begun else unit.mark()
-            return _Known(identity, None, mark, thinned(unit.value), last.doubts + 1)
+            return _Known(identity, None, mark, Thin(unit.value), last.doubts + 1)
         if last is not None and (unit.is_dict or last.is_there):
             is_marked = self._has_begun and last.mark is not _LATER
             return _Known(identity, unit, last.mark if is_marked else unit.mark())
         if not self._has_begun:
-            return _Known(identity, None, unit.mark(), thinned(unit.value))
+            return _Known(identity, None, unit.mark(), Thin(unit.value))
         if key in self._known:
             self._others.add(key)
-        return _Known(identity, None, None if unit.is_dict else _LATER, thinned(unit.value))
+        return _Known(identity, None, None if unit.is_dict else _LATER, Thin(unit.value))
 
     def begin(self) -> None:
         """The first step begins: nothing has changed."""
@@ -242,14 +212,13 @@ class Tensors:
                 if holder is None:
                     self.lacking.append(key[1])
                     continue
-                _put(variables, *holder, entry, own)
+                put_unit(variables, *holder, entry, own)
                 self.words.append(f"{key[1]} {_words(entry['value'])}")
             variables.close()
         self.lacking += [path for _, path in left]
-        frames = script_frames()
-        now = [variables_of(frame) for frame in frames]
+        now = self._walk.walk(script_frames())
         for _ in range(2):  # what was given is there, and is kept
-            self.look(frames, now)
+            self.look(now)
 
     def _load_modules(
         self,
@@ -277,63 +246,13 @@ def _state_of(module: torch.nn.Module, trained: set[int]) -> dict[str, Any]:
     return {
         key: value
         for key, value in module.state_dict().items()
-        if not (isinstance(value, torch.Tensor) and _memory(value) in trained)
+        if not (isinstance(value, torch.Tensor) and memory(value) in trained)
     }
 
 
 def _are_alike(own: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     shapes = [{k: getattr(x, "shape", None) for k, x in state.items()} for state in (own, given)]
     return shapes[0] == shapes[1]
-
-
-def _put(
-    variables: FrameVariables, holder: dict[Any, Any], key: str, entry: Any, own: set[int]
-) -> None:
-    value, device = entry["value"], entry["device"]
-    before = holder.get(key)
-    after = _set(before, value, device, own)
-    if after is not before:
-        variables.put(holder, key, after)
-
-
-def _set(before: Any, value: Any, device: str, own: set[int]) -> Any:
-    """``before`` with the value, if it can have it; else the value."""
-    if type(value) is dict:
-        if type(before) not in DICTS:
-            before = {}
-        for key, item in value.items():
-            before[key] = _set(before.get(key), item, device, own)
-        return before
-    if type(value) in (list, tuple):
-        olds = before if type(before) is type(value) and len(before) == len(value) else ()
-        news = [
-            _set(olds[index] if olds else None, item, device, own)
-            for index, item in enumerate(value)
-        ]
-        if type(before) is list:
-            before[:] = news
-            return before
-        is_same = bool(olds) and all(old is new for old, new in zip(olds, news, strict=True))
-        return before if is_same else type(value)(news)
-    if isinstance(value, torch.Tensor):
-        return _set_tensor(before, value, device, own)
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
-        is_alike = type(before) is type(value) and before.shape == value.shape
-        if is_alike and before.dtype == value.dtype and before.base is None:
-            before[...] = value
-            return before
-    return value
-
-
-def _set_tensor(before: Any, value: torch.Tensor, device: str, own: set[int]) -> torch.Tensor:
-    if type(before) is torch.Tensor and before.shape == value.shape:
-        is_whole = before.untyped_storage().nbytes() == before.nbytes
-        if before.dtype == value.dtype and is_whole and _memory(before) not in own:
-            with torch.no_grad():
-                before.copy_(value)
-            return before
-        return value.to(before.device)
-    return value.clone() if device == "cpu" else value.to(device)
 
 
 def _without(value: Any, own: set[int]) -> Any:
@@ -345,7 +264,7 @@ def _without(value: Any, own: set[int]) -> Any:
     if type(value) in (list, tuple):
         items = [_without(item, own) for item in value]
         return _OWN if any(item is _OWN for item in items) else type(value)(items)
-    if isinstance(value, torch.Tensor) and _memory(value) in own:
+    if isinstance(value, torch.Tensor) and memory(value) in own:
         return _OWN
     return value
 
@@ -356,15 +275,7 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _memory_of(modules: Iterable[torch.nn.Module]) -> set[int]:
-    return {_memory(x) for module in modules for x in _tensors_of(module)} - {0}
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    local = getattr(tensor, "_local_tensor", tensor)
-    try:
-        return int(local.untyped_storage().data_ptr())
-    except (NotImplementedError, RuntimeError, ValueError):  # it has no memory yet
-        return 0
+    return {memory(x) for module in modules for x in _tensors_of(module)} - {0}
 
 
 def _device_of(value: Any) -> str:

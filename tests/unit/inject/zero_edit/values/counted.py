@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ftrun.core.ids import WorkerKey
-from ftrun.inject.zero_edit.counters import Counters
-from ftrun.inject.zero_edit.frameworks import Frameworks
-from ftrun.inject.zero_edit.world.kept import Given
+from ftrun.inject.zero_edit.values.counters import Counters
+from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.training.context import WorkerContext
 
 
@@ -32,4 +31,4 @@ def counters_of(
         socket_path=str(directory / "socket"),
         token="t",
     )
-    return Counters(here, frameworks, step, lambda: life, Given(), lambda: are_together)
+    return Counters(here, frameworks, step, lambda: life, dict, lambda: are_together)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.inject.zero_edit import journal
-from ftrun.inject.zero_edit.journal import HALF_BYTES, Journal, read
+from ftrun.inject.zero_edit.values import journal
+from ftrun.inject.zero_edit.values.journal import HALF_BYTES, Journal, read
 
 
 def test_entries_can_be_read(tmp_path: Path) -> None:

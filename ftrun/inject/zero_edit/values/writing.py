@@ -1,10 +1,10 @@
-"""Plain values and containers of the script's frames, set to what peers or a predecessor had.
+"""The one writer: values of the script's frames, set to what peers or a predecessor had.
 
 A path is ``name``, with ``.attribute`` for objects of the script's and ``[key]`` for collections.
 A container that is there is set in place, because the script may hold it under other names. An
 object that a dict or a list lacks is made as the script would make it, or from its class's name.
 
-Not here: reading them (frames.py), what they are set to (counters.py).
+Not here: reading them (walk.py), what they are set to (counters.py).
 """
 
 from __future__ import annotations
@@ -18,18 +18,23 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, cast
 
-from ftrun.inject.zero_edit import histories, single
-from ftrun.inject.zero_edit.frames import (
+import torch
+
+from ftrun.inject.zero_edit.frames import Values
+from ftrun.inject.zero_edit.values import histories
+from ftrun.inject.zero_edit.values.kinds import (
     CONTAINERS,
     DICTS,
-    Values,
     as_plain,
     holds_values,
     is_own,
     is_value,
+    named,
     short,
+    unpacked,
 )
-from ftrun.inject.zero_edit.held import CLASS
+from ftrun.inject.zero_edit.values.units import memory
+from ftrun.inject.zero_edit.values.walk import CLASS
 
 _PATH = re.compile(r"(\w+)((?:(?:\[[^\[\]]*\])*\.\w+)*)(?:\[(.*)\])?", re.DOTALL)
 _STEP = re.compile(r"\[([^\[\]]*)\]|\.(\w+)")
@@ -132,7 +137,7 @@ def _item(value: Any, key: str) -> Any:
 
 
 def _key(text: str) -> str | int:
-    """A dict's key by its text in a path (held.py)."""
+    """A dict's key by its text in a path (walk.py)."""
     is_number = text.startswith("#") and text[1:].removeprefix("-").isdecimal()
     return int(text[1:]) if is_number else text
 
@@ -155,11 +160,9 @@ def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
 
 
 def _class_named(name: str) -> type | None:
-    """The script's class of a name (``held.class_name``); None: there is none."""
+    """The script's class of a name (``walk.class_name``); None: there is none."""
     module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
+    found = named(module, path)
     return found if isinstance(found, type) and holds_values(cast(Hashable, found)) else None
 
 
@@ -194,10 +197,10 @@ def _write_plain(here: FrameVariables, values: Values) -> Iterator[str]:
         holder, key = found
         value = holder.get(key, _ABSENT)
         if value is _ABSENT:  # the script has not set it yet
-            here.put(holder, key, single.unpacked(new))
+            here.put(holder, key, unpacked(new))
             yield f"{path} →{short(new)}"
         elif is_value(value) and not _are_equal(value, new):
-            here.put(holder, key, single.unpacked(new))
+            here.put(holder, key, unpacked(new))
             yield f"{path} {short(value)}→{short(new)}"
 
 
@@ -222,3 +225,57 @@ def _write_containers(here: FrameVariables, lists: Mapping[str, histories.Packed
             before = histories.words(value)
             histories.put_into(value, new)
             yield f"{path} {before}→{histories.words(value)}"
+
+
+def put_unit(
+    variables: FrameVariables, holder: dict[Any, Any], key: str, entry: Any, own: set[int]
+) -> None:
+    """Set a tensor, an array or a collection of these, in place where it can have the value.
+
+    ``own``: the memory of modules, which heal by themselves.
+    """
+    value, device = entry["value"], entry["device"]
+    before = holder.get(key)
+    after = _set(before, value, device, own)
+    if after is not before:
+        variables.put(holder, key, after)
+
+
+def _set(before: Any, value: Any, device: str, own: set[int]) -> Any:
+    """``before`` with the value, if it can have it; else the value."""
+    if type(value) is dict:
+        if type(before) not in DICTS:
+            before = {}
+        for key, item in value.items():
+            before[key] = _set(before.get(key), item, device, own)
+        return before
+    if type(value) in (list, tuple):
+        olds = before if type(before) is type(value) and len(before) == len(value) else ()
+        news = [
+            _set(olds[index] if olds else None, item, device, own)
+            for index, item in enumerate(value)
+        ]
+        if type(before) is list:
+            before[:] = news
+            return before
+        is_same = bool(olds) and all(old is new for old, new in zip(olds, news, strict=True))
+        return before if is_same else type(value)(news)
+    if isinstance(value, torch.Tensor):
+        return _set_tensor(before, value, device, own)
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        is_alike = type(before) is type(value) and before.shape == value.shape
+        if is_alike and before.dtype == value.dtype and before.base is None:
+            before[...] = value
+            return before
+    return value
+
+
+def _set_tensor(before: Any, value: torch.Tensor, device: str, own: set[int]) -> torch.Tensor:
+    if type(before) is torch.Tensor and before.shape == value.shape:
+        is_whole = before.untyped_storage().nbytes() == before.nbytes
+        if before.dtype == value.dtype and is_whole and memory(before) not in own:
+            with torch.no_grad():
+                before.copy_(value)
+            return before
+        return value.to(before.device)
+    return value.clone() if device == "cpu" else value.to(device)

@@ -13,11 +13,10 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from ftrun.inject.zero_edit.frames import variables_of
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
-from ftrun.inject.zero_edit.tensors import LATE, REBOUND, UNITS, Tensors
-from ftrun.inject.zero_edit.units import Search
+from ftrun.inject.zero_edit.values.tensors import LATE, REBOUND, UNITS, Tensors
+from ftrun.inject.zero_edit.values.walk import Walk
 
 HERE = "test_tensors.py"
 
@@ -35,7 +34,7 @@ class Average:
 def draw(tensors: Tensors) -> None:
     """The script draws a batch in the caller's frame."""
     frame = sys._getframe(1)
-    tensors.look([frame], [variables_of(frame)])
+    tensors.look(tensors._walk.walk([frame]))
 
 
 def of(tensors: Tensors) -> dict[str, Any]:
@@ -55,8 +54,8 @@ def test_units() -> None:
         "mixed": [torch.zeros(2), object()],
         "rank_table": torch.zeros(2),
     }
-    assert [unit.path for unit in Search().units_of(variables)] == [
-        *("average.shadow", "average.slow", "average.last", "table", "nested"),
+    assert list(Walk().walk([sys._getframe()], [variables])[0].units) == [
+        *("table", "nested", "average.shadow", "average.slow", "average.last"),
     ]
 
 
@@ -196,7 +195,7 @@ def test_what_several_frames_reach_is_carried_once() -> None:
 
     def epoch(mine: Average) -> None:
         frames = [sys._getframe(), sys._getframe(1)]
-        tensors.look(frames, [variables_of(frame) for frame in frames])
+        tensors.look(tensors._walk.walk(frames))
         mine.shadow["a"] = mine.shadow["a"] + 1
 
     epoch(average)
@@ -272,7 +271,7 @@ def as_script(monkeypatch: pytest.MonkeyPatch) -> None:
             frame = frame.f_back  # type: ignore[assignment]
         return found
 
-    monkeypatch.setattr("ftrun.inject.zero_edit.tensors.script_frames", frames)
+    monkeypatch.setattr("ftrun.inject.zero_edit.values.tensors.script_frames", frames)
 
 
 def test_a_module_that_was_made_late_heals_if_the_newcomer_has_made_it_too() -> None:

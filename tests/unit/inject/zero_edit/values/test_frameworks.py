@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ftrun.inject.zero_edit.frames import variables_of
-from ftrun.inject.zero_edit.frameworks import Frameworks, _packed, _unpacked
+from ftrun.inject.zero_edit.values.frameworks import Frameworks, _packed, _unpacked
 
 
 class Trainer:

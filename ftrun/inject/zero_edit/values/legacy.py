@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from ftrun import clock
-from ftrun.inject.zero_edit import histories, told
+from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import Spot, Values
-from ftrun.inject.zero_edit.histories import Grown, Packed
-from ftrun.inject.zero_edit.journal import Journal, read
+from ftrun.inject.zero_edit.values import limits
+from ftrun.inject.zero_edit.values.histories import Copy, Cut, Packed
+from ftrun.inject.zero_edit.values.journal import Journal, read
 
-LISTS_BYTES_MAX = 256 << 10
 LONG = 64
 LONG_EVERY_S = 1.0
 """A container of more than ``LONG`` values that does not only grow is written that often."""
 Ranges = tuple[tuple[Spot, int], ...]
-Listed = tuple[str, str, int, type, list[Any]]
-"""Function, path, step, kind and values of a container."""
+Grown = tuple[str, str, Copy]
+"""Function, path and copy of a container that has changed."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -61,14 +61,14 @@ class Legacy:
         self._journal: Journal | None = None
         self._is_off = False
         self._ranges: Ranges = ()
-        self._owed: dict[tuple[str, str], Grown] = {}
+        self._owed: dict[tuple[str, str], Copy] = {}
         self._paid_at = clock.now()
 
     def begin(
         self,
         life: str,
         known: Mapping[str, Mapping[str, tuple[Any, int]]],
-        lists: Sequence[Listed],
+        lists: Sequence[Cut],
         ranges: Ranges,
     ) -> None:
         """Leave all values that have ever changed."""
@@ -77,10 +77,10 @@ class Legacy:
         self._ranges = ranges
         self._owed.clear()
         packed, size = [], 0
-        for function, path, step, kind, values in sorted(lists, key=lambda x: len(x[4])):
-            one = [function, path, step, histories.packed_values(kind, values)]
+        for function, path, step, copy in sorted(lists, key=lambda x: x[3].length):
+            one = [function, path, step, copy.packed()]
             size += len(_encode(one))
-            if size > LISTS_BYTES_MAX:
+            if size > limits.CONTAINERS_BYTES:
                 told.once(f"{path} is too large to be left to a worker that follows this one")
                 continue
             packed.append(one)
@@ -115,17 +115,17 @@ class Legacy:
     def _due(self, grown: Sequence[Grown]) -> list[list[Any]]:
         """The containers to be written now."""
         now = []
-        for one in grown:
-            key = (one.function, one.path)
-            is_whole = one.start == 0 or key in self._owed
-            if is_whole and len(one.values) > LONG:
-                self._owed[key] = one
+        for function, path, copy in grown:
+            is_whole = copy.start == 0 or (function, path) in self._owed
+            if is_whole and copy.length > LONG:
+                self._owed[function, path] = copy
             else:
-                self._owed.pop(key, None)
-                now.append(_grown(one, 0 if is_whole else one.start))
+                self._owed.pop((function, path), None)
+                start = 0 if is_whole else copy.start
+                now.append([function, path, start, copy.packed(start)])
         if self._owed and clock.now() - self._paid_at >= LONG_EVERY_S:
             self._paid_at = clock.now()
-            now += [_grown(one, 0) for one in self._owed.values()]
+            now += [[*key, 0, copy.packed()] for key, copy in self._owed.items()]
             self._owed.clear()
         return now
 
@@ -169,11 +169,6 @@ def _joined(entries: Sequence[dict[str, Any]], until: int) -> Left:
         if "ranges" in entry:
             left.ranges = _ranges(entry["ranges"])
     return left
-
-
-def _grown(one: Grown, start: int) -> list[Any]:
-    packed = histories.packed_values(one.kind, one.values[start : one.length])
-    return [one.function, one.path, start, packed]
 
 
 def _plain(ranges: Ranges) -> list[list[Any]]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.inject.zero_edit import survey as module
-from ftrun.inject.zero_edit.survey import survey
+from ftrun.inject.zero_edit.values import limits
+from ftrun.inject.zero_edit.values.survey import survey
 
 
 class Slotted:
@@ -41,7 +41,7 @@ def test_values_wherever_they_are() -> None:
 
 
 def test_it_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "VALUES_MAX", 10)
+    monkeypatch.setattr(limits, "TRACKED", 10)
     table: dict[int, Any] = {x: [x] * 5 for x in range(100)}
     assert len(survey([sys._getframe()])) == 10
     assert table

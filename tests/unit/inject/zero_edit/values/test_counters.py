@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from ftrun.inject.zero_edit import counters
-from ftrun.inject.zero_edit.counters import Counters
 from ftrun.inject.zero_edit.frames import Spot, spot_of
-from ftrun.inject.zero_edit.frameworks import Frameworks
-from ftrun.inject.zero_edit.legacy import left_at
 from ftrun.inject.zero_edit.place import Place
-from tests.unit.inject.zero_edit.counted import counters_of
+from ftrun.inject.zero_edit.values import counters
+from ftrun.inject.zero_edit.values.counters import Counters
+from ftrun.inject.zero_edit.values.frameworks import Frameworks
+from ftrun.inject.zero_edit.values.legacy import left_at
+from ftrun.inject.zero_edit.values.sources import Taken
+from tests.unit.inject.zero_edit.values.counted import counters_of
 
 Script = Callable[[], FrameType]
 
@@ -31,7 +32,7 @@ class Replica:
             Frameworks(), directory, lambda: self.step, life, slot
         )
         self.in_frame(
-            lambda frame: self.counters.begin(self.counters.read([spot_of(frame)], [frame]))
+            lambda frame: self.counters.begin(self.counters.read(self.counters.walk.walk([frame])))
         )
 
     def in_frame(self, call: Callable[[FrameType], Any]) -> Any:
@@ -52,7 +53,7 @@ class Replica:
         def at(frame: FrameType) -> Place:
             here = spot_of(frame)
             values, details = self.counters.note(
-                self.counters.read([spot_of(frame)], [frame]), loop
+                self.counters.read(self.counters.walk.walk([frame])), loop
             )
             stack = (here, Spot("test_counters.py:run", 2))
             place = Place(stack=stack, ranges=loop, counters=values, details=details)
@@ -62,16 +63,16 @@ class Replica:
         assert isinstance(found, Place)
         return found
 
-    def joins(self, place: Place, step: int, monkeypatch: pytest.MonkeyPatch) -> counters.Taken:
+    def joins(self, place: Place, step: int, monkeypatch: pytest.MonkeyPatch) -> Taken:
         """It has healed to the state of ``step``."""
         self.step = step
 
-        def at(frame: FrameType) -> counters.Taken:
+        def at(frame: FrameType) -> Taken:
             monkeypatch.setattr(counters, "script_frames", lambda: [frame])
             return self.counters.take(place)
 
         found = self.in_frame(at)
-        assert isinstance(found, counters.Taken)
+        assert isinstance(found, Taken)
         return found
 
 

@@ -1,8 +1,11 @@
-"""The step at which each plain value of the script changed last, so that the newest one is found.
+"""The step at which each value of the script changed last, so that the newest one is found.
 
 A value that has never changed belongs to its replica (the rank, arguments, paths). One that only
 one replica changes, because it alone keeps it, has a later step there than its peers have for it,
-also if they once got it from there. Pure. Not here: containers (histories.py), reading (frames.py).
+also if they once got it from there. Pure.
+There is one record for plain values, and one for the copies of containers (histories.py).
+
+Not here: reading (walk.py), tensors, which have versions (tensors.py).
 """
 
 from __future__ import annotations
@@ -11,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ftrun.inject.zero_edit.frames import Values
+from ftrun.inject.zero_edit.values import limits
 
 Steps = dict[str, dict[str, int]]
 """By function and path."""
-NAMES_MAX = 4_096
 NEVER = -1
 _ABSENT = object()
 
@@ -51,6 +54,9 @@ class Changes:
                 if (old := before.get(path, _ABSENT)) is not value
                 and (old != value or type(old) is not type(value))
             }
+            if self._names + len(more) > limits.TRACKED:
+                known = self.steps.get(function, {})
+                more = {path: value for path, value in more.items() if path in known}
             if more:
                 before.update(more)
                 self._mark(function, more, step)
@@ -82,6 +88,10 @@ class Changes:
             if (before := self._before.get(function)) is not None
         }
 
+    def before(self, function: str) -> Values:
+        """The values of a function at the last draw."""
+        return self._before.get(function, {})
+
     def step_of(self, function: str, path: str) -> int:
         """When a value has changed last."""
         return self.steps.get(function, {}).get(path, NEVER)
@@ -90,7 +100,7 @@ class Changes:
         known = self.steps.setdefault(function, {})
         for path in paths:
             if path not in known:
-                if self._names >= NAMES_MAX:
+                if self._names >= limits.TRACKED:
                     continue
                 self._names += 1
             known[path] = step

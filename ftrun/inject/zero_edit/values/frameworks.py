@@ -1,6 +1,6 @@
 """State of Hugging Face's Trainer and Lightning outside their loops: callbacks, a module's values.
 
-The counters of their loops are found on the stack (frames.py). Callbacks are in lists that no frame
+The counters of their loops are found on the stack (walk.py). Callbacks are in lists that no frame
 names: a replica without their state stops early, or saves a best model, when its peers do not. A
 trainer is known by its own loop on the stack. Nothing of the frameworks is imported or patched.
 
@@ -15,11 +15,10 @@ from typing import Any
 
 import torch
 
-from ftrun.inject.zero_edit.frames import Values, is_plain, plain_values, short
+from ftrun.inject.zero_edit.frames import Values
+from ftrun.inject.zero_edit.values import limits
+from ftrun.inject.zero_edit.values.kinds import TENSOR, is_plain, plain_values, short
 
-CALLBACKS_MAX = 64
-NUMBERS_MAX = 1024
-_TENSOR = "ftrun.tensor"
 _TRANSFORMERS = "transformers.trainer"
 _LIGHTNING = ("lightning.pytorch.loops", "pytorch_lightning.loops")
 
@@ -177,18 +176,18 @@ def _copied(value: Any) -> Any:
 def _packed(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _packed(item) for key, item in value.items()}
-    if isinstance(value, torch.Tensor) and value.numel() <= NUMBERS_MAX:
+    if isinstance(value, torch.Tensor) and value.numel() <= limits.TABLE:
         kind = str(value.dtype).removeprefix("torch.")
-        return {_TENSOR: [kind, list(value.shape), value.flatten().tolist()]}
+        return {TENSOR: [kind, list(value.shape), value.flatten().tolist()]}
     return value
 
 
 def _unpacked(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    if list(value) != [_TENSOR]:
+    if list(value) != [TENSOR]:
         return {key: _unpacked(item) for key, item in value.items()}
-    kind, shape, numbers = value[_TENSOR]
+    kind, shape, numbers = value[TENSOR]
     return torch.tensor(numbers, dtype=getattr(torch, kind)).reshape(shape)
 
 
@@ -197,4 +196,4 @@ def _are_loaded() -> bool:
 
 
 def _first(callbacks: Iterable[Any]) -> list[Any]:
-    return list(callbacks)[:CALLBACKS_MAX]
+    return list(callbacks)[: limits.ITEMS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ftrun.inject.zero_edit.changes import Changes, copied
+from ftrun.inject.zero_edit.values.changes import Changes, copied
 
 MAIN, EPOCH = "train.py:main", "train.py:epoch"
 

@@ -1,0 +1,228 @@
+"""Containers of plain values that a script fills: lists of losses, dicts of lists, sets of names.
+
+A container is one value, of which a copy is kept. A list that only grows is not copied again: its
+new values are added to the copy, and the place has that copy and its length. Values are plain, or
+paths, or tuples, lists, dicts and sets of these.
+
+Not here: where containers are found (walk.py), when they have changed (changes.py), how they are
+set (writing.py).
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any, cast
+
+from ftrun.inject.zero_edit.values import kinds, limits
+from ftrun.inject.zero_edit.values.kinds import DICTS, is_number, is_single, is_tensor
+
+SAMPLED = 8
+_PLAIN = frozenset({int, float, bool, str, type(None)})
+_SHORT = frozenset({int, float, bool, type(None)})
+_NAMES: dict[type, str] = {list: "list", deque: "deque", set: "set", tuple: "tuple"}
+
+Packed = dict[str, Any]
+"""A container as JSON has it: its kind, and its values."""
+
+
+class NotPlain(Exception):
+    """A container has something that does not heal."""
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """A container at one draw; nobody changes it. An equal one is the same object.
+
+    ``copied``: its values are the first ``length`` of these, to which later copies may add; None:
+    it does not heal. ``start``: so many are those of the copy before it. ``is_history``: it has
+    plain values, unlike a list of batches.
+    """
+
+    kind: type
+    length: int
+    copied: list[Any] | None
+    start: int = 0
+    is_history: bool = True
+
+    @property
+    def heals(self) -> bool:
+        """Whether a peer can be given it, if it is not too large together with the others."""
+        return self.copied is not None
+
+    def packed(self, start: int = 0) -> Packed:
+        """Its values from ``start`` on, in any thread."""
+        return packed_values(self.kind, (self.copied or [])[start : self.length])
+
+
+Cut = tuple[str, str, int, Copy]
+"""Function, path, step of the last change, and the container at a place."""
+
+
+def see(container: Any, before: Copy | None = None) -> Copy:
+    """A container as it is. It runs at every draw. ``before``: the copy of the draw before."""
+    kind, length = type(container), len(container)
+    before = before if before is not None and before.kind is kind else None
+    try:
+        if length > (limits.LIST if kind is list else limits.TABLE):
+            raise NotPlain
+        known = None if before is None or kind is not list else before.copied
+        if before is not None and known and 0 < before.length <= length:
+            known = known if len(known) == before.length else known[: before.length]
+            if are_equal(container[: before.length], known):
+                if length == before.length:
+                    return before
+                known.extend(_frozen_all(container[before.length : length]))
+                return Copy(kind, length, known, before.length)
+        values = _copied(container)
+    except NotPlain:
+        if before is not None and not before.heals and before.length == length:
+            return before
+        return Copy(kind, length, None, is_history=_is_history(container))
+    if before is not None and before.length == length and before.copied == values:
+        return before
+    return Copy(kind, len(values), values)
+
+
+def _is_history(container: Any) -> bool:
+    try:
+        some = islice(container.items() if type(container) in DICTS else container, SAMPLED)
+        return len(_frozen_all(some)) > 0
+    except (NotPlain, RuntimeError):  # another thread of the script may change it now
+        return False
+
+
+# ---------------------------------------------------------------- copies
+
+
+def carries(container: Any) -> bool:
+    """Whether a container heals, if it is not too large together with the others."""
+    return see(container).heals
+
+
+def _copied(container: Any) -> list[Any]:
+    """The values of a container, without anything that the script can change."""
+    if type(container) in DICTS:
+        return _frozen_all(container.items())
+    return _frozen_all(container)
+
+
+def _frozen_all(values: Iterable[Any]) -> list[Any]:
+    copy = list(values)
+    if set(map(type, copy)) <= _SHORT:
+        return copy
+    return [value if type(value) in _SHORT else _frozen(value) for value in copy]
+
+
+def _frozen(value: Any, depth: int = 0) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        if kind is str and len(value) > limits.TEXT_CHARS:
+            raise NotPlain
+        return value
+    if is_number(cast(Hashable, kind)) or isinstance(value, PurePath):
+        return value
+    if is_tensor(cast(Hashable, kind)) and is_single(value):
+        return value
+    if (
+        depth >= limits.DICTS_DEEP
+        or not (kind in _NAMES or kind in DICTS)
+        or len(value) > limits.ITEMS
+    ):
+        raise NotPlain
+    if kind in DICTS:
+        return {_frozen(k, depth + 1): _frozen(v, depth + 1) for k, v in list(value.items())}
+    frozen = [_frozen(x, depth + 1) for x in list(value)]
+    is_same = kind is tuple and all(map(operator.is_, frozen, value))
+    return value if is_same else kind(frozen)
+
+
+# ---------------------------------------------------------------- as JSON
+
+
+def packed_values(kind: type, values: Sequence[Any]) -> Packed:
+    """A container of ``kind`` with these values."""
+    name = "dict" if kind in DICTS else _NAMES[kind]
+    return {"kind": name, "values": [x if type(x) in _PLAIN else _packed(x) for x in values]}
+
+
+def _packed(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
+    if is_tensor(cast(Hashable, type(value))) or is_number(cast(Hashable, type(value))):
+        return kinds.as_plain(value)
+    if isinstance(value, PurePath):
+        return {"kind": "path", "values": [str(value)]}
+    items = value.items() if type(value) in DICTS else value
+    return packed_values(type(value), list(items))
+
+
+def unpacked(value: Any) -> Any:
+    """The value that was packed as ``value``."""
+    if type(value) is not dict or "kind" not in value:
+        return kinds.unpacked(value)
+    values = [x if type(x) is not dict else unpacked(x) for x in value["values"]]
+    match value["kind"]:
+        case "dict":
+            return dict(values)
+        case "path":
+            return Path(values[0])
+        case "set":
+            return set(values)
+        case "deque":
+            return deque(values)
+        case "tuple":
+            return tuple(values)
+    return values
+
+
+def within_limits(cuts: Iterable[Cut]) -> tuple[list[list[Any]], list[str]]:
+    """The containers that heal, packed, the smallest first; the words of the other histories."""
+    found, lacking, values, size = [], [], 0, 0
+    for function, path, step, copy in sorted(cuts, key=lambda x: x[3].length):
+        packed = copy.packed()
+        nbytes = len(json.dumps(packed))
+        is_over = values + copy.length > limits.LIST or size + nbytes > limits.CONTAINERS_BYTES
+        if is_over or not copy.heals:
+            if copy.is_history:
+                kind = copy.kind.__name__
+                lacking.append(f"{path} ({kind} of {copy.length})")
+            continue
+        values, size = values + copy.length, size + nbytes
+        found.append([function, path, step, packed])
+    return found, lacking
+
+
+# ---------------------------------------------------------------- setting
+
+
+def are_equal(one: Any, other: Any) -> bool:
+    """Whether two values are equal. They are not if comparing them fails, as with arrays."""
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - whatever a class of the script's raises
+        return False
+
+
+def are_alike(container: Any, new: Any) -> bool:
+    """Whether ``new`` can be put into a container."""
+    return type(new) is (dict if type(container) in DICTS else type(container))
+
+
+def put_into(container: Any, new: Any) -> None:
+    """Let a container have the values of another one."""
+    if type(container) is list:
+        container[:] = new
+    elif type(container) in (deque, set, dict, OrderedDict, defaultdict, Counter):
+        container.clear()
+        (container.extend if type(container) is deque else container.update)(new)
+
+
+def words(container: Any) -> str:
+    """The number of values, for people."""
+    return f"{len(container)} value{'' if len(container) == 1 else 's'}"

@@ -1,0 +1,276 @@
+"""What a value is: the kinds of objects that a script's variables, attributes and items have.
+
+Plain values are Python's numbers, texts, flags and None. Numbers of numpy, tensors that are one
+number, enum members and tuples of these are plain values too, in a form that JSON has: a number of
+numpy as Python's, the others as a dict of one key. A newcomer gets a new tensor, because the one
+that it holds may be a part of another one. A tensor on another device is not read: the training
+thread would wait for that device in each step. A tuple is one value, because nobody can change a
+part of it: ``best = (score, epoch)``.
+
+Names that say ``rank`` or ``device`` belong to each replica, whatever their value.
+
+Not here: where values are found (walk.py), copies of containers (histories.py).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Hashable
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any, cast
+
+from ftrun.inject.zero_edit.frames import Values, is_loop_package, is_script
+from ftrun.inject.zero_edit.values import limits
+
+PLAIN = (int, float, bool, str, type(None))
+DICTS = (dict, defaultdict, OrderedDict, Counter)
+CONTAINERS = frozenset({list, deque, set, *DICTS})
+"""What a script collects values in."""
+TENSOR, TUPLE, ENUM = "ftrun.tensor", "ftrun.tuple", "ftrun.enum"
+_PACKED = ([TENSOR], [TUPLE], [ENUM])
+_OWN = re.compile(r"rank|process_zero|main_process|is_main|is_master|is_lead|hostname|^pid$|device")
+
+
+class Kind:
+    """The kinds of values, as numbers: an enumeration costs a walk a tenth more. From ``LIST`` on,
+    a walk may look inside.
+
+    ``BAG``: a deque or a set; ``RECORD``: a dataclass of the script's, which is no level of its
+    own; ``OBJECT``: another object of the script's.
+    """
+
+    NOTHING = 0
+    PLAIN = 1
+    TEXT = 2
+    NUMBER = 3
+    TENSOR = 4
+    ARRAY = 5
+    ENUM = 6
+    BAG = 7
+    LIST = 8
+    TUPLE = 9
+    DICT = 10
+    RECORD = 11
+    OBJECT = 12
+
+
+class _Kinds(dict[type, int]):
+    """The kind of each type that was met."""
+
+    def __missing__(self, kind: type) -> int:
+        found = _kind_of(kind)
+        if len(self) < limits.TRACKED:
+            self[kind] = found
+        return found
+
+
+def _kind_of(kind: type) -> int:
+    key = cast(Hashable, kind)
+    simple: dict[Any, int] = {
+        str: Kind.TEXT,
+        list: Kind.LIST,
+        tuple: Kind.TUPLE,
+        deque: Kind.BAG,
+        set: Kind.BAG,
+    }
+    if kind in simple or kind in PLAIN:
+        return simple.get(kind, Kind.PLAIN)
+    if kind in DICTS:
+        return Kind.DICT
+    if is_number(key):
+        return Kind.NUMBER
+    if is_tensor(key):
+        return Kind.TENSOR
+    if is_array(key):
+        return Kind.ARRAY
+    if issubclass(kind, Enum):
+        return Kind.ENUM
+    if not holds_values(key):
+        return Kind.NOTHING
+    return Kind.RECORD if is_dataclass(kind) else Kind.OBJECT
+
+
+KINDS = _Kinds()
+
+
+class _Names(dict[str, bool]):
+    """Whether a variable of each name is left out: Python's own, and those of one rank."""
+
+    def __missing__(self, name: str) -> bool:
+        is_left_out = name.startswith("__") or is_own(name)
+        if len(self) < limits.TRACKED:
+            self[name] = is_left_out
+        return is_left_out
+
+
+LEFT_OUT = _Names()
+
+
+@lru_cache(maxsize=65_536)
+def is_own(name: str) -> bool:
+    """Whether a variable of this name belongs to one rank, as ``is_world_process_zero`` does."""
+    return _OWN.search(name) is not None
+
+
+@lru_cache(maxsize=limits.TRACKED)
+def is_number(kind: Any) -> bool:
+    """Whether this is a type of numpy's whose objects are single numbers: as a mean is."""
+    numpy = sys.modules.get("numpy") if kind.__module__ == "numpy" else None
+    lacking = (numpy.complexfloating, numpy.timedelta64, numpy.longdouble) if numpy else ()
+    if numpy is None or issubclass(kind, lacking):  # JSON has none of these
+        return False
+    return issubclass(kind, (numpy.number, numpy.bool_))
+
+
+@lru_cache(maxsize=limits.TRACKED)
+def is_tensor(kind: Any) -> bool:
+    """Whether this is torch's own type of tensors."""
+    torch = sys.modules.get("torch")
+    return torch is not None and kind is torch.Tensor
+
+
+@lru_cache(maxsize=limits.TRACKED)
+def is_array(kind: Any) -> bool:
+    """Whether this is numpy's type of arrays."""
+    numpy = sys.modules.get("numpy") if kind.__module__ == "numpy" else None
+    return numpy is not None and kind is numpy.ndarray
+
+
+@lru_cache(maxsize=limits.TRACKED)
+def holds_values(kind: Any) -> bool:
+    """Whether objects of this class are the script's own, and may hold values.
+
+    An installed class is so too if its base runs the loop: a package's own Trainer.
+    """
+    if not _script_file_of(kind):
+        return False
+    torch = sys.modules.get("torch")
+    has_own_rules = issubclass(kind, Enum | type) or (torch and issubclass(kind, torch.nn.Module))
+    return not has_own_rules
+
+
+@lru_cache(maxsize=limits.TRACKED)
+def is_of_loop_package(kind: Any) -> bool:
+    """Whether a package that runs training loops has this class: its containers are its own."""
+    return is_loop_package(_script_file_of(kind))
+
+
+@lru_cache(maxsize=limits.TRACKED)
+def is_data(kind: Any) -> bool:
+    """Whether objects of this class give samples: their tensors are data."""
+    data: Any = sys.modules["torch"].utils.data
+    return issubclass(kind, (data.Dataset, data.Sampler))
+
+
+def _script_file_of(kind: type) -> str:
+    """The file of a class, or of its nearest base, that is the script's or runs the loop for it."""
+    for one in kind.__mro__:
+        file = getattr(sys.modules.get(one.__module__), "__file__", None)
+        if isinstance(file, str) and is_script(file):
+            return file
+    return ""
+
+
+def is_name(key: Any) -> bool:
+    """Whether a dict's key can be a part of a path; ``#3`` is the number 3."""
+    return type(key) is str and key != "" and key[0] != "#" and not {"[", "]"} & set(key)
+
+
+def is_table(values: dict[Any, Any]) -> bool:
+    """Whether a dict is one value, because its keys name no values, or too many."""
+    return len(values) > limits.ITEMS or not set(map(type, list(values))) <= {str}
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is Python's own or a number of numpy's."""
+    kind = type(value)
+    if kind is str:
+        return len(value) <= limits.TEXT_CHARS
+    return kind in PLAIN or is_number(cast(Hashable, kind))
+
+
+def is_value(value: Any) -> bool:
+    """Whether this is a plain value: also a tensor that is one number, an enum's member, and a
+    short tuple of such values."""
+    kind = KINDS[type(value)]
+    if kind is Kind.TUPLE:
+        parts = 0 < len(value) <= limits.TUPLE
+        return parts and all(type(x) is not tuple and is_value(x) for x in value)
+    return is_plain(value) or kind is Kind.ENUM or (kind is Kind.TENSOR and is_single(value))
+
+
+def is_single(tensor: Any) -> bool:
+    """Whether a tensor is a single number that may be a counter."""
+    if tensor.dim() or tensor.requires_grad or tensor.is_complex():
+        return False
+    return tensor.device.type == "cpu" and not tensor.is_quantized
+
+
+def as_plain(value: Any) -> Any:
+    """A plain value, as JSON has it."""
+    kind = KINDS[type(value)]
+    if kind is Kind.NUMBER:
+        return value.item()
+    if kind is Kind.TENSOR:
+        return packed_tensor(value)
+    if kind is Kind.TUPLE:
+        return {TUPLE: [as_plain(x) for x in value]}
+    if kind is Kind.ENUM:
+        return {ENUM: [type(value).__module__, type(value).__qualname__, value.name]}
+    return value
+
+
+def plain_values(values: dict[str, Any]) -> Values:
+    """The plain values among an object's attributes that do not belong to one rank."""
+    return {
+        name: as_plain(value)
+        for name, value in values.items()
+        if is_plain(value) and not is_own(name)
+    }
+
+
+def packed_tensor(tensor: Any) -> dict[str, Any]:
+    """A small tensor, as JSON has it."""
+    return {TENSOR: [str(tensor.dtype).removeprefix("torch."), tensor.tolist()]}
+
+
+def is_packed(value: Any) -> bool:
+    """Whether this is a tensor, a tuple or a member of an enumeration as JSON has it."""
+    return type(value) is dict and list(value) in _PACKED
+
+
+def unpacked(value: Any) -> Any:
+    """The tensor, tuple or member that was packed as ``value``; anything else as it is."""
+    if not is_packed(value):
+        return value
+    if TUPLE in value:
+        return tuple(unpacked(item) for item in value[TUPLE])
+    if ENUM in value:
+        return _enum(*value[ENUM])
+    torch = sys.modules["torch"]
+    kind, numbers = value[TENSOR]
+    return torch.tensor(numbers, dtype=getattr(torch, kind))
+
+
+def _enum(module: str, path: str, name: str) -> Any:
+    found = named(module, path)
+    is_enum = isinstance(found, type) and issubclass(found, Enum)
+    return found[name] if is_enum and name in found.__members__ else None
+
+
+def named(module: str, path: str) -> Any:
+    """The object of this qualified name; None: there is none."""
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def short(value: Any) -> str:
+    """A value, for people."""
+    text = repr(unpacked(value))
+    return text if len(text) <= 40 else text[:37] + "..."

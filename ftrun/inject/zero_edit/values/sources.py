@@ -1,0 +1,173 @@
+"""Whose value a newcomer takes: its donor's, or its predecessor's in the slot (legacy.py).
+
+The table is ``core/worker/origins.py``; what it asks for is found out here. A predecessor's value
+counts only if it belongs to the same life of the job, as it was at the step of the place. It no
+longer counts if its function has been called again since, which shows in the ``range`` loops around
+that function.
+
+Not here: setting the values (counters.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from ftrun.core.worker.origins import Known, Origin, origin
+from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
+from ftrun.inject.zero_edit.place import Place
+from ftrun.inject.zero_edit.values.changes import NEVER
+from ftrun.inject.zero_edit.values.histories import Packed
+from ftrun.inject.zero_edit.values.kinds import is_own
+from ftrun.inject.zero_edit.values.legacy import Left
+
+TOLD_MAX = 12
+FRAMEWORK = ""
+"""Stands for a function's name, for the values that a framework keeps."""
+Pair = tuple[int, dict[str, Values], dict[str, dict[str, tuple[Any, int]]]]
+"""A step, and by function the values of the donor and of the predecessor."""
+_UNCHANGED = object()
+
+
+class Sources:
+    """The donor and the predecessor of a newcomer.
+
+    Args:
+        place: of the donor; ``left``: by the predecessor, in this life of the job.
+        pairs: the values of both at steps at which all replicas trained.
+        step_of: when this replica itself has changed a value last, by function and path.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        left: Left | None,
+        pairs: Sequence[Pair],
+        step_of: Callable[[str, str], int],
+    ) -> None:
+        self.place, self._left, self._pairs = place, left, pairs
+        self._step_of = step_of
+
+    def of(self, function: str, values: Values) -> tuple[Values, Values, dict[str, Origin]]:
+        """The donor's ``values`` that are taken; this slot's own; the origin of each of both."""
+        place, left, pairs = self.place, self._left, self._pairs
+        steps = place.details().changed.get(function, {})
+        before = {} if left is None else left.values.get(function, {})
+        is_anew = left is not None and _is_called_anew(function, place, left.ranges)
+        stands_alike = left is not None and _stand_alike(place, left.ranges)
+        draws_ahead = function in _that_draw_ahead(place)
+        donors, own, origins = Values(), Values(), dict[str, Origin]()
+        for path in dict.fromkeys([*values, *before]):
+            value, step = before.get(path, (None, NEVER))
+            known = Known(
+                self._step_of(function, path),
+                steps.get(path, NEVER),
+                step,
+                tuple(_then(function, path, pair) for pair in pairs),
+                pairs[-1][0] if pairs else NEVER,
+                left is not None,
+                function == FRAMEWORK,
+                is_anew,
+                stands_alike,
+                draws_ahead and type(values.get(path)) is bool,
+            )
+            origins[path] = found = origin(known)
+            if found is Origin.PREDECESSOR and path in before and not is_own(path):
+                own[path] = value
+            elif found in (Origin.SHIFTED, Origin.CONTINUED) and path in values:
+                own[path] = known.as_far_from(values[path])
+            elif found in (Origin.DONOR, Origin.STAND_IN) and path in values:
+                donors[path] = values[path]
+        return donors, own, {path: origins[path] for path in (*donors, *own)}
+
+    def own_lists(self, function: str) -> dict[str, Packed]:
+        """The predecessor's containers that its peers have not changed later."""
+        place, left = self.place, self._left
+        if left is None or _is_called_anew(function, place, left.ranges):
+            return {}
+        theirs = place.details()
+        steps = {path: step for name, path, step, _ in theirs.lists if name == function}
+        return {
+            path: packed
+            for (name, path), (packed, step) in left.lists.items()
+            if name == function and steps.get(path, NEVER) < step and not is_own(path)
+        }
+
+
+@dataclass(slots=True)
+class Taken:
+    """The variables that a newcomer has set, in words.
+
+    ``changed``: to its peers' values. ``of_its_own``: to its predecessor's. ``lacking``: values
+    that its peers have and could not give. ``continued``: values of its own to which its donor's
+    growth since is added. ``has_left``: this slot has left values on this node.
+    """
+
+    changed: list[str] = field(default_factory=list)
+    of_its_own: list[str] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
+    continued: list[str] = field(default_factory=list)
+    has_left: bool = True
+
+    def words(self, *, is_new: bool) -> str:
+        """A description for people. ``is_new``: the slot has not run on this node before."""
+        text = f"; set: {_some(self.changed)}" if self.changed else ""
+        text += f"; of its own: {_some(self.of_its_own)}" if self.of_its_own else ""
+        text += (
+            f"; with what its donor added since: {_some(self.continued)}" if self.continued else ""
+        )
+        text += f"; not carried: {_some(self.lacking)}" if self.lacking else ""
+        if is_new:
+            text += "; what it alone had counted is not carried: nothing of it is on this node"
+        return text
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - TOLD_MAX
+    return ", ".join(names[:TOLD_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _then(function: str, path: str, pair: Pair) -> tuple[Any, Any]:
+    """The donor's and the predecessor's value at a step; one that had not changed is like no other,
+    unless it had changed on neither."""
+    _, donors, left = pair
+    there = donors.get(function, {}).get(path, _UNCHANGED)
+    here, _ = left.get(function, {}).get(path, (_UNCHANGED, NEVER))
+    return there, here
+
+
+def _stand_alike(place: Place, then: Mapping[Spot, int]) -> bool:
+    """Whether the loops around that of the steps stand where they stood."""
+    now = dict(place.ranges if place.loaders else place.ranges[:-1])
+    return all(then.get(spot, number) == number for spot, number in now.items())
+
+
+def _that_draw_ahead(place: Place) -> set[str]:
+    """The functions between a loader and the loop that has its batches some draws later."""
+    if not any(loader.held for loader in place.loaders):
+        return set()
+    frames = script_frames()
+    draw = [at for at, frame in enumerate(frames) if _gives_items(frame)]
+    return {spot_of(frame).name for frame in frames[: max(draw, default=-1) + 1]}
+
+
+def _gives_items(frame: FrameType) -> bool:
+    is_generator = frame.f_code.co_flags & inspect.CO_GENERATOR
+    return bool(is_generator) or frame.f_code.co_name == "__next__"
+
+
+def _is_called_anew(function: str, place: Place, ranges: Mapping[Spot, int]) -> bool:
+    """Whether a ``range`` loop of a function around this one has gone on since.
+
+    Then the variables of that call are gone. So they are if the function is off the peers' stack.
+    """
+    names = [spot.name for spot in place.stack]
+    if function not in names:
+        return function != FRAMEWORK
+    outer = set(names[names.index(function) + 1 :]) - {function}
+    now = {spot: number for spot, number in place.ranges if spot.name in outer}
+    then = {spot: number for spot, number in ranges.items() if spot.name in outer}
+    return now != then

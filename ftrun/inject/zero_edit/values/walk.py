@@ -1,0 +1,331 @@
+"""The one walk: what a script's variables reach, by path, at each draw.
+
+| kind | for example | gives |
+|---|---|---|
+| a plain value (kinds.py) | ``best``, ``self.count``, ``d[key]`` | a value |
+| a list, deque, set; a dict that is one value | ``losses``, ``d[train]`` | a container |
+| a tensor or an array; a dict, list or tuple of them | ``shadow``, ``ema.shadow`` | a unit |
+| an object of the script's, in an attribute or an item | ``self.callbacks[0]`` | what is in it |
+
+A path is ``name``, with ``.attribute`` for objects and ``[key]`` for collections; ``[#3]`` is the
+number 3 as a dict's key. What is nearest is found first. An object or a collection that no variable
+names is looked into once, by the first way that leads to it.
+
+A collection in a variable may be a batch, which is another one at the next draw. So the objects in
+it count from the second step on at which it is there. What was there before the first step, or is
+in an object's attribute, counts at once. The values of an object in a list or a dict begin with its
+class, if it has nothing but what heals: a newcomer that lacks it makes it from these.
+
+In a frame of a package that runs the loop, only plain values of its variables and objects count.
+
+Not here: which values have changed (changes.py), setting them (writing.py).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from types import FrameType
+from typing import Any, cast
+
+from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.frames import Values, is_loop_package, spot_of, variables_of
+from ftrun.inject.zero_edit.values import histories, limits
+from ftrun.inject.zero_edit.values.kinds import (
+    KINDS,
+    LEFT_OUT,
+    Kind,
+    as_plain,
+    is_data,
+    is_name,
+    is_of_loop_package,
+    is_single,
+    is_table,
+    is_value,
+)
+from ftrun.inject.zero_edit.values.units import is_leaf, is_of_tensors
+
+CLASS = "__class__"
+VALUES, OBJECTS, TENSORS = 1, 2, 4
+"""What counts below a node: the values and containers of a dict; objects in collections; units."""
+ALL = VALUES | OBJECTS | TENSORS
+READ_ANEW = 64
+"""Whether a container is one of tensors is known from the last draw if it is as long; all are read
+at one draw in this many."""
+_COLLECTIONS = frozenset({Kind.LIST, Kind.TUPLE, Kind.DICT})
+_Node = tuple[str, Any, int, int, int, int]
+"""Path, object, kind, depth, the number of dicts right above it, and what counts below."""
+
+
+@dataclass(slots=True)
+class Reached:
+    """What one frame's variables reach, by path. ``function``: as a Spot names it."""
+
+    function: str
+    values: Values = field(default_factory=dict)
+    containers: dict[str, Any] = field(default_factory=dict)
+    units: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A collection in a variable. ``first``: an object in it; ``step``: when it was seen first."""
+
+    identity: int
+    first: weakref.ref[Any] | None
+    step: int
+
+
+class Walk:
+    """Walks from the frames of one replica's script. For the main thread.
+
+    Args:
+        step: how many steps are committed.
+    """
+
+    def __init__(self, step: Callable[[], int] = lambda: 0) -> None:
+        self._step = step
+        self._has_begun = self._is_off = False
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._looks = 0
+        self._of_tensors: dict[int, tuple[int, bool]] = {}
+        self._before: dict[int, tuple[int, bool]] = {}
+
+    def begin(self) -> None:
+        """The first step begins: what is there now, was there before it."""
+        self._has_begun = True
+
+    def walk(
+        self, frames: Sequence[FrameType], variables: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[Reached]:
+        """What each frame reaches. It runs at every draw. ``variables``: copies of the frames'."""
+        self._looks += 1
+        self._before = self._of_tensors if self._looks % READ_ANEW else {}
+        self._of_tensors = {}
+        known = [variables_of(x) for x in frames] if variables is None else variables
+        return [self._of_frame(frame, own) for frame, own in zip(frames, known, strict=True)]
+
+    def _of_frame(self, frame: FrameType, variables: Mapping[str, Any]) -> Reached:
+        to = Reached(spot_of(frame).name)
+        is_package = is_loop_package(frame.f_code.co_filename)
+        search = _Search(self, to, VALUES if is_package else ALL)
+        for (name, value), kind in zip(
+            variables.items(), map(KINDS.__getitem__, map(type, variables.values())), strict=True
+        ):
+            if kind is Kind.NOTHING or LEFT_OUT[name]:
+                continue
+            if kind is Kind.PLAIN:
+                to.values[name] = value
+            else:
+                search.variable(name, value, kind)
+        if not self._is_off:
+            try:
+                search.look()
+            except Exception as error:  # noqa: BLE001 - an object of the script's may do anything
+                self._is_off = True
+                told.say(
+                    "values in objects and collections are not carried, because looking for them "
+                    f"failed: {type(error).__name__}: {error}"
+                )
+        if is_package:
+            to.containers = {}
+        return to
+
+    def stays(self, function: str, name: str, value: Any) -> bool:
+        """Whether the objects in a collection that a variable names count: it is no batch."""
+        first = next((x for x in _parts(value) if KINDS[type(x)] >= Kind.RECORD), None)
+        key, before = (function, name), self._seen.get((function, name))
+        is_same = before is not None and before.identity == id(value)
+        if before is None or not is_same or not _is_at(before.first, first):
+            if key in self._seen or len(self._seen) < limits.TRACKED:
+                self._seen[key] = _Seen(id(value), _reference(first), self._step())
+            return not self._has_begun
+        if before.first is None and first is not None:
+            self._seen[key] = _Seen(before.identity, _reference(first), before.step)
+        return not self._has_begun or before.step < self._step()
+
+    def is_unit(self, value: Any) -> bool:
+        """Whether a dict, a list or a tuple is one of tensors."""
+        length, before = len(value), self._before.get(id(value))
+        found = before[1] if before and before[0] == length else is_of_tensors(value)
+        if len(self._of_tensors) < limits.TRACKED:
+            self._of_tensors[id(value)] = length, found
+        return found
+
+
+class _Search:
+    """One walk from one frame. ``mode``: what counts in it."""
+
+    def __init__(self, walk: Walk, to: Reached, mode: int) -> None:
+        self._walk, self._to, self._mode = walk, to, mode
+        self._nodes: list[_Node] = []
+        self._met: set[int] = set()
+
+    def variable(self, name: str, value: Any, kind: int) -> None:
+        """Add what a variable names."""
+        mode = self._mode
+        if kind in _COLLECTIONS and mode & OBJECTS:
+            mode -= OBJECTS * (not self._walk.stays(self._to.function, name, value))
+        self._add(name, value, kind, 0, 0, mode)
+
+    def look(self) -> None:
+        """Look into all that was added, and into what that leads to, the nearest first."""
+        to = self._to
+        self._met.clear()  # a variable of a loop may name what counts where it is kept
+        for path, value, kind, depth, dicts, mode in islice(self._nodes, limits.VISITS):
+            if len(to.values) >= limits.VALUES or len(to.containers) >= limits.VALUES:
+                break
+            if kind >= Kind.RECORD:
+                self._attributes(path, value, depth, mode)
+            elif kind is Kind.DICT:
+                self._items(path, value, depth, dicts, mode)
+            else:
+                below = mode & OBJECTS
+                for index, item in enumerate(value):
+                    inner = KINDS[type(item)]
+                    if inner >= Kind.LIST:
+                        self._item(f"{path}[{index}]", item, inner, depth, 0, below, kind)
+
+    def _attributes(self, path: str, holder: Any, depth: int, mode: int) -> None:
+        kind = cast(Hashable, type(holder))
+        is_package = is_of_loop_package(kind)
+        mode &= ~TENSORS if is_data(kind) else ALL
+        below = mode & OBJECTS if is_package else mode
+        values = self._to.values
+        known = getattr(holder, "__dict__", None) or {}
+        for name, item in list(known.items()):
+            inner = KINDS[type(item)]
+            if inner is Kind.NOTHING or LEFT_OUT[name]:
+                continue
+            if inner is Kind.PLAIN:
+                values[f"{path}.{name}"] = item
+            elif inner < Kind.RECORD:
+                is_value_or_tensor = inner < Kind.BAG or inner is Kind.TUPLE
+                to_mode = mode if is_value_or_tensor else below
+                self._add(f"{path}.{name}", item, inner, depth, 1, to_mode)
+            else:
+                further = depth + (inner is Kind.OBJECT) * (1 + is_package)
+                self._object(f"{path}.{name}", item, inner, further, mode)
+
+    def _items(self, path: str, holder: Any, depth: int, dicts: int, mode: int) -> None:
+        for key, item in list(holder.items()):  # another thread of the script may add to it
+            kind = KINDS[type(item)]
+            if kind is Kind.NOTHING:
+                continue
+            if type(key) is str and not LEFT_OUT[key]:
+                below = mode if kind < Kind.LIST or is_name(key) else mode & ~OBJECTS
+                self._item(f"{path}[{key}]", item, kind, depth, dicts + 1, below, Kind.DICT)
+            elif type(key) is int and kind >= Kind.LIST:
+                below = mode & OBJECTS
+                self._item(f"{path}[#{key}]", item, kind, depth, 0, below, Kind.DICT)
+
+    def _item(
+        self, path: str, item: Any, kind: int, depth: int, dicts: int, mode: int, of: int
+    ) -> None:
+        """An item of a collection of the kind ``of``."""
+        if kind < Kind.LIST:
+            if mode & VALUES or kind in (Kind.TENSOR, Kind.ARRAY):
+                self._add(path, item, kind, depth, dicts, mode)
+        elif kind < Kind.RECORD:
+            deeper = depth if kind is Kind.DICT and mode & VALUES else depth + 1
+            self._add(path, item, kind, deeper, dicts, mode)
+        elif mode & OBJECTS:
+            if id(item) not in self._met and of is not Kind.TUPLE and _is_whole(item):
+                self._to.values[f"{path}.{CLASS}"] = class_name(type(item))
+            self._object(path, item, kind, depth + 1, ALL)
+
+    def _add(self, path: str, value: Any, kind: int, depth: int, dicts: int, mode: int) -> None:
+        if kind < Kind.BAG:
+            self._add_single(path, value, kind, mode)
+        elif kind is Kind.BAG:
+            if mode & VALUES:
+                self._to.containers[path] = value
+        elif kind >= Kind.RECORD:
+            self._nodes.append((path, value, kind, depth, dicts, mode))
+        elif kind is Kind.TUPLE and is_value(value):
+            if mode & VALUES:
+                self._to.values[path] = as_plain(value)
+        else:
+            self._collection(path, value, kind, depth, dicts, mode)
+
+    def _add_single(self, path: str, value: Any, kind: int, mode: int) -> None:
+        if kind is Kind.TEXT:
+            if len(value) <= limits.TEXT_CHARS:
+                self._to.values[path] = value
+        elif kind is Kind.TENSOR or kind is Kind.ARRAY:
+            if kind is Kind.TENSOR and is_single(value):
+                if mode & VALUES:
+                    self._to.values[path] = as_plain(value)
+            elif mode & TENSORS and is_leaf(value):
+                self._to.units[path] = value
+        else:
+            self._to.values[path] = as_plain(value)
+
+    def _collection(
+        self, path: str, value: Any, kind: int, depth: int, dicts: int, mode: int
+    ) -> None:
+        if mode & TENSORS and value and self._walk.is_unit(value):
+            self._to.units[path] = value
+            mode &= ~TENSORS
+        elif mode & VALUES and kind is Kind.LIST:
+            self._to.containers[path] = value
+        if kind is Kind.DICT and mode & VALUES and (dicts >= limits.DICTS_DEEP or is_table(value)):
+            self._to.containers[path] = value
+            mode &= ~VALUES if dicts >= limits.DICTS_DEEP else ALL
+        if depth and id(value) in self._met:
+            return
+        self._met.add(id(value))
+        is_searched = kind is Kind.DICT or mode & OBJECTS
+        if is_searched and depth <= limits.DEEP and 0 < len(value) <= limits.ITEMS:
+            self._nodes.append((path, value, kind, depth, dicts, mode))
+
+    def _object(self, path: str, item: Any, kind: int, depth: int, mode: int) -> None:
+        if depth <= limits.DEEP and id(item) not in self._met and hasattr(item, "__dict__"):
+            self._met.add(id(item))
+            self._nodes.append((path, item, kind, depth, 0, mode))
+
+
+def values_of(frame: FrameType) -> Reached:
+    """What one frame reaches now, whatever was there before."""
+    return Walk().walk([frame])[0]
+
+
+def class_name(kind: type) -> str:
+    """The name by which a newcomer finds a class."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    if len(value) <= limits.ITEMS:
+        yield from list(value.values()) if KINDS[type(value)] is Kind.DICT else value
+
+
+def _is_whole(item: Any) -> bool:
+    """Whether an object has nothing but what heals, so that it can be made from that."""
+    kind = type(item)
+    has_more = any(vars(x).get("__slots__") for x in kind.__mro__)
+    plain: Any = object.__new__
+    if kind.__new__ is not plain or has_more:
+        return False
+    return all(not LEFT_OUT[key] and _is_made(x) for key, x in list(vars(item).items()))
+
+
+def _is_made(value: Any) -> bool:
+    """Whether a newcomer can make a value. A deque may have a length, and another dict than a plain
+    one a factory, which are not known."""
+    if type(value) in (list, set) or (type(value) is dict and is_table(value)):
+        return histories.carries(value)
+    return is_value(value)
+
+
+def _reference(item: Any) -> weakref.ref[Any] | None:
+    try:
+        return None if item is None else weakref.ref(item)
+    except TypeError:
+        return None
+
+
+def _is_at(reference: weakref.ref[Any] | None, item: Any) -> bool:
+    return reference is None or reference() is item

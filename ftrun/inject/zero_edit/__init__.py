@@ -18,7 +18,7 @@ ftrun itself. Begin with ``states.py``.
 | exactly_once.py | the loader of training batches, under ``--data exactly-once`` |
 | around.py | loops that cannot be set, and stand elsewhere than at the peers |
 | passing.py | the way of a newcomer past loops that its peers have left |
-| headers.py, counting.py | the count loops of the script, which can be set where they stand |
+| headers.py, counting.py | the loops of the script that can be set where they stand |
 | single.py | numbers that are not Python's: numpy's, and tensors without a dimension |
 | frames.py, writing.py | the script's frames: where it stands, its counters; setting these |
 | place.py, noting.py | a replica's place in the script, as it heals; what it is made of |

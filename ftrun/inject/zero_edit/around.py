@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -65,12 +65,16 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def unlike(
-    frames: Sequence[FrameType], at_peers: Mapping[str, Values], here: Mapping[str, Values]
+    frames: Sequence[FrameType],
+    at_peers: Mapping[str, Values],
+    here: Mapping[str, Values],
+    settable: Collection[Spot] = (),
 ) -> list[Loop]:
     """The loops around these frames that stand elsewhere than at the peers, innermost first.
 
     Args:
         at_peers, here: the plain values of each function on the stack.
+        settable: the loops whose number the peers give.
     """
     return [
         Loop(
@@ -84,7 +88,7 @@ def unlike(
         for frame in frames
         if (theirs := at_peers.get(spot_of(frame).name)) is not None
         for here_values in [here.get(spot_of(frame).name, {})]
-        for loop in _untracked(frame)
+        for loop in _untracked(frame, settable)
         for path, value in [*_of_targets(loop, theirs, here_values)][:1]
     ]
 
@@ -113,9 +117,9 @@ def collecting(frames: Sequence[FrameType]) -> list[str]:
     )
 
 
-def _untracked(frame: FrameType) -> list[_Iteration]:
+def _untracked(frame: FrameType, settable: Collection[Spot]) -> list[_Iteration]:
     """The loops around the line at which a frame stands, but for those that can be set."""
-    return [loop for loop in _around(frame) if _is_fixed(loop, frame)]
+    return [loop for loop in _around(frame) if _is_fixed(loop, frame, settable)]
 
 
 def _around(frame: FrameType) -> list[_Iteration]:
@@ -131,17 +135,19 @@ def _around(frame: FrameType) -> list[_Iteration]:
     ]
 
 
-def _is_fixed(loop: _Iteration, frame: FrameType) -> bool:
+def _is_fixed(loop: _Iteration, frame: FrameType, settable: Collection[Spot]) -> bool:
     """Whether a loop is over something that nobody can set. An iterator in a variable may be one
     that can be set."""
     over, by = loop.over, frame.f_back if loop.function else frame
     if by is None:
         return False
     value = _value(over, by)
+    lines = range(loop.first, (over.end_lineno or loop.first) + 1)
+    spots = [Spot(spot_of(x).name, line) for line in lines for x in (frame, by)]
+    if any(spot in settable for spot in spots):
+        return False
     if isinstance(over, ast.Call) or type(value) is range:
-        lines = range(loop.first, (over.end_lineno or loop.first) + 1)
-        names = {spot_of(frame).name, spot_of(by).name}
-        return not any(RANGES.knows(Spot(name, line)) for line in lines for name in names)
+        return not any(RANGES.knows(spot) for spot in spots)
     return isinstance(value, KNOWN_SEQUENCES) or isinstance(over, ast.List | ast.Tuple)
 
 

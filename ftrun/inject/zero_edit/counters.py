@@ -221,7 +221,8 @@ class Counters:
         """The loops around this newcomer that cannot be set to a place."""
         frames = script_frames()
         here = {spot_of(frame).name: read_values(frame) for frame in reversed(frames)}
-        return around.unlike(frames, _by_function(place), here)
+        settable = {spot for spot, _ in place.ranges}
+        return around.unlike(frames, _by_function(place), here, settable)
 
     def take(self, place: Place) -> Taken:
         """Set the script's variables to the place of the peers, at the state that has healed."""

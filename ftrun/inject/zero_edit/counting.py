@@ -6,7 +6,9 @@ what it goes over to ``follow`` (headers.py), which gives the loop an iterator t
 
 - Over a ``range``, or a new ``itertools.count`` of whole numbers, one that can be set.
 - Over a new ``enumerate``, one that follows the jumps of the loaders beneath it.
-- Over a package's generator, as tqdm's, its own: a range that it goes over can be moved on.
+- Over a sampler of torch's, the iterator of a loader (loaders.py): the script makes its batches.
+- Over anything else one that counts the items, and goes on after a later one: it reads those
+  between. Of a package's generator, as tqdm's, a range that it goes over is moved on instead.
 
 All that the script has names of stays Python's own. Not here: which loops are set (moving.py).
 """
@@ -15,16 +17,15 @@ from __future__ import annotations
 
 import gc
 import itertools
+import operator
 import re
 import sys
 import weakref
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
-from functools import lru_cache
-from inspect import CO_GENERATOR
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import CodeType, GeneratorType
 from typing import Any, ClassVar, cast
 
-from ftrun.inject.zero_edit.frames import Spot, is_script, spot_at
+from ftrun.inject.zero_edit.frames import Spot, spot_at
 
 KNOWN_SEQUENCES = (list, tuple, dict, str, range, set, frozenset)
 SITES_MAX = 1024
@@ -121,7 +122,45 @@ def _within(generator: Any, deep: int = GENERATORS_DEEP) -> list[Any]:
     return found
 
 
-_Loop = Numbers | Within
+class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
+    """The iterator of one loop over anything: it counts what it gives. It holds no item."""
+
+    __slots__ = ("__weakref__", "_numbers", "_source")
+    _numbers: Numbers
+    _source: Iterator[Any]
+
+    @staticmethod
+    def over(source: Iterator[Any]) -> Items:
+        """An iterator that gives what ``source`` gives, beginning with number 0."""
+        numbers = Numbers.over(range(COUNT_END))
+        found = Items(lambda number, item: item, numbers, source)
+        found._numbers, found._source = numbers, source
+        return found
+
+    def taken(self) -> int | None:
+        """The number that was taken last; None: none yet."""
+        return self._numbers.taken()
+
+    def go_on_after(self, number: int) -> bool:
+        """Give the item that follows ``number`` next; False: it is behind, or there are too few."""
+        taken = self.taken()
+        left = number - (-1 if taken is None else taken)
+        if left < 0 or sum(1 for _ in itertools.islice(self._source, left)) < left:
+            return False
+        return self._numbers.go_on_after(number)
+
+    def __length_hint__(self) -> int:
+        """How many items are left, at least: 1 if that is not known."""
+        is_known = type(self._source) in _OF_KNOWN
+        return operator.length_hint(self._source, 1) if is_known else 1
+
+    def within(self) -> Within | None:
+        """The one ``range`` that a package's generator goes over; None: it is none, or has not."""
+        found = _within(self._source) if type(self._source) is GeneratorType else ()
+        return Within(found[0]) if len(found) == 1 else None
+
+
+_Loop = Numbers | Within | Items
 
 
 class Ranges:
@@ -147,23 +186,36 @@ class Ranges:
             self._loops[key] = weakref.ref(iterator), code
 
     def _all(self) -> dict[Spot, _Loop]:
-        """Of several at one place the newest one: a package's have no lines."""
+        """In the order in which they have begun; of several at one place the newest one, because a
+        package's have no lines."""
         found: dict[Spot, _Loop] = {}
         for (_, line), (held, code) in list(self._loops.items()):
             iterator = held()
             if isinstance(iterator, Numbers):
+                found.pop(spot_at(code, line), None)
                 found[spot_at(code, line)] = iterator
             elif iterator is not None:
-                within = _within(iterator)
-                if len(within) == 1:
-                    found[spot_at(code, line)] = Within(within[0])
+                spot, within = spot_at(code, line), iterator.within()
+                if within or spot.line:
+                    found.pop(spot, None)
+                    found[spot] = within or iterator
         return found
 
-    def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
-        """The number that each loop in one of these functions has taken last."""
-        found = (
-            (spot, loop.taken()) for spot, loop in self._all().items() if spot.name in functions
-        )
+    def current(
+        self, functions: Collection[str], *, items: bool = False
+    ) -> tuple[tuple[Spot, int], ...]:
+        """The number that each loop in one of these functions has taken last.
+
+        ``items``: also of the innermost one if it is over anything. Those around it cannot be set,
+        because what a variable has of them may be anything.
+        """
+        inside = [(spot, loop) for spot, loop in self._all().items() if spot.name in functions]
+        last = [loop for _, loop in inside[-1:] if items]
+        found = [
+            (spot, loop.taken())
+            for spot, loop in inside
+            if not isinstance(loop, Items) or loop in last
+        ]
         return tuple((spot, number) for spot, number in found if number is not None)
 
     def one_ends(self) -> bool:
@@ -171,13 +223,13 @@ class Ranges:
         return any(not loop.__length_hint__() for loop in self._all().values())
 
     def knows(self, spot: Spot) -> bool:
-        """Whether a loop at this place is one of these."""
-        return spot in self._all()
+        """Whether a loop at this place is one over numbers."""
+        return isinstance(self._all().get(spot), Numbers | Within)
 
     def end(self, is_left: Callable[[Spot], bool]) -> None:
         """Let the loops at some places take no further number."""
         for spot, loop in self._all().items():
-            if is_left(spot):
+            if is_left(spot) and not isinstance(loop, Items):
                 loop.end()
 
     def set(self, spot: Spot, number: int) -> bool:
@@ -228,6 +280,13 @@ class Compiler:
     is_compiling: Callable[[], bool] = staticmethod(lambda: False)
 
 
+class Samplers:
+    """Torch's classes whose iterators give batches of indices. ``iterate``: as a loader's."""
+
+    kinds: tuple[type, ...] = ()
+    iterate: Callable[[Any], Any] = staticmethod(iter)
+
+
 _NEW = (lambda iterable: sys.getrefcount(iterable))(object())
 """References to an argument that only its caller has."""
 
@@ -239,32 +298,22 @@ def follow(iterable: Any) -> Any:
     """
     if Compiler.is_compiling() or not RANGES.is_on:
         return iterable
-    kind = type(iterable)
-    if kind is range:
-        followed: Any = Numbers.over(iterable)
-    elif kind is GeneratorType or _makes_generator(cast(Hashable, kind)):
-        followed = iter(iterable)
-        if is_script(followed.gi_code.co_filename):
-            return followed
-    elif kind in (enumerate, itertools.count) and sys.getrefcount(iterable) <= _NEW:
-        if kind is enumerate:
-            return _counted(iterable)
+    kind, is_new = type(iterable), sys.getrefcount(iterable) <= _NEW
+    numbers = iterable if kind is range else None
+    if kind is itertools.count and is_new:
         numbers = _counts(iterable)
-        if numbers is None:
-            return iterable
-        followed = Numbers.over(numbers)
+    if numbers is not None:
+        followed: Any = Numbers.over(numbers)
+    elif issubclass(kind, Samplers.kinds):
+        return Samplers.iterate(iterable)
+    elif hasattr(kind, "__iter__") or hasattr(kind, "__getitem__"):
+        source = _counted(iterable) if kind is enumerate and is_new else iter(iterable)
+        followed = Items.over(source)
     else:
-        return iterable
+        return iterable  # Python finds out
     frame = sys._getframe(1)
     RANGES.note(frame.f_code, frame.f_lineno, followed)
     return followed
-
-
-@lru_cache(maxsize=4096)
-def _makes_generator(kind: Any) -> bool:
-    """Whether ``iter`` of such an object is a generator that has not begun."""
-    code = getattr(getattr(kind, "__iter__", None), "__code__", None)
-    return code is not None and bool(code.co_flags & CO_GENERATOR)
 
 
 def _counted(counting: Any) -> Any:

@@ -136,13 +136,15 @@ class Noting:
         A loop that draws early is noted at each step: where a newcomer joins it follows from all.
         """
         must = bool(draws) or RANGES.one_ends()
-        return self.note() if not passes and self._sparing.notes(must=must) else self._pass()
+        if passes or not self._sparing.notes(must=must):
+            return self._pass()
+        return self.note(is_loaded=bool(draws))
 
-    def note(self) -> Noted:
-        """The script where it stands."""
+    def note(self, *, is_loaded: bool = True) -> Noted:
+        """The script where it stands. ``is_loaded``: the step's batches are a loader's."""
         began = time.thread_time()
         frames = script_frames()
-        noted = self._note(spots_of(frames), frames)
+        noted = self._note(spots_of(frames), frames, is_loaded=is_loaded)
         self._sparing.took(time.thread_time() - began)
         return noted
 
@@ -150,14 +152,16 @@ class Noting:
         self._order += 1
         return Noted(self._order, is_passed=True)
 
-    def _note(self, here: tuple[Spot, ...], frames: list[FrameType]) -> Noted:
+    def _note(
+        self, here: tuple[Spot, ...], frames: list[FrameType], *, is_loaded: bool = True
+    ) -> Noted:
         self.look()
         self._order += 1
         variables = [variables_of(frame) for frame in frames]
         self._frameworks.look(variables)
         self._tensors.look(frames, variables)
         read = self._counters.read(here, frames, variables)
-        ranges = RANGES.current({spot.name for spot in here})
+        ranges = RANGES.current({spot.name for spot in here}, items=not is_loaded)
         return Noted(
             self._order, here, read, ranges, self._exchanges(), random=self._randomness.now()
         )
@@ -194,7 +198,7 @@ class Noting:
         for iterator in fresh:
             iterator.is_training |= not iterator.cursor.has_ended or OPEN.has_learned(iterator)
         if not any(iterator.is_training for iterator in fresh):
-            ended = [iterator for iterator in fresh if iterator.noted is not None]
+            ended = [it for it in fresh if it.noted is not None and not it.is_sampler]
             for iterator in sorted(ended, key=lambda x: x.noted.order)[-1:]:
                 iterator.is_training = True
 
@@ -271,7 +275,7 @@ class Noting:
         if self._sole is None and self._is_unclear(draws):
             return None
         loaders = [x.numbers(x.cursor.first or 0) for x in draws]
-        return loaders, RANGES.current(functions)
+        return loaders, RANGES.current(functions, items=not draws)
 
     def _is_unclear(self, draws: Sequence[LoaderIterator]) -> bool:
         if not draws:

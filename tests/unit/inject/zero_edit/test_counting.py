@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.inject.zero_edit.counting import RANGES, Counted, Numbers, Ranges, follow
+from ftrun.inject.zero_edit.counting import RANGES, Counted, Items, Numbers, Ranges, follow
 from ftrun.inject.zero_edit.frames import Spot
 from tests.unit.inject.zero_edit.followed import run
 
@@ -232,7 +233,7 @@ class Jumping:
 def test_enumerate_follows_jumps() -> None:
     RANGES.is_on = True
     counted = follow(enumerate(Jumping(), 1))
-    assert isinstance(counted, Counted)
+    assert isinstance(counted._source, Counted)
     assert [next(counted)[0] for _ in range(3)] == [11, 22, 33]
 
 
@@ -242,29 +243,56 @@ def test_enumerate_follows_jumps() -> None:
         lambda: [1, 2],
         lambda: enumerate([5]),
         lambda: enumerate("ab", 3),
-        lambda: enumerate(range(3)),
         lambda: iter(range(3)),
         lambda: zip("ab", range(2), strict=True),
         lambda: {1: 2}.items(),
-        lambda: 5,
+        lambda: (x for x in "abc"),
+        lambda: count(1.5),
     ],
 )
-def test_other_iterables_are_left_alone(make: Callable[[], Any]) -> None:
+def test_a_loop_over_anything_is_as_pythons_and_counts_its_items(make: Callable[[], Any]) -> None:
     RANGES.is_on = True
-    iterable = make()
-    assert follow(iterable) is iterable
+    expected = [*islice(make(), 3)]
+    assert [*islice(follow(make()), 3)] == expected
+    for number in range(-1, len(expected)):
+        loop = follow(make())
+        next(loop)
+        assert loop.taken() == 0 and loop.go_on_after(number) == (number >= 0)
+        if number >= 0:
+            assert [*islice(loop, len(expected) - number - 1)] == expected[number + 1 :]
+    loop = follow(make())
+    assert type(make()) is count or not loop.go_on_after(len(expected))
 
 
-def test_what_the_script_has_a_name_of_is_left_alone() -> None:
-    from itertools import count
-
+def test_what_is_no_iterable_is_pythons_to_refuse() -> None:
     RANGES.is_on = True
-    for made in (enumerate(Jumping()), count(3)):
-        assert follow(made) is made
+    assert follow(5) == 5
+
+
+def test_a_count_goes_on_after_another_number() -> None:
+    RANGES.is_on = True
     new = follow(count(3, 2))  # not in an assert, where pytest has a name for it
     others = [follow(count(1.5)), follow(count(0, 0)), follow(count(1 << 40))]
     assert type(new) is Numbers and [next(new), next(new)] == [3, 5]
-    assert [type(x) for x in others] == [count] * 3
+    assert [type(x) for x in others] == [Items] * 3
+    named = count(3)
+    assert type(follow(named)) is Items, "its name may be asked elsewhere"
+
+
+def test_of_loops_over_anything_the_innermost_one_is_told() -> None:
+    loops = Ranges()
+    outer, inner = Items.over(iter("ab")), Items.over(iter("cd"))
+    loops.note(CODE, 1, outer)
+    loops.note(CODE, 2, inner)
+    assert next(outer) + next(inner) + next(inner) == "acd" and loops.one_ends()
+    spots = {"f.py:<module>"}
+    assert loops.current(spots) == ()
+    assert loops.current(spots, items=True) == ((Spot("f.py:<module>", 2), 1),)
+    assert not loops.knows(Spot("f.py:<module>", 2))
+    loops.end(lambda spot: True)
+    del inner
+    assert loops.current(spots, items=True) == ((Spot("f.py:<module>", 1), 0),)
+    assert next(outer) == "b", "those that cannot be set do not end either"
 
 
 def test_a_generator_that_runs_or_goes_over_two_ranges_is_not_followed() -> None:
@@ -278,9 +306,11 @@ def test_a_generator_that_runs_or_goes_over_two_ranges_is_not_followed() -> None
                 yield one
 
     generator = both()
-    loops.note(CODE, 1, generator)
-    assert next(generator) == next(generator) == ()
+    over = Items.over(generator)
+    loops.note(CODE, 1, over)
+    assert next(over) == next(over) == ()
     assert [number for _, number in loops.current({"f.py:<module>"})] == [0]
-    next(generator)
+    next(over)
     assert loops.current({"f.py:<module>"}) == ()
+    del over
     assert sys.getrefcount(generator) <= 2, "nobody else holds it"

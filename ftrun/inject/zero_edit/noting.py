@@ -272,7 +272,7 @@ class Noting:
 
         None: the step goes on with the batches of the one before, or it is not known.
         """
-        if self._sole is None and self._is_unclear(draws):
+        if (self._sole is None or not draws) and self._is_unclear(draws):
             return None
         loaders = [x.numbers(x.cursor.first or 0) for x in draws]
         return loaders, RANGES.current(functions, items=not draws)

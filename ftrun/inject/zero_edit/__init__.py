@@ -102,6 +102,7 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     script.stepping.install(patches)
     loaders.Draws.before, loaders.Draws.ended = loop.before_draw, loop.loader_ended
     loaders.install(patches, script.exactly_once.claim)
+    counting.Turns.before = loop.before_turn
     counting.install()
     opening = Opening(
         here,

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from ftrun.inject.zero_edit.counting import KNOWN_SEQUENCES, RANGES
@@ -65,16 +65,12 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def unlike(
-    frames: Sequence[FrameType],
-    at_peers: Mapping[str, Values],
-    here: Mapping[str, Values],
-    settable: Collection[Spot] = (),
+    frames: Sequence[FrameType], at_peers: Mapping[str, Values], here: Mapping[str, Values]
 ) -> list[Loop]:
     """The loops around these frames that stand elsewhere than at the peers, innermost first.
 
     Args:
         at_peers, here: the plain values of each function on the stack.
-        settable: the loops whose number the peers give.
     """
     return [
         Loop(
@@ -88,7 +84,7 @@ def unlike(
         for frame in frames
         if (theirs := at_peers.get(spot_of(frame).name)) is not None
         for here_values in [here.get(spot_of(frame).name, {})]
-        for loop in _untracked(frame, settable)
+        for loop in _untracked(frame)
         for path, value in [*_of_targets(loop, theirs, here_values)][:1]
     ]
 
@@ -104,6 +100,37 @@ def _of_targets(loop: _Iteration, theirs: Values, here: Values) -> Iterator[tupl
             yield path, value
 
 
+def innermost(frames: Sequence[FrameType]) -> tuple[CodeType, int] | None:
+    """The innermost loop around these frames, by its code and the line of its header; None: it is
+    one with ``while``, in a comprehension or in a package."""
+    for frame in frames:
+        code = frame.f_code
+        if is_loop_package(code.co_filename) or code.co_name in _COMPREHENSIONS.values():
+            return None
+        for first, begins, last, header in _statements(code.co_filename):
+            if begins <= frame.f_lineno <= last and first == code.co_firstlineno:
+                return (code, header) if header else None
+    return None
+
+
+@lru_cache(maxsize=256)
+def _statements(file: str) -> list[tuple[int, int, int, int]]:
+    """The loops of a file, inner ones first: the first line of the code that has it, its own first
+    and last lines within, and the line of its header (0: a ``while``)."""
+    tree = _tree(file)
+    nodes = [] if tree is None else [*ast.walk(tree)]
+    loops = [node for node in nodes if isinstance(node, ast.For | ast.While)]
+    return [
+        (
+            _first_line(loop, file),
+            loop.body[0].lineno,
+            loop.end_lineno or loop.lineno,
+            loop.iter.lineno if isinstance(loop, ast.For) else 0,
+        )
+        for loop in sorted(loops, key=lambda x: x.lineno, reverse=True)
+    ]
+
+
 def collecting(frames: Sequence[FrameType]) -> list[str]:
     """The comprehensions around these frames, in words: what they have collected does not heal."""
     return sorted(
@@ -117,9 +144,9 @@ def collecting(frames: Sequence[FrameType]) -> list[str]:
     )
 
 
-def _untracked(frame: FrameType, settable: Collection[Spot]) -> list[_Iteration]:
+def _untracked(frame: FrameType) -> list[_Iteration]:
     """The loops around the line at which a frame stands, but for those that can be set."""
-    return [loop for loop in _around(frame) if _is_fixed(loop, frame, settable)]
+    return [loop for loop in _around(frame) if _is_fixed(loop, frame)]
 
 
 def _around(frame: FrameType) -> list[_Iteration]:
@@ -135,19 +162,17 @@ def _around(frame: FrameType) -> list[_Iteration]:
     ]
 
 
-def _is_fixed(loop: _Iteration, frame: FrameType, settable: Collection[Spot]) -> bool:
+def _is_fixed(loop: _Iteration, frame: FrameType) -> bool:
     """Whether a loop is over something that nobody can set. An iterator in a variable may be one
     that can be set."""
     over, by = loop.over, frame.f_back if loop.function else frame
     if by is None:
         return False
     value = _value(over, by)
-    lines = range(loop.first, (over.end_lineno or loop.first) + 1)
-    spots = [Spot(spot_of(x).name, line) for line in lines for x in (frame, by)]
-    if any(spot in settable for spot in spots):
-        return False
     if isinstance(over, ast.Call) or type(value) is range:
-        return not any(RANGES.knows(spot) for spot in spots)
+        lines = range(loop.first, (over.end_lineno or loop.first) + 1)
+        names = {spot_of(frame).name, spot_of(by).name}
+        return not any(RANGES.knows(Spot(name, line)) for line in lines for name in names)
     return isinstance(value, KNOWN_SEQUENCES) or isinstance(over, ast.List | ast.Tuple)
 
 

@@ -221,8 +221,7 @@ class Counters:
         """The loops around this newcomer that cannot be set to a place."""
         frames = script_frames()
         here = {spot_of(frame).name: read_values(frame) for frame in reversed(frames)}
-        settable = {spot for spot, _ in place.ranges}
-        return around.unlike(frames, _by_function(place), here, settable)
+        return around.unlike(frames, _by_function(place), here)
 
     def take(self, place: Place) -> Taken:
         """Set the script's variables to the place of the peers, at the state that has healed."""
@@ -404,8 +403,9 @@ def _then(function: str, path: str, pair: _Pair) -> tuple[Any, Any]:
 
 def _stand_alike(place: Place, then: Mapping[Spot, int]) -> bool:
     """Whether the loops around that of the steps stand where they stood."""
-    now = dict(place.ranges if place.loaders else place.ranges[:-1])
-    return all(then.get(spot, number) == number for spot, number in now.items())
+    around_it = place.ranges if place.loaders or place.turn else place.ranges[:-1]
+    inner = place.turn and place.turn[0]
+    return all(then.get(spot, number) == number for spot, number in around_it if spot != inner)
 
 
 def _that_draw_ahead(place: Place) -> set[str]:

@@ -36,6 +36,35 @@ _PIECE: Any = type(iter(range(0)))
 _OF_KNOWN = frozenset(type(iter(kind(()))) for kind in KNOWN_SEQUENCES if kind is not range)
 
 
+class Turns:
+    """The event of a turn that begins, for the loop (loop.py)."""
+
+    before: Callable[[Spot], None] = staticmethod(lambda spot: None)
+
+
+class _Told:
+    """A piece of ``Numbers`` that tells of each turn of its loop before it gives the next number.
+    That may set the loop, and so the piece."""
+
+    __slots__ = ("piece", "spot")
+
+    def __init__(self, piece: Any, spot: Spot) -> None:
+        self.piece, self.spot = piece, spot
+
+    def __iter__(self) -> _Told:
+        return self
+
+    def __next__(self) -> int:
+        Turns.before(self.spot)
+        return int(next(self.piece))
+
+    def __setstate__(self, index: int) -> None:
+        self.piece.__setstate__(index)
+
+    def __length_hint__(self) -> int:
+        return int(self.piece.__length_hint__())
+
+
 class Numbers(itertools.chain[int]):
     """The iterator of one loop over a ``range``, which can be set to another place in either
     direction.
@@ -58,16 +87,33 @@ class Numbers(itertools.chain[int]):
 
     def taken(self) -> int | None:
         """The number that was taken last; None: none yet."""
-        index = len(self._numbers) - self.__length_hint__()
-        return self._numbers[index - 1] if index else None
+        turns = self.turns()
+        return self._numbers[turns - 1] if turns else None
+
+    def turns(self) -> int:
+        """How many numbers were taken."""
+        return len(self._numbers) - self.__length_hint__()
 
     def go_on_after(self, number: int) -> bool:
         """Take the number that follows ``number`` next; False: the range lacks it."""
-        if number not in self._numbers:
-            return False
-        self._pieces[-1].__setstate__(len(self._numbers))
-        self._pieces.append(iter(self._numbers[self._numbers.index(number) + 1 :]))
-        return True
+        return number in self._numbers and self.come_to(self._numbers.index(number) + 1)
+
+    def come_to(self, turns: int) -> bool:
+        """Go on as if so many numbers were taken; False: the range lacks them."""
+        rest, last = iter(self._numbers[turns:]), self._pieces[-1]
+        if isinstance(last, _Told):
+            last.piece = rest
+        else:
+            self.end()
+            self._pieces.append(rest)
+        return turns <= len(self._numbers)
+
+    def tell(self, spot: Spot) -> None:
+        """Tell of each further turn before it begins."""
+        if not isinstance(self._pieces[-1], _Told):
+            rest = iter(self._numbers[self.turns() :])
+            self.end()
+            self._pieces.append(_Told(rest, spot))
 
     def end(self) -> None:
         """Take no further number."""
@@ -137,17 +183,19 @@ class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
         found._numbers, found._source = numbers, source
         return found
 
-    def taken(self) -> int | None:
-        """The number that was taken last; None: none yet."""
-        return self._numbers.taken()
+    def turns(self) -> int:
+        """How many items were given."""
+        return self._numbers.turns()
 
-    def go_on_after(self, number: int) -> bool:
-        """Give the item that follows ``number`` next; False: it is behind, or there are too few."""
-        taken = self.taken()
-        left = number - (-1 if taken is None else taken)
-        if left < 0 or sum(1 for _ in itertools.islice(self._source, left)) < left:
-            return False
-        return self._numbers.go_on_after(number)
+    def come_to(self, turns: int) -> bool:
+        """Read up to the item after so many; False: it is behind, or there are too few."""
+        left = turns - self.turns()
+        read = sum(1 for _ in itertools.islice(self._source, max(0, left)))
+        return read == left and self._numbers.come_to(turns)
+
+    def tell(self, spot: Spot) -> None:
+        """Tell of each further turn before it begins."""
+        self._numbers.tell(spot)
 
     def __length_hint__(self) -> int:
         """How many items are left, at least: 1 if that is not known."""
@@ -160,9 +208,6 @@ class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
         return Within(found[0]) if len(found) == 1 else None
 
 
-_Loop = Numbers | Within | Items
-
-
 class Ranges:
     """The newest iterator of each count loop of the script, by its place.
 
@@ -171,10 +216,13 @@ class Ranges:
 
     Attributes:
         is_on: the loops of the script are followed.
+        tells_all: each turn of the loops that begin is told of, as those of the loops in ``told``.
     """
 
     def __init__(self) -> None:
-        self.is_on = False
+        self.is_on = self.tells_all = False
+        self.told: set[Spot] = set()
+        self._sites: set[tuple[int, int]] = set()  # of ``told``
         self._loops: dict[tuple[int, int], tuple[weakref.ref[Any], CodeType]] = {}
 
     def note(self, code: CodeType, line: int, iterator: Any) -> None:
@@ -184,52 +232,68 @@ class Ranges:
             self._loops = {at: x for at, x in self._loops.items() if x[0]() is not None}
         if self._loops.pop(key, None) or len(self._loops) < SITES_MAX:
             self._loops[key] = weakref.ref(iterator), code
+            if self.tells_all or key in self._sites:
+                iterator.tell(spot_at(code, line))
 
-    def _all(self) -> dict[Spot, _Loop]:
-        """In the order in which they have begun; of several at one place the newest one, because a
-        package's have no lines."""
-        found: dict[Spot, _Loop] = {}
+    def tell(self, code: CodeType, line: int) -> bool:
+        """Tell from now on of each turn of the loop at a line of ``code``; False: it is told of."""
+        key = id(code), line
+        if key in self._sites:
+            return False
+        if len(self._sites) < SITES_MAX and key in self._loops:
+            self._sites.add(key)
+            self.told.add(spot_at(code, line))
+            iterator = self._loops[key][0]()
+            if iterator is not None:
+                iterator.tell(spot_at(code, line))
+        return True
+
+    def _live(self) -> dict[Spot, Numbers | Items]:
+        """Of several at one place the newest one: a package's have no lines."""
+        found: dict[Spot, Numbers | Items] = {}
         for (_, line), (held, code) in list(self._loops.items()):
             iterator = held()
-            if isinstance(iterator, Numbers):
-                found.pop(spot_at(code, line), None)
+            if iterator is not None:
                 found[spot_at(code, line)] = iterator
-            elif iterator is not None:
-                spot, within = spot_at(code, line), iterator.within()
-                if within or spot.line:
-                    found.pop(spot, None)
-                    found[spot] = within or iterator
         return found
 
-    def current(
-        self, functions: Collection[str], *, items: bool = False
-    ) -> tuple[tuple[Spot, int], ...]:
-        """The number that each loop in one of these functions has taken last.
+    def _all(self) -> dict[Spot, Numbers | Within]:
+        """Those over numbers."""
+        within = {
+            spot: loop if isinstance(loop, Numbers) else loop.within()
+            for spot, loop in self._live().items()
+        }
+        return {spot: loop for spot, loop in within.items() if loop is not None}
 
-        ``items``: also of the innermost one if it is over anything. Those around it cannot be set,
-        because what a variable has of them may be anything.
-        """
-        inside = [(spot, loop) for spot, loop in self._all().items() if spot.name in functions]
-        last = [loop for _, loop in inside[-1:] if items]
-        found = [
-            (spot, loop.taken())
-            for spot, loop in inside
-            if not isinstance(loop, Items) or loop in last
-        ]
+    def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
+        """The number that each loop in one of these functions has taken last."""
+        found = (
+            (spot, loop.taken()) for spot, loop in self._all().items() if spot.name in functions
+        )
         return tuple((spot, number) for spot, number in found if number is not None)
 
+    def turns(self, spot: Spot) -> int:
+        """How many turns of the loop at a place have begun, whatever it is over."""
+        loop = self._live().get(spot)
+        return 0 if loop is None else loop.turns()
+
+    def come_to(self, spot: Spot, turns: int) -> bool:
+        """Let a loop go on as if so many turns had begun; False: there is none, or it cannot."""
+        loop = self._live().get(spot)
+        return loop is not None and loop.come_to(turns)
+
     def one_ends(self) -> bool:
-        """Whether a loop has taken its last number."""
-        return any(not loop.__length_hint__() for loop in self._all().values())
+        """Whether a loop has begun its last turn."""
+        return any(not loop.__length_hint__() for loop in self._live().values())
 
     def knows(self, spot: Spot) -> bool:
         """Whether a loop at this place is one over numbers."""
-        return isinstance(self._all().get(spot), Numbers | Within)
+        return spot in self._all()
 
     def end(self, is_left: Callable[[Spot], bool]) -> None:
         """Let the loops at some places take no further number."""
         for spot, loop in self._all().items():
-            if is_left(spot) and not isinstance(loop, Items):
+            if is_left(spot):
                 loop.end()
 
     def set(self, spot: Spot, number: int) -> bool:

@@ -15,6 +15,7 @@ from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.inject.zero_edit import directories, randomness, tensors
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.counters import Counters
+from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.directories import Directories
 from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
@@ -233,6 +234,7 @@ class Script:
                 break
             manager.should_commit()
         self.course.goes(Event.BEGUN, State.STEPPING)
+        RANGES.tells_all = False
         return place
 
     def _loaded(self) -> None:
@@ -282,6 +284,7 @@ class Script:
 
     def _has_model(self) -> None:
         """The script has made its first model: this worker is not the first thing that trains."""
+        RANGES.tells_all = True
         if self.mates.are_several:
             self.peers.look()
         if self.rewriting.is_successor and self.joins_at():

@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.inject.zero_edit.counting import RANGES, Counted, Items, Numbers, Ranges, follow
+from ftrun.inject.zero_edit.counting import (
+    RANGES,
+    Counted,
+    Items,
+    Numbers,
+    Ranges,
+    Turns,
+    follow,
+)
 from ftrun.inject.zero_edit.frames import Spot
 from tests.unit.inject.zero_edit.followed import run
 
@@ -254,14 +262,12 @@ def test_a_loop_over_anything_is_as_pythons_and_counts_its_items(make: Callable[
     RANGES.is_on = True
     expected = [*islice(make(), 3)]
     assert [*islice(follow(make()), 3)] == expected
-    for number in range(-1, len(expected)):
+    for turns in range(len(expected) + 1):
         loop = follow(make())
         next(loop)
-        assert loop.taken() == 0 and loop.go_on_after(number) == (number >= 0)
-        if number >= 0:
-            assert [*islice(loop, len(expected) - number - 1)] == expected[number + 1 :]
-    loop = follow(make())
-    assert type(make()) is count or not loop.go_on_after(len(expected))
+        assert loop.turns() == 1 and loop.come_to(turns) == (turns > 0)
+        assert not turns or [*islice(loop, len(expected) - turns)] == expected[turns:]
+    assert type(make()) is count or not follow(make()).come_to(len(expected) + 1)
 
 
 def test_what_is_no_iterable_is_pythons_to_refuse() -> None:
@@ -279,20 +285,43 @@ def test_a_count_goes_on_after_another_number() -> None:
     assert type(follow(named)) is Items, "its name may be asked elsewhere"
 
 
-def test_of_loops_over_anything_the_innermost_one_is_told() -> None:
-    loops = Ranges()
-    outer, inner = Items.over(iter("ab")), Items.over(iter("cd"))
-    loops.note(CODE, 1, outer)
-    loops.note(CODE, 2, inner)
-    assert next(outer) + next(inner) + next(inner) == "acd" and loops.one_ends()
-    spots = {"f.py:<module>"}
-    assert loops.current(spots) == ()
-    assert loops.current(spots, items=True) == ((Spot("f.py:<module>", 2), 1),)
-    assert not loops.knows(Spot("f.py:<module>", 2))
+@pytest.mark.parametrize(
+    "make", [lambda: Numbers.over(range(5)), lambda: Items.over(iter("abcde"))]
+)
+@pytest.mark.parametrize("known", [False, True])
+def test_turns_are_told_before_they_begin(
+    make: Callable[[], Any], known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may set the loop: to its third turn in its second one here."""
+    loops, spot, told = Ranges(), Spot("f.py:<module>", 1), list[int]()
+
+    def before(at: Spot) -> None:
+        told.append(loops.turns(at))
+        if told[-1] == 1:
+            assert loops.come_to(at, 3)
+
+    monkeypatch.setattr(Turns, "before", staticmethod(before))
+    if known:
+        first = make()
+        loops.note(CODE, 1, first)
+        assert next(first) in (0, "a") and not told
+        assert loops.tell(CODE, 1) and not loops.tell(CODE, 1) and loops.told == {spot}
+    loops.tells_all = not known
+    loop = make()
+    loops.note(CODE, 1, loop)
+    assert [*loop] in ([0, 3, 4], ["a", "d", "e"])
+    assert told == [0, 1, 4, 5], "the last one finds the end"
+    assert loops.current({spot.name}) in ((), ((spot, 4),))
+    del loop
+    assert loops.turns(spot) == 0 and not loops.come_to(spot, 0)
+
+
+def test_loops_over_anything_do_not_end_where_they_stand() -> None:
+    loops, loop = Ranges(), Items.over(iter("ab"))
+    loops.note(CODE, 1, loop)
     loops.end(lambda spot: True)
-    del inner
-    assert loops.current(spots, items=True) == ((Spot("f.py:<module>", 1), 0),)
-    assert next(outer) == "b", "those that cannot be set do not end either"
+    assert not loops.one_ends() and [*loop] == ["a", "b"]
+    assert not loops.knows(Spot("f.py:<module>", 1))
 
 
 def test_a_generator_that_runs_or_goes_over_two_ranges_is_not_followed() -> None:

@@ -1,7 +1,8 @@
 """A copy of the current directory in which a trial runs, so that it leaves nothing behind.
 
 Each run begins from the same files and at the same path. Large files are links, because data sets
-are read only. ``..`` and ``../..`` lead to what they lead to. Not here: the runs (command.py).
+are read only. ``..``, ``../..`` and the two above lead to what they lead to. Not here: the runs
+(command.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LINKED_BYTES = 64 << 20
 """Files from this size on are links to the originals."""
 BYTES_MAX, FILES_MAX, SIBLINGS_MAX = 2 << 30, 50_000, 1_000
 LEFT_OUT = frozenset({".git", "__pycache__", "node_modules", "ftrun-logs"})
-UPWARDS = 2
+UPWARDS = 4
 _NUMBER = re.compile(rb"\d+")
 
 

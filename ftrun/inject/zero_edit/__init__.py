@@ -18,7 +18,7 @@ ftrun itself. Begin with ``states.py``.
 | exactly_once.py | the loader of training batches, under ``--data exactly-once`` |
 | around.py | loops that cannot be set, and stand elsewhere than at the peers |
 | passing.py | the way of a newcomer past loops that its peers have left |
-| headers.py, counting.py | the count loops of the script, which can be set where they stand |
+| headers.py, counting.py | the loops of the script that can be set where they stand |
 | frames.py | the script's frames: where it stands |
 | place.py, noting.py | a replica's place in the script, as it heals; what it is made of |
 | standing.py, sparing.py | the last place, and the steps since; which steps have one |
@@ -96,6 +96,7 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     script.stepping.install(patches)
     loaders.Draws.before, loaders.Draws.ended = loop.before_draw, loop.loader_ended
     loaders.install(patches, script.exactly_once.claim)
+    counting.Turns.before = loop.before_turn
     counting.install()
     opening = Opening(
         here,

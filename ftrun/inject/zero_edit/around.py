@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from ftrun.inject.zero_edit.counting import KNOWN_SEQUENCES, RANGES
@@ -98,6 +98,37 @@ def _of_targets(loop: _Iteration, theirs: Values, here: Values) -> Iterator[tupl
             continue  # of an object in a collection
         if root in names and here.get(path) != value:
             yield path, value
+
+
+def innermost(frames: Sequence[FrameType]) -> tuple[CodeType, int] | None:
+    """The innermost loop around these frames, by its code and the line of its header; None: it is
+    one with ``while``, in a comprehension or in a package."""
+    for frame in frames:
+        code = frame.f_code
+        if is_loop_package(code.co_filename) or code.co_name in _COMPREHENSIONS.values():
+            return None
+        for first, begins, last, header in _statements(code.co_filename):
+            if begins <= frame.f_lineno <= last and first == code.co_firstlineno:
+                return (code, header) if header else None
+    return None
+
+
+@lru_cache(maxsize=256)
+def _statements(file: str) -> list[tuple[int, int, int, int]]:
+    """The loops of a file, inner ones first: the first line of the code that has it, its own first
+    and last lines within, and the line of its header (0: a ``while``)."""
+    tree = _tree(file)
+    nodes = [] if tree is None else [*ast.walk(tree)]
+    loops = [node for node in nodes if isinstance(node, ast.For | ast.While)]
+    return [
+        (
+            _first_line(loop, file),
+            loop.body[0].lineno,
+            loop.end_lineno or loop.lineno,
+            loop.iter.lineno if isinstance(loop, ast.For) else 0,
+        )
+        for loop in sorted(loops, key=lambda x: x.lineno, reverse=True)
+    ]
 
 
 def collecting(frames: Sequence[FrameType]) -> list[str]:

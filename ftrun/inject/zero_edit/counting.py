@@ -6,7 +6,9 @@ what it goes over to ``follow`` (headers.py), which gives the loop an iterator t
 
 - Over a ``range``, or a new ``itertools.count`` of whole numbers, one that can be set.
 - Over a new ``enumerate``, one that follows the jumps of the loaders beneath it.
-- Over a package's generator, as tqdm's, its own: a range that it goes over can be moved on.
+- Over a sampler of torch's, the iterator of a loader (loaders.py): the script makes its batches.
+- Over anything else one that counts the items, and goes on after a later one: it reads those
+  between. Of a package's generator, as tqdm's, a range that it goes over is moved on instead.
 
 All that the script has names of stays Python's own. Not here: which loops are set (moving.py).
 """
@@ -15,16 +17,15 @@ from __future__ import annotations
 
 import gc
 import itertools
+import operator
 import re
 import sys
 import weakref
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
-from functools import lru_cache
-from inspect import CO_GENERATOR
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import CodeType, GeneratorType
 from typing import Any, ClassVar, cast
 
-from ftrun.inject.zero_edit.frames import Spot, is_script, spot_at
+from ftrun.inject.zero_edit.frames import Spot, spot_at
 
 KNOWN_SEQUENCES = (list, tuple, dict, str, range, set, frozenset)
 SITES_MAX = 1024
@@ -33,6 +34,35 @@ GENERATORS_DEEP = 4
 _COUNT = re.compile(r"count\((-?\d+)(?:, (\d+))?\)")
 _PIECE: Any = type(iter(range(0)))
 _OF_KNOWN = frozenset(type(iter(kind(()))) for kind in KNOWN_SEQUENCES if kind is not range)
+
+
+class Turns:
+    """The event of a turn that begins, for the loop (loop.py)."""
+
+    before: Callable[[Spot], None] = staticmethod(lambda spot: None)
+
+
+class _Told:
+    """A piece of ``Numbers`` that tells of each turn of its loop before it gives the next number.
+    That may set the loop, and so the piece."""
+
+    __slots__ = ("piece", "spot")
+
+    def __init__(self, piece: Any, spot: Spot) -> None:
+        self.piece, self.spot = piece, spot
+
+    def __iter__(self) -> _Told:
+        return self
+
+    def __next__(self) -> int:
+        Turns.before(self.spot)
+        return int(next(self.piece))
+
+    def __setstate__(self, index: int) -> None:
+        self.piece.__setstate__(index)
+
+    def __length_hint__(self) -> int:
+        return int(self.piece.__length_hint__())
 
 
 class Numbers(itertools.chain[int]):
@@ -57,16 +87,33 @@ class Numbers(itertools.chain[int]):
 
     def taken(self) -> int | None:
         """The number that was taken last; None: none yet."""
-        index = len(self._numbers) - self.__length_hint__()
-        return self._numbers[index - 1] if index else None
+        turns = self.turns()
+        return self._numbers[turns - 1] if turns else None
+
+    def turns(self) -> int:
+        """How many numbers were taken."""
+        return len(self._numbers) - self.__length_hint__()
 
     def go_on_after(self, number: int) -> bool:
         """Take the number that follows ``number`` next; False: the range lacks it."""
-        if number not in self._numbers:
-            return False
-        self._pieces[-1].__setstate__(len(self._numbers))
-        self._pieces.append(iter(self._numbers[self._numbers.index(number) + 1 :]))
-        return True
+        return number in self._numbers and self.come_to(self._numbers.index(number) + 1)
+
+    def come_to(self, turns: int) -> bool:
+        """Go on as if so many numbers were taken; False: the range lacks them."""
+        rest, last = iter(self._numbers[turns:]), self._pieces[-1]
+        if isinstance(last, _Told):
+            last.piece = rest
+        else:
+            self.end()
+            self._pieces.append(rest)
+        return turns <= len(self._numbers)
+
+    def tell(self, spot: Spot) -> None:
+        """Tell of each further turn before it begins."""
+        if not isinstance(self._pieces[-1], _Told):
+            rest = iter(self._numbers[self.turns() :])
+            self.end()
+            self._pieces.append(_Told(rest, spot))
 
     def end(self) -> None:
         """Take no further number."""
@@ -121,7 +168,44 @@ def _within(generator: Any, deep: int = GENERATORS_DEEP) -> list[Any]:
     return found
 
 
-_Loop = Numbers | Within
+class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
+    """The iterator of one loop over anything: it counts what it gives. It holds no item."""
+
+    __slots__ = ("__weakref__", "_numbers", "_source")
+    _numbers: Numbers
+    _source: Iterator[Any]
+
+    @staticmethod
+    def over(source: Iterator[Any]) -> Items:
+        """An iterator that gives what ``source`` gives, beginning with number 0."""
+        numbers = Numbers.over(range(COUNT_END))
+        found = Items(lambda number, item: item, numbers, source)
+        found._numbers, found._source = numbers, source
+        return found
+
+    def turns(self) -> int:
+        """How many items were given."""
+        return self._numbers.turns()
+
+    def come_to(self, turns: int) -> bool:
+        """Read up to the item after so many; False: it is behind, or there are too few."""
+        left = turns - self.turns()
+        read = sum(1 for _ in itertools.islice(self._source, max(0, left)))
+        return read == left and self._numbers.come_to(turns)
+
+    def tell(self, spot: Spot) -> None:
+        """Tell of each further turn before it begins."""
+        self._numbers.tell(spot)
+
+    def __length_hint__(self) -> int:
+        """How many items are left, at least: 1 if that is not known."""
+        is_known = type(self._source) in _OF_KNOWN
+        return operator.length_hint(self._source, 1) if is_known else 1
+
+    def within(self) -> Within | None:
+        """The one ``range`` that a package's generator goes over; None: it is none, or has not."""
+        found = _within(self._source) if type(self._source) is GeneratorType else ()
+        return Within(found[0]) if len(found) == 1 else None
 
 
 class Ranges:
@@ -132,10 +216,13 @@ class Ranges:
 
     Attributes:
         is_on: the loops of the script are followed.
+        tells_all: each turn of the loops that begin is told of, as those of the loops in ``told``.
     """
 
     def __init__(self) -> None:
-        self.is_on = False
+        self.is_on = self.tells_all = False
+        self.told: set[Spot] = set()
+        self._sites: set[tuple[int, int]] = set()  # of ``told``
         self._loops: dict[tuple[int, int], tuple[weakref.ref[Any], CodeType]] = {}
 
     def note(self, code: CodeType, line: int, iterator: Any) -> None:
@@ -145,19 +232,38 @@ class Ranges:
             self._loops = {at: x for at, x in self._loops.items() if x[0]() is not None}
         if self._loops.pop(key, None) or len(self._loops) < SITES_MAX:
             self._loops[key] = weakref.ref(iterator), code
+            if self.tells_all or key in self._sites:
+                iterator.tell(spot_at(code, line))
 
-    def _all(self) -> dict[Spot, _Loop]:
+    def tell(self, code: CodeType, line: int) -> bool:
+        """Tell from now on of each turn of the loop at a line of ``code``; False: it is told of."""
+        key = id(code), line
+        if key in self._sites:
+            return False
+        if len(self._sites) < SITES_MAX and key in self._loops:
+            self._sites.add(key)
+            self.told.add(spot_at(code, line))
+            iterator = self._loops[key][0]()
+            if iterator is not None:
+                iterator.tell(spot_at(code, line))
+        return True
+
+    def _live(self) -> dict[Spot, Numbers | Items]:
         """Of several at one place the newest one: a package's have no lines."""
-        found: dict[Spot, _Loop] = {}
+        found: dict[Spot, Numbers | Items] = {}
         for (_, line), (held, code) in list(self._loops.items()):
             iterator = held()
-            if isinstance(iterator, Numbers):
+            if iterator is not None:
                 found[spot_at(code, line)] = iterator
-            elif iterator is not None:
-                within = _within(iterator)
-                if len(within) == 1:
-                    found[spot_at(code, line)] = Within(within[0])
         return found
+
+    def _all(self) -> dict[Spot, Numbers | Within]:
+        """Those over numbers."""
+        within = {
+            spot: loop if isinstance(loop, Numbers) else loop.within()
+            for spot, loop in self._live().items()
+        }
+        return {spot: loop for spot, loop in within.items() if loop is not None}
 
     def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
         """The number that each loop in one of these functions has taken last."""
@@ -166,12 +272,22 @@ class Ranges:
         )
         return tuple((spot, number) for spot, number in found if number is not None)
 
+    def turns(self, spot: Spot) -> int:
+        """How many turns of the loop at a place have begun, whatever it is over."""
+        loop = self._live().get(spot)
+        return 0 if loop is None else loop.turns()
+
+    def come_to(self, spot: Spot, turns: int) -> bool:
+        """Let a loop go on as if so many turns had begun; False: there is none, or it cannot."""
+        loop = self._live().get(spot)
+        return loop is not None and loop.come_to(turns)
+
     def one_ends(self) -> bool:
-        """Whether a loop has taken its last number."""
-        return any(not loop.__length_hint__() for loop in self._all().values())
+        """Whether a loop has begun its last turn."""
+        return any(not loop.__length_hint__() for loop in self._live().values())
 
     def knows(self, spot: Spot) -> bool:
-        """Whether a loop at this place is one of these."""
+        """Whether a loop at this place is one over numbers."""
         return spot in self._all()
 
     def end(self, is_left: Callable[[Spot], bool]) -> None:
@@ -228,6 +344,13 @@ class Compiler:
     is_compiling: Callable[[], bool] = staticmethod(lambda: False)
 
 
+class Samplers:
+    """Torch's classes whose iterators give batches of indices. ``iterate``: as a loader's."""
+
+    kinds: tuple[type, ...] = ()
+    iterate: Callable[[Any], Any] = staticmethod(iter)
+
+
 _NEW = (lambda iterable: sys.getrefcount(iterable))(object())
 """References to an argument that only its caller has."""
 
@@ -239,32 +362,22 @@ def follow(iterable: Any) -> Any:
     """
     if Compiler.is_compiling() or not RANGES.is_on:
         return iterable
-    kind = type(iterable)
-    if kind is range:
-        followed: Any = Numbers.over(iterable)
-    elif kind is GeneratorType or _makes_generator(cast(Hashable, kind)):
-        followed = iter(iterable)
-        if is_script(followed.gi_code.co_filename):
-            return followed
-    elif kind in (enumerate, itertools.count) and sys.getrefcount(iterable) <= _NEW:
-        if kind is enumerate:
-            return _counted(iterable)
+    kind, is_new = type(iterable), sys.getrefcount(iterable) <= _NEW
+    numbers = iterable if kind is range else None
+    if kind is itertools.count and is_new:
         numbers = _counts(iterable)
-        if numbers is None:
-            return iterable
-        followed = Numbers.over(numbers)
+    if numbers is not None:
+        followed: Any = Numbers.over(numbers)
+    elif issubclass(kind, Samplers.kinds):
+        return Samplers.iterate(iterable)
+    elif hasattr(kind, "__iter__") or hasattr(kind, "__getitem__"):
+        source = _counted(iterable) if kind is enumerate and is_new else iter(iterable)
+        followed = Items.over(source)
     else:
-        return iterable
+        return iterable  # Python finds out
     frame = sys._getframe(1)
     RANGES.note(frame.f_code, frame.f_lineno, followed)
     return followed
-
-
-@lru_cache(maxsize=4096)
-def _makes_generator(kind: Any) -> bool:
-    """Whether ``iter`` of such an object is a generator that has not begun."""
-    code = getattr(getattr(kind, "__iter__", None), "__code__", None)
-    return code is not None and bool(code.co_flags & CO_GENERATOR)
 
 
 def _counted(counting: Any) -> Any:

@@ -149,15 +149,18 @@ def _script_file(code: CodeType) -> str:
 
 def near_site() -> str:
     """As ``call_site``, in a microsecond: "" if none of the innermost frames is the script's."""
+    frame = near_frame()
+    return "" if frame is None else f"{_script_file(frame.f_code)}:{frame.f_lineno}"
+
+
+def near_frame() -> FrameType | None:
+    """The innermost frame of the script's own files."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(DEPTH_MAX):
-        if frame is None:
-            break
-        name = _script_file(frame.f_code)
-        if name:
-            return f"{name}:{frame.f_lineno}"
+        if frame is None or _script_file(frame.f_code):
+            return frame
         frame = frame.f_back
-    return ""
+    return None
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:

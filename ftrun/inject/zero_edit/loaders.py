@@ -19,10 +19,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, Sampler
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.counting import Counted
+from ftrun.inject.zero_edit.counting import Counted, Samplers
 from ftrun.inject.zero_edit.cursor import Cursor
 from ftrun.inject.zero_edit.frames import (
     NOWHERE,
@@ -120,7 +120,7 @@ MADE: WeakKeyDictionary[Any, tuple[Spot, int]] = WeakKeyDictionary()
 
 
 class LoaderIterator:
-    """Stands for a DataLoader's own iterator.
+    """Stands for a DataLoader's own iterator, or for that of a sampler in a header of the script's.
 
     Attributes:
         spot: where the script began to iterate.
@@ -174,6 +174,11 @@ class LoaderIterator:
         return self._made_by, self.number
 
     @property
+    def is_sampler(self) -> bool:
+        """Whether it gives indices: what has read them all may hold them for later."""
+        return isinstance(self.loader, Sampler)
+
+    @property
     def is_done(self) -> bool:
         """Whether it has no more batches for a training step."""
         if not self.cursor.has_ended:
@@ -221,7 +226,8 @@ class LoaderIterator:
     @property
     def _sampler(self) -> Any:
         batched = getattr(self.loader, "batch_sampler", None)
-        return getattr(batched, "sampler", None) or getattr(self.loader, "sampler", None)
+        found = getattr(batched, "sampler", None) or getattr(self.loader, "sampler", None)
+        return found or (self.loader if self.is_sampler else None)
 
     @property
     def _has_no_seed(self) -> bool:
@@ -417,7 +423,19 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
         return LoaderIterator(self, lambda: plain(self))
 
     patches.put(DataLoader, "__iter__", __iter__)
+    patches.put(Samplers, "kinds", (Sampler,))
+    patches.put(Samplers, "iterate", staticmethod(_iterate))
     _note_made(patches, DataLoader)
+
+
+def _iterate(sampler: Any) -> Iterator[Any]:
+    """What a header of the script's goes over a sampler by; not so one in a loader's own draw."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == __file__:
+            return iter(sampler)
+        frame = frame.f_back
+    return LoaderIterator(sampler, lambda: iter(sampler))
 
 
 def _note_made(patches: Patches, kind: Any) -> None:

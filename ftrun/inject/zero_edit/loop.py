@@ -10,8 +10,9 @@ A newcomer runs the script from its beginning, with the peers' results of all co
 set-up. At the first draw at which its stack equals the one at which its peers' loader gave its
 first batch, it joins: the state heals first, then loops, loaders and counters are set to the peers'
 place, and the draw yields the first batch that they train on. So no epoch is run twice, and a loop
-that draws ahead (cursor.py) draws its next ones by itself. A loop that draws from no loader is
-joined at the forward pass, in the same way.
+that draws ahead (cursor.py) draws its next ones by itself. Of a script without a loader the turns
+of the innermost ``for`` loop around its step are such draws. Other loops are joined at the forward
+pass, in the same way.
 
 Replicas join only at steps with a draw: a loop may take several between two draws (two models). At
 the end a replica lingers until all others have come to it (training/lingering.py).
@@ -22,6 +23,8 @@ made of (noting.py), how the rooms are connected (script.py).
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -29,7 +32,7 @@ from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.charge import Charge
 from ftrun.inject.zero_edit.ending import part
 from ftrun.inject.zero_edit.exactly_once import ExactIterator
-from ftrun.inject.zero_edit.frames import stack
+from ftrun.inject.zero_edit.frames import Spot, stack
 from ftrun.inject.zero_edit.loaders import LoaderIterator, refuse_threads
 from ftrun.inject.zero_edit.noting import Noted
 from ftrun.inject.zero_edit.passing import check_phase, peers_are_gone, stands_elsewhere
@@ -57,6 +60,7 @@ class Loop:
         self._course = Course()
         self.script = Script(here, self._course, self)
         self._charge = Charge(self.script)
+        self._pid = os.getpid()  # not of a loader's workers
         self.script.stepping.on_late = self.script.models.on_late = self._charge.made_late
         self._first: Noted | None = None  # the script at its first step
         self._outcome = True  # of the last step
@@ -76,6 +80,19 @@ class Loop:
         script.noting.draw(iterator)
         if isinstance(iterator, ExactIterator):
             self._begin_at_draw(iterator)
+
+    def before_turn(self, spot: Spot) -> None:
+        """A turn of a loop begins that may be one around steps without a loader."""
+        script = self.script
+        if os.getpid() != self._pid or threading.current_thread() is not threading.main_thread():
+            return
+        if self._course.at(Event.DRAW).has_stepped:
+            script.noting.turn(spot)
+            return
+        turn = script.peers.place.turn if script.joins_at() else None
+        if turn is not None and turn[0] == spot and self._comes_to_peers(None):
+            script.noting.tells_turns(spot)
+            self._join(Event.DRAW, None)
 
     def _draws_on_its_way(self, iterator: LoaderIterator) -> None:
         self.script.passing.before_draw(iterator)
@@ -245,6 +262,8 @@ class Loop:
     def _pass_over(self, draws: list[LoaderIterator]) -> None:
         """Pass over a loop in which the peers are not."""
         passing, peers = self.script.passing, self.script.peers
+        if not draws:
+            self.script.noting.tells_turns()
         if not passing.knows(draws) and not peers.now().entry:
             peers_are_gone()
         here = (draws[0].entry if draws else ()) or stack()

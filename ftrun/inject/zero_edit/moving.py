@@ -64,13 +64,15 @@ class Moving:
 
         Args:
             first: the iterator of this step's first draw.
-            is_drawn: this step's batches are drawn already.
+            is_drawn: this step's batches are drawn already, or its turn has begun.
 
         Raises:
             UserError: some loop cannot be set.
         """
         before = dict(RANGES.current({spot.name for spot, _ in place.ranges}))
         behind = [(spot, number) for spot, number in place.ranges if not RANGES.set(spot, number)]
+        if place.turn is not None and not RANGES.come_to(place.turn[0], place.turn[1] + is_drawn):
+            behind.append(place.turn)
         # Of a loop that draws ahead, the newcomer's own draw may be before an inner one.
         self._ranges = behind if place.entry != place.stack and not is_drawn else []
         problems = [] if self._ranges else _words_of(behind)

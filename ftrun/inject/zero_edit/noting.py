@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ftrun.inject.zero_edit.around import innermost
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import (
     NOWHERE,
     Spot,
     Values,
+    near_frame,
     script_frames,
+    spot_of,
     spots_of,
     variables_of,
 )
@@ -52,6 +55,7 @@ class Noted:
     ranges: tuple[tuple[Spot, int], ...] = ()
     exchanges: int = 0
     is_passed: bool = False
+    turn: tuple[Spot, int] | None = None
     random: States | None = None
 
 
@@ -99,6 +103,9 @@ class Noting:
         self._sole: LoaderIterator | None = None  # gives all batches of a step that is passed
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
+        self._turn: Noted | None = None  # the script where the turn of the step began
+        self._has_passed = self._is_told = False  # since the last step; the last loop's turns are
+        self._functions: set[str] = set()  # at the last note
         self._entries: dict[tuple[str, ...], tuple[Spot, ...]] = {}
         self._loops: WeakKeyDictionary[Any, dict[tuple[str, ...], _Loop]] = WeakKeyDictionary()
 
@@ -136,7 +143,35 @@ class Noting:
         A loop that draws early is noted at each step: where a newcomer joins it follows from all.
         """
         must = bool(draws) or RANGES.one_ends()
-        return self.note() if not passes and self._sparing.notes(must=must) else self._pass()
+        is_loaded = bool(draws) or self._is_unclear(draws)
+        if self._turn is not None and not is_loaded:
+            self._is_told = True
+            return self._turn
+        if passes or not self._sparing.notes(must=must):
+            return self._pass()
+        self._is_told = not is_loaded and self.tells_turns()
+        return self._pass() if self._is_told else self.note()
+
+    def turn(self, spot: Spot) -> None:
+        """A turn begins of a loop whose turns are told of. Of a step without a loader the first
+        pass is in the turn that began last: its place is where that begins."""
+        if spot not in RANGES.told or (self._turn is not None and self._has_passed):
+            return
+        frame = near_frame()
+        if frame is None or spot_of(frame) != spot:
+            return  # of a generator in the header itself
+        turn = spot, RANGES.turns(spot)
+        if self._sparing.notes(must=not turn[1] or RANGES.one_ends()):
+            self._turn = replace(self.note(), turn=turn)
+        else:
+            self._turn = replace(self._pass(), turn=turn, ranges=RANGES.current(self._functions))
+
+    def tells_turns(self, spot: Spot | None = None) -> bool:
+        """Whether the turns of the innermost loop, or of that with its header at ``spot``, are
+        told of; if not, they are from now on."""
+        frames = script_frames()
+        loop = innermost(frames) if spot is None else (frames[0].f_code, spot.line)
+        return loop is not None and not RANGES.tell(*loop)
 
     def note(self) -> Noted:
         """The script where it stands."""
@@ -158,7 +193,8 @@ class Noting:
         reached = self._counters.walk.walk(frames, variables)
         self._tensors.look(reached)
         read = self._counters.read(reached)
-        ranges = RANGES.current({spot.name for spot in here})
+        self._functions = {spot.name for spot in here}
+        ranges = RANGES.current(self._functions)
         return Noted(
             self._order, here, read, ranges, self._exchanges(), random=self._randomness.now()
         )
@@ -173,6 +209,7 @@ class Noting:
         Those without a draw since the last step come last.
         """
         sole = self._sole
+        self._has_passed = True
         if sole is not None and sole.is_fresh and OPEN.has_only(sole):
             sole.cursor.begin()
             self._steps_without = 0
@@ -195,7 +232,7 @@ class Noting:
         for iterator in fresh:
             iterator.is_training |= not iterator.cursor.has_ended or OPEN.has_learned(iterator)
         if not any(iterator.is_training for iterator in fresh):
-            ended = [iterator for iterator in fresh if iterator.noted is not None]
+            ended = [it for it in fresh if it.noted is not None and not it.is_sampler]
             for iterator in sorted(ended, key=lambda x: x.noted.order)[-1:]:
                 iterator.is_training = True
 
@@ -207,6 +244,7 @@ class Noting:
         self._steps_without += 1
         self._sparing.step_ended()
         sole, self._sole = self._sole, None
+        self._turn, self._has_passed = None, False
         if sole is not None and OPEN.has_only(sole):
             sole.is_fresh, sole.noted = False, None
             sole.cursor.commit()
@@ -260,6 +298,7 @@ class Noting:
             begun_with,
             noted.exchanges,
             details=details,
+            turn=noted.turn,
         )
 
     def numbers(
@@ -269,10 +308,13 @@ class Noting:
 
         None: the step goes on with the batches of the one before, or it is not known.
         """
-        if self._sole is None and self._is_unclear(draws):
+        if (self._sole is None or not draws) and self._is_unclear(draws):
             return None
+        turn = self._turn
+        if not draws and self._is_told:
+            return None if turn is None else ([], turn.ranges, turn.turn)
         loaders = [x.numbers(x.cursor.first or 0) for x in draws]
-        return loaders, RANGES.current(functions)
+        return loaders, RANGES.current(functions), None
 
     def _is_unclear(self, draws: Sequence[LoaderIterator]) -> bool:
         if not draws:

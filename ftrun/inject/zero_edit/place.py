@@ -45,8 +45,9 @@ class LoaderPlace:
         return LoaderPlace(Spot(*spot), number, epoch, drawn, held, Spot(*at), before)
 
 
-Numbers = tuple[list[tuple[Any, ...]], tuple[tuple[Spot, int], ...]]
-"""For each loader the fields of a LoaderPlace; for each ``range`` loop its last number."""
+Numbers = tuple[list[tuple[Any, ...]], tuple[tuple[Spot, int], ...], tuple[Spot, int] | None]
+"""For each loader the fields of a LoaderPlace; for each ``range`` loop its last number; and the
+turn, if there is no loader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +81,13 @@ class Place:
     ``begun_with``: the counters, by function, at the point where the step has begun; empty unless a
     newcomer comes to that point by other lines. ``entry``: the frames at which the loader's first
     batch was drawn, where a newcomer joins. ``ranges``: the number that each ``range`` loop around
-    has taken last. ``exchanges``: the script's collectives before this place; ``calls``: what those
-    since were given, before the step of this place. ``has_finished``: the script has come to its
-    end, ``commits`` steps after this place. Else ``commits`` is the number of steps by which the
-    counters are older than loaders and ranges. ``behind``: the steps that were taken since with
-    the batches of this place, as in a loop that trains two models with each batch.
+    has taken last. ``turn``: without a loader, the innermost loop, and how many of its turns had
+    begun: a newcomer joins where the next one begins. ``exchanges``: the script's collectives
+    before this place; ``calls``: what those since were given, before the step of this place.
+    ``has_finished``: the script has come to its end, ``commits`` steps after this place. Else
+    ``commits`` is the number of steps by which the counters are older than loaders and ranges.
+    ``behind``: the steps that were taken since with the batches of this place, as in a loop that
+    trains two models with each batch.
     """
 
     stack: tuple[Spot, ...] = ()
@@ -99,6 +102,7 @@ class Place:
     behind: int = 0
     details: Callable[[], Details] = field(default=lambda: NO_DETAILS, compare=False, hash=False)
     calls: Sequence[Sequence[Any]] = field(default=(), compare=False, hash=False)
+    turn: tuple[Spot, int] | None = None
 
     def encode(self) -> str:
         """As JSON."""
@@ -116,6 +120,7 @@ class Place:
                 "commits": self.commits,
                 "behind": self.behind,
                 "calls": [list(x) for x in self.calls],
+                "turn": self.turn and [_spot(self.turn[0]), self.turn[1]],
                 "details": [getattr(details, x.name) for x in fields(Details)],
             }
         )
@@ -124,7 +129,7 @@ class Place:
     def decode(text: str) -> Place:
         """The place that ``encode`` has written."""
         known = json.loads(text)
-        details = Details(*known.get("details", ()))
+        details, turn = Details(*known.get("details", ())), known.get("turn")
         return Place(
             stack=tuple(Spot(*spot) for spot in known["stack"]),
             entry=tuple(Spot(*spot) for spot in known["entry"]),
@@ -138,6 +143,7 @@ class Place:
             behind=known.get("behind", 0),
             details=lambda: details,
             calls=known.get("calls", ()),
+            turn=turn and (Spot(*turn[0]), turn[1]),
         )
 
     def among(self, before: int, now: int) -> Place:
@@ -162,6 +168,8 @@ class Place:
         if self.has_finished:
             return "the end of the script"
         parts = [f"{number} of the loop at {spot}" for spot, number in self.ranges]
+        if self.turn is not None and self.turn[0] not in dict(self.ranges):
+            parts.append(f"item {self.turn[1]} of the loop at {self.turn[0]}")
         for loader in self.loaders:
             epoch = "" if loader.epoch is None else f"epoch {loader.epoch}, "
             parts.append(f"{epoch}batch {loader.drawn} of the loader at {loader.spot}")

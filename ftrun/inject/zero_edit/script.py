@@ -14,6 +14,7 @@ from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.inject.zero_edit import directories, randomness, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
+from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.directories import Directories
 from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
@@ -235,6 +236,7 @@ class Script:
                 break
             manager.should_commit()
         self.course.goes(Event.BEGUN, State.STEPPING)
+        RANGES.tells_all = False
         return place
 
     def _loaded(self) -> None:
@@ -296,6 +298,7 @@ class Script:
 
     def _has_model(self) -> None:
         """The script has made its first model: this worker is not the first thing that trains."""
+        RANGES.tells_all = True
         if self.mates.are_several:
             self.peers.look()
         if self.rewriting.is_successor and self.joins_at():

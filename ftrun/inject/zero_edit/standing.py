@@ -51,9 +51,10 @@ class Standing:
         mine = self.shown()
         if place.has_finished or not (mine.commits or place.commits):
             return mine == place
-        return (mine.loaders, mine.ranges, mine.behind) == (
+        return (mine.loaders, mine.ranges, mine.turn, mine.behind) == (
             place.loaders,
             place.ranges,
+            place.turn,
             place.behind,
         )
 
@@ -74,7 +75,7 @@ class Standing:
 
 def _later(place: Place, numbers: Numbers, commits: int) -> Place:
     loaders = tuple(LoaderPlace(*x) for x in numbers[0])
-    return replace(place, loaders=loaders, ranges=numbers[1], commits=commits)
+    return replace(place, loaders=loaders, ranges=numbers[1], turn=numbers[2], commits=commits)
 
 
 def _behind(base: Callable[[], Place], steps: int) -> Place:

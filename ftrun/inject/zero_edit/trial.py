@@ -66,6 +66,7 @@ class Trial:
     reports: bool = True
     dies: bool = True
     _step: int = 0
+    _has_begun: bool = False
     _complete_for: int = 0
     _inputs: dict[int, list[str]] = field(default_factory=dict)
     _files: dict[str, int] = field(default_factory=dict)  # and the step of the last write
@@ -100,6 +101,9 @@ class Trial:
     def begins(self, step: int) -> None:
         """A step has begun, after ``step`` committed ones."""
         self._step = step
+        if not self._has_begun:  # what a newcomer's model got on its way is not its peers'
+            self._inputs.clear()
+        self._has_begun = True
         self._inputs.pop(step, None)  # of a try that was not committed
         self._note_draws()
         self._dies_in(TRAINING)

@@ -141,8 +141,9 @@ def _then(function: str, path: str, pair: Pair) -> tuple[Any, Any]:
 
 def _stand_alike(place: Place, then: Mapping[Spot, int]) -> bool:
     """Whether the loops around that of the steps stand where they stood."""
-    now = dict(place.ranges if place.loaders else place.ranges[:-1])
-    return all(then.get(spot, number) == number for spot, number in now.items())
+    around_it = place.ranges if place.loaders or place.turn else place.ranges[:-1]
+    inner = place.turn and place.turn[0]
+    return all(then.get(spot, number) == number for spot, number in around_it if spot != inner)
 
 
 def _that_draw_ahead(place: Place) -> set[str]:

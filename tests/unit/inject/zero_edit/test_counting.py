@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.inject.zero_edit.counting import RANGES, Counted, Numbers, Ranges, follow
+from ftrun.inject.zero_edit.counting import (
+    RANGES,
+    Counted,
+    Items,
+    Numbers,
+    Ranges,
+    Turns,
+    follow,
+)
 from ftrun.inject.zero_edit.frames import Spot
 from tests.unit.inject.zero_edit.followed import run
 
@@ -232,7 +241,7 @@ class Jumping:
 def test_enumerate_follows_jumps() -> None:
     RANGES.is_on = True
     counted = follow(enumerate(Jumping(), 1))
-    assert isinstance(counted, Counted)
+    assert isinstance(counted._source, Counted)
     assert [next(counted)[0] for _ in range(3)] == [11, 22, 33]
 
 
@@ -242,29 +251,77 @@ def test_enumerate_follows_jumps() -> None:
         lambda: [1, 2],
         lambda: enumerate([5]),
         lambda: enumerate("ab", 3),
-        lambda: enumerate(range(3)),
         lambda: iter(range(3)),
         lambda: zip("ab", range(2), strict=True),
         lambda: {1: 2}.items(),
-        lambda: 5,
+        lambda: (x for x in "abc"),
+        lambda: count(1.5),
     ],
 )
-def test_other_iterables_are_left_alone(make: Callable[[], Any]) -> None:
+def test_a_loop_over_anything_is_as_pythons_and_counts_its_items(make: Callable[[], Any]) -> None:
     RANGES.is_on = True
-    iterable = make()
-    assert follow(iterable) is iterable
+    expected = [*islice(make(), 3)]
+    assert [*islice(follow(make()), 3)] == expected
+    for turns in range(len(expected) + 1):
+        loop = follow(make())
+        next(loop)
+        assert loop.turns() == 1 and loop.come_to(turns) == (turns > 0)
+        assert not turns or [*islice(loop, len(expected) - turns)] == expected[turns:]
+    assert type(make()) is count or not follow(make()).come_to(len(expected) + 1)
 
 
-def test_what_the_script_has_a_name_of_is_left_alone() -> None:
-    from itertools import count
-
+def test_what_is_no_iterable_is_pythons_to_refuse() -> None:
     RANGES.is_on = True
-    for made in (enumerate(Jumping()), count(3)):
-        assert follow(made) is made
+    assert follow(5) == 5
+
+
+def test_a_count_goes_on_after_another_number() -> None:
+    RANGES.is_on = True
     new = follow(count(3, 2))  # not in an assert, where pytest has a name for it
     others = [follow(count(1.5)), follow(count(0, 0)), follow(count(1 << 40))]
     assert type(new) is Numbers and [next(new), next(new)] == [3, 5]
-    assert [type(x) for x in others] == [count] * 3
+    assert [type(x) for x in others] == [Items] * 3
+    named = count(3)
+    assert type(follow(named)) is Items, "its name may be asked elsewhere"
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Numbers.over(range(5)), lambda: Items.over(iter("abcde"))]
+)
+@pytest.mark.parametrize("known", [False, True])
+def test_turns_are_told_before_they_begin(
+    make: Callable[[], Any], known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may set the loop: to its third turn in its second one here."""
+    loops, spot, told = Ranges(), Spot("f.py:<module>", 1), list[int]()
+
+    def before(at: Spot) -> None:
+        told.append(loops.turns(at))
+        if told[-1] == 1:
+            assert loops.come_to(at, 3)
+
+    monkeypatch.setattr(Turns, "before", staticmethod(before))
+    if known:
+        first = make()
+        loops.note(CODE, 1, first)
+        assert next(first) in (0, "a") and not told
+        assert loops.tell(CODE, 1) and not loops.tell(CODE, 1) and loops.told == {spot}
+    loops.tells_all = not known
+    loop = make()
+    loops.note(CODE, 1, loop)
+    assert [*loop] in ([0, 3, 4], ["a", "d", "e"])
+    assert told == [0, 1, 4, 5], "the last one finds the end"
+    assert loops.current({spot.name}) in ((), ((spot, 4),))
+    del loop
+    assert loops.turns(spot) == 0 and not loops.come_to(spot, 0)
+
+
+def test_loops_over_anything_do_not_end_where_they_stand() -> None:
+    loops, loop = Ranges(), Items.over(iter("ab"))
+    loops.note(CODE, 1, loop)
+    loops.end(lambda spot: True)
+    assert not loops.one_ends() and [*loop] == ["a", "b"]
+    assert not loops.knows(Spot("f.py:<module>", 1))
 
 
 def test_a_generator_that_runs_or_goes_over_two_ranges_is_not_followed() -> None:
@@ -278,9 +335,11 @@ def test_a_generator_that_runs_or_goes_over_two_ranges_is_not_followed() -> None
                 yield one
 
     generator = both()
-    loops.note(CODE, 1, generator)
-    assert next(generator) == next(generator) == ()
+    over = Items.over(generator)
+    loops.note(CODE, 1, over)
+    assert next(over) == next(over) == ()
     assert [number for _, number in loops.current({"f.py:<module>"})] == [0]
-    next(generator)
+    next(over)
     assert loops.current({"f.py:<module>"}) == ()
+    del over
     assert sys.getrefcount(generator) <= 2, "nobody else holds it"

@@ -69,6 +69,17 @@ def test_a_second_step_with_the_same_batch_has_no_place(noting: Noting) -> None:
     assert step(noting) is not None
 
 
+def test_a_step_without_a_draw_has_no_numbers_of_its_own(noting: Noting) -> None:
+    """As the first one after a loop over a loader, whose last draw has found the end."""
+    batches = iterator_of(3)
+    for _ in range(3):
+        next(batches)
+        assert noting.numbers(noting.training(), ()) is not None
+        noting.commit()
+    assert next(batches, None) is None
+    assert noting.numbers(noting.training(), ()) is None
+
+
 def test_batches_for_an_evaluation_are_not_for_training(noting: Noting) -> None:
     checks, batches = iterator_of(6), iterator_of(6)
     next(checks)

@@ -1,0 +1,74 @@
+"""A loop without a loader: a newcomer joins where a turn begins, before its batch is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import Job
+
+SCRIPT = """
+import os, signal
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import BatchSampler, DistributedSampler
+
+class Own:
+    def __init__(self):
+        self.at = rank
+
+    def next(self):
+        self.at += world
+        return torch.full((2, 4), self.at / 100)
+
+def step(x):
+    global steps
+    print("READ", rank, steps, x.sum().item(), flush=True)
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and (rank, steps) in DEATHS:
+        os.kill(os.getpid(), signal.SIGKILL)
+    optimizer.step()
+    steps += 1
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+own, steps, data = Own(), 0, torch.arange(128.0).reshape(32, 4) / 128
+for epoch in range(5):
+    together = [None] * world
+    dist.all_gather_object(together, steps)
+    assert len(set(together)) == 1, together
+    BODY
+print("READ", rank, "END", *[x.data for x in model.parameters()], flush=True)
+"""
+FORMS = {
+    "an object gives the batches": """for turn in range(4):
+        step(own.next())""",
+    "a generator": """for x in (data[i + rank :: 16] for i in range(0, 8, 2)):
+        step(x)""",
+    "pieces": """for number, x in enumerate(data[rank::2].split(4)):
+        step(x)""",
+    "a sampler": """sampler = DistributedSampler(range(32))
+    sampler.set_epoch(epoch)
+    for batch in BatchSampler(sampler, 4, False):
+        step(data[batch])""",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.timeout(300)
+def test_what_each_replica_reads_is_as_undisturbed(tmp_path: Path, form: str) -> None:
+    ends = []
+    for deaths in ((), ((1, 6), (0, 13))):
+        (here := tmp_path / str(len(deaths))).mkdir()
+        script = SCRIPT.replace("BODY", FORMS[form]).replace("DEATHS", repr(deaths))
+        with Job(here, script, "--replicas", "2", "--min-replicas", "2") as job:
+            assert job.end() == 0, job.output
+            assert job.output.count("healed from replica") == len(deaths), job.output
+            read = [x.partition("READ ")[2] for x in job.output.splitlines() if "READ " in x]
+            ends.append({tuple(line.split()[:2]): line for line in read})
+    assert ends[0] == ends[1] and len(ends[0]) == 2 * (20 + 1)

@@ -106,6 +106,7 @@ class Noting:
         self._turn: Noted | None = None  # the script where the turn of the step began
         self._has_passed = self._is_told = False  # since the last step; the last loop's turns are
         self._functions: set[str] = set()  # at the last note
+        self._noted_turns: set[Spot] = set()  # the loops of which a turn was noted
         self._entries: dict[tuple[str, ...], tuple[Spot, ...]] = {}
         self._loops: WeakKeyDictionary[Any, dict[tuple[str, ...], _Loop]] = WeakKeyDictionary()
 
@@ -161,7 +162,9 @@ class Noting:
         if frame is None or spot_of(frame) != spot:
             return  # of a generator in the header itself
         turn = spot, RANGES.turns(spot)
-        if self._sparing.notes(must=not turn[1] or RANGES.one_ends()):
+        must = not turn[1] or RANGES.one_ends() or spot not in self._noted_turns
+        if self._sparing.notes(must=must):
+            self._noted_turns.add(spot)  # the place before it, at a forward pass, is another one
             self._turn = replace(self.note(), turn=turn)
         else:
             self._turn = replace(self._pass(), turn=turn, ranges=RANGES.current(self._functions))

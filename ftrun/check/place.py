@@ -20,7 +20,7 @@ from ftrun.errors import UserError
 
 LINKED_BYTES = 64 << 20
 """Files from this size on are links to the originals."""
-BYTES_MAX, FILES_MAX, SIBLINGS_MAX = 2 << 30, 50_000, 1_000
+BYTES_MAX, FILES_MAX, SIBLINGS_MAX, LINES_MAX = 2 << 30, 50_000, 1_000, 2_000
 LEFT_OUT = frozenset({".git", "__pycache__", "node_modules", "ftrun-logs"})
 UPWARDS = 4
 _NUMBER = re.compile(rb"\d+")
@@ -31,13 +31,14 @@ class Files:
     """How the files of one run compare with those of another.
 
     ``equal``: both have written them alike. ``other``: as many lines, with other numbers, or other
-    bytes. ``missing``: by name, that it lacks the file, or lines of it. ``more``: what the
-    undisturbed one has under no such name.
+    bytes. ``missing``: by name, that it lacks the file, or lines of it; ``with_gap``: those that
+    lack them in one place in the middle. ``more``: what the undisturbed one has under no such name.
     """
 
     equal: list[str] = field(default_factory=list)
     other: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
+    with_gap: set[str] = field(default_factory=set)
     more: list[str] = field(default_factory=list)
 
 
@@ -144,10 +145,23 @@ def _compare_contents(files: Files, name: str, theirs: bytes, ours: bytes) -> No
     fewer = theirs.count(b"\n") - ours.count(b"\n")
     if fewer > 0:
         files.missing[name] = f"lacks {fewer} lines"
+        if _has_one_gap(theirs, ours):
+            files.with_gap.add(name)
     elif _NUMBER.sub(b"0", theirs) == _NUMBER.sub(b"0", ours):
         files.other.append(f"{name} (the same lines with other numbers)")
     else:
         files.other.append(f"{name} (other lines)")
+
+
+def _has_one_gap(theirs: bytes, ours: bytes) -> bool:
+    """Whether lines of ``theirs`` are missing in ``ours`` in one place in the middle, and no line
+    is other, numbers aside."""
+    whole, rest = (_NUMBER.sub(b"0", x).splitlines() for x in (theirs, ours))
+    fewer = len(whole) - len(rest)
+    return any(
+        whole[:at] == rest[:at] and whole[at + fewer :] == rest[at:]
+        for at in range(1, min(len(rest), LINES_MAX))
+    )
 
 
 def _walk(

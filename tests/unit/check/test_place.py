@@ -81,6 +81,17 @@ def test_files_are_compared_by_bytes_lines_and_numbers(tmp_path: Path) -> None:
     assert files.other == ["binary (other bytes)", "numbers (the same lines with other numbers)"]
 
 
+def test_lines_that_lack_in_one_place_in_the_middle(tmp_path: Path) -> None:
+    def has_gap(whole: str, ours: str) -> bool:
+        paths = tmp_path / "whole", tmp_path / "ours"
+        for path, letters in zip(paths, (whole, ours), strict=True):
+            path.write_text("".join(f"{x}{n}\n" for n, x in enumerate(letters)))
+        return "log" in compare({"log": paths[0]}, {"log": paths[1]}).with_gap
+
+    assert has_gap("abcdef", "abef") and has_gap("aaaa", "aaa")
+    assert not any(has_gap("abcdef", x) for x in ("bcdef", "abcde", "acef", "abxf", "abxef", ""))
+
+
 def test_the_copies_are_not_copied(source: Path) -> None:
     copy = made(source, source)  # TMPDIR is the current directory
     copy.begin()

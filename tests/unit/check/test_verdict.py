@@ -172,6 +172,14 @@ def test_a_file_that_was_being_written_at_the_death_is_named() -> None:
     assert is_well and words in lines
 
 
+def test_lines_that_were_due_between_the_death_and_the_join_are_named() -> None:
+    for with_gap in ({"log"}, set[str]()):
+        files = Files(missing={"log": "lacks 2 lines"}, with_gap=with_gap)
+        lines, is_well = lines_of(trial(files=files))
+        words = "lost with the replica that wrote it, and not due again: log lacks 2 lines"
+        assert is_well == bool(with_gap) == (words in lines)
+
+
 def test_a_file_that_only_a_run_with_deaths_has() -> None:
     """A checkpoint that the dead replica has written, and that nobody has removed, is not well."""
     began = run(report(files={"log.2": 3}))

@@ -126,7 +126,13 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
             attaching.stage = Stage.MANAGED
 
     if variables is not None:
-        attaching = Attaching(variables, undo, lambda: script.makes_manager, script.mates.are_here)
+        attaching = Attaching(
+            variables,
+            undo,
+            lambda: script.makes_manager,
+            script.mates.are_here,
+            lambda: bool(script.peers.place.entry),
+        )
         script.models.makes_ddp = attaching.makes_ddp
         loop.on_raise = attaching.raised
         if script.mates.are_several:

@@ -33,7 +33,7 @@ from ftrun.core.forms import Form
 from ftrun.inject import torchft_names
 from ftrun.inject.zero_edit.early import EXPLICIT_NAMES, has_imported_ftrun
 from ftrun.inject.zero_edit.frames import call_site, is_script
-from ftrun.inject.zero_edit.refusals import refuse, want
+from ftrun.inject.zero_edit.refusals import refuse, refuse_own, want
 from ftrun.inject.zero_edit.trial import note_refusal
 from ftrun.inject.zero_edit.variables import Variables
 from ftrun.training import compiling, context
@@ -60,6 +60,7 @@ class Attaching:
         undo: removes all patches.
         is_own: whether ftrun makes a Manager for the script at this moment.
         is_shared: whether all workers of this replica come to the same place.
+        is_newcomer: whether peers train, as far as this worker has looked for them.
     """
 
     def __init__(
@@ -68,8 +69,9 @@ class Attaching:
         undo: Callable[[], None],
         is_own: Callable[[], bool],
         is_shared: Callable[[], bool] = lambda: True,
+        is_newcomer: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._is_shared = is_shared
+        self._is_shared, self._is_newcomer = is_shared, is_newcomer
         self.stage = Stage.OPEN
         self._variables = variables
         self._undo = undo
@@ -99,6 +101,8 @@ class Attaching:
             Refused: it was.
         """
         is_open = self.stage in (Stage.OPEN, Stage.TAKEN)
+        if is_open and not self._is_newcomer():  # else its peers train, and need not begin again
+            refuse_own(error)
         if not (is_open and _has_group()):
             return
         frames = traceback.extract_tb(error.__traceback__)

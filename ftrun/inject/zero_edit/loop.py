@@ -38,7 +38,7 @@ from ftrun.inject.zero_edit.noting import Noted
 from ftrun.inject.zero_edit.passing import check_phase, peers_are_gone, stands_elsewhere
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.reading import come_near
-from ftrun.inject.zero_edit.refusals import Refused, is_unfit, refuse_own
+from ftrun.inject.zero_edit.refusals import Refused, is_unfit
 from ftrun.inject.zero_edit.script import Script
 from ftrun.inject.zero_edit.states import Course, Event, State
 from ftrun.training.context import WorkerContext
@@ -329,8 +329,6 @@ class Loop:
         if self.script.steps == 0 and isinstance(error, Refused):
             is_unfit(self.script.here, error)
         elif self.script.steps == 0:
-            if not self.script.joins_at():  # else its peers train, and need not begin again
-                refuse_own(error)
             self.on_raise(error)
 
     def ends(self) -> None:

@@ -27,13 +27,19 @@ from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.built import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup
 from ftrun.process_groups.quantized_messages import MessageGroup
 from ftrun.process_groups.rendezvous import RankRecord, Rendezvous
-from ftrun.process_groups.sockets import count_established, is_listening, shut_down_connections
-from ftrun.process_groups.writers import BUILDS, Build, all_sleep, foreign_threads
+from ftrun.process_groups.sockets import (
+    count_established,
+    find_connections,
+    is_listening,
+    shut_down,
+)
+from ftrun.process_groups.spinning import LOOP, Loop
+from ftrun.process_groups.writers import BUILDS, Build, all_sleep, foreign_threads, wait_for_sleep
 
 PIECE_BYTES = 4 << 20
 """So many take a path of 1 Gbit/s 34 ms, and the copy of as many less than two."""
 _WORKER_THREADS = 2
-_THREADS = frozenset({"gloo_tcp_loop", "pt_gloo_runloop"})
+_THREADS = frozenset({LOOP, "pt_gloo_runloop"})
 _Native: Any = dist.ProcessGroupGloo  # torch's stub lacks most of it.
 _GREETING = struct.Struct("=q")
 _GREETING_TIMEOUT_S = 1.0
@@ -102,22 +108,26 @@ class GlooGroup(MessageGroup):
     ) -> None:
         super().__init__(rank, world_size, native, signal)
         self._tids, self._build = tids, build
-        self._listening = records[rank].address
-        self._peers = frozenset(record.address for peer, record in records.items() if peer != rank)
+        peers = frozenset(record.address for peer, record in records.items() if peer != rank)
+        self._connections = find_connections(records[rank].address, peers)
         # In a process of several ranks there may be more than its own; fewer: one is lost already.
-        up = count_established(self._listening, self._peers)
-        self._connections = max(up, world_size - 1)
-        signal.subscribe(self._shut_down_connections)
+        self._count = max(count_established(self._connections), world_size - 1)
+        self._loop = Loop(tids, self._connections)
+        signal.subscribe(lambda: shut_down(self._connections))
 
     def is_connected(self) -> bool | None:
-        return count_established(self._listening, self._peers) == self._connections
+        return count_established(self._connections) == self._count
+
+    def shutdown(self) -> None:
+        self.abort()
+        wait_for_sleep(self.threads_sleep)  # before the wait for collectives that only time out
+        super().shutdown()
 
     def threads_sleep(self) -> bool | None:
         asleep = all_sleep(self._tids, _THREADS)
+        if asleep is False and self.aborted and self._loop.spins():
+            asleep = all_sleep(self._tids - {self._loop.tid}, _THREADS - {LOOP})
         return asleep if asleep or self._build.has_own_threads else None
-
-    def _shut_down_connections(self) -> None:
-        shut_down_connections(self._listening, self._peers)
 
 
 def _connect_pairs(rendezvous: Rendezvous, place: Place) -> Any:
@@ -143,10 +153,8 @@ def _abort_build(rendezvous: Rendezvous, rank: int) -> None:
     rendezvous.interrupt()
     records = dict(rendezvous.records)
     own = records.pop(rank, None)
-    shut_down_connections(
-        own.address if own is not None else None,
-        frozenset(record.address for record in records.values()),
-    )
+    peers = frozenset(record.address for record in records.values())
+    shut_down(find_connections(own.address if own is not None else None, peers))
     if own is not None:
         _greet_in_place_of_peers(own)
 

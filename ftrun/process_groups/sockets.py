@@ -9,39 +9,67 @@ Not here: which addresses belong to a group (rendezvous.py).
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import stat
-from collections.abc import Collection, Iterator
+import struct
+import termios
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
 
 from ftrun.process_groups.store import split_address
 
 Address = tuple[str, int]
+_INT = struct.Struct("i")
 _ESTABLISHED = 1
 """TCP_ESTABLISHED of Linux."""
 
 
-def shut_down_connections(listening: Address | None, peers: Collection[Address]) -> int:
-    """Shut down each TCP connection of this process accepted at ``listening`` or made to a peer.
+class Descriptor(NamedTuple):
+    """A descriptor with the inode of its socket: with another inode it names something else now."""
+
+    fd: int
+    inode: int
+
+
+def find_connections(listening: Address | None, peers: Collection[Address]) -> list[Descriptor]:
+    """Each TCP connection of this process that was accepted at ``listening`` or made to a peer."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        connection = _duplicate(int(name))
+        if connection is None:
+            continue
+        with connection:
+            if _belongs(connection, listening, peers):
+                found.append(Descriptor(int(name), _inode(connection)))
+    return found
+
+
+def shut_down(connections: Iterable[Descriptor]) -> None:
+    """Shut them down.
 
     A descriptor is duplicated before its socket is checked, so that it cannot name another socket
     between the check and the shutdown. It does not matter whether forked children share the
     descriptor, because a shutdown ends the connection.
-
-    Returns:
-        The number of connections that were shut down.
     """
-    count = 0
-    for connection in _connections(listening, peers):
+    for connection in _open(connections):
         with contextlib.suppress(OSError):  # The other end may be gone already.
             connection.shutdown(socket.SHUT_RDWR)
-            count += 1
-    return count
 
 
-def count_established(listening: Address, peers: Collection[Address]) -> int:
+def count_established(connections: Iterable[Descriptor]) -> int:
     """The number of those connections that neither end has closed."""
-    return sum(_state(connection) == _ESTABLISHED for connection in _connections(listening, peers))
+    return sum(_state(connection) == _ESTABLISHED for connection in _open(connections))
+
+
+def unread(connections: Iterable[Descriptor]) -> list[int]:
+    """The bytes that can be received of each that is open; waits while some are received."""
+    counts = []
+    for connection in _open(connections):
+        answer = fcntl.ioctl(connection, termios.FIONREAD, bytes(_INT.size))
+        counts.append(_INT.unpack(answer)[0])
+    return counts
 
 
 def is_listening(address: Address) -> bool:
@@ -87,14 +115,19 @@ def _duplicate(fd: int) -> socket.socket | None:
     return None
 
 
-def _connections(listening: Address | None, peers: Collection[Address]) -> Iterator[socket.socket]:
-    for name in os.listdir("/proc/self/fd"):
-        connection = _duplicate(int(name))
+def _open(connections: Iterable[Descriptor]) -> Iterator[socket.socket]:
+    """Those that are open, each by a duplicate."""
+    for fd, inode in connections:
+        connection = _duplicate(fd)
         if connection is None:
             continue
         with connection:
-            if _belongs(connection, listening, peers):
+            if _inode(connection) == inode:
                 yield connection
+
+
+def _inode(connection: socket.socket) -> int:
+    return os.fstat(connection.fileno()).st_ino
 
 
 def _state(connection: socket.socket) -> int:

@@ -58,6 +58,17 @@ def wait_for_writers(works: Iterable[Work], sleep: Callable[[], bool | None]) ->
     return True
 
 
+def wait_for_sleep(sleep: Callable[[], bool | None]) -> None:
+    """Wait, ``LIMIT_S`` at most, until all threads of an aborted group sleep, if they are known."""
+    checks, until = 0, clock.now() + LIMIT_S
+    while checks < CHECKS and clock.now() < until:
+        asleep = sleep()
+        if asleep is None:
+            return
+        checks = checks + 1 if asleep else 0
+        time.sleep(A_MOMENT_S)
+
+
 def _wait_a_moment(work: Work) -> None:
     began = clock.now()
     with contextlib.suppress(RuntimeError, PeerError):
@@ -125,14 +136,14 @@ def all_sleep(tids: Iterable[int], names: frozenset[str]) -> bool | None:
     Older torch names some threads otherwise. If a name is missing: True if all of ``tids`` sleep,
     else None.
     """
-    found = [(name, state) for name, state in map(_stat, tids) if state]
+    found = [(name, state) for name, state in map(thread_stat, tids) if state]
     ours = [(name, state) for name, state in found if name in names]
     if {name for name, _ in ours} == names:
         return all(state == "S" for _, state in ours)
     return True if found and all(state == "S" for _, state in found) else None
 
 
-def _stat(tid: int) -> tuple[str, str]:
+def thread_stat(tid: int) -> tuple[str, str]:
     """Name and state of a thread, see proc_pid_stat(5); empty if it has ended."""
     try:
         text = Path(f"/proc/self/task/{tid}/stat").read_text(errors="replace")

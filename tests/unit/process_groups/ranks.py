@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore, Work
 
 from ftrun import clock
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
@@ -48,6 +48,7 @@ class Member:
     def __init__(self) -> None:
         self.groups: dict[str, BuiltGroup] = {}
         self.woken_s: dict[str, float] = {}
+        self._sending: Work | None = None
         self._waiter: threading.Thread | None = None
         self._woken = threading.Event()
 
@@ -79,6 +80,10 @@ class Member:
 
         self._waiter = threading.Thread(target=wait)
         self._waiter.start()
+
+    def start_sending(self, prefix: str, floats: int) -> None:
+        """Send so many numbers to rank 0, and do not wait."""
+        self._sending = self.groups[prefix].send([torch.ones(floats)], 0)
 
     def _note_callback(self, future: torch.futures.Future[Any]) -> None:
         with contextlib.suppress(RuntimeError):

@@ -90,7 +90,7 @@ def test_threads_that_run_do_not_sleep_and_unknown_ones_are_not_judged() -> None
         assert runs.wait(60)
         assert thread.native_id is not None
         assert thread.native_id not in foreign_threads()
-        name = frozenset({writers._stat(thread.native_id)[0]})
+        name = frozenset({writers.thread_stat(thread.native_id)[0]})
         assert all_sleep((), name) is None
         deadline = time.monotonic() + 60
         # It runs, or waits for Python's lock and asks for that 200 times a second.

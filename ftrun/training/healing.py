@@ -86,7 +86,7 @@ class Healing:
         self._transport = transport
         self._one_donor = False
         self.serves_between_steps = False
-        self._is_still = False  # the script changes its state no more
+        self._is_still = False  # the script does not change what is served
         self._training_thread = threading.get_ident()
         self._seen: dict[str, Any] = {}  # the state in the training thread, where that is needed
         self._optimizers: list[torch.optim.Optimizer] = []
@@ -315,13 +315,18 @@ class Healing:
             self._serve()
 
     def keep_still(self) -> None:
-        """In the training thread, at the script's end: from now on any thread may serve its state.
+        """In the training thread, between two steps: from now on any thread may serve its state.
 
-        The training thread waits for peers then, and could not serve those that come meanwhile.
+        Until the next step, which is none at the script's end. The training thread may wait for
+        peers that have to heal first, and could not serve them meanwhile.
         """
         if self.serves_between_steps:
             self._see()
         self.forward_over()
+
+    def moves_on(self) -> None:
+        """In the training thread, before a step: the script's state changes again."""
+        self._is_still = False
 
     def _see(self) -> None:
         self._is_still = False
@@ -329,7 +334,7 @@ class Healing:
             self._seen = self._read()
             self._is_still = True
         except StateUnread as error:
-            log.warning("%s at the script's end", error)
+            log.warning("%s between two steps", error)
 
     @property
     def _is_elsewhere(self) -> bool:

@@ -485,6 +485,7 @@ class Manager:
             self._seat.trains(self._leaving.at_once)
         if not (freeze_membership or self._machine.in_step):
             self._seat.between_steps(self._join_is_agreed)
+        self._healing.moves_on()
         begun = self._machine.begun
         if not self._flow.begin(freeze_membership, timeout_s, for_draw=for_draw):
             if self._snapshots is not None and not freeze_membership:
@@ -506,6 +507,15 @@ class Manager:
         """
         self._engine.raise_fatal()
         return self._flow.catch_up()
+
+    def keep_state(self) -> None:
+        """Until the next step, peers that have lost the last one heal to what the state functions
+        give now, and may need it before this replica goes on.
+
+        For the training thread, between two steps. The functions give it until then, in any thread.
+        """
+        self._healing.keep_still()
+        self._engine.feed(e.StateKept())
 
     @property
     def awaits_newcomers(self) -> bool:

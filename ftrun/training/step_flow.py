@@ -184,7 +184,7 @@ class StepFlow:
 
     def catch_up(self) -> bool:
         """Between two steps: take the peers' state, if they have committed a step that was lost
-        here. A step is begun for it, at which nobody joins, and is given up at once.
+        here. Then a step is begun for it, at which nobody joins, and is given up at once.
 
         Returns:
             Whether this replica holds their state, or has left the job.
@@ -193,7 +193,12 @@ class StepFlow:
             TimeoutError: no quorum within the limit.
         """
         machine = self._machine
-        if not self.begin(True, None):
+        self._engine.wait_until(
+            lambda: machine.in_force is not None or machine.phase is StepPhase.LEFT,
+            self._limits.quorum_timeout_s,
+            "a quorum",
+        )
+        if not machine.must_catch_up or not self.begin(True, None):
             return True
         has_state = not machine.healing
         reason = "it was begun to take the peers' state"

@@ -54,6 +54,7 @@ from ftrun.core.worker.under_way import Fate, StepUnderWay
 from tests.sim.deaths import DYING_FROM
 from tests.sim.healing import Fetch, Offer
 from tests.sim.invariants import CANNOT_SERVE
+from tests.sim.keeping import KEEPING_FROM
 from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.parting import EARLY_FROM, LINGERING_FROM
 from tests.sim.rings import Ballot
@@ -507,6 +508,9 @@ MUTANTS: dict[str, Mutant] = {
         "L1",
         ("kill_worker",),
         LINGERING_FROM,
+    ),
+    "a lost step waits for the next one": Mutant(
+        StepMachine, "_offer_kept", _does_nothing, "L1", ("kill_worker",), KEEPING_FROM
     ),
     "the dying are gone": Mutant(
         Supervisor, "_worker_dying", Supervisor._worker_exited, "P8", ("kill_worker",), DYING_FROM

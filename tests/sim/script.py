@@ -19,6 +19,7 @@ from ftrun.core.worker.comparison import Shape
 from ftrun.core.worker.machine import Fate, StepPhase
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S
 from tests.sim.invariants import Violation
+from tests.sim.keeping import is_last_of_loop, loop_ends
 from tests.sim.parting import linger
 from tests.sim.rings import Reduction
 from tests.sim.until import INSTANT_S, Until, Wait
@@ -34,7 +35,7 @@ class Script:
     """The main thread of one worker."""
 
     def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+        self.worker = worker
         self._world = worker.world
         self._program = self._main()
         self._until: Until | None = None
@@ -68,28 +69,28 @@ class Script:
             return
         self.stands = False
         if self._until is not None:
-            self._world.at(self._until.timeout_s, self._worker, self._time_out, self._until)
+            self._world.at(self._until.timeout_s, self.worker, self._time_out, self._until)
             self.wake()
         elif self._missed:
             self._missed = False
-            self._world.at(0.0, self._worker, self._resume)
+            self._world.at(0.0, self.worker, self._resume)
 
     def wake(self) -> None:
         """Something has changed: check the condition soon, as a notified thread does."""
         if self._until is None or self._waking:
             return
-        if self._worker.fatal or self._until.condition():
+        if self.worker.fatal or self._until.condition():
             self._waking = True
             rng = self._world.rng
             delay_s = 0.00005 if rng.random() < 0.7 else rng.uniform(0.0, 0.005)
-            self._world.at(delay_s, self._worker, self._look)
+            self._world.at(delay_s, self.worker, self._look)
 
     def _look(self) -> None:
         self._waking = False
         if self._until is None or self.stands:
             return
-        if self._worker.fatal:
-            self._fail(self._worker.fatal)
+        if self.worker.fatal:
+            self._fail(self.worker.fatal)
         elif self._until.condition():
             self._until = None
             self._resume()
@@ -97,7 +98,7 @@ class Script:
     def _time_out(self, until: Until) -> None:
         if self._until is not until or self.stands:
             return
-        worker = self._worker
+        worker = self.worker
         if worker.machine.isolated:
             self._world.at(until.timeout_s, worker, self._time_out, until)
         elif not until.condition():
@@ -106,13 +107,13 @@ class Script:
     def _fail(self, reason: str) -> None:
         self._until = None
         self._program.close()
-        self._world.note(self._worker.name, "raises", reason)
-        self._world.invariants.raises(self._worker.key, reason)
-        self._world.refusal_rules.raises(self._worker.key, reason)
-        self._worker.crash(1)
+        self._world.note(self.worker.name, "raises", reason)
+        self._world.invariants.raises(self.worker.key, reason)
+        self._world.refusal_rules.raises(self.worker.key, reason)
+        self.worker.crash(1)
 
     def _resume(self) -> None:
-        worker, world = self._worker, self._world
+        worker, world = self.worker, self._world
         if self.stands:
             self._missed = True
             return
@@ -136,7 +137,7 @@ class Script:
     # ------------------------------------------------------------ the program
 
     def _main(self) -> Generator[Wait, None, None]:
-        worker, job, rng = self._worker, self._world.job, self._world.rng
+        worker, job, rng = self.worker, self._world.job, self._world.rng
         machine = worker.machine
         yield rng.uniform(0.02, 0.2)
         if self._world.is_apart:
@@ -158,8 +159,14 @@ class Script:
             yield job.step_s * rng.uniform(0.3, 0.5)
             yield from self._exchange("in the step")
             yield from self._backward(base)
+            step = machine.position
             yield from self._should_commit()
             yield from self._exchange("after the step")
+            if self._world.keeps and is_last_of_loop(step):
+                yield from loop_ends(self, has_lost=machine.state.step == step)
+                if machine.phase is StepPhase.LEFT:
+                    self._exit(DRAINED_STATUS)
+                    return
         yield rng.uniform(0.0, 0.01)
         if self._world.lingers:
             yield rng.choice((0.0, 0.3, 2.0))  # an evaluation
@@ -174,7 +181,7 @@ class Script:
         self._exit(0)
 
     def _exit(self, status: int) -> None:
-        worker, rng = self._worker, self._world.rng
+        worker, rng = self.worker, self._world.rng
         worker.close(m.LeaveReason.FINISHED if status == 0 else m.LeaveReason.DRAINED)
         # A worker that has left saves for a while, and may be killed then.
         delay_s = 0.0 if status == 0 else rng.choice((0.0, 0.0, 0.3, 5.0))
@@ -182,7 +189,7 @@ class Script:
 
     def _set_up(self) -> Generator[Wait, None, None]:
         """Before the first step: exchange, and find out where those that train stand."""
-        exchanges = self._worker.exchanges
+        exchanges = self.worker.exchanges
         for number in range(exchanges.programme.in_set_up if self._world.exchanges_at_all else 0):
             yield from exchanges.exchange(f"set-up {number}")
         if self._world.exchanges_at_all and self._world.job.heal_first:
@@ -193,9 +200,9 @@ class Script:
 
         A heal that is interrupted leaves nothing: the step is void, and the next one heals.
         """
-        worker, machine = self._worker, self._worker.machine
+        worker, machine = self.worker, self.worker.machine
         while True:
-            yield from self._start_quorum()
+            yield from self.start_quorum()
             if machine.phase is StepPhase.LEFT or not self._world.exchanges_at_all:
                 return
             if worker.exchanges.step_begun():
@@ -204,10 +211,10 @@ class Script:
 
     def _exchange(self, where: str) -> Generator[Wait, None, None]:
         """The script's exchanges at a place of its loop."""
-        world, exchanges = self._world, self._worker.exchanges
+        world, exchanges = self._world, self.worker.exchanges
         if not world.exchanges_at_all:
             return
-        step, programme = self._worker.machine.position, exchanges.programme
+        step, programme = self.worker.machine.position, exchanges.programme
         if where == "after the step":
             for number in range(programme.after(step)):
                 yield from exchanges.exchange(f"{where} {number}")
@@ -215,15 +222,16 @@ class Script:
             for number in range(programme.in_step(step)):
                 yield from exchanges.exchange(f"{where} {number} of {step}")
 
-    def _start_quorum(self) -> Generator[Wait, None, None]:
-        worker, machine = self._worker, self._worker.machine
+    def start_quorum(self, *, holds: bool = False) -> Generator[Wait, None, None]:
+        """Begin a step. ``holds``: nobody joins at it."""
+        worker, machine = self.worker, self.worker.machine
         worker.error = ""
         pending = machine.pending
         prepares = pending is not None and bool(pending.quorum.newcomers)
         worker.register()
         yield INSTANT_S
         freezes, rng = self._world.freezes, self._world.rng
-        hold = freezes.at(machine.state.step, rng, prepares=prepares)
+        hold = holds or freezes.at(machine.state.step, rng, prepares=prepares)
         before = machine.state
         worker.feed(e.BoundaryReached(freeze_membership=hold))
         yield Until(
@@ -233,12 +241,15 @@ class Script:
             return
         assert machine.state == before or machine.healing, "the state changed at a boundary"
         worker.enters(is_held=hold)
+        quorum = machine.in_force
+        if quorum is not None and not holds:
+            worker.together = frozenset(x.incarnation for x in quorum.members)
         if machine.heals_first:
             yield INSTANT_S
             yield from self.heal()
 
     def _backward(self, base: int) -> Generator[Wait, None, None]:
-        worker, job, rng = self._worker, self._world.job, self._world.rng
+        worker, job, rng = self.worker, self._world.job, self._world.rng
         shapes = self._world.shapes.issued(
             worker.machine.position,
             job.operations,
@@ -281,21 +292,21 @@ class Script:
     def _be_late(self, number: int) -> Generator[Wait, None, None]:
         """An evaluation in the middle of a step; faults are over when the world is calm."""
         world, (step, tries) = self._world, self._tries
-        late_s = world.lateness.of(self._worker.key.replica_id, step, tries, number)
+        late_s = world.lateness.of(self.worker.key.replica_id, step, tries, number)
         until = world.now + late_s
         while world.now < until and not world.calm:
             yield 0.5
 
     def _refused(self, number: int) -> str:
         step, tries = self._tries
-        return self._world.refusals.of(self._worker.key.replica_id, step, tries, number)
+        return self._world.refusals.of(self.worker.key.replica_id, step, tries, number)
 
     def _released(self, number: int) -> Until:
-        reductions = self._worker.reductions
+        reductions = self.worker.reductions
         return Until(lambda: reductions[number].released, 2 * BOTH_TIMEOUTS_S, "a result")
 
     def _should_commit(self) -> Generator[Wait, None, None]:
-        world, worker, machine = self._world, self._worker, self._worker.machine
+        world, worker, machine = self._world, self.worker, self.worker.machine
         yield world.rng.uniform(0.0, 0.002)
         if world.faults.strikes(world, "script_error"):
             worker.error = worker.error or "an error in the script"
@@ -319,7 +330,7 @@ class Script:
         worker.report(self._batch, phase, since_s)
 
     def _vote(self, flag: bool) -> Generator[Wait, None, bool | None]:
-        worker, machine = self._worker, self._worker.machine
+        worker, machine = self.worker, self.worker.machine
         worker.outcome = None
         worker.feed(e.VoteStarted())
         yield INSTANT_S
@@ -333,7 +344,7 @@ class Script:
         return outcome
 
     def _decide(self, outcome: bool | None, enough: bool) -> bool:
-        worker, machine, world = self._worker, self._worker.machine, self._world
+        worker, machine, world = self.worker, self.worker.machine, self._world
         tag, before, was_void = machine.tag, machine.state, machine.fate is Fate.VOID
         reason = worker.error or "voted against"
         results = list(worker.reductions)
@@ -365,7 +376,7 @@ class Script:
         return committed
 
     def _step_optimizer(self) -> None:
-        worker, state = self._worker, self._worker.machine.state
+        worker, state = self.worker, self.worker.machine.state
         numbers = [worker.content, state.step]
         for final in self._results:
             assert final is not None
@@ -378,7 +389,7 @@ class Script:
 
     def heal(self) -> Generator[Wait, None, None]:
         """Wait for the state to heal from, and apply it, unless an interrupt comes first."""
-        worker, machine = self._worker, self._worker.machine
+        worker, machine = self.worker, self.worker.machine
         yield Until(
             lambda: machine.loaded is not None or not machine.may_issue,
             BOTH_TIMEOUTS_S,

@@ -24,6 +24,7 @@ from tests.sim.coverage import Coverage
 from tests.sim.deaths import DYING_FROM
 from tests.sim.faults import Faults, all_faults
 from tests.sim.freezes import SPARING_FROM
+from tests.sim.keeping import KEEPING_FROM
 from tests.sim.lateness import LATE_FROM, LATENESS
 from tests.sim.mutants import MUTANTS
 from tests.sim.parting import EARLY_FROM, LINGERING_FROM
@@ -120,7 +121,8 @@ def test_schedules_of_one_kind(count: int) -> None:
     """First of all kinds, then of scripts for which few jobs are drawn."""
     outcomes = [outcome_of(s, focus=(kind,)) for kind in KINDS for s in range(count // 3)]
     for first in (
-        0, SPARING_FROM, LINGERING_FROM, EARLY_FROM, DYING_FROM, REFUSING_FROM, LATE_FROM
+        0, SPARING_FROM, LINGERING_FROM, EARLY_FROM, DYING_FROM, REFUSING_FROM, LATE_FROM,
+        KEEPING_FROM,
     ):  # fmt: skip
         outcomes += [outcome_of(seed) for seed in range(first, first + count)]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []

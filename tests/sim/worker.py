@@ -40,6 +40,8 @@ class Worker(Actor):
     """A process of the script, with its engine and its step machine.
 
     ``content`` stands for all its weights; ``streak``: steps committed since the last quorum;
+    ``evaluated``: the step at which it has waited for its peers last; ``together``: the
+    incarnations with which it has begun a step last;
     ``heard`` and ``said``: its messages from and to the lighthouse, which faults may repeat.
     """
 
@@ -67,6 +69,8 @@ class Worker(Actor):
         self.slots: tuple[int, ...] = ()
         self.position = world.plan.start()
         self.reductions: list[Reduction] = []
+        self.evaluated = -1
+        self.together: frozenset[str] = frozenset()
         self._begun = 0
         self.registered = False
         self.marks = Marks()

@@ -42,6 +42,7 @@ from tests.sim.fault_kinds import LATE_KINDS, SERVING_KINDS, STANDSTILL_KINDS
 from tests.sim.faults import Faults
 from tests.sim.freezes import Freezes
 from tests.sim.invariants import Invariants, Violation
+from tests.sim.keeping import keeps, that_keeps
 from tests.sim.lateness import LATENESS, WINDOW_S, Lateness, is_late
 from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.node import Agent, Host
@@ -183,6 +184,9 @@ class World:
         self.lingers = lingers(seed)
         if self.lingers:
             self.job = with_steps(that_lingers(self.job, random.Random(f"{seed}/end")), seed)
+        self.keeps = keeps(seed) and not self.exchanges_at_all
+        if self.keeps:
+            self.job = that_keeps(self.job)
         self.early = EarlyEnd.draw(seed, self.job)
         self.parting_rules = PartingRules()
         self.has_places = self.exchanges_at_all and self.job.heal_first
@@ -244,7 +248,8 @@ class World:
         serves_badly = bool(set(focus) & set(SERVING_KINDS))
         if faults is None and not focus and seed % 2 and not self.exchanges_at_all:
             may_hang = self.faults.add_late_kinds(late)
-            may_stand = self.faults.add_standstill(random.Random(f"{seed}/stand"))
+            if not self.keeps:  # who waits outside a step wants nobody
+                may_stand = self.faults.add_standstill(random.Random(f"{seed}/stand"))
             self.faults.add_operators(random.Random(f"{seed}/operators"))
             serves_badly = self.faults.add_serving(random.Random(f"{seed}/serving"))
         if may_hang and late.random() < 0.5:

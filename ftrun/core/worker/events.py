@@ -193,6 +193,13 @@ class PeersAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class StateKept:
+    """Until its next step the script's state of the last commit can be had at any time, from a
+    copy. A peer that has lost that step may need it at once: the script goes on with what needs
+    all peers."""
+
+
+@dataclass(frozen=True, slots=True)
 class PeerUnreached:
     """A member of ``attempt`` has not been reached for long, and the script needs its value."""
 
@@ -235,6 +242,7 @@ Event: TypeAlias = (
     | StateSpoiled
     | HealFailed
     | PeersAsked
+    | StateKept
     | PeerUnreached
     | Ticked
     | Interrupt

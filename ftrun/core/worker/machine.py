@@ -57,7 +57,7 @@ from typing import Any
 from ftrun.core import messages as m
 from ftrun.core.activity import FOR_PEERS, LONG_S, Activity
 from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey
-from ftrun.core.quorum import Endpoint, Quorum, contributors
+from ftrun.core.quorum import Endpoint, Member, Quorum, contributors
 from ftrun.core.step_times import StepTimes
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Comparisons, Entry, Question
@@ -165,6 +165,8 @@ class StepMachine:
         self._quorum_timeout_s = quorum_timeout_s
         self._results_timeout_s = results_timeout_s
         self._offered: Tag | None = None
+        self._keeps_state = False  # see StateKept
+        self._trained_with: frozenset[Member] = frozenset()  # the members when a step began last
         self._leaves_for: m.LeaveReason | None = None  # at the next boundary, by itself
         self._between_since = 0.0  # the start of the phase between steps
         self.shown = ShownActivity()
@@ -205,6 +207,7 @@ class StepMachine:
             m.AskReport: self._on_ask_report,
             m.Roster: self._on_roster,
             e.PeersAsked: self._on_peers_asked,
+            e.StateKept: self._on_state_kept,
             e.PeerUnreached: self._on_peer_unreached,
             m.Lease: self._on_lease,
             m.LeaveNow: self._on_leave_now,
@@ -422,6 +425,14 @@ class StepMachine:
         return voted is not None and voted == self.reduced
 
     @property
+    def must_catch_up(self) -> bool:
+        """Between two steps: the quorum in force goes on from a state that is not held here."""
+        quorum = self.in_force
+        if quorum is None or not self._quorums.is_unentered:
+            return False
+        return self._quorums.is_newcomer(quorum)
+
+    @property
     def heals_first(self) -> bool:
         """The state must be applied before the forward pass of this step."""
         return self.healing and (self._heal.heals_first or self.position == 0)
@@ -554,6 +565,7 @@ class StepMachine:
         self._refused = ""
         self._too_few = 0
         self._out.append(e.UseGroup(quorum))
+        self._offer_kept()
 
     def _enter(self, quorum: Quorum) -> None:
         """Begin a step under ``quorum``."""
@@ -568,6 +580,7 @@ class StepMachine:
             if unlike or self.state.step != number:
                 self._give_up(f"holds {self.state}, not what {quorum.attempt} begins with")
                 return
+        self._keeps_state, self._trained_with = False, frozenset(quorum.members)
         self._heal.begin(heals, quorum.state)
         tag = Tag(quorum.attempt, number)
         comparison = self._comparisons.begin(quorum, tag, heals=heals)
@@ -592,9 +605,28 @@ class StepMachine:
         if self._heal.must_load:
             self._out.append(e.LoadState(tag, quorum, in_place=self._heal.is_fresh))
         if self._quorums.is_donor(quorum):
-            self._retire()
-            self._offered = tag
-            self._out.append(e.OfferState(tag, self.state, len(quorum.newcomers)))
+            self._offer(quorum, tag)
+
+    def _offer(self, quorum: Quorum, tag: Tag) -> None:
+        self._retire()
+        self._offered = tag
+        self._out.append(e.OfferState(tag, self.state, len(quorum.newcomers)))
+
+    def _on_state_kept(self, _event: e.StateKept) -> None:
+        self._keeps_state = self._step is None and not self.healing
+        self._offer_kept()
+
+    def _offer_kept(self) -> None:
+        """Offer the state that is kept between two steps, to those who have lost the last one.
+
+        Who joins anew is not served: it wants the place of the next step too.
+        """
+        quorum = self.in_force
+        if not self._keeps_state or quorum is None or not self._quorums.is_unentered:
+            return
+        is_wanted = self._quorums.is_donor(quorum) and quorum.state == self.state
+        if is_wanted and self._trained_with.issuperset(quorum.members):
+            self._offer(quorum, Tag(quorum.attempt, quorum.first_step))
 
     def _retire(self) -> None:
         if self._offered is not None:
@@ -661,6 +693,7 @@ class StepMachine:
     def _on_state_reset(self, event: e.StateReset) -> None:
         reason = "the script has set its step"
         self._heal.reset(event.state)
+        self._keeps_state = False
         self._refused_tries = 0
         self._comparisons.forget()
         self._give_up(reason, own=True)

@@ -76,13 +76,28 @@ class Ending:
 
     # ------------------------------------------------------------ while it trains
 
-    def loader_ended(self) -> None:
-        """A loader of training batches has ended, and no step is under way."""
-        if self.has_followed:
-            return
+    @property
+    def can_copy(self) -> bool:
+        """Whether the state is small enough for a copy: alike on all replicas."""
+        trees = self._carried.state(), self._tensors.state()
+        return sum(nbytes for tree in trees for nbytes in _bytes(tree)) <= COPY_BYTES_MAX
+
+    def loader_ended(self) -> bool:
+        """A loader of training batches has ended, and no step is under way.
+
+        Returns:
+            Whether a copy is kept, which ``state`` and ``tensors`` give until the next step begins.
+        """
+        if self.has_followed or not self.can_copy:
+            return False
         state, tensors = self._carried.state(), self._tensors.state()
-        if sum(_bytes(state)) + sum(_bytes(tensors)) <= COPY_BYTES_MAX:  # alike on all replicas
-            self._copy = _copied({**state, OF_COMMIT: True}), _copied(tensors)
+        self._copy = _copied({**state, OF_COMMIT: True}), _copied(tensors)
+        self._is_offered = True
+        return True
+
+    def step_begins(self) -> None:
+        """A step is about to begin: who heals in it gets the state of that moment."""
+        self._is_offered = False
 
     def step_ended(self) -> None:
         """A step has ended, mostly with a commit: drop the copy, which is older."""

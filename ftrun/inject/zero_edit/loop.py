@@ -110,10 +110,9 @@ class Loop:
     def loader_ended(self, iterator: LoaderIterator) -> None:
         """A loader has no further batch."""
         if iterator.is_training and self._course.now is State.BETWEEN:
-            if not (self._outcome or self.script.exactly_once.is_on):
-                self.script.catch_up()
-                self._outcome = True
-            self.script.ending.loader_ended()
+            has_lost = not (self._outcome or self.script.exactly_once.is_on)
+            self.script.loader_ended(has_lost=has_lost)
+            self._outcome = self._outcome or has_lost
 
     def _begin_at_draw(self, iterator: ExactIterator) -> None:
         """Begin a step at its draw: a step decides which samples are this replica's."""

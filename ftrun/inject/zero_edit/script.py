@@ -225,6 +225,7 @@ class Script:
         A heal that is interrupted leaves nothing: the step is void, and the next one heals.
         """
         self.models.step_begins()
+        self.ending.step_begins()
         while True:
             self._has_loaded, place = False, None
             manager.start_quorum(allow_heal=allow_heal)
@@ -242,7 +243,24 @@ class Script:
     def _loaded(self) -> None:
         self._has_loaded = True
 
-    def catch_up(self) -> None:
+    def loader_ended(self, *, has_lost: bool) -> None:
+        """A loader of training batches has ended; ``has_lost``: and the last step was lost here.
+
+        What follows, such as an evaluation, may need all peers. So those that have committed that
+        step keep a copy of its result, and the others take it before they go on.
+        """
+        if has_lost and self.ending.can_copy:
+            self._catch_up()
+        elif has_lost:
+            told.say(
+                f"replica {self.here.replica_id} has lost the last step before its loader ended, "
+                "and goes on with the state before it: its peers keep no copy of one so large. "
+                "It heals at the next step"
+            )
+        if self.ending.loader_ended():
+            self.manager().keep_state()
+
+    def _catch_up(self) -> None:
         """Let the code after a loop, such as an evaluation, see the peers' state."""
         manager = self.manager()
         try:

@@ -605,14 +605,20 @@ def test_scalars_are_told(alone: Manager, tmp_path: Path) -> None:
         alone.log(**{f"s{i}": 0.0 for i in range(70)})
 
 
-def test_a_step_that_was_lost_here_is_taken_from_a_peer_between_two_steps(tmp_path: Path) -> None:
-    """Its results were there, and the script of one replica failed: the other has committed."""
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_step_that_was_lost_here_is_taken_from_a_peer_between_two_steps(
+    tmp_path: Path, keeps: bool
+) -> None:
+    """Its results were there, and the script of one replica failed: the other has committed.
+
+    ``keeps``: the other does not begin its next step before, as if it waited in an evaluation.
+    """
     with job(tmp_path, 2, min_replicas=1) as both:  # who leaves first may interrupt the last step
         for slot in "01":
             both.add(slot, use_async_quorum=False)
         assert both.step() == [True, True]
         weight, caught_up = both.weights["0"].clone(), list[bool]()
-        has_committed = threading.Event()
+        has_committed, has_caught_up = threading.Event(), threading.Event()
 
         def lose(slot: str, manager: Manager) -> bool:
             manager.start_quorum()
@@ -629,6 +635,10 @@ def test_a_step_that_was_lost_here_is_taken_from_a_peer_between_two_steps(tmp_pa
                 caught_up.append(manager.catch_up())
                 assert not manager._machine.in_step, "it is between two steps still"
                 assert both.weights["0"].equal(weight + 1)
+                has_caught_up.set()
+            elif keeps:
+                manager.keep_state()
+                assert has_caught_up.wait(DEADLINE_S)
             while manager.current_step() < 6:
                 manager.start_quorum()
                 manager.allreduce(torch.zeros(3)).wait()

@@ -122,6 +122,7 @@ EVENTS: dict[str, Callable[..., e.Event]] = {
         tag_of(tag), why, is_refused=how == "refused"
     ),
     r"applied from ([\d ]+)": lambda donors: e.StateApplied(tuple(donors.split()), 1000, 0.5),
+    r"state kept": lambda: e.StateKept(),
     r"reset to (\S+)": lambda state: e.StateReset(state_of(state)),
     r"built (\S+)": lambda attempt: e.GroupBuilt(attempt_of(attempt)),
     r"not built (\S+): (.*)": lambda a, why: e.GroupFailed(attempt_of(a), why),

@@ -308,7 +308,7 @@ class World:
         lighthouse = [self.new_quorum, self.prepare, self.interrupt, self.propose, self.switch]
         script = [self.boundary, self.issue, self.vote, self.decide, self.apply]
         threads = [self.complete, self.fail, self.load, self.build, self.tick]
-        seldom = [self.cancel, self.ask, self.isolation, self.reset, self.fail_heal]
+        seldom = [self.cancel, self.ask, self.isolation, self.keep_state, self.reset, self.fail_heal]
         seldom += [self.overwrite]
         return [*lighthouse, *script, *threads, *seldom, self.build_again, self.fail_to_build]
 
@@ -390,6 +390,9 @@ class World:
 
     def ask(self) -> None:
         self.feed(m.AskReport())
+
+    def keep_state(self) -> None:
+        self.feed(e.StateKept())
 
     def isolation(self) -> None:
         self.feed(m.Lease(math.inf if self.machine.isolated else self.now))

@@ -1,0 +1,74 @@
+"""Scripts whose loops end now and then, followed by what needs all peers: an evaluation.
+
+Whoever has committed the last step of a loop keeps its state for those that have lost it, and these
+take it before they go on (StateKept). Not here: unmodified scripts (inject/zero_edit/script.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ftrun.core.worker import events as e
+from ftrun.core.worker.machine import StepPhase
+from tests.sim.actor import QUORUM_TIMEOUT_S
+from tests.sim.until import Until, Wait
+
+if TYPE_CHECKING:
+    from tests.sim.script import Script
+    from tests.sim.worker import Worker
+    from tests.sim.world import Job
+
+KEEPING_FROM, KEEPING_TO = 320_000_000, 330_000_000
+"""The scripts of seeds between these have such loops. (No seed that is kept is.)"""
+LOOP_STEPS = 2
+EVALUATION_S, LOOKS_EACH_S = 600.0, 0.1
+"""So long the script waits for its peers there: longer than a world gives it to come to its end."""
+
+
+def keeps(seed: int) -> bool:
+    """Whether the scripts of this seed have such loops."""
+    return KEEPING_FROM <= seed < KEEPING_TO
+
+
+def that_keeps(job: Job) -> Job:
+    """A job whose newcomers heal first, as those of unmodified scripts do."""
+    return replace(job, heal_first=True, spares=False, workers=1)
+
+
+def is_last_of_loop(step: int) -> bool:
+    """Whether a loop ends after this step."""
+    return step >= 0 and (step + 1) % LOOP_STEPS == 0
+
+
+def loop_ends(script: Script, *, has_lost: bool) -> Generator[Wait, None, None]:
+    """After the last step of a loop; ``has_lost``: it was not committed here."""
+    worker, machine = script.worker, script.worker.machine
+    while has_lost:
+        yield Until(lambda: machine.in_force is not None, QUORUM_TIMEOUT_S, "a quorum")
+        if not machine.must_catch_up:
+            break
+        yield from script.start_quorum(holds=True)
+        if machine.phase is StepPhase.LEFT:
+            return
+        has_lost = machine.healing
+        worker.feed(e.Decided(False, shared=False, reason="begun to take the peers' state"))
+    if not is_last_of_loop(machine.state.step - 1):
+        return  # nobody has committed that step: all try it again
+    worker.evaluated = machine.state.step
+    worker.feed(e.StateKept())
+    until = worker.world.now + EVALUATION_S
+    while worker.world.now < until and not _are_there(worker):
+        yield LOOKS_EACH_S
+
+
+def _are_there(worker: Worker) -> bool:
+    """Whether all that have trained with this worker, and are still in its quorum, evaluate too, or
+    have gone on."""
+    own, quorum = worker.machine.state, worker.machine.in_force
+    if quorum is None:
+        return False
+    together = worker.together & {x.incarnation for x in quorum.members}
+    peers = [x for x in worker.world.workers() if x.alive and x.key.incarnation in together]
+    return all(max(x.evaluated, x.machine.state.step - 1) >= own.step for x in peers)

@@ -619,7 +619,8 @@ def test_what_has_torchft_s_name_ends_too(name: str, monkeypatch: pytest.MonkeyP
 FACTS_AND_SETTINGS = """
     Manager: register_state_dict_fn follow_quorums read_state_on_training_thread train_locally
         watch_buffers watch_optimizer watch_sampler set_state_dict_fns allow_state_dict_read
-        disallow_state_dict_read state_dict load_state_dict keep_state awaits_newcomers stop_requested
+        disallow_state_dict_read state_dict load_state_dict keep_state awaits_newcomers
+        stop_requested
         wait_quorum joining announce make_joining here in_step pg exchanges heal_unlike
         heal_with_place healed_place resuming snapshots progress report_error errored current_step
         batches_committed participating_rank num_participants is_participating contributors

@@ -308,7 +308,14 @@ class World:
         lighthouse = [self.new_quorum, self.prepare, self.interrupt, self.propose, self.switch]
         script = [self.boundary, self.issue, self.vote, self.decide, self.apply]
         threads = [self.complete, self.fail, self.load, self.build, self.tick]
-        seldom = [self.cancel, self.ask, self.isolation, self.keep_state, self.reset, self.fail_heal]
+        seldom = [
+            self.cancel,
+            self.ask,
+            self.isolation,
+            self.keep_state,
+            self.reset,
+            self.fail_heal,
+        ]
         seldom += [self.overwrite]
         return [*lighthouse, *script, *threads, *seldom, self.build_again, self.fail_to_build]
 

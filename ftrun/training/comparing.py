@@ -36,7 +36,7 @@ def encode(entry: Entry) -> bytes:
     """An answer, as JSON."""
     shape = entry.shape
     fields = None if shape is None else [shape.op, shape.dtype, list(shape.sizes)]
-    return json.dumps([fields, entry.changed, entry.cleared]).encode()
+    return json.dumps([fields, entry.changed, entry.cleared, entry.over]).encode()
 
 
 def decode(body: bytes) -> Entry:
@@ -46,13 +46,13 @@ def decode(body: bytes) -> Entry:
         ProtocolError: ``body`` is no answer.
     """
     try:
-        fields, changed, cleared = json.loads(body)
+        fields, *marks = json.loads(body)
         shape = None if fields is None else _shape(*fields)
     except (ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"a peer sent an operation that cannot be read: {error}") from error
-    if not (isinstance(changed, bool) and isinstance(cleared, bool)):
+    if len(marks) != 3 or not all(isinstance(mark, bool) for mark in marks):
         raise ProtocolError("a peer sent an operation without its marks")
-    return Entry(shape, changed, cleared)
+    return Entry(shape, *marks)
 
 
 def _shape(op: object, dtype: object, sizes: object) -> Shape:
@@ -70,6 +70,7 @@ class Comparing:
         context: of the worker that asks.
         feed: takes an OperationAnswered of each peer.
         is_current: whether an answer to a question is still of any use.
+        takes: whether an answer settles anything; if not, that peer is asked again.
     """
 
     def __init__(
@@ -77,11 +78,12 @@ class Comparing:
         context: WorkerContext,
         feed: Callable[[Event], None],
         is_current: Callable[[Question], bool],
+        takes: Callable[[Entry], bool],
     ) -> None:
         self._context = context
         self._key = heal_key(context.token)
         self._feed = feed
-        self._is_current = is_current
+        self._is_current, self._takes = is_current, takes
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._askers: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -131,7 +133,10 @@ class Comparing:
             link, is_new = self._link(endpoint, question), True
             links[endpoint.heal] = link
         try:
-            return decode(link.operation(question, clock.now() + ANSWER_TIMEOUT_S))
+            entry = decode(link.operation(question, clock.now() + ANSWER_TIMEOUT_S))
+            if self._takes(entry):
+                return entry
+            self._closed.wait(RETRY_S)
         except DonorRefused as refusal:
             if not refusal.ask_again:
                 log.warning("replica %s sends no operation: %s", member.replica_id, refusal)

@@ -84,7 +84,9 @@ class Engine:
             machine, self._groups, pg.caller_waits, self._events.append, self.feed, self.die
         )
         self._link = AgentLink(context, self._on_message, self._on_link_lost)
-        self._comparing = Comparing(context, self.feed, self._is_current)
+        self._comparing = Comparing(
+            context, self.feed, self._is_current, lambda entry: self.machine.takes(entry)
+        )
         healing.connect(
             self.feed,
             self.die,

@@ -64,6 +64,26 @@ NEVER = SCRIPT.replace(
         raise KeyError("no data here")
     loss.backward()""",
 )
+LINGERS = """
+import os, pathlib, signal, torch, ftrun
+slot, here = os.environ["REPLICA_GROUP_ID"], pathlib.Path(__file__).parent
+model = torch.nn.Linear(4, 1)
+manager = ftrun.manager(
+    load_state_dict=lambda state: model.load_state_dict(state["model"]),
+    state_dict=lambda: {"model": model.state_dict()},
+)
+optimizer = ftrun.Optimizer(manager, torch.optim.SGD(model.parameters(), 0.1))
+network = ftrun.DistributedDataParallel(manager, model)
+while manager.current_step() < 10:
+    optimizer.zero_grad()
+    network(torch.ones(1, 4)).sum().backward()
+    if slot == "1" and manager.current_step() == 9 and not (here / "died").exists():
+        (here / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    optimizer.step()
+manager.linger()
+print("weight", model.weight.sum().item(), flush=True)
+"""
 RAISES = SCRIPT.replace('print("trained", flush=True)', "print(undefined_name)")
 ROOT = str(Path(__file__).parents[2])
 SOON_S = 25.0
@@ -79,6 +99,18 @@ def test_a_drained_replica_is_not_waited_for(tmp_path: Path) -> None:
         assert job.end() == 0, job.output
         assert clock.now() - trained < SOON_S
         assert "although others have not come to the end" not in job.output
+        assert job.left() == []
+
+
+def test_who_died_in_the_last_step_learns_in_its_step_that_the_others_are_at_their_end(
+    tmp_path: Path,
+) -> None:
+    """With a Manager of its own, newcomers heal in their step: its reductions have no peer."""
+    with Job(tmp_path, LINGERS, "--replicas", "3", "--device", "cpu") as job:
+        assert job.end() == 0, job.output
+        assert len(set(job.expect(r"^\[[012]\.0\] (weight .*)$", 3))) == 1
+        assert "replica 1: finished, 10 steps, 1 restart" in job.output
+        assert "was given up" not in job.output
         assert job.left() == []
 
 

@@ -46,7 +46,7 @@ class _Asking:
         own, its = worker.agent.host, self._other.agent.host
         is_heard = own is its or max(own.deaf_until, its.mute_until) <= world.now
         entry = self._other.machine.look_up(order.question) if is_heard else None
-        if entry is None:
+        if entry is None or not worker.machine.takes(entry):
             world.at(pause_s, worker, self.send, min(2 * pause_s, LONGEST_PAUSE_S))
             return
         told = e.OperationAnswered(order.question, self._replica_id, entry)

@@ -382,6 +382,10 @@ def _answers_at_once(self: StepMachine, question: Question) -> Entry | None:
     return _sends(self, replace(question, cleared=False))
 
 
+def _never_over(_self: StepMachine, entry: Entry) -> bool:
+    return not entry.over
+
+
 _add = Ledger._add
 
 
@@ -511,6 +515,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a lost step waits for the next one": Mutant(
         StepMachine, "_offer_kept", _does_nothing, "L1", ("kill_worker",), KEEPING_FROM
+    ),
+    "who joins at the end is not told": Mutant(
+        StepMachine, "takes", _never_over, "L1", ("kill_worker",), LINGERING_FROM
     ),
     "the dying are gone": Mutant(
         Supervisor, "_worker_dying", Supervisor._worker_exited, "P8", ("kill_worker",), DYING_FROM

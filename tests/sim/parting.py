@@ -42,14 +42,18 @@ def lingers(seed: int) -> bool:
 
 def that_lingers(job: Job, rng: random.Random) -> Job:
     """A job that comes to its end while faults still strike. Its newcomers heal first, as those of
-    unmodified scripts do."""
-    return replace(job, heal_first=True, spares=False, steps=rng.randint(1, 5))
+    unmodified scripts do; or in the step, and see only after it that the job is at its end (with
+    one worker each: mates that are told of the end at different moments may begin anew)."""
+    steps = rng.randint(1, 5)
+    heal_first = rng.random() < 0.7 or job.workers > 1
+    return replace(job, heal_first=heal_first, spares=False, steps=steps)
 
 
 def with_steps(job: Job, seed: int) -> Job:
     """A job of which one replica can leave the loop before the others."""
     if seed < EARLY_FROM:
         return job
+    job = replace(job, heal_first=True)
     accepts_fewer = random.Random(f"{seed}/fewer").random() < 0.3
     return replace(job, steps=max(2, job.steps or 0), accepts_fewer=accepts_fewer)
 

@@ -151,7 +151,8 @@ class Script:
             if machine.phase is StepPhase.LEFT:
                 self._exit(DRAINED_STATUS)
                 return
-            if self._world.lingers and job.steps is not None and machine.state.step >= job.steps:
+            is_at_end = job.steps is not None and machine.state.step >= job.steps
+            if self._world.lingers and job.heal_first and is_at_end:
                 break  # it has healed to the state of peers that are at their end
             base = worker.content
             self._drawn = worker.draw()

@@ -64,11 +64,13 @@ class Entry:
     """One operation of a step, or its end (``shape`` is None).
 
     ``changed``: the last committed step had another one there. ``cleared``: it may be out.
+    ``over``: the script has come to its end, and issues nothing in this step.
     """
 
     shape: Shape | None
     changed: bool
     cleared: bool
+    over: bool = False
 
     def is_like(self, other: Entry) -> bool:
         """Whether both end the step, or both can be reduced together."""

@@ -166,6 +166,7 @@ class StepMachine:
         self._results_timeout_s = results_timeout_s
         self._offered: Tag | None = None
         self._keeps_state = False  # see StateKept
+        self._peers_ended = False  # this newcomer has met peers that are at their end
         self._trained_with: frozenset[Member] = frozenset()  # the members when a step began last
         self._leaves_for: m.LeaveReason | None = None  # at the next boundary, by itself
         self._between_since = 0.0  # the start of the phase between steps
@@ -367,7 +368,17 @@ class StepMachine:
     def look_up(self, question: Question) -> Entry | None:
         """This worker's answer to a peer's question; None: not known yet."""
         current = self._step.comparison if self._step is not None else None
+        if self.lingers and current is not None and current.is_asked(question):
+            return Entry(None, changed=False, cleared=True, over=True)
         return self._comparisons.look_up(question, current)
+
+    def takes(self, entry: Entry) -> bool:
+        """Whether a peer's answer settles anything here, or it must be asked again.
+
+        What a peer at the end of its script says is for newcomers, which heal from it. Who trains
+        goes on as soon as that peer has left.
+        """
+        return self.healing or self._peers_ended or not entry.over
 
     def counts(self, attempt: Attempt) -> bool:
         """Whether an operation's result or error under ``attempt`` has an effect here (C3)."""
@@ -435,7 +446,8 @@ class StepMachine:
     @property
     def heals_first(self) -> bool:
         """The state must be applied before the forward pass of this step."""
-        return self.healing and (self._heal.heals_first or self.position == 0)
+        always = self._heal.heals_first or self._peers_ended
+        return self.healing and (always or self.position == 0)
 
     def contributors(self) -> tuple[int, ...]:
         """The replica_ranks that count in the step under way (C4).
@@ -670,6 +682,7 @@ class StepMachine:
         if commits:
             self._refused_tries = 0
             self._heal.commit(step.tag)
+            self._peers_ended = False
             self.step_times.reached(step.tag.step + 1, self._now)
             self.pace.committed(self._now)
         else:
@@ -763,6 +776,9 @@ class StepMachine:
         step = self._step
         if step is None or step.fate is not Fate.OPEN:
             return
+        if event.entry.over:
+            self._end_with_peers(step, event.replica_id)
+            return
         step.comparison.answer(event.question, event.replica_id, event.entry)
         step.note_wait(self._now)
         if step.comparison.unlike:
@@ -773,6 +789,16 @@ class StepMachine:
             if not step.is_awaited:
                 step.deadline = None
                 self.pace.goes_on(self._now)
+
+    def _end_with_peers(self, step: StepUnderWay, replica_id: str) -> None:
+        """The peers have come to the end of their scripts, and nobody takes this step.
+
+        From now on this newcomer heals before its pass, so that its script sees that it is over.
+        """
+        reason = f"replica {replica_id} has come to the end of its script: nobody takes this step"
+        self._peers_ended = True
+        self._void(step, reason)
+        self._give_up(reason, own=True)
 
     def _on_operation_completed(self, event: e.OperationCompleted) -> None:
         step = self._step

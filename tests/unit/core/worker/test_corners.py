@@ -32,7 +32,7 @@ from ftrun.core.worker.machine import Fate, StepMachine
 from ftrun.core.worker.marks import INTERVAL_S, SELDOM, Marks
 from ftrun.core.worker.parting import ShownStage, Stage, is_of_stage
 from ftrun.core.worker.snapshots import LIMIT_MIN_S, Decision, PartSchedule, SnapshotSchedule
-from tests.unit.core.worker.step_script import attempt_of, machine_of
+from tests.unit.core.worker.step_script import attempt_of, event_of, machine_of
 from tests.unit.core.worker.step_script import quorum_of as quorum_in_words
 from tests.unit.core.worker.test_exchanging import (
     FIRST,
@@ -245,6 +245,31 @@ def test_what_a_worker_is_at_when_its_script_ends() -> None:
     left = machine_of("worker 0 holds 5/A")
     left.handle(e.WentAway(m.LeaveReason.FINISHED), 0.0)
     assert left.activity()[0] is Activity.LEFT
+
+
+def test_a_newcomer_in_its_step_is_told_that_its_peers_are_at_their_end() -> None:
+    newcomer, peer = machine_of("worker 1 holds 0/B"), machine_of("worker 0 holds 5/A")
+    for text in ("boundary", "new quorum 1.1#1 at 5/A: 0 1 newcomers 1", "built 1.1#1"):
+        newcomer.handle(event_of(text), 0.0)
+        peer.handle(event_of(text), 0.0)
+    [ask] = [x for x in newcomer.handle(event_of("issue"), 0.0) if isinstance(x, e.Ask)]
+    assert peer.look_up(ask.question) is None
+    peer.lingers = True
+    entry = peer.look_up(ask.question)
+    assert entry is not None and entry.over and newcomer.takes(entry) and not peer.takes(entry)
+    out = newcomer.handle(e.OperationAnswered(ask.question, "0", entry), 0.0)
+    assert any(isinstance(x, e.FailOperations) for x in out)
+    [errored] = [x.message for x in out if isinstance(x, e.Send)]
+    assert isinstance(errored, m.Errored) and errored.own
+    for text in (
+        *("decide no", "boundary", "interrupt 1.1#1"),
+        *("new quorum 1.1#2 at 5/A: 0 1 newcomers 1", "built 1.1#2"),
+    ):
+        newcomer.handle(event_of(text), 0.0)
+    assert newcomer.heals_first  # so that its script sees, after this step, where it is
+    newcomer.handle(event_of("loaded 1.1#2@5 5/A"), 0.0)
+    newcomer.handle(event_of("applied from 0"), 0.0)
+    assert not newcomer.healing and newcomer.takes(entry)
 
 
 def test_whom_a_worker_at_its_end_waits_for() -> None:

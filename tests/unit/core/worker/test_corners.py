@@ -272,6 +272,24 @@ def test_a_newcomer_in_its_step_is_told_that_its_peers_are_at_their_end() -> Non
     assert not newcomer.healing and newcomer.takes(entry)
 
 
+@pytest.mark.parametrize(
+    ("quorum", "lacks"),
+    [("at 6/A+1.1#1: 0 1 newcomers 0", True), ("at 5/A: 0 1", False)],
+    ids=["the peers have committed the step", "nobody has"],
+)
+def test_who_has_lost_a_step_between_two_steps_knows_whether_it_lacks_the_state(
+    quorum: str, lacks: bool
+) -> None:
+    machine = machine_of("worker 0 holds 5/A")
+    assert not machine.must_catch_up  # there is no quorum
+    for text in ("boundary", "new quorum 1.1#1 at 5/A: 0 1", "built 1.1#1", "issue"):
+        machine.handle(event_of(text), 0.0)
+    assert not machine.must_catch_up  # it has begun this quorum's step
+    for text in ("interrupt 1.1#1", f"new quorum 1.2#1 {quorum}", "decide no", "built 1.2#1"):
+        machine.handle(event_of(text), 0.0)
+    assert not machine.in_step and machine.must_catch_up == lacks
+
+
 def test_whom_a_worker_at_its_end_waits_for() -> None:
     case = pair()
     assert case.parting.awaited == ["1"]

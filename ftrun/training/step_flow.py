@@ -134,10 +134,7 @@ class StepFlow:
                 self.heal_after_backward()
             return True
         if timeout_s is None:
-            limits = self._limits
-            may_lack = limits.min_replica_size > 1  # a replica that must be started again first
-            is_long = may_lack or not machine.begun
-            timeout_s = limits.first_timeout_s if is_long else limits.quorum_timeout_s
+            timeout_s = self._quorum_limit_s
         if self._resuming is not None:
             self._resuming.claim()
         self._healing.forward_over()
@@ -177,6 +174,13 @@ class StepFlow:
             )
 
     @property
+    def _quorum_limit_s(self) -> float:
+        limits = self._limits
+        may_lack = limits.min_replica_size > 1  # a replica that must be started again first
+        is_long = may_lack or not self._machine.begun
+        return limits.first_timeout_s if is_long else limits.quorum_timeout_s
+
+    @property
     def _awaits_backward(self) -> bool:
         """A step is under way whose batch was drawn and not used yet."""
         is_drawn = self._machine.in_step and self._machine.begun == self._drawn
@@ -195,7 +199,7 @@ class StepFlow:
         machine = self._machine
         self._engine.wait_until(
             lambda: machine.in_force is not None or machine.phase is StepPhase.LEFT,
-            self._limits.quorum_timeout_s,
+            self._quorum_limit_s,
             "a quorum",
         )
         if not machine.must_catch_up or not self.begin(True, None):

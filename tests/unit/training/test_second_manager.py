@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,11 @@ def test_the_second_manager_of_one_heals_from_those_that_train_on(tmp_path: Path
                 manager.allreduce(torch.ones(1)).wait()
                 together = manager.num_participants() == 2  # in the step, which both make
                 manager.should_commit()
-            manager.leave()
             assert together
+            both_have_it.wait(DEADLINE_S)  # who leaves before may take its last bytes along
+            manager.leave()
 
+        both_have_it = threading.Barrier(2)
         both.run(until_together)
         assert torch.equal(both.weights["0"], both.weights["1"])
 

@@ -32,6 +32,9 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULES = ("ftrun", "tests.jobs.facts", "tests.unit.inject.parent")
 OWN = own_process.command("", ())[:4]
 """How each of ftrun's own processes begins."""
+HASH_SEED = "0"
+"""Of each template: a fork has it too, whether it asks for it or for any."""
+SCRIPT = ".py"
 SHOWN_BYTES = 32 * 1024
 """Of the template's arguments, and of its environment: forks write their own there."""
 REQUEST_BYTES = 128 * 1024
@@ -42,13 +45,15 @@ AT_IMPORT = (
     "TERMINAL_WIDTH", "TORCHINDUCTOR_", "TORCH_", "TYPER_", "TZ", "_TYPER_",
 )  # fmt: skip
 """Beginnings of the names that interpreters and libraries read when they start."""
-AFTERWARDS = ("PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK")
+AFTERWARDS = (
+    "PYTHONHASHSEED", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTORCH_NVML_BASED_CUDA_CHECK"
+)  # fmt: skip
 """Of these, the ones that a fork can follow, or that are read later."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a fork is to be: ``words``, ``python -m MODULE …`` or ``python -c CODE …``.
+    """What a fork is to be: ``words``, ``python`` with ``-m MODULE``, ``-c CODE`` or a file.
 
     ``fds``: the numbers that the descriptors sent along have there. ``limits``: pairs of a
     resource's number and its limits. ``ignored``, ``blocked``: signals.
@@ -87,6 +92,7 @@ class Template:
         return (
             4 * max(shown) < SHOWN_BYTES  # a character has four bytes at most
             and request.environment.get("PYTHONPATH") == str(ROOT)
+            and request.environment.get("PYTHONHASHSEED", HASH_SEED) == HASH_SEED
             and of_the_start(request.environment) == self._started
         )
 
@@ -154,10 +160,11 @@ class Popen(subprocess.Popen[Any]):
 def _request(
     args: Any, env: Mapping[str, str] | None, cwd: Any, pass_fds: Sequence[int], session: bool
 ) -> Request | None:
-    """The request for a program of ours; None for any other command."""
+    """The request for a program of ours, or a script's; None for any other command."""
     words = [os.fsdecode(word) for word in args] if isinstance(args, list | tuple) else []
     is_module = words[:2] == [sys.executable, "-m"] and words[2] in MODULES
-    if not is_module and words[: len(OWN)] != OWN:
+    is_file = words[:1] == [sys.executable] and words[1].endswith(SCRIPT)
+    if not (is_module or is_file) and words[: len(OWN)] != OWN:
         return None
     numbers = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
     return Request(
@@ -211,6 +218,7 @@ def _start() -> socket.socket:
         **os.environ,
         **SINGLE_THREADED,
         "PYTHONPATH": str(ROOT),
+        "PYTHONHASHSEED": HASH_SEED,
         "ROOM_FOR_THE_ENVIRONMENT": "." * SHOWN_BYTES,
     }
     words = [sys.executable, "-m", "tests.jobs.template", str(theirs.fileno()), "." * SHOWN_BYTES]

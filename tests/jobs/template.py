@@ -34,7 +34,7 @@ from ftrun.agent.imports import Imports, import_first
 from ftrun.cli import means_a_run
 from ftrun.protocol.quiet import load_grpc_quietly
 from tests.jobs import forks
-from tests.jobs.forks import FDS_MAX, REQUEST_BYTES, Request, Template
+from tests.jobs.forks import FDS_MAX, REQUEST_BYTES, SCRIPT, Request, Template
 
 IMPORTED = (
     "ftrun.commands.app",
@@ -53,6 +53,7 @@ IMPORTED = (
 )
 TO_THE_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 SPAWNER = "ftrun.agent.spawner"
+AGENTS = ("ftrun.cli", "ftrun.launching.host")
 UNBUFFERED = "PYTHONUNBUFFERED"
 PARKED = 512
 """Descriptors are held from here on until each has the number that it is to have."""
@@ -130,6 +131,8 @@ class Forks:
             _take(request, fds)
         _show(request)
         _renew(request, self._base)
+        if request.words[1].endswith(SCRIPT):
+            return partial(_run_and_end, "", request.words[1])
         forks_too = request.words[1] == "-c" and request.words[5] == SPAWNER
         return partial(_run if forks_too else _run_and_end, *request.words[1:3])
 
@@ -140,6 +143,7 @@ class Forks:
             signal.signal(number, signal.SIG_IGN)
         ours.close()
         held = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, PARKED)
+        theirs.detach()  # closed with all others, and its number may soon be another one's
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
@@ -151,9 +155,11 @@ class Forks:
 
 
 def _starts_others(words: list[str]) -> bool:
-    """Whether it is an agent, or ``ftrun check``, which starts one."""
+    """Whether it is an agent, or what starts one: ``ftrun check``, a script that launches."""
     if words[1] == "-c":
-        return words[5] == "ftrun.cli"
+        return words[5] in AGENTS
+    if words[1].endswith(SCRIPT):
+        return True
     return words[2] == "ftrun" and (means_a_run(words[3:]) or words[3:4] == ["check"])
 
 
@@ -202,9 +208,12 @@ def _renew(request: Request, base: list[str]) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]  # a script that had imported them would have imported ftrun itself
     sys.orig_argv = list(request.words)
-    is_code = request.words[1] == "-c"
-    sys.argv = ["-c" if is_code else "", *request.words[3:]]
-    first = "" if is_code else request.directory
+    how, *more = request.words[1:]
+    if how.endswith(SCRIPT):
+        sys.argv, first = [how, *more], os.path.dirname(os.path.abspath(how))
+    else:
+        is_code = how == "-c"
+        sys.argv, first = ["-c" if is_code else "", *more[1:]], "" if is_code else request.directory
     sys.path[:] = [first, request.environment["PYTHONPATH"], *base]
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         _open_standard(number, name)
@@ -228,9 +237,13 @@ def _open_standard(number: int, name: str) -> None:
 
 
 def _run(how: str, what: str) -> None:
-    """As ``python -m MODULE`` or ``python -c CODE``."""
+    """As ``python -m MODULE``, ``python -c CODE``, or ``python FILE`` (``how`` is empty)."""
     program = types.ModuleType("__main__")
     sys.modules["__main__"] = sys.modules["__mp_main__"] = program
+    if not how:
+        program.__file__ = what
+        exec(compile(Path(what).read_bytes(), what, "exec"), program.__dict__)
+        return
     if how == "-c":
         exec(what, program.__dict__)
         return

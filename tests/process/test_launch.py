@@ -38,8 +38,8 @@ class Program(Command):
         if guarded:
             main = 'if __name__ == "__main__":\n' + textwrap.indent(main, "    ")
         self.script.write_text(HEAD + definitions + main)
-        words = (sys.executable, "-u", str(self.script), *args)
-        super().__init__(directory, words, THIS_TREE)
+        words = (sys.executable, str(self.script), *args)
+        super().__init__(directory, words, {**THIS_TREE, "PYTHONUNBUFFERED": "1"})
 
     def kill_worker(self, pid: int) -> None:
         """SIGKILL a worker."""

@@ -1,7 +1,7 @@
 """A copy of the current directory in which a trial runs, so that it leaves nothing behind.
 
 Each run begins from the same files and at the same path. Large files are links, because data sets
-are read only. ``..``, ``../..`` and the two above lead to what they lead to. Not here: the runs
+are read only. ``..``, ``../..`` and all above lead to what they lead to. Not here: the runs
 (command.py).
 """
 
@@ -22,7 +22,6 @@ LINKED_BYTES = 64 << 20
 """Files from this size on are links to the originals."""
 BYTES_MAX, FILES_MAX, SIBLINGS_MAX, LINES_MAX = 2 << 30, 50_000, 1_000, 2_000
 LEFT_OUT = frozenset({".git", "__pycache__", "node_modules", "ftrun-logs"})
-UPWARDS = 4
 _NUMBER = re.compile(rb"\d+")
 Due = Mapping[str, tuple[int, int]]
 """By a file's name, from which byte to which."""
@@ -49,7 +48,7 @@ class Place:
 
     Args:
         directory: in which it is made.
-        source: the directory that is copied.
+        source: the directory that is copied, as an absolute path.
 
     Raises:
         UserError: it holds more than a trial copies.
@@ -57,14 +56,8 @@ class Place:
 
     def __init__(self, directory: Path, source: Path) -> None:
         self._source = source
-        above, root = source, directory / "here"
-        names: list[str] = []
-        for _ in range(UPWARDS):
-            if above.parent == above:
-                break
-            names.insert(0, above.name)
-            above = above.parent
-        for name in names:
+        above, root = Path(source.anchor), directory / "here"
+        for name in source.parts[1:]:
             root.mkdir()
             _link_siblings(above, root, name)
             root, above = root / name, above / name

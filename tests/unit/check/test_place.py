@@ -55,10 +55,11 @@ def test_each_run_begins_from_the_same_files_at_the_same_path(tmp_path: Path, so
 
 def test_a_path_leads_out_of_the_copy_as_out_of_the_directory(tmp_path: Path, source: Path) -> None:
     """``PYTHONPATH=../../..`` of an example deep in its repository."""
-    (deep := source / "data" / "deeper").mkdir()
+    (deep := source / "data" / "far" / "below" / "its" / "package").mkdir(parents=True)
     copy = made(tmp_path, deep)
     copy.begin()
-    assert (copy.path / "../../../beside").read_text() == "beside"
+    assert (copy.path / "../../../../../../beside").read_text() == "beside"
+    assert (copy.path / os.path.relpath("/etc", deep)).samefile("/etc")
 
 
 def test_files_are_compared_by_bytes_lines_and_numbers(tmp_path: Path) -> None:

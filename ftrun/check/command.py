@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ftrun import own_process
-from ftrun.check.place import Place, compare
-from ftrun.check.plan import Kill, plan_of
+from ftrun.check.place import Due, Place, compare, due_after
+from ftrun.check.plan import WRITING, Kill, plan_of
 from ftrun.check.verdict import Run, Trial, lines_of
 from ftrun.errors import naming
 
@@ -76,7 +76,8 @@ def check_script(
                     + " and while a file is written" * trial.plan.writes
                 )
                 trial.exact = run("exact", trial.plan.exact)
-                trial.files = compare(undisturbed.files, trial.exact.files)
+                due = _due(undisturbed, trial.exact.kills)
+                trial.files = compare(undisturbed.files, trial.exact.files, due)
             if trial.plan.counted:
                 _say("runs with deaths in evaluations")
                 trial.counted = run("counted", trial.plan.counted)
@@ -84,6 +85,16 @@ def check_script(
     for line in lines:
         _say(line)
     return 0 if is_well else 1
+
+
+def _due(undisturbed: Run, kills: Sequence[Kill]) -> Due:
+    """What the replica that died while it wrote writes from there to the next step."""
+    writing = [kill for kill in kills if kill.phase == WRITING]
+    return {
+        name: span
+        for kill in writing
+        for name, span in due_after(undisturbed.reports[kill.victim]["sizes"], kill.step).items()
+    }
 
 
 def _say(line: str) -> None:

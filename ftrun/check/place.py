@@ -1,7 +1,7 @@
 """A copy of the current directory in which a trial runs, so that it leaves nothing behind.
 
 Each run begins from the same files and at the same path. Large files are links, because data sets
-are read only. ``..``, ``../..`` and the two above lead to what they lead to. Not here: the runs
+are read only. ``..``, ``../..`` and all above lead to what they lead to. Not here: the runs
 (command.py).
 """
 
@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,8 +22,9 @@ LINKED_BYTES = 64 << 20
 """Files from this size on are links to the originals."""
 BYTES_MAX, FILES_MAX, SIBLINGS_MAX, LINES_MAX = 2 << 30, 50_000, 1_000, 2_000
 LEFT_OUT = frozenset({".git", "__pycache__", "node_modules", "ftrun-logs"})
-UPWARDS = 4
 _NUMBER = re.compile(rb"\d+")
+Due = Mapping[str, tuple[int, int]]
+"""By a file's name, from which byte to which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,14 @@ class Files:
     """How the files of one run compare with those of another.
 
     ``equal``: both have written them alike. ``other``: as many lines, with other numbers, or other
-    bytes. ``missing``: by name, that it lacks the file, or lines of it; ``with_gap``: those that
-    lack them in one place in the middle. ``more``: what the undisturbed one has under no such name.
+    bytes. ``missing``: by name, that it lacks the file, or lines of it; ``lost``: those of which it
+    lacks nothing else than what was due. ``more``: what the undisturbed one has under no such name.
     """
 
     equal: list[str] = field(default_factory=list)
     other: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
-    with_gap: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
     more: list[str] = field(default_factory=list)
 
 
@@ -47,7 +48,7 @@ class Place:
 
     Args:
         directory: in which it is made.
-        source: the directory that is copied.
+        source: the directory that is copied, as an absolute path.
 
     Raises:
         UserError: it holds more than a trial copies.
@@ -55,14 +56,8 @@ class Place:
 
     def __init__(self, directory: Path, source: Path) -> None:
         self._source = source
-        above, root = source, directory / "here"
-        names: list[str] = []
-        for _ in range(UPWARDS):
-            if above.parent == above:
-                break
-            names.insert(0, above.name)
-            above = above.parent
-        for name in names:
+        above, root = Path(source.anchor), directory / "here"
+        for name in source.parts[1:]:
             root.mkdir()
             _link_siblings(above, root, name)
             root, above = root / name, above / name
@@ -108,8 +103,26 @@ class Place:
         return {x: kept / x for x in written}
 
 
-def compare(undisturbed: dict[str, Path], killed: dict[str, Path]) -> Files:
-    """The files that a run with deaths has written, beside those of the undisturbed one."""
+def due_after(sizes: Mapping[str, Mapping[str, int]], step: int) -> Due:
+    """What a replica has written from step ``step`` to the next one.
+
+    Args:
+        sizes: how large each file was after the steps at which it had another size than before.
+    """
+    return {name: (_size(of, step), _size(of, step + 1)) for name, of in sizes.items()}
+
+
+def _size(of: Mapping[str, int], step: int) -> int:
+    return [0, *(size for after, size in of.items() if int(after) <= step)][-1]
+
+
+def compare(undisturbed: dict[str, Path], killed: dict[str, Path], due: Due) -> Files:
+    """The files that a run with deaths has written, beside those of the undisturbed one.
+
+    Args:
+        due: what a replica that died while it wrote would have written before its successor could
+            join, by the undisturbed run: from which byte to which. Nobody else writes it.
+    """
     files = Files()
     by_form: dict[str, list[str]] = {}
     for name in sorted(killed.keys() - undisturbed.keys()):
@@ -120,6 +133,9 @@ def compare(undisturbed: dict[str, Path], killed: dict[str, Path]) -> Files:
         alike = [name] if name in killed else [*by_form.get(_form(name), ())]
         if not alike:
             files.missing[name] = "was not written"
+            start, end = due.get(name, (0, 0))
+            if start == 0 < end:
+                files.lost.add(name)
             continue
         left.discard(alike[-1])
         if name not in killed:
@@ -128,7 +144,7 @@ def compare(undisturbed: dict[str, Path], killed: dict[str, Path]) -> Files:
             files.equal.append(name)
         else:
             ours = b"".join(killed[x].read_bytes() for x in alike)
-            _compare_contents(files, name, path.read_bytes(), ours)
+            _compare_contents(files, name, path.read_bytes(), ours, due.get(name, (0, 0)))
     files.more.extend(sorted(left))
     return files
 
@@ -138,29 +154,32 @@ def _form(name: str) -> str:
     return _NUMBER.sub(b"0", os.fsencode(name)).decode(errors="replace")
 
 
-def _compare_contents(files: Files, name: str, theirs: bytes, ours: bytes) -> None:
+def _compare_contents(
+    files: Files, name: str, theirs: bytes, ours: bytes, due: tuple[int, int]
+) -> None:
     if b"\0" in theirs[:8192] or b"\0" in ours[:8192]:
         files.other.append(f"{name} (other bytes)")
         return
     fewer = theirs.count(b"\n") - ours.count(b"\n")
     if fewer > 0:
         files.missing[name] = f"lacks {fewer} lines"
-        if _has_one_gap(theirs, ours):
-            files.with_gap.add(name)
+        if _lacks_only(theirs, ours, *due):
+            files.lost.add(name)
     elif _NUMBER.sub(b"0", theirs) == _NUMBER.sub(b"0", ours):
         files.other.append(f"{name} (the same lines with other numbers)")
     else:
         files.other.append(f"{name} (other lines)")
 
 
-def _has_one_gap(theirs: bytes, ours: bytes) -> bool:
-    """Whether lines of ``theirs`` are missing in ``ours`` in one place in the middle, and no line
-    is other, numbers aside."""
-    whole, rest = (_NUMBER.sub(b"0", x).splitlines() for x in (theirs, ours))
-    fewer = len(whole) - len(rest)
+def _lacks_only(theirs: bytes, ours: bytes, start: int, end: int) -> bool:
+    """Whether ``ours`` lacks lines from ``start`` to ``end`` alone, in one place, and no line is
+    other, numbers aside."""
+    parts = theirs[:start], theirs[start:end], theirs[end:], ours
+    before, due, after, whole = (_NUMBER.sub(b"0", part).splitlines() for part in parts)
+    kept = len(whole) - len(before) - len(after)
     return any(
-        whole[:at] == rest[:at] and whole[at + fewer :] == rest[at:]
-        for at in range(1, min(len(rest), LINES_MAX))
+        whole == [*before, *due[:at], *due[len(due) - kept + at :], *after]
+        for at in range(min(kept + 1, LINES_MAX))
     )
 
 

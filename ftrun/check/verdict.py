@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.check.place import Files
-from ftrun.check.plan import WORDS, WRITING, Kill, Plan
+from ftrun.check.plan import WORDS, Kill, Plan
 
 NAMED_MAX = 12
 TEXT_CHARS_MAX = 24
@@ -248,16 +248,13 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
         told.append(f"not equal to the undisturbed run: {_some(values)}")
     equal += trial.files.equal
     told += [f"not equal to the undisturbed run: {x}" for x in trial.files.other]
-    written = {name: at for report in before.values() for name, at in report["files"].items()}
-    struck = {kill.step for kill in run.kills if kill.phase == WRITING}
     for name, words in trial.files.missing.items():
-        # From its death to its join the replica writes nothing, so that lines lack in one place.
-        if written.get(name) in struck or (struck and name in trial.files.with_gap):
+        if name in trial.files.lost:
             told.append(f"lost with the replica that wrote it, and not due again: {name} {words}")
         else:
             problems.append(f"{name} {words}, as the undisturbed run has it")
     ours = {name for report in after.values() for name in report["files"]}
-    known = {os.path.basename(name) for name in written}
+    known = {os.path.basename(name) for report in before.values() for name in report["files"]}
     left = [x for x in trial.files.more if x not in ours and os.path.basename(x) in known]
     more = [name for name in trial.files.more if name not in left]
     if more:

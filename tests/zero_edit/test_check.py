@@ -85,6 +85,31 @@ for epoch in range(9):
 """
 
 
+LOGGED = """
+import logging, os, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = TensorDataset(torch.randn(320, 4), torch.randn(320, 1))
+loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
+if dist.get_rank() == 0:
+    logging.basicConfig(level=logging.INFO, filename="log.txt")
+for number, (x, y) in enumerate(loader, 1):
+    optimizer.zero_grad()
+    (model(x) - y).pow(2).mean().backward()
+    optimizer.step()
+    time.sleep(float(os.environ["FTRUN_TEST_STEP_S"]))
+    if dist.get_rank() == 0 and number % EVERY == 0:
+        logging.info("step %d", number)
+        torch.save(model.state_dict(), f"{number}.pt")
+        logging.info("saved %d", number)
+"""
+
+
 def check(directory: Path, *words: str) -> tuple[int, list[str]]:
     """The exit code, and the lines of the verdict."""
     found = run(
@@ -151,6 +176,17 @@ def test_random_numbers_go_on(tmp_path: Path) -> None:
     text = "\n".join(lines)
     assert "equal to the undisturbed run: what each replica reads, parameters, " in text, text
     assert "0.pt" in text.partition("equal to the undisturbed run: ")[2], text
+
+
+@pytest.mark.parametrize("every", [4, 12])
+def test_a_log_lacks_what_was_due_at_a_death(tmp_path: Path, every: int) -> None:
+    """Also where nothing is due to be written after it, so that the end lacks."""
+    (tmp_path / "logged.py").write_text(LOGGED.replace("EVERY", str(every)))
+    code, lines = check(tmp_path, "logged.py")
+    assert (code, lines[-1]) == (0, "ok: the script heals"), lines
+    lost = {x.rpartition(": ")[2] for x in lines if x.startswith("lost with the replica")}
+    at = 8 if every == 4 else 12
+    assert lost == {f"{at}.pt was not written", "log.txt lacks 1 lines"}, lines
 
 
 def test_replicas_of_several_workers(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """The end of this agent: by the job's end, a drain, a second request, or a lost spawner.
 
-The first cause counts, because later ones are its consequences. From then on nothing is started,
-and the agent ends when nothing runs any more. Without a cause it ends some seconds after its last
-slot has, but not while it is connected to a lighthouse that other agents share.
+The first cause counts, because later ones are its consequences. Only a run that is to begin again
+does not do so after a request to stop. From the first cause on nothing is started, and the agent
+ends when nothing runs any more. Without a cause it ends some seconds after its last slot has, but
+not while it is connected to a lighthouse that other agents share.
 
 Not here: how one slot is stopped (stopping.py), what a slot's end means before (supervisor.py).
 """
@@ -84,6 +85,10 @@ class Ending:
                 self._out.add(ShowStacks())
             case Reaction.PASS_ON:
                 self._out.add(PassSignal(number))
+            case Reaction.STOP | Reaction.LEAVE if self._result and self._result.again:
+                # All workers are killed already, and what is to end does not begin again.
+                self._out.add(words.does_not_begin(name))
+                self._result = EndAgent(rules.exit_code(number), name)
             case Reaction.STOP:
                 self._out.add(words.not_handled(name))
                 self.stop_now(rules.exit_code(number), name)

@@ -202,6 +202,11 @@ def leaves_already(name: str) -> ShowNotice:
     return _notice("draining", f"{name}: this node is leaving already. A second one stops at once.")
 
 
+def does_not_begin(name: str) -> ShowNotice:
+    """A request to stop while the run is to begin again."""
+    return _notice("killed", f"{name}: the run does not begin again.")
+
+
 def second_request(name: str) -> ShowNotice:
     """All that still runs is killed."""
     return _notice("killed", f"{name}: a second request to stop. All workers are killed now.")

@@ -143,12 +143,19 @@ class Rewriting:
         return opened
 
     def _path(self, file: Any) -> Path | None:
-        """The file, if it is an ordinary one; before the first step also one that is not there."""
-        path = _existing(file)
-        if path is None and not self._has_begun():
-            path = _new(file)
-            if not self._drafts.drops():
-                self._drafts.made(path)
+        """The file, if it is an ordinary one under one name; before the first step also one that is
+        not there yet."""
+        try:
+            path = Path(os.path.realpath(os.fspath(file)))
+            found = path.stat() if path.exists() else None
+        except (OSError, ValueError, TypeError):
+            return None
+        if found is not None:
+            return path if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 else None
+        if self._has_begun():
+            return None
+        if not self._drafts.drops():
+            self._drafts.made(path)
         return path
 
     def _hold(self, path: Path, file: Any, mode: str, more: tuple[Any, ...]) -> IO[Any]:
@@ -179,29 +186,6 @@ class Rewriting:
             self._forget_closed()
         is_theirs = path.exists() and not self._drafts.is_own(path)
         return is_theirs and len(self._held) < HELD_MAX and self._joins()
-
-
-def _existing(file: Any) -> Path | None:
-    """The file that is there already, if it is an ordinary one under one name."""
-    if not isinstance(file, (str, os.PathLike)):
-        return None
-    try:
-        path = Path(os.path.realpath(os.fspath(file)))
-        found = path.stat()
-    except (OSError, ValueError, TypeError):
-        return None
-    return path if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 else None
-
-
-def _new(file: Any) -> Path | None:
-    """The path of a file that is not there yet."""
-    if not isinstance(file, (str, os.PathLike)):
-        return None
-    try:
-        path = Path(os.path.realpath(os.fspath(file)))
-        return None if path.exists() else path
-    except (OSError, ValueError, TypeError):
-        return None
 
 
 def _some(names: list[str]) -> str:
@@ -261,23 +245,23 @@ class _Held:
 
     def go_on(self) -> None:
         """Drop the writes so far, and append later ones to the file."""
-        self._turn_to(os.O_APPEND)
+        self._turn()
 
     def begin(self) -> None:
         """Let the writes so far be the whole file, or its end, and append later ones to it."""
-        opened = self.file()
-        if opened is not None and not opened.closed:
-            opened.flush()
+        if self.is_open:
+            self.file().flush()
         self._draft.seek(0)
         with _PLAIN(self.path, "ab" if self.appends else "wb") as target:
             shutil.copyfileobj(self._draft, target)
-        self._turn_to(os.O_APPEND)
+        self._turn()
 
-    def _turn_to(self, flag: int) -> None:
-        opened = self.file()
-        if opened is not None and not opened.closed:
+    def _turn(self) -> None:
+        """Let the script's open file append to the file."""
+        if self.is_open:
+            opened = self.file()
             opened.flush()
-            target = os.open(self.path, os.O_WRONLY | os.O_CREAT | flag, 0o666)
+            target = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 os.dup2(target, opened.fileno(), inheritable=False)
             finally:

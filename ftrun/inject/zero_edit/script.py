@@ -35,7 +35,7 @@ from ftrun.inject.zero_edit.standing import Standing
 from ftrun.inject.zero_edit.states import Course, Event, State
 from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.inject.zero_edit.trial import trial_of
-from ftrun.inject.zero_edit.values import tensors
+from ftrun.inject.zero_edit.values import counters, tensors
 from ftrun.inject.zero_edit.values.counters import Counters
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.tensors import Tensors
@@ -92,10 +92,10 @@ class Script:
         self.world = World(here, self.mates.rank, _one_world)
         self.quorums = Quorums(self.world, here)
         self.counters = Counters(
-            here,
+            self._file(counters.FILE),
             self.frameworks,
             lambda: self.manager().current_step(),
-            lambda: self.carried.life if course.now.has_stepped else "",
+            self._life,
             self.world.given.encoded,
             lambda: len(self.manager().exchanges.members()) == here.replicas > 1,
         )
@@ -107,12 +107,7 @@ class Script:
         )
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
         self.sparing = Sparing(self._needs_place, step)
-        self.randomness = Randomness(
-            self._file(randomness.FILE),
-            self.mates.rank,
-            step,
-            lambda: self.carried.life if course.now.has_stepped else "",
-        )
+        self.randomness = Randomness(self._file(randomness.FILE), self.mates.rank, step, self._life)
         self.noting = Noting(
             self.frameworks,
             self.counters,
@@ -192,6 +187,10 @@ class Script:
             joins=lambda: bool(self.joins_at()),
             has_begun=lambda: self.course.now.has_stepped,
         )
+
+    def _life(self) -> str:
+        """Of the job; "" before the first step."""
+        return self.carried.life if self.course.now.has_stepped else ""
 
     def _file(self, name: str) -> Path:
         """A file of this slot, which outlives this worker."""

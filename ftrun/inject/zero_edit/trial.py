@@ -8,6 +8,7 @@ Not here: the runs, and how the reports are judged (check/).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -65,11 +66,13 @@ class Trial:
     together: int = 0
     reports: bool = True
     dies: bool = True
+    _here: str = field(default_factory=os.getcwd)
     _step: int = 0
     _has_begun: bool = False
     _complete_for: int = 0
     _inputs: dict[int, list[str]] = field(default_factory=dict)
-    _files: dict[str, int] = field(default_factory=dict)  # and the step of the last write
+    _files: set[str] = field(default_factory=set)  # written since the first step
+    _sizes: dict[str, dict[int, int]] = field(default_factory=dict)  # of all, after which step
     _saves: list[int] = field(default_factory=list)
     _evaluations: list[int] = field(default_factory=list)
     _draws: set[int] = field(default_factory=set)
@@ -80,23 +83,37 @@ class Trial:
 
     # ------------------------------------------------------------ what the script does
 
-    def watch(self, modules: Sequence[nn.Module]) -> None:
-        """Note from now on what the models get, and which files the script writes."""
-        for module in modules:
-            module.register_forward_pre_hook(self._note_inputs, with_kwargs=True)
-            self._trained.update(map(id, module.parameters()))
-        here = os.getcwd()
+    def __post_init__(self) -> None:
+        """Note which files the script writes: also those that it opens before its first step."""
 
         def note(event: str, args: tuple[Any, ...]) -> None:
             is_write = event == "os.rename" or (event == "open" and _writes(args))
             if is_write and threading.current_thread() is threading.main_thread():
                 path = args[1] if event == "os.rename" else args[0]
-                if isinstance(path, (str, os.PathLike)) and _is_in(path, here):
-                    if len(self._files) < FILES_MAX:
-                        self._files[os.path.relpath(path, here)] = self._step
-                    self._happens(WRITING, self._saves)
+                if isinstance(path, (str, os.PathLike)) and _is_in(path, self._here):
+                    name = os.path.relpath(path, self._here)
+                    if len(self._sizes) < FILES_MAX:
+                        self._sizes.setdefault(name, {})
+                    if self._trained:
+                        self._files |= {name} & self._sizes.keys()
+                        self._happens(WRITING, self._saves)
 
         sys.addaudithook(note)
+
+    def watch(self, modules: Sequence[nn.Module]) -> None:
+        """Note from now on what the models get, and how the files grow."""
+        for module in modules:
+            module.register_forward_pre_hook(self._note_inputs, with_kwargs=True)
+            self._trained.update(map(id, module.parameters()))
+        self._note_sizes()
+
+    def _note_sizes(self) -> None:
+        """After a step: what a file gets from here to the next one is lost with this worker."""
+        for name, sizes in self._sizes.items():
+            with contextlib.suppress(OSError):
+                size = os.stat(os.path.join(self._here, name)).st_size
+                if size != next(reversed(sizes.values()), 0):
+                    sizes[self._step] = size
 
     def begins(self, step: int) -> None:
         """A step has begun, after ``step`` committed ones."""
@@ -141,6 +158,7 @@ class Trial:
     def committed(self, manager: Manager, facts: Callable[[], dict[str, Any]]) -> None:
         """A step is committed: all end at the trial's last one."""
         self._step = manager.current_step()
+        self._note_sizes()
         self._note_draws()
         self._complete_for += 1
         if manager.num_participants() < self.together:
@@ -192,7 +210,8 @@ class Trial:
                 "starts": self.starts,
                 "step": self._step,
                 "inputs": {step: " ".join(found) for step, found in self._inputs.items()},
-                "files": self._files,
+                "files": sorted(self._files),
+                "sizes": self._sizes,
                 "saves": self._saves,
                 "evaluations": self._evaluations,
                 "draws": sorted(self._draws),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.check import place
-from ftrun.check.place import Place, compare
+from ftrun.check.place import Place, compare, due_after
 from ftrun.errors import UserError
 
 
@@ -48,17 +48,18 @@ def test_each_run_begins_from_the_same_files_at_the_same_path(tmp_path: Path, so
         assert not copy.path.exists()
     assert (source / "log").read_text() == "one\n" and not (source / "out").exists()
     assert sorted(runs[0]) == ["log", "out/best.pt"]
-    files = compare(*runs)
+    files = compare(runs[0], runs[1], {})
     assert files.equal == ["out/best.pt"]
     assert files.other == ["log (other lines)"] and not files.missing
 
 
 def test_a_path_leads_out_of_the_copy_as_out_of_the_directory(tmp_path: Path, source: Path) -> None:
     """``PYTHONPATH=../../..`` of an example deep in its repository."""
-    (deep := source / "data" / "deeper").mkdir()
+    (deep := source / "data" / "far" / "below" / "its" / "package").mkdir(parents=True)
     copy = made(tmp_path, deep)
     copy.begin()
-    assert (copy.path / "../../../beside").read_text() == "beside"
+    assert (copy.path / "../../../../../../beside").read_text() == "beside"
+    assert (copy.path / os.path.relpath("/etc", deep)).samefile("/etc")
 
 
 def test_files_are_compared_by_bytes_lines_and_numbers(tmp_path: Path) -> None:
@@ -75,21 +76,33 @@ def test_files_are_compared_by_bytes_lines_and_numbers(tmp_path: Path) -> None:
             if body is not None:
                 run[name] = tmp_path / f"{name}-{'a' if run is before else 'b'}"
                 run[name].write_bytes(body)
-    files = compare(before, after)
+    files = compare(before, after, {})
     assert files.equal == ["same"]
     assert files.missing == {"gone": "was not written", "short": "lacks 1 lines"}
     assert files.other == ["binary (other bytes)", "numbers (the same lines with other numbers)"]
 
 
-def test_lines_that_lack_in_one_place_in_the_middle(tmp_path: Path) -> None:
-    def has_gap(whole: str, ours: str) -> bool:
-        paths = tmp_path / "whole", tmp_path / "ours"
-        for path, letters in zip(paths, (whole, ours), strict=True):
-            path.write_text("".join(f"{x}{n}\n" for n, x in enumerate(letters)))
-        return "log" in compare({"log": paths[0]}, {"log": paths[1]}).with_gap
+def test_what_was_due_is_what_a_file_got_from_a_step_to_the_next_one() -> None:
+    sizes = {"log": {"0": 10, "4": 30, "5": 35}, "late": {"5": 7}, "early": {"0": 3}, "draft": {}}
+    assert due_after(sizes, 4) == {
+        **{"log": (30, 35), "late": (0, 7)},
+        **{"early": (3, 3), "draft": (0, 0)},
+    }
 
-    assert has_gap("abcdef", "abef") and has_gap("aaaa", "aaa")
-    assert not any(has_gap("abcdef", x) for x in ("bcdef", "abcde", "acef", "abxf", "abxef", ""))
+
+def test_only_lines_that_were_due_at_a_death_are_lost(tmp_path: Path) -> None:
+    def is_lost(ours: str | None, due: tuple[int, int], whole: str = "abcdef") -> bool:
+        paths = tmp_path / "whole", tmp_path / "ours"
+        for path, letters in zip(paths, (whole, ours or ""), strict=True):
+            path.write_text("".join(f"{x}{n}\n" for n, x in enumerate(letters)))
+        killed = {} if ours is None else {"log": paths[1]}
+        at = (due[0] * len("a0\n"), due[1] * len("a0\n"))
+        return "log" in compare({"log": paths[0]}, killed, {"log": at}).lost
+
+    assert all(is_lost(x, (2, 4)) for x in ("abef", "abcef", "abdef"))
+    assert is_lost("abcd", (4, 6)) and is_lost("cdef", (0, 2)) and is_lost("", (0, 6))
+    assert not any(is_lost(x, (2, 4)) for x in ("abf", "bcdef", "abcde", "abxef", "abcf", ""))
+    assert is_lost(None, (0, 6)) and not is_lost(None, (2, 4)) and not is_lost(None, (0, 0))
 
 
 def test_the_copies_are_not_copied(source: Path) -> None:
@@ -120,7 +133,7 @@ def test_a_name_with_a_time_and_a_process_is_found_by_its_form(tmp_path: Path) -
     names = ["events.17.host.42.0", "events.18.host.43.0"]
     for name in names:
         (tmp_path / name).write_bytes(b"\0" + name.encode())
-    files = compare({names[0]: tmp_path / names[0]}, {names[1]: tmp_path / names[1]})
+    files = compare({names[0]: tmp_path / names[0]}, {names[1]: tmp_path / names[1]}, {})
     assert files.missing == {} and files.more == []
     assert files.other == [f"{names[0]} (other bytes)"]
 
@@ -130,12 +143,13 @@ def test_what_only_the_run_with_deaths_has_is_told_apart(tmp_path: Path) -> None
     path.write_bytes(b"x")
     before = dict.fromkeys(["run-1/epoch-2", "last"], path)
     after = dict.fromkeys(["run-2/epoch-2", "run-3/epoch-1", "last"], path)
-    assert compare(before, after).more == ["run-2/epoch-2"]
-    assert compare(before, before).more == []
+    assert compare(before, after, {}).more == ["run-2/epoch-2"]
+    assert compare(before, before, {}).more == []
 
 
 def test_the_files_of_a_replica_s_lives_are_one(tmp_path: Path) -> None:
     for name, body in (("log.1", b"a\nb\nc\n"), ("log.2", b"a\n"), ("log.3", b"b\nc\n")):
         (tmp_path / name).write_bytes(body)
-    files = compare({"log.1": tmp_path / "log.1"}, {x: tmp_path / x for x in ("log.2", "log.3")})
+    lives = {x: tmp_path / x for x in ("log.2", "log.3")}
+    files = compare({"log.1": tmp_path / "log.1"}, lives, {})
     assert files.missing == {} and files.more == ["log.2"]

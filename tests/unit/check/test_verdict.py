@@ -35,7 +35,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "inputs": {"5": "x", "6": "y"},
         "now": {"a.py:main i": 7, "a.py:main best": 0.5},
         "draws": [],
-        "files": {"best.pt": 4, "late.pt": 9},
+        "files": ["best.pt", "late.pt"],
         "lost": 0,
         "changes": [],
         "lacking": [],
@@ -142,7 +142,7 @@ def test_a_lost_step_is_said_and_nothing_is_compared() -> None:
 
 
 def test_what_replica_0_alone_writes_is_named() -> None:
-    before = run(report(), report(files={"best.pt": 4}), (), ())
+    before = run(report(), report(files=["best.pt"]), (), ())
     lines, is_well = lines_of(trial(before=before))
     words = "not done while replica 0 is away: what it alone writes (late.pt)"
     assert is_well and words in lines
@@ -166,23 +166,17 @@ def test_files_that_were_not_written_are_not_well() -> None:
     assert not is_well and lines[-1] == words
 
 
-def test_a_file_that_was_being_written_at_the_death_is_named() -> None:
-    lines, is_well = lines_of(trial(files=Files(missing={"late.pt": "was not written"})))
-    words = "lost with the replica that wrote it, and not due again: late.pt was not written"
-    assert is_well and words in lines
-
-
-def test_lines_that_were_due_between_the_death_and_the_join_are_named() -> None:
-    for with_gap in ({"log"}, set[str]()):
-        files = Files(missing={"log": "lacks 2 lines"}, with_gap=with_gap)
+def test_what_was_due_between_the_death_and_the_join_is_named() -> None:
+    for lost in ({"log"}, set[str]()):
+        files = Files(missing={"log": "lacks 2 lines"}, lost=lost)
         lines, is_well = lines_of(trial(files=files))
         words = "lost with the replica that wrote it, and not due again: log lacks 2 lines"
-        assert is_well == bool(with_gap) == (words in lines)
+        assert is_well == bool(lost) == (words in lines)
 
 
 def test_a_file_that_only_a_run_with_deaths_has() -> None:
     """A checkpoint that the dead replica has written, and that nobody has removed, is not well."""
-    began = run(report(files={"log.2": 3}))
+    began = run(report(files=["log.2"]))
     lines, is_well = lines_of(trial(began, files=Files(more=["log.2"])))
     assert is_well and "more than the undisturbed run: a life of a replica began log.2" in lines
     lines, is_well = lines_of(trial(began, files=Files(more=["log.1"])))  # the dead one's

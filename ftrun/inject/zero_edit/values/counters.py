@@ -25,7 +25,6 @@ from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.values.sources import FRAMEWORK, Pair, Sources, Taken
 from ftrun.inject.zero_edit.values.walk import Reached, Walk, values_of
 from ftrun.inject.zero_edit.values.writing import lacks, write_values
-from ftrun.training.context import WorkerContext
 
 FILE = "left-{replica_id}.{group_rank}"
 TOGETHER = 4
@@ -63,7 +62,7 @@ class Counters:
         walk: reads the script.
 
     Args:
-        here: this worker.
+        path: of the slot's file.
         frameworks: the trainer that runs the script's loop, if a framework does.
         step: how many steps are committed; ``life``: of the job, "" before the first step.
         last: gives what broadcasts have given, which newcomers get with the details of a place.
@@ -72,7 +71,7 @@ class Counters:
 
     def __init__(
         self,
-        here: WorkerContext,
+        path: Path,
         frameworks: Frameworks,
         step: Callable[[], int],
         life: Callable[[], str],
@@ -84,9 +83,7 @@ class Counters:
         self._tried_again = NEVER
         self._step, self._life, self._last = step, life, last
         self.walk, self._changes, self._lists = Walk(step), Changes(), Changes()
-        name = FILE.format(replica_id=here.replica_id, group_rank=here.group_rank)
-        self._path = Path(here.socket_path).parent / name
-        self._legacy = Legacy(self._path)
+        self._path, self._legacy = path, Legacy(path)
         self._left_for = ""  # the life whose values are being left
         self._has_begun_anew = False  # values were set since
         self._own: dict[str, set[str]] = {}

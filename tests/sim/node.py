@@ -147,6 +147,7 @@ class Agent(Actor):
             hang_factor=STANDSTILL_FACTOR if self.world.standstill_limit_s else 0.0,
             join_timeout_s=60.0,
             replicas=self.world.job.replicas,
+            min_replicas=self.world.job.min_replicas,
             alone=self.world.job.agents == 1,
             end_grace_s=1.0,
         )

@@ -23,10 +23,10 @@ class SupervisorSettings:
     it is, for people; "": with this agent. ``unready_code``: if no worker could ever be started.
     ``hang_timeout_s``: see hang_watch.py; 0: silent workers are left alone.
     ``hang_factor``: see loop_watch.py. ``health_check``: the
-    command before a restart (health.py). ``replicas``: of the whole job. ``target``: what the
-    workers run, for people. ``asks_siblings``: when a worker fails, the rest of its group is
-    asked to stop and has the grace, as under torchrun; otherwise it is killed at once, so that
-    its peers can go on.
+    command before a restart (health.py). ``replicas``, ``min_replicas``: of the whole job.
+    ``target``: what the workers run, for people. ``asks_siblings``: when a worker fails, the rest
+    of its group is asked to stop and has the grace, as under torchrun; otherwise it is killed at
+    once, so that its peers can go on.
     """
 
     agent_id: str
@@ -49,6 +49,7 @@ class SupervisorSettings:
     health_check: str = ""
     health_timeout_s: float = 30.0
     replicas: int = 1
+    min_replicas: int = 1
     target: str = "the script"
     signals: SignalRules = field(default_factory=SignalRules)
     asks_siblings: bool = False

@@ -97,6 +97,8 @@ class SlotState:
     scripts were asked to stop with. ``leaves``: what people have asked of this incarnation; None:
     nothing. ``killed_on_request``: workers that people have killed.
     ``forgotten``: the slot is another agent's as soon as the processes here have ended.
+    ``goes_after``: the incarnations here that train on; its next start waits for their quorum, and
+    not beyond ``goes_at``.
     """
 
     replica_id: str
@@ -134,6 +136,8 @@ class SlotState:
     is_checked: bool = False
     is_healthy: bool = False
     forgotten: bool = False
+    goes_after: set[str] = field(default_factory=set)
+    goes_at: float = 0.0
     restart_in_s: float | None = None
     outcome_ahead: Outcome | None = None
     wake_at: float | None = None
@@ -169,8 +173,23 @@ class SlotState:
         self.leaves = self.given_up = None
         self.killed_on_request = set()
         self.restart_in_s = self.outcome_ahead = None
+        self.goes_after = set()
         self.clear_deadlines()
         self.budget.started()
+
+    def wait(self, now: float, delay_s: float) -> None:
+        """Begin again after ``delay_s``, and after those that train on."""
+        self.phase = SlotPhase.WAITING
+        self.wake_at = now + delay_s
+        if self.goes_after:
+            self.wake_at = max(self.wake_at, self.goes_at)
+
+    def lets(self, incarnation: str, now: float) -> None:
+        """That one is in a quorum again, or has ended: this slot no longer waits for it."""
+        if incarnation in self.goes_after:
+            self.goes_after.remove(incarnation)
+            if not self.goes_after and self.wake_at == self.goes_at:
+                self.wake_at = now
 
     def end(self, outcome: Outcome, now: float) -> None:
         """The slot runs no more and is not started again."""
@@ -198,6 +217,12 @@ class SlotState:
     def living(self) -> set[int]:
         """Those whose script may still run."""
         return self.alive - self.dying
+
+    @property
+    def trains(self) -> bool:
+        """True while this incarnation is one of those that a quorum goes on with."""
+        is_sound = self.phase is SlotPhase.RUNNING and not self.is_failing
+        return is_sound and self.has_joined and self.left_early is None
 
     @property
     def is_at_start(self) -> bool:

@@ -24,7 +24,8 @@ rest of a broken group is killed first, and its loss is reported right after tha
 
 A death is one failure, told once: as ``WorkerDying`` where the kernel shows it early, else as
 ``WorkerExited``. Peers wait for the loss alone; the restart, the verdict and the report wait until
-the process is gone.
+the process is gone. The restart also waits, for ``SURVIVORS_FIRST_S`` at most, until the replicas
+here that train on have their next quorum: its imports would take the processors that they need.
 
 Not here: the agent's end (ending.py), what follows a failure (failed_slots.py, restarts.py), how a
 slot is stopped (stopping.py), requests of people (on_request.py), the lighthouse's absence
@@ -119,6 +120,7 @@ from ftrun.core.messages import (
 from ftrun.errors import assert_never
 
 LEFT_WAIT_S = 1.0
+SURVIVORS_FIRST_S = 0.1
 """A slot that was left waits this long for its restart here: it may go to another agent."""
 
 
@@ -430,6 +432,7 @@ class Supervisor:
             self._begin_again(slot, Form.ONE_WORLD, reason)
         slot.ends.note(self._out.now, failure)
         slot.is_failing = True
+        self._survivors_first(slot)
         slot.hung = None
         slot.outcome_ahead = Outcome.FAILED
         slot.stands(self._out.now)
@@ -507,8 +510,19 @@ class Supervisor:
         slot.end(outcome, self._out.now)
 
     def _wait(self, slot: SlotState, delay_s: float) -> None:
-        slot.phase = SlotPhase.WAITING
-        slot.wake_at = self._out.now + delay_s
+        slot.wait(self._out.now, delay_s)
+
+    def _survivors_first(self, slot: SlotState) -> None:
+        """The start of a process takes processors from those here that repair their step."""
+        self._is_in_quorum(slot.incarnation)
+        is_needed = self._settings.replicas <= self._settings.min_replicas
+        if not is_needed and not self._standbys.idle:
+            slot.goes_at = self._out.now + SURVIVORS_FIRST_S
+            slot.goes_after = {one.incarnation for one in self._slots if one.trains}
+
+    def _is_in_quorum(self, incarnation: str) -> None:
+        for slot in self._slots:
+            slot.lets(incarnation, self._out.now)
 
     # ------------------------------------------------------------ workers' messages
 
@@ -619,6 +633,7 @@ class Supervisor:
             case InForce():
                 slot.has_trained = slot.has_joined = True
                 slot.goes_on(self._out.now)
+                self._is_in_quorum(slot.incarnation)
             case Leaving(reason, step):
                 slot.hang_watch.gone(key.group_rank)
                 slot.loop_watch.gone(key.group_rank)

@@ -97,8 +97,8 @@ class SlotState:
     scripts were asked to stop with. ``leaves``: what people have asked of this incarnation; None:
     nothing. ``killed_on_request``: workers that people have killed.
     ``forgotten``: the slot is another agent's as soon as the processes here have ended.
-    ``goes_after``: the incarnations here that train on; its next start waits for their quorum, and
-    not beyond ``goes_at``.
+    ``goes_after``: the incarnations here that train on, and that have no quorum yet. Its next start
+    waits until ``goes_at``, which comes earlier once they have.
     """
 
     replica_id: str
@@ -173,23 +173,22 @@ class SlotState:
         self.leaves = self.given_up = None
         self.killed_on_request = set()
         self.restart_in_s = self.outcome_ahead = None
-        self.goes_after = set()
+        self.goes_after, self.goes_at = set(), 0.0
         self.clear_deadlines()
         self.budget.started()
 
     def wait(self, now: float, delay_s: float) -> None:
         """Begin again after ``delay_s``, and after those that train on."""
         self.phase = SlotPhase.WAITING
-        self.wake_at = now + delay_s
-        if self.goes_after:
-            self.wake_at = max(self.wake_at, self.goes_at)
+        self.wake_at = max(now + delay_s, self.goes_at)
 
-    def lets(self, incarnation: str, now: float) -> None:
-        """That one is in a quorum again, or has ended: this slot no longer waits for it."""
+    def lets(self, incarnation: str, now: float, repair_s: float) -> None:
+        """That one is in a quorum again and repairs its step: this slot waits no longer for it."""
         if incarnation in self.goes_after:
             self.goes_after.remove(incarnation)
-            if not self.goes_after and self.wake_at == self.goes_at:
-                self.wake_at = now
+            if not self.goes_after:
+                due, self.goes_at = self.goes_at, min(self.goes_at, now + repair_s)
+                self.wake_at = self.goes_at if self.wake_at == due else self.wake_at
 
     def end(self, outcome: Outcome, now: float) -> None:
         """The slot runs no more and is not started again."""

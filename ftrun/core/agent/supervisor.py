@@ -25,7 +25,8 @@ rest of a broken group is killed first, and its loss is reported right after tha
 A death is one failure, told once: as ``WorkerDying`` where the kernel shows it early, else as
 ``WorkerExited``. Peers wait for the loss alone; the restart, the verdict and the report wait until
 the process is gone. The restart also waits, for ``SURVIVORS_FIRST_S`` at most, until the replicas
-here that train on have their next quorum: its imports would take the processors that they need.
+here that train on have their next quorum, and ``REPAIR_S`` more: its imports would take the
+processors with which they repair their step.
 
 Not here: the agent's end (ending.py), what follows a failure (failed_slots.py, restarts.py), how a
 slot is stopped (stopping.py), requests of people (on_request.py), the lighthouse's absence
@@ -121,6 +122,7 @@ from ftrun.errors import assert_never
 
 LEFT_WAIT_S = 1.0
 SURVIVORS_FIRST_S = 0.1
+REPAIR_S = 0.03
 """A slot that was left waits this long for its restart here: it may go to another agent."""
 
 
@@ -517,12 +519,12 @@ class Supervisor:
         self._is_in_quorum(slot.incarnation)
         is_needed = self._settings.replicas <= self._settings.min_replicas
         if not is_needed and not self._standbys.idle:
-            slot.goes_at = self._out.now + SURVIVORS_FIRST_S
             slot.goes_after = {one.incarnation for one in self._slots if one.trains}
+            slot.goes_at = self._out.now + SURVIVORS_FIRST_S if slot.goes_after else 0.0
 
     def _is_in_quorum(self, incarnation: str) -> None:
         for slot in self._slots:
-            slot.lets(incarnation, self._out.now)
+            slot.lets(incarnation, self._out.now, REPAIR_S)
 
     # ------------------------------------------------------------ workers' messages
 

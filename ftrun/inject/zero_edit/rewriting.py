@@ -143,13 +143,22 @@ class Rewriting:
         return opened
 
     def _path(self, file: Any) -> Path | None:
-        """The file, if it is an ordinary one; before the first step also one that is not there."""
-        path = _existing(file)
-        if path is None and not self._has_begun():
-            path = _new(file)
+        """The file, if it is an ordinary one under one name; before the first step also one that is
+        not there."""
+        if not isinstance(file, (str, os.PathLike)):
+            return None
+        try:
+            path = Path(os.path.realpath(os.fspath(file)))
+            found = path.stat()
+        except FileNotFoundError:
+            if self._has_begun():
+                return None
             if not self._drafts.drops():
                 self._drafts.made(path)
-        return path
+            return path
+        except (OSError, ValueError, TypeError):
+            return None
+        return path if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 else None
 
     def _hold(self, path: Path, file: Any, mode: str, more: tuple[Any, ...]) -> IO[Any]:
         if self._drops(path):
@@ -179,29 +188,6 @@ class Rewriting:
             self._forget_closed()
         is_theirs = path.exists() and not self._drafts.is_own(path)
         return is_theirs and len(self._held) < HELD_MAX and self._joins()
-
-
-def _existing(file: Any) -> Path | None:
-    """The file that is there already, if it is an ordinary one under one name."""
-    if not isinstance(file, (str, os.PathLike)):
-        return None
-    try:
-        path = Path(os.path.realpath(os.fspath(file)))
-        found = path.stat()
-    except (OSError, ValueError, TypeError):
-        return None
-    return path if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 else None
-
-
-def _new(file: Any) -> Path | None:
-    """The path of a file that is not there yet."""
-    if not isinstance(file, (str, os.PathLike)):
-        return None
-    try:
-        path = Path(os.path.realpath(os.fspath(file)))
-        return None if path.exists() else path
-    except (OSError, ValueError, TypeError):
-        return None
 
 
 def _some(names: list[str]) -> str:

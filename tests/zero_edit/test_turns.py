@@ -1,4 +1,5 @@
-"""A loop without a loader: a newcomer joins where a turn begins, before its batch is made."""
+"""Loops that a newcomer joins exactly where its peers are: without a loader where a turn begins,
+before its batch is made; with one where the batch is drawn, whatever the model is called for."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ SCRIPT = """
 import os, signal
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import BatchSampler, DistributedSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 class Own:
     def __init__(self):
@@ -56,6 +57,11 @@ FORMS = {
     sampler.set_epoch(epoch)
     for batch in BatchSampler(sampler, 4, False):
         step(data[batch])""",
+    "a pass after each step": """sampler = DistributedSampler(range(32))
+    sampler.set_epoch(epoch)
+    for batch in DataLoader(range(32), 4, sampler=sampler):
+        step(data[batch])
+        model(data[batch])""",
 }
 
 

@@ -81,6 +81,11 @@ class Cursor:
         return self.drawn == self._at_commit and self._since_begin > 0 and bool(self.held)
 
     @property
+    def is_drawn_within(self) -> bool:
+        """A batch was drawn in the middle of the step before."""
+        return self._since_begin > 0
+
+    @property
     def ahead(self) -> int:
         """How many batches were drawn from the first one of the step under way on."""
         return max(0, self.drawn - (self._set_to if self.first is None else self.first))

@@ -16,7 +16,7 @@ it (training/lingering.py).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +28,7 @@ from ftrun.inject.zero_edit.carried import CALLBACKS, Carried
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.values.tensors import Tensors
+from ftrun.inject.zero_edit.values.units import leaves
 from ftrun.training.manager import Manager
 
 LINGER = timedelta(minutes=5)
@@ -79,8 +80,8 @@ class Ending:
     @property
     def can_copy(self) -> bool:
         """Whether the state is small enough for a copy: alike on all replicas."""
-        trees = self._carried.state(), self._tensors.state()
-        return sum(nbytes for tree in trees for nbytes in _bytes(tree)) <= COPY_BYTES_MAX
+        found = leaves([self._carried.state(), self._tensors.state()])
+        return sum(getattr(leaf, "nbytes", 0) for leaf in found) <= COPY_BYTES_MAX
 
     def loader_ended(self) -> bool:
         """A loader of training batches has ended, and no step is under way.
@@ -224,17 +225,6 @@ def part(manager: Manager, mates: Mates, replica_id: str) -> None:
         told.say(f"replica {replica_id} ends although others have not come to the end")
     if mates.is_lead and not manager.ends_early:
         told.rank_0_missing(replica_id, manager.exchanges.members())
-
-
-def _bytes(tree: Any) -> Iterator[int]:
-    if isinstance(tree, Mapping):
-        for item in tree.values():
-            yield from _bytes(item)
-    elif isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from _bytes(item)
-    else:
-        yield int(getattr(tree, "nbytes", 0))
 
 
 def _copied(tree: Any) -> Any:

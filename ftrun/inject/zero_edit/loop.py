@@ -131,11 +131,14 @@ class Loop:
             False if the pass does not count: the peers have finished, or are in another loop.
         """
         script = self.script
+        if self._course.now is State.BETWEEN and script.noting.is_idle:
+            return True
         draws = script.noting.training()
         refuse_threads(draws)
         script.moving.step_begins()
         match self._course.at(Event.PASS):
             case State.STEPPING:
+                script.noting.passes_again(draws)
                 return True
             case State.BEHIND:
                 return not self._is_behind(Event.PASS)
@@ -162,7 +165,7 @@ class Loop:
         """
         match self._course.at(Event.REDUCE):
             case State.STEPPING:
-                return True
+                self.script.noting.begun_at = ()
             case State.BETWEEN:
                 self._begin(self.script.noting.training(), is_late=True)
             case State.BEHIND:

@@ -26,12 +26,14 @@ from ftrun.inject.zero_edit.frames import (
     script_frames,
     spot_of,
     spots_of,
+    stack,
     variables_of,
 )
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
-from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place, changed_since
+from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place
 from ftrun.inject.zero_edit.randomness import Randomness, States
 from ftrun.inject.zero_edit.sparing import Sparing
+from ftrun.inject.zero_edit.values.changes import differing
 from ftrun.inject.zero_edit.values.counters import Counters, Read
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.tensors import Tensors
@@ -74,6 +76,8 @@ class Noting:
     Attributes:
         look: called whenever the script is noted.
         has_place: this replica has shown its peers a place, or has joined them at one.
+        idle: the stacks of passes in training that are of no step (``passes_again``).
+        begun_at: the first pass of the step under way; empty: it is not idle.
 
     Args:
         frameworks: the trainer that runs the script's loop, if a framework does; its values come
@@ -103,10 +107,12 @@ class Noting:
         self._sole: LoaderIterator | None = None  # gives all batches of a step that is passed
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
+        self.idle: set[tuple[Spot, ...]] = set()
         self._turn: Noted | None = None  # the script where the turn of the step began
         self._has_passed = self._is_told = False  # since the last step; the last loop's turns are
         self._functions: set[str] = set()  # at the last note
         self._noted_turns: set[Spot] = set()  # the loops of which a turn was noted
+        self.begun_at: tuple[Spot, ...] = ()
         self._entries: dict[tuple[str, ...], tuple[Spot, ...]] = {}
         self._loops: WeakKeyDictionary[Any, dict[tuple[str, ...], _Loop]] = WeakKeyDictionary()
 
@@ -148,6 +154,8 @@ class Noting:
         if self._turn is not None and not is_loaded:
             self._is_told = True
             return self._turn
+        if not (passes or any(x.cursor.is_drawn_within for x in draws)):
+            self.begun_at = stack()
         if passes or not self._sparing.notes(must=must):
             return self._pass()
         self._is_told = not is_loaded and self.tells_turns()
@@ -183,6 +191,24 @@ class Noting:
         noted = self._note(spots_of(frames), frames)
         self._sparing.took(time.thread_time() - began)
         return noted
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the pass that begins is of no step."""
+        return bool(self.idle) and stack() in self.idle
+
+    def passes_again(self, draws: Sequence[LoaderIterator]) -> None:
+        """A further pass of the step under way.
+
+        If its batch was drawn since the first pass, and nothing was reduced in between, the first
+        one was *idle*: a loss after the step, or a policy that collects data. It had an older batch
+        or none. A step that begins at it would be one in which nobody can join, so from the next
+        time on it begins none.
+        """
+        is_new = any(x.is_fresh for x in draws) or (self._turn is not None and self._is_told)
+        if self.begun_at and is_new and len(self.idle) < ENTRIES_MAX:
+            self.idle.add(self.begun_at)
+            self.begun_at = ()
 
     def _pass(self) -> Noted:
         self._order += 1
@@ -247,7 +273,7 @@ class Noting:
         self._steps_without += 1
         self._sparing.step_ended()
         sole, self._sole = self._sole, None
-        self._turn, self._has_passed = None, False
+        self._turn, self._has_passed, self.begun_at = None, False, ()
         if sole is not None and OPEN.has_only(sole):
             sole.is_fresh, sole.noted = False, None
             sole.cursor.commit()
@@ -284,10 +310,7 @@ class Noting:
         if is_unclear and self.has_place:
             return None
         self.has_place = True
-        loaders = tuple(
-            LoaderPlace(x.spot, x.number, x.epoch, x.cursor.begin() or 0, x.cursor.held, *x.made)
-            for x in draws
-        )
+        loaders = tuple(LoaderPlace(*x.numbers(x.cursor.begin() or 0)) for x in draws)
         entry = entry or noted.stack
         counters, details = self._counters.note(noted.read, noted.ranges)
         is_renewed = any(x.began >= noted.order for x in draws[1:])
@@ -302,6 +325,7 @@ class Noting:
             noted.exchanges,
             details=details,
             turn=noted.turn,
+            idle=tuple(self.idle),
         )
 
     def numbers(
@@ -361,7 +385,7 @@ class Noting:
         for spot, values in zip(here.stack, here.read.values, strict=False):
             if spot.name in names:
                 before = first.read.values[names.index(spot.name)]
-                found.append((spot.name, changed_since([before], [values])[0]))
+                found.append((spot.name, differing(before, values)))
         return tuple(found)
 
 

@@ -86,6 +86,7 @@ class Place:
     before this place; ``calls``: what those since were given, before the step of this place.
     ``has_finished``: the script has come to its end, ``commits`` steps after this place. Else
     ``commits`` is the number of steps by which the counters are older than loaders and ranges.
+    ``idle``: of passes that begin no step (noting.py).
     ``behind``: the steps that were taken since with the batches of this place, as in a loop that
     trains two models with each batch.
     """
@@ -103,6 +104,7 @@ class Place:
     details: Callable[[], Details] = field(default=lambda: NO_DETAILS, compare=False, hash=False)
     calls: Sequence[Sequence[Any]] = field(default=(), compare=False, hash=False)
     turn: tuple[Spot, int] | None = None
+    idle: tuple[tuple[Spot, ...], ...] = field(default=(), compare=False, hash=False)
 
     def encode(self) -> str:
         """As JSON."""
@@ -121,6 +123,7 @@ class Place:
                 "behind": self.behind,
                 "calls": [list(x) for x in self.calls],
                 "turn": self.turn and [_spot(self.turn[0]), self.turn[1]],
+                "idle": [[_spot(spot) for spot in stack] for stack in self.idle],
                 "details": [getattr(details, x.name) for x in fields(Details)],
             }
         )
@@ -144,6 +147,7 @@ class Place:
             details=lambda: details,
             calls=known.get("calls", ()),
             turn=turn and (Spot(*turn[0]), turn[1]),
+            idle=tuple(tuple(Spot(*x) for x in stack) for stack in known.get("idle", ())),
         )
 
     def among(self, before: int, now: int) -> Place:
@@ -189,23 +193,3 @@ def digest(stack: Sequence[Spot]) -> str:
 def summary(place: Place) -> str:
     """The text of ``Progress.position``, for people: 512 characters at most."""
     return place.words()[:512]
-
-
-def changed_since(first: Sequence[Values], now: Sequence[Values]) -> tuple[Values, ...]:
-    """The values that differ from those at the first step, frame by frame.
-
-    A value that never changes (the rank, arguments, paths) belongs to its replica and stays out.
-    """
-    found = []
-    for index, values in enumerate(now):
-        before: dict[str, Any] = first[index] if index < len(first) else {}
-        found.append(
-            {
-                path: value
-                for path, value in values.items()
-                if path not in before
-                or before[path] != value
-                or type(before[path]) is not type(value)
-            }
-        )
-    return tuple(found)

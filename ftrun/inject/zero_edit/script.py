@@ -290,6 +290,7 @@ class Script:
 
     def _set_calls(self, place: Place) -> None:
         self.noting.has_place = True
+        self.noting.idle.update(place.idle)
         self.world.is_following = place.has_finished
         self.world.given.take(place.details().given)
         self.world.replay(place.exchanges, place.calls)

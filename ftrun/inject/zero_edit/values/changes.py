@@ -48,12 +48,7 @@ class Changes:
             before = self._before.setdefault(function, {})
             if before == values:
                 continue
-            more = {
-                path: value
-                for path, value in values.items()
-                if (old := before.get(path, _ABSENT)) is not value
-                and (old != value or type(old) is not type(value))
-            }
+            more = differing(before, values)
             if self._names + len(more) > limits.TRACKED:
                 known = self.steps.get(function, {})
                 more = {path: value for path, value in more.items() if path in known}
@@ -104,6 +99,16 @@ class Changes:
                     continue
                 self._names += 1
             known[path] = step
+
+
+def differing(before: Values, values: Values) -> Values:
+    """The values that are not as they were."""
+    return {
+        path: value
+        for path, value in values.items()
+        if (old := before.get(path, _ABSENT)) is not value
+        and (old != value or type(old) is not type(value))
+    }
 
 
 def _innermost(found: Iterable[tuple[str, Values]]) -> Iterator[tuple[str, Values]]:

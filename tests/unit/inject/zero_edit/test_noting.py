@@ -80,6 +80,25 @@ def test_a_step_without_a_draw_has_no_numbers_of_its_own(noting: Noting) -> None
     assert noting.numbers(noting.training(), ()) is None
 
 
+@pytest.mark.parametrize("happens", ["a draw", "a reduction", "a draw within the step before"])
+def test_a_pass_is_idle_if_the_step_has_another_batch(noting: Noting, happens: str) -> None:
+    """As of a loss that is looked at after the step."""
+    batches, idle = iterator_of(9), []
+    for _ in range(3):
+        next(batches)
+        noting.training()
+        if happens == "a draw within the step before":
+            next(batches)
+        noting.commit()
+        idle.append((noting.is_idle, noting.stands(noting.training()))[0])  # at one line
+        if happens == "a reduction":
+            noting.begun_at = ()
+        next(batches)
+        noting.passes_again(noting.training())
+        noting.commit()
+    assert idle == ([False, True, True] if happens == "a draw" else [False] * 3)
+
+
 def test_batches_for_an_evaluation_are_not_for_training(noting: Noting) -> None:
     checks, batches = iterator_of(6), iterator_of(6)
     next(checks)

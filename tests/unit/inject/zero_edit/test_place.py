@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ftrun.inject.zero_edit.frames import Spot
-from ftrun.inject.zero_edit.place import LoaderPlace, Place, changed_since, digest, summary
+from ftrun.inject.zero_edit.place import LoaderPlace, Place, digest, summary
 
 AT = Spot("train.py:epoch", 41)
 PLACE = Place(
@@ -40,12 +40,6 @@ def test_a_digest_tells_stacks_apart() -> None:
     assert digest(PLACE.stack) == digest(tuple(PLACE.stack))
     assert digest(PLACE.stack) != digest(PLACE.stack[:1])
     assert digest((AT,)) != digest((Spot(AT.name, 42),))
-
-
-def test_only_what_has_changed_is_carried() -> None:
-    first = [{"rank": 1, "step": 0, "flag": False}]
-    now = [{"rank": 1, "step": 5, "flag": 0, "new": 2}, {"other": 1}]
-    assert changed_since(first, now) == ({"step": 5, "flag": 0, "new": 2}, {"other": 1})
 
 
 def test_a_place_among_another_number_of_replicas_is_behind_as_many_samples() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ftrun.inject.zero_edit.values.changes import Changes, copied
+from ftrun.inject.zero_edit.values.changes import Changes, copied, differing
 
 MAIN, EPOCH = "train.py:main", "train.py:epoch"
 
@@ -46,3 +46,9 @@ def test_the_steps_of_others_are_kept() -> None:
     assert changes.note([(MAIN, {"best": 0.5, "step": 8})], 8) == {MAIN: {"step": 8}}
     assert (changes.step_of(MAIN, "best"), changes.step_of(MAIN, "other")) == (4, -1)
     assert copied(changes.steps, 7) == {MAIN: {"best": 4, "step": 7}}
+
+
+def test_values_differ_also_by_their_type() -> None:
+    first = {"rank": 1, "step": 0, "flag": False}
+    now = {"rank": 1, "step": 5, "flag": 0, "new": 2}
+    assert differing(first, now) == {"step": 5, "flag": 0, "new": 2}

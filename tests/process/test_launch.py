@@ -30,7 +30,13 @@ class Program(Command):
     """A Python program that launches; at the end of the ``with`` nothing of it may be left."""
 
     def __init__(
-        self, directory: Path, source: str, *, guarded: bool = True, args: tuple[str, ...] = ()
+        self,
+        directory: Path,
+        source: str,
+        *,
+        guarded: bool = True,
+        args: tuple[str, ...] = (),
+        fresh: bool = False,
     ) -> None:
         self.script = directory / "program.py"
         body = textwrap.dedent(source)
@@ -39,7 +45,8 @@ class Program(Command):
             main = 'if __name__ == "__main__":\n' + textwrap.indent(main, "    ")
         self.script.write_text(HEAD + definitions + main)
         words = (sys.executable, str(self.script), *args)
-        super().__init__(directory, words, {**THIS_TREE, "PYTHONUNBUFFERED": "1"})
+        environment = {**THIS_TREE, "PYTHONUNBUFFERED": "1"}
+        super().__init__(directory, words, environment, fresh=fresh)
 
     def kill_worker(self, pid: int) -> None:
         """SIGKILL a worker."""
@@ -199,7 +206,7 @@ def test_sigterm_to_a_program_without_a_handler_drains_its_job(tmp_path: Path) -
 
 def test_a_program_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     source = f"{WAITING}# main\ngo(wait, workers_per_replica=2, grace_s=5)\n"
-    with Program(tmp_path, source) as program:
+    with Program(tmp_path, source, fresh=True) as program:
         program.expect(r"runs \(0, \d\)", 2)
         program.signal(signal.SIGKILL)
         program.end()

@@ -5,8 +5,8 @@ first (suite/durations.txt; also a file with jobs that is not recorded there): a
 one of them last would go on alone.
 
 Properties are tried with the same examples in every run; ``scripts/core_coverage``, which follows
-each branch, tries a tenth of them. Only ``--hypothesis-profile "fresh seeds"`` draws others, three
-times as many, and keeps what it finds for its next run (.hypothesis/examples).
+each branch, tries a tenth of them. Only ``--hypothesis-profile "fresh seeds"`` draws others, twice
+as many, and keeps what it finds for its next run (.hypothesis/examples).
 
 A shell that starts the tests in the background ignores Ctrl-C on their behalf, and nohup a hangup;
 every process that a test starts would inherit that, and many tests send these signals.

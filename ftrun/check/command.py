@@ -88,7 +88,7 @@ def check_script(
 
 
 def _due(undisturbed: Run, kills: Sequence[Kill]) -> Due:
-    """What the replica that died while it wrote writes from there to the next step."""
+    """The parts of files that a replica which died in a write would have written until the join."""
     writing = [kill for kill in kills if kill.phase == WRITING]
     return {
         name: span

@@ -104,7 +104,7 @@ class Place:
 
 
 def due_after(sizes: Mapping[str, Mapping[str, int]], step: int) -> Due:
-    """What a replica has written from step ``step`` to the next one.
+    """The parts of files that a replica has written from step ``step`` to the next one.
 
     Args:
         sizes: how large each file was after the steps at which it had another size than before.

@@ -24,9 +24,9 @@ rest of a broken group is killed first, and its loss is reported right after tha
 
 A death is one failure, told once: as ``WorkerDying`` where the kernel shows it early, else as
 ``WorkerExited``. Peers wait for the loss alone; the restart, the verdict and the report wait until
-the process is gone. The restart also waits, for ``SURVIVORS_FIRST_S`` at most, until the replicas
-here that train on have their next quorum, and ``REPAIR_S`` more: its imports would take the
-processors with which they repair their step.
+the process is gone. The restart also waits until the replicas here that train on have their next
+quorum, and ``REPAIR_S`` more, but ``SURVIVORS_FIRST_S`` at most. Else its imports would take the
+processors with which those repair their step.
 
 Not here: the agent's end (ending.py), what follows a failure (failed_slots.py, restarts.py), how a
 slot is stopped (stopping.py), requests of people (on_request.py), the lighthouse's absence

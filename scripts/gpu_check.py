@@ -1,16 +1,19 @@
 #!/usr/bin/env python
 """The checks of gpu_check.sh. Several ranks share one GPU: each gets an NCCL_HOSTID of its own.
 
-Every check runs in fresh processes with a deadline; the exit code is the number that failed.
+Every check runs in fresh processes with a deadline; the exit code is the number that failed. With
+names as arguments only these run.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,10 +24,17 @@ import torch
 import torch.multiprocessing as mp
 from torch.distributed import ReduceOp, TCPStore
 
-ROOT = Path(__file__).parent.parent
-DEADLINE_S = 120.0
-JOB_DEADLINE_S = 240.0
+from tests.undisturbed.test_undisturbed import Said, said_in
+from tests.zero_edit import matrix
+from tests.zero_edit.matrix import Case
+
+ROOT = Path(__file__).resolve().parent.parent
+DEADLINE_S = 60.0
+JOB_DEADLINE_S = 120.0
 RANKS = 2
+WORLD = 3
+"""The ranks of the programs that torchrun runs too."""
+STEPS = r"step ([\d.]+) max ([\d.]+) ms"
 
 
 def main() -> int:
@@ -32,13 +42,14 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no CUDA device: nothing was checked")
         return 0
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {sys.version.split()[0]}")
-    failed = 0
-    for check in CHECKS:
-        failed += not _report(check.__name__, lambda c=check: _ranks(c))  # type: ignore[misc]
-    failed += not _report("job_with_a_kill", job_with_a_kill)
-    print(f"{len(CHECKS) + 1 - failed} passed, {failed} failed")
-    return failed
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    versions = f"torch {torch.__version__}, NCCL {nccl}, Python {sys.version.split()[0]}"
+    print(f"{torch.cuda.get_device_name()}, {versions}", flush=True)
+    os.environ["PYTHONHASHSEED"] = "1"  # jobs are started, not forked (tests/jobs/forks.py)
+    wanted = set(sys.argv[1:])
+    done = [_report(name, run) for name, run in _checks().items() if not wanted or name in wanted]
+    print(f"{sum(done)} passed, {len(done) - sum(done)} failed")
+    return len(done) - sum(done)
 
 
 def reduce_and_rebuild(rank: int, store: str) -> str:
@@ -177,7 +188,7 @@ def heal_on_gpu(rank: int, store: str) -> str:
     return f"{found.nbytes / found.duration_s / 1e9:.2f} GB/s, bitwise equal"
 
 
-def job_with_a_kill() -> str:
+def explicit_job_with_a_kill() -> str:
     """ftrun trains two replicas on one GPU; one is killed, heals, and both end equal."""
     env = {**os.environ, "STEPS": "600", "CUDA_VISIBLE_DEVICES": "0,0"}
     command = [sys.executable, "-m", "ftrun", "--replicas", "2", "--device", "cuda"]
@@ -203,7 +214,75 @@ def job_with_a_kill() -> str:
     return f"equal parameters {hashes.pop()}; {healed[-1] if healed else 'no heal seen'}"
 
 
+def collectives_as_under_torchrun() -> str:
+    """Each program of tests/undisturbed/programs/collectives.py says what torchrun's says."""
+    program = str(ROOT / "tests/undisturbed/programs/collectives.py")
+    own_host = f"NCCL_HOSTID=$RANK LOCAL_RANK=0 exec {sys.executable} {program}"
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
+    plain = _said([*torchrun, "--no-python", "bash", "-c", own_host])
+    mine = _said(["-m", "ftrun", "--replicas", str(WORLD), program])
+    unlike = sorted({name for name, rank in plain if plain[name, rank] != mine.get((name, rank))})
+    for name in unlike:
+        print(f"      {name}: {plain[name, '0'][0][:150]}")
+        print(f"      {' ' * len(name)}  {mine.get((name, '0'), ['nothing'])[0][:150]}")
+    count = len({name for name, _ in plain})
+    assert count > 50 and ("end", "0") in plain, f"torchrun said {count} programs"
+    assert not unlike, f"{len(unlike)} of {count} programs differ"
+    return f"{count} programs the same"
+
+
+def _said(words: list[str]) -> Said:
+    with tempfile.TemporaryDirectory() as directory:
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=directory,
+            env={**_environment(WORLD), "FTRUN_TEST_DEVICE": "cuda", "XDG_STATE_HOME": directory},
+            capture_output=True,
+            text=True,
+            timeout=JOB_DEADLINE_S,
+            check=False,
+        )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-3000:]
+    return said_in(output)
+
+
+def _environment(devices: int) -> dict[str, str]:
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(["0"] * devices)}
+
+
+def script(args: str, kills: str, replicas: int = RANKS, workers: int = 1) -> str:
+    """An unmodified script is killed: all ranks end equal, and as when nobody is killed."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(["0"] * replicas * workers)
+    words, counters = [], None
+    for given in ("", kills):
+        case = Case("gpu.py", args, given, replicas=replicas, workers=workers, step_s="0.01")
+        directory = Path(tempfile.mkdtemp(prefix="gpu-check-"))  # it stays if the check fails
+        ended = matrix.run(case, directory, timeout_s=JOB_DEADLINE_S)
+        counters = counters or ended.counters
+        assert ended.exit_code == 0 and ended.is_equal, f"{ended.ends} {ended.output[-5000:]}"
+        assert not ended.differences and ended.counters == counters, ended.output[-5000:]
+        assert ended.joins or not given, ended.output[-5000:]
+        told = f"joined at {', '.join(ended.joins)}, {ended.lost} steps lost" if given else "alone"
+        steps = " ".join(f"{x}/{y}" for x, y in re.findall(STEPS, ended.output))
+        words.append(f"{told} (steps of {steps} ms)")
+        shutil.rmtree(directory)
+    return "; ".join(words)
+
+
 CHECKS = (reduce_and_rebuild, abort_wakes, quantised, nccl_in_a_process, heal_on_gpu)
+
+
+def _checks() -> dict[str, Callable[[], str]]:
+    return {
+        **{check.__name__: lambda c=check: _ranks(c) for check in CHECKS},  # type: ignore[misc]
+        "explicit_job_with_a_kill": explicit_job_with_a_kill,
+        "collectives_as_under_torchrun": collectives_as_under_torchrun,
+        "script_ddp": lambda: script("", "1@train 1 3,0@train 2 5"),
+        "script_ddp_compiled": lambda: script("--compile", "1@train 1 3"),
+        "script_fsdp_2x2": lambda: script("--fsdp", "3@train 1 3", workers=2),
+        "script_ddp_2x2": lambda: script("", "3@train 1 3", workers=2),
+    }
 
 
 def _ranks(check: Callable[[int, str], str]) -> str:
@@ -238,7 +317,7 @@ def _one(
 def _report(name: str, run: Callable[[], str]) -> bool:
     try:
         print(f"ok    {name}: {run()}", flush=True)
-    except (AssertionError, RuntimeError, OSError) as error:
+    except (AssertionError, RuntimeError, OSError, subprocess.SubprocessError) as error:
         print(f"FAIL  {name}: {error}", flush=True)
         return False
     return True

@@ -68,8 +68,11 @@ def run(*, makes_world: bool = True, timeout: Any = None) -> None:
         timeout: of that world.
     """
     torch.set_num_threads(1)
+    device = os.environ.get("FTRUN_TEST_DEVICE", "cpu")
+    if device != "cpu":
+        torch.set_default_device(device)
     if makes_world:
-        dist.init_process_group("gloo", timeout=timeout)
+        dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timeout)
     for name in _wanted(sys.argv[1:]):
         torch.manual_seed(0)
         random.seed(0)

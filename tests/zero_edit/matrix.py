@@ -96,7 +96,9 @@ class Outcome:
         )
 
 
-def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome:
+def run(
+    case: Case, directory: Path, *, python: str = sys.executable, timeout_s: float = TIMEOUT_S
+) -> Outcome:
     """Run one case in ``directory``, which must be empty.
 
     Raises:
@@ -123,7 +125,7 @@ def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
     ends = {

@@ -15,8 +15,10 @@ from typing import Any
 
 from ftrun import clock, own_process
 from ftrun.errors import PeerError
+from ftrun.snapshots.forked import Forked, take
 from ftrun.snapshots.memory import SharedMemory
 
+WRITER = "ftrun.snapshots.writer"
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 5.0
 ANSWER_BYTES_MAX = 1 << 16
@@ -32,20 +34,16 @@ class WriterProcess:
     def __init__(self, memory: SharedMemory) -> None:
         self._rest = b""
         self._answers, answers = os.pipe()
+        orders, self._orders = os.pipe()
         try:
-            self._process = own_process.start(
-                "ftrun.snapshots.writer",
-                [str(os.getpid()), str(memory.fd), str(answers)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[memory.fd, answers],
-                env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-            )
+            self._process = _started([memory.fd, orders, answers])
         except OSError as error:
             os.close(self._answers)
+            os.close(self._orders)
             raise PeerError(f"its process cannot be started: {error.strerror}") from error
         finally:
             os.close(answers)
+            os.close(orders)
         try:
             self._answer(clock.now() + START_TIMEOUT_S)
         except PeerError:
@@ -66,11 +64,10 @@ class WriterProcess:
         Raises:
             PeerError: it could not be, or the process has ended.
         """
-        assert self._process.stdin is not None
+        rest = memoryview(json.dumps([kind, order], allow_nan=False).encode() + b"\n")
         try:
-            line = json.dumps([kind, order], allow_nan=False)
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
+            while rest:
+                rest = rest[os.write(self._orders, rest) :]
         except OSError as error:
             raise PeerError("the process that writes it has ended") from error
         answer = self._answer(clock.now() + timeout_s)
@@ -110,6 +107,21 @@ class WriterProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(END_TIMEOUT_S)
         os.close(self._answers)
-        with contextlib.suppress(OSError):
-            if self._process.stdin is not None:
-                self._process.stdin.close()
+        os.close(self._orders)
+
+
+def _started(fds: list[int]) -> subprocess.Popen[bytes] | Forked:
+    """The fork in reserve, or an interpreter of its own if there is none any more."""
+    reserve = take()
+    if reserve is not None:
+        with contextlib.suppress(OSError):  # it was killed, or the script has closed descriptors
+            reserve.become(WRITER, fds)
+            return reserve
+    return own_process.start(
+        WRITER,
+        list(map(str, (os.getpid(), *fds))),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=fds,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )

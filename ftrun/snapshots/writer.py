@@ -1,7 +1,7 @@
 """The process that writes snapshots, so that the training process only makes a copy.
 
-It reads one order after the other from its standard input, each a line of JSON, and answers each
-with a line on a pipe of its own. The tensors are in memory that both processes map (memory.py).
+It reads one order after the other from a pipe, each a line of JSON, and answers each with a line on
+another. The tensors are in memory that both processes map (memory.py).
 Each worker of the replica that writes has such a process, for its own part. In this order, so that
 a kill at any moment leaves older snapshots whole and nothing that looks like one:
 
@@ -82,15 +82,15 @@ class Order:
 
 
 def main() -> int:
-    """Serve until standard input ends."""
+    """Serve until the orders end: the arguments are the parent's pid and three descriptors."""
     if not linux.die_with_parent(int(sys.argv[1])):
         return 0
     writing = Writing(SharedMemory(int(sys.argv[2])))
     os.nice(NICE)  # from here on; its start is soon over, and a snapshot may be due by then
     torch.set_num_threads(1)
-    answers = os.fdopen(int(sys.argv[3]), "w", buffering=1)
+    orders, answers = os.fdopen(int(sys.argv[3])), os.fdopen(int(sys.argv[4]), "w", buffering=1)
     answers.write(json.dumps({"ready": True}) + "\n")
-    while line := sys.stdin.readline(LINE_BYTES_MAX):
+    while line := orders.readline(LINE_BYTES_MAX):
         answers.write(json.dumps(_answer(line, writing)) + "\n")
     return 0
 

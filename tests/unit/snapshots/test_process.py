@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
 from ftrun.errors import PeerError
+from ftrun.snapshots import forked
 from ftrun.snapshots.memory import SharedMemory
 from ftrun.snapshots.process import WriterProcess
 from tests.unit.snapshots.written import newest, order_of, tree_of
@@ -16,16 +18,21 @@ from tests.unit.snapshots.written import newest, order_of, tree_of
 TIMEOUT_S = 120.0
 
 
+@pytest.mark.parametrize("is_fork", [False, True])
 def test_it_writes_again_and_again_until_it_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fork: bool
 ) -> None:
     """Errors are answers; so is a tree that torch cannot save."""
     for name in ("json", "queue", "torch"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(1)\n")
     monkeypatch.chdir(tmp_path)
     where, memory = tmp_path / "s", SharedMemory()
+    if is_fork:
+        forked.have_one()
     process = WriterProcess(memory)
     try:
+        children = psutil.Process().children()
+        assert is_fork == any(child.name() == forked.TITLE[:15] for child in children), children
         (where / ".draft-step-000000000000-dead").mkdir(parents=True)
         for step, size in ((1, 10), (2, 100_000)):
             order = order_of(where, tree_of(step, a={"x": torch.rand(size)}), memory)
@@ -50,3 +57,19 @@ def test_it_writes_again_and_again_until_it_is_killed(
         process.close()
         memory.close()
     assert not process.lives
+
+
+def test_a_fork_that_was_killed_is_replaced_by_an_interpreter() -> None:
+    forked.have_one()
+    reserve = forked._Process.reserve
+    assert reserve is not None and reserve.poll() is None
+    reserve.kill()
+    reserve.wait(TIMEOUT_S)
+    assert reserve.poll() == 0
+    memory = SharedMemory()
+    process = WriterProcess(memory)
+    try:
+        assert process.lives and psutil.Process(process._process.pid).name() != forked.TITLE
+    finally:
+        process.close()
+        memory.close()

@@ -348,6 +348,9 @@ class Loop:
             script.start(manager, allow_heal=True)
             script.ending.has_followed = True
             script.rewriting.joined()
+            if script.mates.is_lead:
+                who = f"replica {script.here.replica_id}"
+                told.say(f"{who} joined at the end of the script, to which its own files led it")
         elif state in (State.STEPPING, State.BEHIND):  # between a forward pass and its step
             self._outcome = manager.should_commit()
         self._course.goes(Event.END, State.ENDED)

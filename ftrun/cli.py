@@ -14,7 +14,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ftrun.errors import ExitCode, FtrunError, exit_kind, naming
+from ftrun.errors import ExitCode, FtrunError, exit_kind, naming, not_installed
 
 if TYPE_CHECKING:
     from ftrun.agent.launch import SpawnerLaunch
@@ -67,7 +67,10 @@ def main() -> None:
         from ftrun.commands.app import app
 
         app(obj=launches)
-    except FtrunError as error:
+    except (FtrunError, ModuleNotFoundError) as raised:
+        error = not_installed(raised) if isinstance(raised, ModuleNotFoundError) else raised
+        if error is None:
+            raise
         print(f"ftrun: {error}", file=sys.stderr)
         if "--json-exit" in sys.argv[1:]:
             _print_exit(error)

@@ -135,6 +135,22 @@ class Bug(FtrunError):
     """ftrun contradicts itself. The text asks the user to report it."""
 
 
+EXTRAS = {"textual": "screen", "prometheus_client": "lighthouse", "cryptography": "lighthouse"}
+"""The packages that some commands need, and the extra of ftrun that has each."""
+
+
+def not_installed(error: ModuleNotFoundError) -> UserError | None:
+    """What to say of an optional package that is missing; None: it is not one of these."""
+    package = (error.name or "").partition(".")[0]
+    extra = EXTRAS.get(package)
+    if extra is None:
+        return None
+    return UserError(
+        f"This needs the package {package.replace('_', '-')}, which is not installed. Nothing was "
+        f"started. Install it: pip install 'ftrun[{extra}]'"
+    )
+
+
 def assert_never(value: NoReturn) -> NoReturn:
     """The last case of a ``match``: mypy rejects it if a class of the union has no case."""
     raise Bug(f"no case for {value!r}")

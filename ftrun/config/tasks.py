@@ -53,7 +53,7 @@ def check_alone(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> Non
         raise UserError(
             f"This ftrun is {place}, and each of these would be a whole job that writes the same "
             "files. Nothing was started. For one job: `ftrun lighthouse` on one node, and --nodes "
-            "N --lighthouse HOST:PORT --token-file FILE here (README: Several nodes). Under Slurm "
+            "N --lighthouse HOST:PORT --token-file FILE here (docs/OPERATING.md). Under Slurm "
             "start one task a node. If each is to be a job of its own: --nodes 1."
         )
 

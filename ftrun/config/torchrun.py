@@ -135,7 +135,7 @@ def _check_nodes(values: Mapping[str, Any]) -> None:
             f"--nnodes {text}: a replica group does not span nodes yet, so each node would train "
             "by itself. Nothing was started. For replica groups on several nodes, which average "
             f"their gradients: ftrun --nodes {most} --replicas N --lighthouse HOST:PORT on every "
-            "node (README)."
+            "node (docs/OPERATING.md)."
         )
     if rank is not None and not 0 <= rank < nodes:
         raise UserError(

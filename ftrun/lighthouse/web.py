@@ -20,9 +20,9 @@ from aiohttp import web
 
 from ftrun import clock
 from ftrun.core.lighthouse.status import Status
+from ftrun.errors import not_installed
 from ftrun.lighthouse.events import add_events
 from ftrun.lighthouse.guard import add_headers, guard
-from ftrun.lighthouse.metrics import CONTENT_TYPE, render_metrics
 from ftrun.lighthouse.occurrences import Totals
 from ftrun.lighthouse.openapi import openapi
 from ftrun.lighthouse.operations import OperationSource, add_routes
@@ -201,6 +201,11 @@ def build_app(
         return web.json_response({"incidents": incidents()})
 
     async def metrics(_request: web.Request) -> web.Response:
+        try:
+            from ftrun.lighthouse.metrics import CONTENT_TYPE, render_metrics
+        except ModuleNotFoundError as error:
+            words = str(not_installed(error) or error)
+            return web.json_response({"error": words}, status=501)
         body = render_metrics(status(), counted)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 

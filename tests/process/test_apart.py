@@ -23,7 +23,7 @@ print("trained", flush=True)
 signal.pause()
 """
 REMEDY = (
-    "For replicas that train together and heal, give the script a Manager (README: A script); for "
+    "For replicas that train together and heal, give the script a Manager (docs/MANAGER.md); for "
     "one training of N workers, use --workers-per-replica N."
 )
 LIBRARY = """

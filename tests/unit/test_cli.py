@@ -101,6 +101,21 @@ def test_no_command_is_taken_for_a_script(monkeypatch: pytest.MonkeyPatch) -> No
     assert not means_a_run(["train.py"])
 
 
+def test_a_command_names_the_package_that_it_lacks_and_what_brings_it(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['cryptography'] = None\n"
+        "from ftrun.cli import main; sys.argv = ['ftrun', 'certs']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    assert done.returncode == 2 and list(tmp_path.iterdir()) == []
+    assert done.stderr == (
+        "ftrun: This needs the package cryptography, which is not installed. Nothing was started. "
+        "Install it: pip install 'ftrun[lighthouse]'\n"
+    )
+
+
 def test_what_comes_before_the_launch_is_light() -> None:
     code = (
         "import sys; import ftrun.cli, ftrun.agent.launch\n"

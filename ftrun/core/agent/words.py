@@ -15,7 +15,7 @@ from ftrun.core.forms import Form
 from ftrun.core.messages import USAGE_CODE
 
 REMEDY_APART = (
-    "For replicas that train together and heal, give the script a Manager (README: A script); for "
+    "For replicas that train together and heal, give the script a Manager (docs/MANAGER.md); for "
     "one training of N workers, use --workers-per-replica N."
 )
 

@@ -102,8 +102,8 @@ class Passing:
             raise UserError(
                 f"this replica was started again, and passes over loops of the script to come to "
                 f"its peers ({place.words()}), but the one around {at} does not end after "
-                f"{GHOSTS_MAX} steps: it cannot follow them. Use ftrun.Manager there (README, A "
-                "script)"
+                f"{GHOSTS_MAX} steps: it cannot follow them. Use ftrun.Manager there "
+                "(docs/MANAGER.md)"
             )
         self._over.update(iterator for iterator in draws if iterator.is_fresh)
         RANGES.end(_left(here, place, unlike))
@@ -179,7 +179,7 @@ def stands_elsewhere(place: Place, here: Sequence[Spot]) -> NoReturn:
     raise UserError(
         f"this replica was started again, and has come to {here[0] if here else 'its end'} without "
         f"a loop in which its peers are ({place.words()}): it cannot follow them. Does the script "
-        "resume from a file of its own? Use ftrun.Manager there (README, A script)"
+        "resume from a file of its own? Use ftrun.Manager there (docs/MANAGER.md)"
     )
 
 

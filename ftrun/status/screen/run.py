@@ -5,6 +5,7 @@ Not here: the app (app.py).
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -23,7 +24,10 @@ def run_screen(query: StatusQuery) -> int:
 
     Raises:
         UserError: the address is invalid, or the job that was named does not run here.
+        ModuleNotFoundError: textual is not installed; the terminal was asked nothing.
     """
+    if importlib.util.find_spec("textual") is None:
+        raise ModuleNotFoundError(name="textual")
     if query.lighthouse is not None:
         parse_address(query.lighthouse, "--lighthouse")
     elif query.job_id is not None:

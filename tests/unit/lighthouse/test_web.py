@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import sys
 from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -161,6 +162,19 @@ def test_metrics_are_those_of_the_status() -> None:
             assert found["ftrun_journal_writes_total",] == 2
             assert found["ftrun_messages_received_total", "Report"] == 1
             assert found["ftrun_epoch",] == 1
+
+    run(main())
+
+
+def test_without_their_package_metrics_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "ftrun.lighthouse.metrics")
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+
+    async def main() -> None:
+        async with Served() as served:
+            code, text = await served.ask("/metrics", bearer(TOKEN))
+            assert code == 501 and "pip install 'ftrun[lighthouse]'" in text
+            assert (await served.ask("/status", bearer(TOKEN)))[0] == 200
 
     run(main())
 

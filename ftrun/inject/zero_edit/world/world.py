@@ -224,7 +224,7 @@ class World:
             raise UserError(
                 f"this replica was started again, and passes over loops of the script to come to "
                 f"its peers, but what rank {root} gave by {call.kind.name} at {call_site()} is not "
-                "known any more: it cannot follow them. Use ftrun.Manager there (README, A script)"
+                "known any more: it cannot follow them. Use ftrun.Manager there (docs/MANAGER.md)"
             )
 
     def site(self) -> str:

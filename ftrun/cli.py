@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,7 @@ class _Launches:
     def __call__(self) -> SpawnerLaunch:
         """The spawner, which is importing torch."""
         if self._launch is None:
-            from ftrun.agent.launch import SpawnerLaunch
+            from ftrun.agent.launch import SpawnerLaunch, handle_signals
             from ftrun.own_process import not_started
 
             handle_signals()
@@ -109,28 +108,6 @@ def means_a_run(words: list[str]) -> bool:
     if not words or words[0] in OTHER_COMMANDS or not STARTS_NOTHING.isdisjoint(words):
         return False
     return COMPLETION not in os.environ and not all(word.startswith("-") for word in words)
-
-
-def handle_signals() -> None:
-    """Handle signals until the agent installs its own handlers: nothing runs yet.
-
-    SIGUSR1 and SIGUSR2, which would end this process, have nobody to be passed on to. Handlers, not
-    SIG_IGN, which the workers would inherit.
-    """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
-    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: None)
-
-
-def leave(number: int, _frame: object) -> None:
-    """Handles SIGINT and SIGTERM during the start.
-
-    It raises no KeyboardInterrupt: if one passes through an ``exec`` of text, as in dataclasses,
-    CPython 3.11 ends the process by SIGINT even though the exception was caught.
-    """
-    raise SystemExit(ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.PREEMPTED)
 
 
 def _let_any_text_out() -> None:

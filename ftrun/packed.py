@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ftrun.core.ids import WorkerKey
 from ftrun.errors import UserError
 
 CALL_BYTES_MAX = 256 << 20
@@ -88,7 +87,7 @@ def read_call(directory: Path) -> tuple[Surroundings, bytes]:
     return Surroundings(**json.loads(head)), data
 
 
-def write_value(directory: Path, key: WorkerKey, value: Any) -> None:
+def write_value(directory: Path, incarnation: str, group_rank: int, value: Any) -> None:
     """Write a worker's value; or why it cannot be brought back, because a restart would not help.
 
     Raises:
@@ -105,7 +104,7 @@ def write_value(directory: Path, key: WorkerKey, value: Any) -> None:
             f"({type(error).__name__}: {error})"
         )
         content = _REFUSAL + text[:REFUSAL_CHARS_MAX].encode(errors="replace")
-    _write(directory / value_name(key.incarnation, key.group_rank), content)
+    _write(directory / value_name(incarnation, group_rank), content)
 
 
 def read_value(directory: Path, incarnation: str, group_rank: int) -> Any:

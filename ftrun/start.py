@@ -16,7 +16,6 @@ from ftrun import clock
 from ftrun.agent.devices import Machine, check_master_port, check_own_address, inspect_machine
 from ftrun.agent.file_timer import check_timer_file
 from ftrun.agent.launch import SpawnerLaunch
-from ftrun.agent.plugins import PluginsLaunch, wants_plugins
 from ftrun.agent.watch import Watch, unwatched
 from ftrun.config.checks import check
 from ftrun.config.forms import in_form
@@ -82,21 +81,6 @@ def _run_in(
         descriptors_needed(here, workers, settings.replicas, settings.standbys),
         f"{here} x {workers} workers on this node", launch.process.pid,
     )  # fmt: skip
-    plugins = PluginsLaunch(settings) if wants_plugins(settings) else None
-    try:
-        return _start(settings, machine, launch, watch, plugins)
-    finally:
-        if plugins is not None:
-            plugins.end()
-
-
-def _start(
-    settings: RunSettings,
-    machine: Machine,
-    launch: SpawnerLaunch,
-    watch: Watch,
-    plugins: PluginsLaunch | None,
-) -> EndAgent:
     check_own_address(machine.host)
     if settings.master_port:
         check_master_port(machine.host, settings.master_port)
@@ -106,8 +90,6 @@ def _start(
 
         for line in prepare(settings):
             print(f"ftrun: {line}", file=sys.stderr, flush=True)
-    if plugins is not None:
-        plugins.wait()
 
     from ftrun.protocol.quiet import load_grpc_quietly
 
@@ -119,7 +101,7 @@ def _start(
     if settings.token_file is not None or settings.lighthouse is not None:
         token_file = (settings.token_file or default_token_path()).absolute()
         token = load_or_create_token(token_file)
-    neighbours = Neighbours(*_job_file(settings), watch, plugins)
+    neighbours = Neighbours(*_job_file(settings), watch)
     lock = LogDirLock(settings.job_log_dir, settings.job_id)
     try:
         return run_agent(settings, machine, token, token_file, launch, neighbours)

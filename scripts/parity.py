@@ -138,43 +138,6 @@ configure(FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"]))
 with expires(after=600):
     say("in time", os.environ["RANK"])
 """
-PLUGINS = {
-    "plugins.py": """
-import json, logging, os
-from torch.distributed.elastic.events import handlers
-from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
-
-class ToOutput(logging.Handler):
-    def emit(self, record):
-        event = json.loads(record.getMessage())
-        facts = event["metadata"]
-        if event["name"].startswith("torchelastic.") and facts["duration_ms"] is None:
-            os.write(1, f"event {facts['state']} {facts['global_rank']}{os.linesep}".encode())
-
-handlers._log_handlers["to-output"] = ToOutput()
-
-def backend():
-    return lambda parameters: None
-
-class OneFile(LogsSpecs):
-    def reify(self, envs):
-        for env in envs.values():
-            env["PLACED"] = f"{len(envs)} {int(self._redirects)} {self._root_log_dir}"
-        here = dict.fromkeys(envs, "")
-        return LogsDest(stdouts={**here, 1: "one.log"}, stderrs=here, tee_stdouts={1: "one.log"},
-                        error_files=here)
-
-    @property
-    def root_log_dir(self):
-        return str(self._root_log_dir)
-""",
-    "plugins-1.0.dist-info/METADATA": "Name: plugins\nVersion: 1.0\n",
-    "plugins-1.0.dist-info/entry_points.txt": (
-        "[torchrun.logs_specs]\none-file = plugins:OneFile\n"
-        "[torchrun.handlers]\nplugins = plugins:backend\n"
-    ),
-}
-PLACED = 'import os; say("placed", os.environ["RANK"], os.environ["PLACED"])'
 TWO_STREAMS = """
 import os, sys
 say("out", os.environ["RANK"])
@@ -186,9 +149,8 @@ say("err", os.environ["RANK"], fd=2)
 class Case:
     """One command line. In ``options`` {port} is a free port, {dir} a directory of the case's own.
 
-    In ``env`` {base} is the interpreter that this virtual environment was made with. ``beside``:
-    further files. ``error_lines``: the workers' standard error is compared too. ``succeeds``: the
-    expected end.
+    In ``env`` {base} is the interpreter that this virtual environment was made with.
+    ``error_lines``: the workers' standard error is compared too. ``succeeds``: the expected end.
     """
 
     name: str
@@ -198,7 +160,6 @@ class Case:
     file: str = "script.py"
     env: dict[str, str] = field(default_factory=dict)
     stdin: str = ""
-    beside: dict[str, str] = field(default_factory=dict)
     error_lines: bool = False
     succeeds: bool = True
 
@@ -239,10 +200,8 @@ CASES = (
     Case("seeds of one's own", "--nproc-per-node 4", SEEDS),
     Case("redirect and tee", "--nproc-per-node 2 --log-dir {dir}/logs -r 3 -t 0:1", TWO_STREAMS,
          error_lines=True),
-    Case("a plugin for the logs", "--nproc-per-node 2 --logs-specs one-file -r 1", PLACED,
-         beside=PLUGINS),
-    Case("a handler of events", "--nproc-per-node 2 --event-log-handler to-output", RANKS,
-         beside=PLUGINS),
+    Case("torch's own logs and events", "--nproc-per-node 2 --logs-specs default "
+         "--event-log-handler null", RANKS),
     Case("a timer that does not run out", "--nproc-per-node 2", TIMED,
          env={"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}),
     Case("one rank on the terminal", "--nproc-per-node 3 --local-ranks-filter 1 -t 3", TWO_STREAMS),
@@ -276,9 +235,6 @@ def run_case(case: Case, launcher: str, show: bool) -> Outcome:
         words = {"port": free_port(), "dir": directory, "base": base}
         path = Path(directory, case.file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        for name, text in case.beside.items():
-            Path(directory, name).parent.mkdir(exist_ok=True)
-            Path(directory, name).write_text(text)
         prelude = "" if case.file.endswith(".sh") else PRELUDE
         path.write_text(prelude + case.script)
         path.chmod(0o755)

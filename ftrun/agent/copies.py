@@ -32,19 +32,11 @@ class Copies:
         bytes_max: int = 0,
     ) -> None:
         self._disk = disk
-        self._bytes_max = bytes_max
         self._streams = streams
         self._merged = None if merged is None else LogFile(merged, bytes_max=bytes_max)
         self._filtered = {
             error: LogFile(directory / name, bytes_max=bytes_max) for error, name in _NAMES.items()
         }
-
-    def filter_into(self, paths: tuple[Path | None, Path | None]) -> None:
-        """Put filtered lines of each stream into this file from now on; None: where they go."""
-        for error, path in zip((False, True), paths, strict=True):
-            if path is not None:
-                self._disk.end_file(self._filtered[error])
-                self._filtered[error] = LogFile(path, bytes_max=self._bytes_max)
 
     def wants(self, *, error: bool) -> bool:
         """Whether lines of this stream are copied at all."""

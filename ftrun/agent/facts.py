@@ -11,8 +11,8 @@
 | finished | incarnation: all of its workers have ended well                                  |
 | notice   | kind, text: a line for people                                                    |
 
-``rank`` is the rank in the group. Not here: who gets them (launching/reporter.py, plugins.py), the
-facts themselves (watch.py).
+``rank`` is the rank in the group. Not here: who gets them (launching/reporter.py), the facts
+themselves (watch.py).
 """
 
 from __future__ import annotations

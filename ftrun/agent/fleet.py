@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,7 @@ from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.left_behind import LeftBehind, keep_writing, listed
 from ftrun.agent.logs import Output, WorkerLog
 from ftrun.agent.memory import MemoryWatch
-from ftrun.agent.plugins import NoPlaces, Plugins, has_logs_plugin
-from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
+from ftrun.agent.process import SpawnerProcess, sweeper
 from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.tcp_stores import WORLD_STORE
 from ftrun.agent.worker_facts import WorkerProcess
@@ -76,7 +75,6 @@ class Fleet:
         runtime_dir: Path,
         output: Output,
         before_start: BeforeStart,
-        plugins: Plugins | None = None,
     ) -> None:
         self._emit = emit
         self._settings = settings
@@ -98,7 +96,6 @@ class Fleet:
         self._waiting: deque[StartReplica] = deque()
         self._held: set[str] = set()
         self._before_start = before_start
-        self._plugins = plugins
         self._groups = Groups()
         self._owed: dict[WorkerKey, int] = {}
         self._left = LeftBehind()
@@ -206,20 +203,7 @@ class Fleet:
                     gone = WorkerExited(incarnation, rank, 0, NEVER_STARTED, "was never started")
                     self._loop.call_soon(self._emit, gone)
                 return True
-        return self._takes_back_placing(incarnation)
-
-    def _takes_back_placing(self, incarnation: str) -> bool:
-        """The same for one whose plugin has not answered yet."""
-        group = self._groups.get(incarnation)
-        if group is None or not group.is_placing:
-            return False
-        group.is_placing = False
-        self._loop.call_soon(self._never_started, group, NEVER_STARTED, "was never started")
-        return True
-
-    def _never_started(self, group: Group, status: int, reason: str) -> None:
-        for rank in sorted(group.expected):
-            self.worker_exited(group.start.incarnation, rank, 0, status, reason)
+        return False
 
     def sweep_replica(self, incarnation: str) -> None:
         """End the processes that an ended incarnation has left behind, in the background."""
@@ -324,8 +308,7 @@ class Fleet:
         group.expected.discard(group_rank)
         replica_id, restarts = group.start.replica_id, group.start.restarts
         path = log_path(self._settings.job_log_dir, replica_id, group_rank, restarts)
-        places = group.places_of(group_rank)
-        log = WorkerLog(path, self._output, replica_id, group_rank, self._logs.discard, places)
+        log = WorkerLog(path, self._output, replica_id, group_rank, self._logs.discard)
         log.follow(out_fd, err_fd)
         self._logs.add(log)
         group.workers[group_rank] = Worker(pid, pidfd, log, MemoryWatch(pid))
@@ -372,16 +355,10 @@ class Fleet:
         memory = ""
         if worker is not None and status == -SIGKILL and not group.is_killed:
             memory = worker.memory.verdict()
-        recorded = read_error_file(self._error_file(group, group_rank)) if status > 0 else None
+        path = self._assignments.error_file(group.start, group_rank)
+        recorded = read_error_file(path) if status > 0 else None
         incarnation = group.start.incarnation
         return WorkerExited(incarnation, group_rank, pid, status, reason, memory, recorded)
-
-    def _error_file(self, group: Group, group_rank: int) -> Path:
-        """Where its script may have left an error: a plugin may have chosen another file."""
-        own = self._assignments.error_file(group.start, group_rank)
-        if group.places is None:
-            return own
-        return Path(group.places.environments[group_rank].get("TORCHELASTIC_ERROR_FILE") or own)
 
     # ------------------------------------------------------------ starting
 
@@ -419,45 +396,13 @@ class Fleet:
             self._waiting.remove(start)
             store = self._spare.popleft()
             ranks = range(self._settings.workers_per_replica)
-            group = Group(start, store, expected=set(ranks))
-            self._groups[start.incarnation] = group
-            tasks = [
-                self._assignments.of_worker(start, rank, self._ports[store], self.lighthouse)
-                for rank in ranks
-            ]
-            if self._plugins is not None and has_logs_plugin(self._settings):
-                group.is_placing = True
-                self._in_background(self._place_and_start(self._plugins, group, tasks))
-            else:
-                self._start_workers(tasks)
+            self._groups[start.incarnation] = Group(start, store, expected=set(ranks))
+            for rank in ranks:
+                port = self._ports[store]
+                task = self._assignments.of_worker(start, rank, port, self.lighthouse)
+                self._spawner.start_worker(replace(task, life_lock=self._deaths.place(task.key)))
             if not self._settings.master_port:  # a port of its own is free once the group has ended
                 self._order_store()
-
-    def _start_workers(self, tasks: Iterable[StartWorker]) -> None:
-        for task in tasks:
-            self._spawner.start_worker(replace(task, life_lock=self._deaths.place(task.key)))
-
-    async def _place_and_start(
-        self, plugins: Plugins, group: Group, tasks: list[StartWorker]
-    ) -> None:
-        """Ask the plugin where the streams go, and start the workers; none, if it has no answer."""
-        name = f"--logs-specs {self._settings.logs_specs}"
-        try:
-            envs = {task.key.group_rank: task.environment for task in tasks}
-            places = await plugins.places(group.start, envs)
-        except NoPlaces as error:
-            if group.is_placing:
-                group.is_placing = False
-                self._never_started(group, 1, f"could not be started: {name}: {error}")
-            return
-        if not group.is_placing:
-            return  # it was taken back meanwhile
-        group.is_placing, group.places = False, places
-        if self._settings.replicas == 1 and self._output.terminal.copies is not None:
-            self._output.terminal.copies.filter_into(places.filtered)
-        self._start_workers(
-            replace(task, environment=places.environments[task.key.group_rank]) for task in tasks
-        )
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

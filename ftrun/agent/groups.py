@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from ftrun.agent.logs import WorkerLog
 from ftrun.agent.memory import MemoryWatch
-from ftrun.agent.plugins import Places, StreamPlace
 from ftrun.core.agent.events import StartReplica, WorkerExited
 from ftrun.core.ids import WorkerKey
 
@@ -29,8 +28,7 @@ class Worker:
 class Group:
     """One incarnation. ``workers``: those whose exit status is not known yet.
 
-    ``is_killed``: it was sent SIGKILL by this agent. ``is_placing``: a plugin is asked where its
-    streams go, so that none of its workers is started. ``places``: its answer.
+    ``is_killed``: it was sent SIGKILL by this agent.
     """
 
     start: StartReplica
@@ -38,13 +36,6 @@ class Group:
     workers: dict[int, Worker] = field(default_factory=dict)
     expected: set[int] = field(default_factory=set)
     is_killed: bool = False
-    is_placing: bool = False
-    places: Places | None = None
-
-    def places_of(self, group_rank: int) -> tuple[StreamPlace, StreamPlace] | None:
-        """Where a plugin wants a worker's streams; None: no plugin was asked."""
-        places = self.places
-        return None if places is None else (places.out[group_rank], places.err[group_rank])
 
 
 class Groups(dict[str, Group]):

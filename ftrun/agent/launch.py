@@ -1,7 +1,7 @@
 """The spawner's launch: the first act of a run, because importing torch takes longest.
 
-Meanwhile the agent checks the user's options and loads its own libraries; an error there ends the
-spawner again. Not here: messages to it (process.py), its work (spawner.py).
+Meanwhile the agent checks the user's options and loads its own libraries; an error or a signal
+ends the spawner again. Not here: messages to it (process.py), its work (spawner.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 
 from ftrun import own_process
 from ftrun.agent import env_markers
+from ftrun.errors import ExitCode
 from ftrun.own_process import FOR_THE_JOB
 
 TITLE_CHARS = 240
@@ -65,6 +66,28 @@ class SpawnerLaunch:
             self.process.wait()
         if self.process.stderr is not None:
             self.process.stderr.close()
+
+
+def handle_signals() -> None:
+    """Handle signals until the agent installs its own handlers: nothing runs yet.
+
+    SIGUSR1 and SIGUSR2, which would end this process, have nobody to be passed on to. Handlers, not
+    SIG_IGN, which the workers would inherit.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: None)
+
+
+def leave(number: int, _frame: object) -> None:
+    """Handles SIGINT and SIGTERM during the start.
+
+    It raises no KeyboardInterrupt: if one passes through an ``exec`` of text, as in dataclasses,
+    CPython 3.11 ends the process by SIGINT even though the exception was caught.
+    """
+    raise SystemExit(ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.PREEMPTED)
 
 
 def _signals_as_started() -> dict[str, str]:

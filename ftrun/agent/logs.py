@@ -15,17 +15,14 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftrun import clock
 from ftrun.agent.copies import Copies
 from ftrun.agent.last_lines import OWN_BEGIN, OWN_END
-from ftrun.agent.plugins import StreamPlace
 from ftrun.agent.terminal import Terminal
-from ftrun.config.checks import OWN_LOGS
 from ftrun.config.settings import RunSettings
-from ftrun.config.streams import ERR, OUT
 from ftrun.logs import index
 from ftrun.logs.disk import DiskWriter, LogFile
 from ftrun.logs.keep import apply_keep, parse_keep
@@ -76,9 +73,6 @@ class Output:
 def open_output(settings: RunSettings) -> Output:
     """The agent's output as the settings want it."""
     streams = settings.streams()
-    if settings.logs_specs not in OWN_LOGS:
-        # A plugin has the options of the streams, and its answer shows each stream or does not.
-        streams = replace(streams, redirected=OUT | ERR, teed=0, ranks=frozenset())
     terminal = Terminal(streams=streams, prefixes=settings.prefixes_lines)
     if os.isatty(0):
         terminal.reader = settings.stdin_worker()
@@ -105,24 +99,17 @@ def start_keeping(settings: RunSettings, output: Output) -> None:
 
 @dataclass(slots=True)
 class _Pipe:
-    """One stream of a worker. ``file``: its own file, if it has one beside the worker's log.
-
-    ``is_shown``: on the terminal in any case.
-    """
+    """One stream of a worker. ``file``: its own file, if it has one beside the worker's log."""
 
     is_error: bool
     file: LogFile | None
-    is_shown: bool = False
     splitter: LineSplitter = field(default_factory=LineSplitter)
     timer: asyncio.TimerHandle | None = None
     is_paused: bool = False
 
 
 class WorkerLog:
-    """Copies one worker's two pipes to its files, and to the terminal.
-
-    ``places``: where a plugin wants its two streams; None: where the options want them.
-    """
+    """Copies one worker's two pipes to its files, and to the terminal."""
 
     def __init__(
         self,
@@ -131,10 +118,8 @@ class WorkerLog:
         replica_id: str,
         group_rank: int,
         on_end: Callable[[WorkerLog], None],
-        places: tuple[StreamPlace, StreamPlace] | None = None,
     ) -> None:
         self.path = path
-        self._places = places
         self._on_end = on_end
         self._output = output
         self._terminal = output.terminal
@@ -149,19 +134,11 @@ class WorkerLog:
         """Read both pipes until their ends, and close them then."""
         for fd, error in ((out_fd, False), (err_fd, True)):
             os.set_blocking(fd, False)
-            path = self._stream_path(error=error)
-            file = None if path is None else LogFile(path, bytes_max=self._output.bytes_max)
-            self._pipes[fd] = _Pipe(error, file, self._is_placed_here(error=error))
+            has_file = self._terminal.streams.has_file(self._name[1], error=error)
+            path = stream_path(self.path, error=error)
+            file = LogFile(path, bytes_max=self._output.bytes_max) if has_file else None
+            self._pipes[fd] = _Pipe(error, file)
             self._loop.add_reader(fd, self._read, fd)
-
-    def _stream_path(self, *, error: bool) -> Path | None:
-        if self._places is not None:
-            return self._places[error].path
-        has_file = self._terminal.streams.has_file(self._name[1], error=error)
-        return stream_path(self.path, error=error) if has_file else None
-
-    def _is_placed_here(self, *, error: bool) -> bool:
-        return self._places is not None and self._places[error].is_shown
 
     def add(self, text: str) -> None:
         """Put the worker's stacks, which are none of its output, into the file only."""
@@ -202,9 +179,9 @@ class WorkerLog:
         pipe = self._pipes[fd]
         self._to_files(pipe, data)
         rank, error = self._name[1], pipe.is_error
-        in_any_case = self._file.has_failed or pipe.is_shown
-        self._terminal.worker_bytes(rank, data, error=error, in_any_case=in_any_case)
-        if in_any_case or self._terminal.wants_lines(rank, error=error):
+        failed = self._file.has_failed
+        self._terminal.worker_bytes(rank, data, error=error, in_any_case=failed)
+        if failed or self._terminal.wants_lines(rank, error=error):
             self._show(pipe, pipe.splitter.feed(data, clock.now()))
             self._terminal.note_open_line(*self._name, is_open=pipe.splitter.is_in_line)
             self._tick_later(pipe)
@@ -233,10 +210,8 @@ class WorkerLog:
             self._output.disk.put(pipe.file, data, stream)
 
     def _show(self, pipe: _Pipe, lines: list[bytes]) -> None:
-        in_any_case = self._file.has_failed or pipe.is_shown
-        self._terminal.worker_lines(
-            *self._name, lines, error=pipe.is_error, in_any_case=in_any_case
-        )
+        failed = self._file.has_failed
+        self._terminal.worker_lines(*self._name, lines, error=pipe.is_error, in_any_case=failed)
 
     def _tick_later(self, pipe: _Pipe) -> None:
         """A progress bar may stand still with a state that is not shown yet."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from ftrun import linux
 from ftrun.agent.devices import Machine
 from ftrun.agent.launch import SpawnerLaunch
-from ftrun.agent.plugins import PluginsLaunch
 from ftrun.agent.shell import Agent
 from ftrun.agent.terminal import flush_python_streams
 from ftrun.agent.watch import Watch, unwatched
@@ -32,14 +31,12 @@ class Neighbours:
     """Callbacks of other rooms, which the CLI passes to the agent.
 
     ``announce``: publishes where the lighthouse answers people and where the token is, at each
-    change. ``withdraw``: takes that back at the end. ``watch``: see watch.py. ``plugins``: the
-    process of torch's plugins, if there are any.
+    change. ``withdraw``: takes that back at the end. ``watch``: see watch.py.
     """
 
     announce: Callable[[str, Path], None]
     withdraw: Callable[[], None]
     watch: Watch = unwatched
-    plugins: PluginsLaunch | None = None
 
 
 def run_agent(
@@ -95,8 +92,7 @@ async def _run(
     def announce(http: str) -> None:
         neighbours.announce(http, token_file)
 
-    watch, plugins = neighbours.watch, neighbours.plugins
-    agent = Agent(settings, machine, token, launch, announce, runtime_dir, watch, plugins)
+    agent = Agent(settings, machine, token, launch, announce, runtime_dir, neighbours.watch)
     try:
         return await agent.run()
     finally:

@@ -27,7 +27,6 @@ from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.line import Line
 from ftrun.agent.link import LighthouseLink, web_address
 from ftrun.agent.logs import open_output, start_keeping
-from ftrun.agent.plugins import Plugins, PluginsLaunch
 from ftrun.agent.resources import ResourceWatch
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.stacks import Target, take_stacks
@@ -131,7 +130,6 @@ class Agent:
         publish: Callable[[str], None],
         runtime_dir: Path,
         watch: Watch = unwatched,
-        plugins: PluginsLaunch | None = None,
     ) -> None:
         self._settings = settings
         self._watch = watch
@@ -155,10 +153,6 @@ class Agent:
             )
             self._line = Line(self._output.terminal, settings.job_id, settings.replicas, own)
             self._watch = both(watch, self._line.watch)
-        self._plugins: Plugins | None = None
-        if plugins is not None:
-            self._plugins = Plugins(plugins, settings, self._output.terminal.event_line)
-            self._watch = both(self._watch, self._plugins.watch)
         self._resources = ResourceWatch(
             self._console.notice, settings.job_log_dir, has_gpus=bool(machine.devices)
         )
@@ -171,7 +165,6 @@ class Agent:
             runtime_dir,
             self._output,
             self._resources.before_start,
-            self._plugins,
         )
         self._fleet.on_start = self._worker_started
         self._server = WorkerServer(self, token, runtime_dir)
@@ -234,8 +227,6 @@ class Agent:
         await self._server.close()
         if stuck:
             self._console.stuck(stuck)
-        if self._plugins is not None:
-            await self._plugins.close()
         if self._line is not None:
             self._line.close()
         if ending is not None and ending.again is None:

@@ -2,7 +2,7 @@
 
 A line has the fields of torchrun's events, so that a program that reads those can read these: name,
 source, timestamp in milliseconds, metadata of scalars. Not here: which names the option takes
-(config/checks.py), incidents (agent/incidents.py).
+(config/torchrun.py), incidents (agent/incidents.py).
 """
 
 from __future__ import annotations

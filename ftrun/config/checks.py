@@ -27,11 +27,6 @@ DEVICES = ("auto", "cpu", "cuda")
 INJECT_MODES = ("auto", "explicit", "ddp", "off")
 DATA_MODES = ("as-written", "exactly-once")
 TORCHFT_MODES = ("auto", "ftrun", "real")
-EVENT_LOG_HANDLERS = ("null", "console")
-"""Handlers of ftrun's own; all others are torch's, which need a process with torch."""
-OWN_LOGS = (None, "default")
-"""Values of --logs-specs that leave the logs to ftrun."""
-LOGS_SPECS_GROUP = "torchrun.logs_specs"
 SNAPSHOT_EVERY_MAX_S = 7 * 86400.0
 SNAPSHOTS_KEPT_MAX = 1000
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -219,7 +214,6 @@ def _check_names(settings: RunSettings) -> None:
         raise UserError(f"--torchft {settings.torchft!r}: give one of {', '.join(TORCHFT_MODES)}.")
     if settings.start not in START_MODES:
         raise UserError(f"--start {settings.start!r}: give one of {', '.join(START_MODES)}.")
-    _check_logs_specs(settings.logs_specs)
     if settings.stdin is not None:
         replica, dot, rank = settings.stdin.partition(".")
         rank = rank if dot else "0"
@@ -236,21 +230,6 @@ def _check_names(settings: RunSettings) -> None:
             raise UserError(f"--preload {name!r} is not a module name.")
     if settings.lighthouse is not None:
         parse_address(settings.lighthouse, "--lighthouse")
-
-
-def _check_logs_specs(name: str | None) -> None:
-    """The same look-up as torchrun's, before a process with torch loads what it finds."""
-    if name in OWN_LOGS:
-        return
-    from importlib.metadata import entry_points  # here, because few runs name one
-
-    names = entry_points(group=LOGS_SPECS_GROUP).names
-    if name not in names:
-        known = sorted(set(names) | {"default"})
-        raise UserError(
-            f"--logs-specs {name}: no installed package has this entry point of "
-            f"{LOGS_SPECS_GROUP}. Nothing was started. Give one of {', '.join(known)}."
-        )
 
 
 def _check_signals(settings: RunSettings) -> None:

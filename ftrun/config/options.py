@@ -284,11 +284,9 @@ _TORCHRUN: tuple[Option, ...] = (
             "WORD,…", default="", pet="DUPLICATE_STDOUT_FILTERS"),
     _option("--duplicate-stderr-filters", str, "The same for standard error.", "WORD,…",
             default="", pet="DUPLICATE_STDERR_FILTERS"),
-    _option("--logs-specs", str, "An entry point of torchrun.logs_specs, which places the "
-            "workers' streams.", "NAME", default_words="ftrun's own logs"),
-    _option("--event-log-handler", str, "Where events go: null, console, or a handler in torch's "
-            "registry.", "NAME",
-            default="null", pet="EVENT_LOG_HANDLER"),
+    _option("--logs-specs", str, "Only default, torch's own: ftrun writes the logs.", "NAME"),
+    _option("--event-log-handler", str, "Where events go: null (nowhere), or console (lines of "
+            "JSON on stderr).", "NAME", default="null", pet="EVENT_LOG_HANDLER"),
     _option("--signals-to-handle", str, "Signals that end the job.", "SIGTERM,…",
             default_words="SIGTERM,SIGINT,SIGHUP; with torchrun's spelling of a job SIGQUIT too",
             pet="SIGNALS_TO_HANDLE"),

@@ -87,7 +87,6 @@ class RunSettings:
     local_ranks_filter: str = ""
     duplicate_stdout_filters: str = ""
     duplicate_stderr_filters: str = ""
-    logs_specs: str | None = None
     event_log_handler: str = "null"
     health_check: str = ""
     health_timeout_s: float = 30.0

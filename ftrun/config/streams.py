@@ -85,7 +85,7 @@ def parse_streams(
     return Streams(
         redirected=_parse_std(redirects, "--redirects"),
         teed=_parse_std(tee, "--tee"),
-        ranks=parse_ranks(ranks),
+        ranks=_parse_ranks(ranks),
         out_words=_words(out_words),
         err_words=_words(err_words),
         template=environ.get(PREFIX_VARIABLE, ""),
@@ -109,12 +109,7 @@ def _parse_std(text: str, flag: str) -> int | Mapping[int, int]:
     return {int(rank): int(streams) for rank, streams in pairs}
 
 
-def parse_ranks(text: str) -> frozenset[int]:
-    """Local ranks between commas.
-
-    Raises:
-        UserError: there is something else between them.
-    """
+def _parse_ranks(text: str) -> frozenset[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts):
         raise UserError(

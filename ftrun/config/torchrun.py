@@ -46,6 +46,9 @@ WITHOUT_EFFECT = {
     ),
 }
 """Variables of torchrun's agent that ftrun does not follow, and what does their work."""
+LOGS_SPECS = ("default",)
+EVENT_LOG_HANDLERS = ("null", "console", "dynamic_rendezvous")
+"""torch's own handlers; the last is another ``null``."""
 NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
 
 
@@ -70,6 +73,7 @@ def translate(stated: Mapping[str, Stated], gpus: int) -> dict[str, Any]:
     as_torchrun = spells_a_job(stated)
     _check_nodes(values)
     _check_rendezvous(values)
+    _check_plugins(values)
     _check_choices(values)
     address, port = _meeting_point(values)
     return {
@@ -173,6 +177,23 @@ def _check_rendezvous(values: Mapping[str, Any]) -> None:
                 f"--rdzv-conf: {part!r} is not KEY=VALUE with a key of torchrun's."
                 f"{nearest(key, RDZV_KEYS)} Nothing was started."
             )
+
+
+def _check_plugins(values: Mapping[str, Any]) -> None:
+    """torch's own names are accepted; others name Python code for torchrun's agent."""
+    name, handler = values["logs_specs"], values["event_log_handler"]
+    if name is not None and name not in LOGS_SPECS:
+        raise UserError(
+            f"--logs-specs {name}: ftrun writes the workers' logs itself, without a plugin. "
+            f"Nothing was started. Leave it out, or give {', '.join(LOGS_SPECS)}; -r, -t, "
+            "--log-dir and --log-keep say what is written where."
+        )
+    if handler not in EVENT_LOG_HANDLERS:
+        raise UserError(
+            f"--event-log-handler {handler}: the agent has no torch, so it loads no handler of "
+            "other packages. Nothing was started. Leave it out, or give console: it writes events "
+            "as lines of JSON on stderr. Programs that use ftrun.elastic may name any handler."
+        )
 
 
 def _check_choices(values: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Hands a job's events to one of torch's handlers, at the moments at which torchelastic does.
 
-A worker has an event when it starts and when the job has ended, and the agent one at the end, under
-torchelastic's names and with its fields. Each record of the agent's is an event too, ``ftrun.…``.
+A worker has an event when it starts and when the job has ended, under torchelastic's names and with
+its fields. Each record of the agent's is an event too, ``ftrun.…``.
 There is no event of a rendezvous, because there is no rendezvous.
 
 Not here: what has become of the workers (launching/story.py).
@@ -69,45 +69,36 @@ class Recorder:
                 pid = life.pids.get(rank, 0)
                 self._worker(state, self._story.rank(life, rank), rank, pid, failure)
 
-    def agent_ends(self, *, well: bool) -> None:
-        """The last event. ``well``: all workers were seen to their end, also if they failed."""
-        self._status("SUCCEEDED" if well else "FAILED", events.EventSource.AGENT, {}, {})
-
     def _worker(
         self, state: str, rank: int, local_rank: int, pid: int, failure: WorkerFailure | None = None
     ) -> None:
-        details = {
+        raw_error = None
+        if failure is not None:
+            found = process_failures((failure,), None)[failure.rank]
+            raw_error = json.dumps(found.error_file_data)
+        more = {
+            "group_world_size": 1,
+            "entry_point": self._job.entry_point,
             "local_rank": [local_rank],
             "role_rank": [local_rank],
             "role_world_size": [self._story.workers],
             "exit_code": [failure.status if failure else None],
             "worker_pid": [failure.pid if failure else None],
         }
-        facts: dict[str, Any] = {"global_rank": rank, "worker_id": str(pid)}
-        if failure is not None:
-            found = process_failures((failure,), None)[failure.rank]
-            facts["raw_error"] = json.dumps(found.error_file_data)
-        self._status(state, events.EventSource.WORKER, facts, details)
-
-    def _status(
-        self, state: str, source: events.EventSource, facts: dict[str, Any], details: dict[str, Any]
-    ) -> None:
-        more = {"group_world_size": 1, "entry_point": self._job.entry_point, **details}
         metadata = {
             **self._common(),
-            "global_rank": None,
+            "global_rank": rank,
             "group_rank": 0,
-            "worker_id": None,
+            "worker_id": str(pid),
             "state": state,
             "total_run_time": int(clock.now() - self._began_at),
             "rdzv_backend": "ftrun",
-            "raw_error": None,
+            "raw_error": raw_error,
             "metadata": json.dumps(more),
             "agent_restarts": self._restarts,
             "duration_ms": None,
-            **facts,
         }
-        self._record(f"torchelastic.worker.status.{state}", source, metadata)
+        self._record(f"torchelastic.worker.status.{state}", events.EventSource.WORKER, metadata)
 
     def _common(self) -> dict[str, Any]:
         return {

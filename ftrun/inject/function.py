@@ -39,7 +39,7 @@ def run_function(key: WorkerKey, directory: Path) -> None:
             f"sys.path is {sys.path}."
         ) from error
     value = function(*args, **kwargs)
-    packed.write_value(directory, key, value)
+    packed.write_value(directory, key.incarnation, key.group_rank, value)
 
 
 def _renew_main(around: Surroundings) -> None:

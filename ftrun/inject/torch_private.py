@@ -72,7 +72,6 @@ OTHERWISE: Mapping[str, tuple[str, ...]] = {
         "_redirects",
         "_tee",
     ),
-    "torch.distributed.elastic.events.handlers": ("_log_handlers",),
     "torch.distributed.fsdp.FSDPModule": ("_get_fsdp_state",),
     "torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState": (
         "_fsdp_param_group",  # torch < 2.13

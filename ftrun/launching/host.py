@@ -17,8 +17,7 @@ import sys
 import threading
 from pathlib import Path
 
-from ftrun.agent.launch import SpawnerLaunch
-from ftrun.cli import handle_signals, leave
+from ftrun.agent.launch import SpawnerLaunch, handle_signals, leave
 from ftrun.config.script import Script, TargetKind
 from ftrun.errors import ExitCode, FtrunError
 from ftrun.launching.job import ORDER

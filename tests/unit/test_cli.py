@@ -286,6 +286,8 @@ def test_h_is_help(words: tuple[str, ...]) -> None:
         (["--standalonee", "train.py"], "Did you mean --standalone?"),
         (["--nnodes", "2", "train.py"], "ftrun --nodes 2 --replicas N --lighthouse HOST:PORT"),
         (["--rdzv-backend", "etcd-v2", "train.py"], "--rdzv-backend etcd-v2"),
+        (["--logs_specs", "mine", "train.py"], "--logs-specs mine"),
+        (["--event-log-handler", "mine", "train.py"], "--event-log-handler mine"),
         (["--nproc-per-node", "gpu", "train.py"], "this job has no CUDA device"),
         (["-w", "2", "--nproc-per-node=3", "train.py"], "two names of one thing"),
         (["--numa-binding", "nod", "train.py"], "give one of node, socket"),

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from ftrun import packed
-from ftrun.core.ids import WorkerKey
 from ftrun.errors import UserError
 from ftrun.packed import NoValue, Surroundings, read_call, read_value, write_call, write_value
 
-KEY = WorkerKey("0", "abc", 1)
 AROUND = Surroundings(path=["/a\nb"], argv=["x"], main_path="/m.py")
 
 
@@ -23,7 +21,7 @@ def test_a_call_and_a_value_come_back(tmp_path: Path) -> None:
     write_call(tmp_path, AROUND, b"pickle\nof it")
     assert read_call(tmp_path) == (AROUND, b"pickle\nof it")
     assert read_value(tmp_path, "abc", 1) is None  # its function left by sys.exit(0)
-    write_value(tmp_path, KEY, {"loss": 1.5})
+    write_value(tmp_path, "abc", 1, {"loss": 1.5})
     assert read_value(tmp_path, "abc", 1) == {"loss": 1.5}
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
     assert not list(tmp_path.glob("*.part"))
@@ -41,7 +39,7 @@ class Unsendable:
     [(threading.Lock(), "type lock .*cannot be pickled"), (Unsendable(), "RuntimeError: not me")],
 )
 def test_a_value_that_cannot_be_pickled_is_named(tmp_path: Path, value: Any, text: str) -> None:
-    write_value(tmp_path, KEY, value)
+    write_value(tmp_path, "abc", 1, value)
     with pytest.raises(NoValue, match=text):
         read_value(tmp_path, "abc", 1)
 
@@ -49,7 +47,7 @@ def test_a_value_that_cannot_be_pickled_is_named(tmp_path: Path, value: Any, tex
 def test_sizes_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "VALUE_BYTES_MAX", 1 << 20)
     monkeypatch.setattr(packed, "CALL_BYTES_MAX", 1 << 20)
-    write_value(tmp_path, KEY, b"x" * (2 << 20))
+    write_value(tmp_path, "abc", 1, b"x" * (2 << 20))
     with pytest.raises(NoValue, match="larger than 1 MiB"):
         read_value(tmp_path, "abc", 1)
     with pytest.raises(UserError, match=r"1 MiB is the most\. Nothing was started"):
@@ -65,14 +63,14 @@ def test_classes_of_the_main_module_are_found_again(
 ) -> None:
     monkeypatch.setitem(sys.modules, "__mp_main__", sys.modules[__name__])
     monkeypatch.setattr(OfMain, "__module__", "__mp_main__")
-    write_value(tmp_path, KEY, OfMain())
+    write_value(tmp_path, "abc", 1, OfMain())
     monkeypatch.delitem(sys.modules, "__mp_main__")
     monkeypatch.setattr(sys.modules["__main__"], "OfMain", OfMain, raising=False)
     assert type(read_value(tmp_path, "abc", 1)) is OfMain
 
 
 def test_a_link_and_another_users_file_are_not_read(tmp_path: Path) -> None:
-    write_value(tmp_path, KEY, 1)
+    write_value(tmp_path, "abc", 1, 1)
     path = tmp_path / packed.value_name("abc", 1)
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
@@ -80,7 +78,7 @@ def test_a_link_and_another_users_file_are_not_read(tmp_path: Path) -> None:
         read_value(tmp_path, "abc", 1)
     if os.geteuid() == 0:
         path.unlink()
-        write_value(tmp_path, KEY, 1)
+        write_value(tmp_path, "abc", 1, 1)
         os.chown(path, 12345, 12345)
         with pytest.raises(NoValue, match="another user's"):
             read_value(tmp_path, "abc", 1)

@@ -137,6 +137,7 @@ def test_each_option_of_a_run_is_a_setting_of_its_name() -> None:
     of_torchrun = {
         "nproc_per_node", "nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id",
         "rdzv_conf", "standalone", "monitor_interval", "start_method", "use_env",
+        "logs_specs",
     }  # fmt: skip
     apart = {"module", "tls_cert", "tls_key", "tls_ca"} | of_torchrun
     own = {"tls", "script", "as_torchrun", "sources", "accepts_fewer"}

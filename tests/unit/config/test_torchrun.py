@@ -88,6 +88,8 @@ def test_a_rendezvous_id_names_the_job() -> None:
         ({"rdzv_id": "a", "job_id": "b"}, "two names.*differ"),
         ({"start_method": "thread"}, "give one of spawn, fork, forkserver"),
         ({"numa_binding": "core"}, "give one of node"),
+        ({"logs_specs": "mine"}, "itself, without a plugin.*Leave it out, or give default"),
+        ({"event_log_handler": "mine"}, "has no torch.*or give console.*ftrun.elastic"),
         ({"monitor_interval": "0"}, "seconds above 0"),
         ({"no_python": True, "module": True}, "--module and --no-python exclude"),
         ({"master_port": "70000"}, "to 65535"),
@@ -132,6 +134,12 @@ def test_an_endpoint_that_standalone_overrides_is_named() -> None:
     assert lines == ["PET_RDZV_ENDPOINT has no effect beside --standalone, as under torchrun."]
     assert not notices(stated(rdzv_endpoint="localhost:0", standalone=True))
     assert not notices(stated(rdzv_endpoint="h:5"))
+
+
+def test_torchs_own_logs_and_handlers_have_names() -> None:
+    found = resolved(logs_specs="default", event_log_handler="dynamic_rendezvous")
+    assert found.event_log_handler == "dynamic_rendezvous"
+    assert resolved().event_log_handler == "null"
 
 
 def test_settings_of_a_rendezvous_may_stand_in_quotes() -> None:

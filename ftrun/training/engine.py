@@ -26,7 +26,8 @@ from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Question
 from ftrun.core.worker.exchange import ExchangeQuestion
-from ftrun.core.worker.machine import StepMachine, StepPhase
+from ftrun.core.worker.facts import StepPhase
+from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import Bug, FtrunError, PeerError, UserError
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training import pauses

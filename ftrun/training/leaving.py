@@ -11,7 +11,8 @@ from typing import NoReturn
 
 from ftrun.core.messages import LeaveReason
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import StepMachine, StepPhase
+from ftrun.core.worker.facts import StepPhase
+from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import ExitCode
 from ftrun.training import context
 

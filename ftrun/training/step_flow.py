@@ -22,7 +22,9 @@ from dataclasses import dataclass
 
 from ftrun import clock
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import Fate, StepMachine, StepPhase
+from ftrun.core.worker.facts import StepPhase
+from ftrun.core.worker.machine import StepMachine
+from ftrun.core.worker.under_way import Fate
 from ftrun.errors import PeerError, UserError
 from ftrun.training.engine import Engine
 from ftrun.training.healing import OWN, Healing

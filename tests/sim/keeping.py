@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import StepPhase
+from ftrun.core.worker.facts import StepPhase
 from tests.sim.actor import QUORUM_TIMEOUT_S
 from tests.sim.until import Until, Wait
 

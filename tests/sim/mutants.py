@@ -40,13 +40,15 @@ from ftrun.core.lighthouse.waiting import Waiting
 from ftrun.core.quorum import Quorum
 from ftrun.core.step_times import StepTimes
 from ftrun.core.worker import events as e
-from ftrun.core.worker import machine as step
+from ftrun.core.worker import facts
 from ftrun.core.worker.asking import AskPeer, Known
 from ftrun.core.worker.comparison import Comparison, Entry, Question
 from ftrun.core.worker.exchange import PEEKS, Kept, Names
 from ftrun.core.worker.exchanging import _BetweenSteps
+from ftrun.core.worker.facts import StepFacts
 from ftrun.core.worker.heal import HealState
 from ftrun.core.worker.machine import StepMachine
+from ftrun.core.worker.offer import StateOffer
 from ftrun.core.worker.operations import OperationLedger
 from ftrun.core.worker.parting import Parting, Stage
 from ftrun.core.worker.quorums import Quorums
@@ -95,7 +97,7 @@ def planted(name: str) -> Iterator[None]:
 # ---------------------------------------------------------------- the worker's bugs
 
 _at_promise = Quorums.at_promise
-_contributors = step.contributors  # type: ignore[attr-defined]
+_contributors = facts.contributors  # type: ignore[attr-defined]
 
 
 def _counts_any_attempt(self: StepUnderWay, attempt: ids.Attempt) -> bool:
@@ -375,7 +377,7 @@ def _takes_all_for_alike(self: Comparison, asked: Question, replica_id: str, _: 
     self._open.discard(replica_id)
 
 
-_sends = StepMachine.look_up
+_sends = StepFacts.look_up
 
 
 def _answers_at_once(self: StepMachine, question: Question) -> Entry | None:
@@ -415,7 +417,7 @@ MUTANTS: dict[str, Mutant] = {
     "no attempt number": Mutant(StepUnderWay, "counts", _counts_any_attempt, "C3", _BETWEEN),
     "promise not kept": Mutant(Quorums, "at_promise", _forgets_its_promise, "Q5"),
     "promises what it has begun": Mutant(Quorums, "can_promise", _promises_anything, "Q5"),
-    "divisor counts healing ranks": Mutant(StepMachine, "contributors", _counts_everybody, "C4"),
+    "divisor counts healing ranks": Mutant(StepFacts, "contributors", _counts_everybody, "C4"),
     "late Interrupt accepted": Mutant(
         StepMachine, "_on_interrupt", _accepts_late_interrupts, "Q2", _REPEATS
     ),
@@ -444,7 +446,7 @@ MUTANTS: dict[str, Mutant] = {
     "one voter's false ignored": Mutant(Ballot, "outcome", staticmethod(_any_is_enough), "C1"),
     "stale heal served": Mutant(Offer, "retire", _does_nothing, "S4"),
     "newcomer does not heal": Mutant(Quorums, "is_newcomer", _never, "C4"),
-    "spares counted": Mutant(step, "contributors", _counts_spares, "C4"),
+    "spares counted": Mutant(facts, "contributors", _counts_spares, "C4"),
     "repairs what was handed out": Mutant(OperationLedger, "untouched", _TRUE, "S7"),
     "errors ignored": Mutant(Membership, "_on_errored", _does_nothing, "L1"),
     "no heartbeat timeout": Mutant(Lighthouse, "_sweep", _does_nothing, "L1", _SILENCE),
@@ -462,9 +464,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "nothing is compared": Mutant(Comparison, "_is_changed", _never, "C7"),
     "unlike goes out": Mutant(Comparison, "answer", _takes_all_for_alike, "C7"),
-    "the reference tells too early": Mutant(
-        StepMachine, "look_up", _answers_at_once, "C7", _DEATHS
-    ),
+    "the reference tells too early": Mutant(StepFacts, "look_up", _answers_at_once, "C7", _DEATHS),
     "the end is not compared": Mutant(Comparison, "end", _does_nothing, "C7"),
     "a second is booked twice": Mutant(Ledger, "_add", _counts_twice, "A1"),
     "a dead slot is not looked at": Mutant(Replicas, "remove", _overlooks_processes, "A1"),
@@ -489,13 +489,13 @@ MUTANTS: dict[str, Mutant] = {
         Parting, "_are_enough", _TRUE, "L4", ("kill_worker",), LINGERING_FROM
     ),
     "who has left the loop waits": Mutant(
-        StepMachine, "trains_from", property(lambda self: None), "L1", ("kill_worker",), EARLY_FROM
+        StepFacts, "trains_from", property(lambda self: None), "L1", ("kill_worker",), EARLY_FROM
     ),
     "an early end is a good one": Mutant(
         SlotTable, "absent", _nobody, "L5", ("kill_lighthouse",), EARLY_FROM
     ),
     "who is slower trains on": Mutant(
-        StepMachine,
+        StepFacts,
         "trains_from",
         property(lambda self: self.state),
         "L4",
@@ -514,10 +514,10 @@ MUTANTS: dict[str, Mutant] = {
         LINGERING_FROM,
     ),
     "a lost step waits for the next one": Mutant(
-        StepMachine, "_offer_kept", _does_nothing, "L1", ("kill_worker",), KEEPING_FROM
+        StateOffer, "offer_kept", lambda *_: (), "L1", ("kill_worker",), KEEPING_FROM
     ),
     "who joins at the end is not told": Mutant(
-        StepMachine, "takes", _never_over, "L1", ("kill_worker",), LINGERING_FROM
+        StepFacts, "takes", _never_over, "L1", ("kill_worker",), LINGERING_FROM
     ),
     "the dying are gone": Mutant(
         Supervisor, "_worker_dying", Supervisor._worker_exited, "P8", ("kill_worker",), DYING_FROM

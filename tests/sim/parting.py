@@ -17,7 +17,7 @@ from ftrun.core.messages import Roster
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.asking import AskLighthouse, AskPeer
-from ftrun.core.worker.machine import StepPhase
+from ftrun.core.worker.facts import StepPhase
 from ftrun.core.worker.parting import Do, Parting, Stage, Stay
 from tests.sim.exchanging import PATIENCE_S, Asked
 from tests.sim.until import INSTANT_S, Until, Wait

@@ -16,7 +16,8 @@ from ftrun.core.agent.events import NoManagerMade
 from ftrun.core.data.spans import Spans
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Shape
-from ftrun.core.worker.machine import Fate, StepPhase
+from ftrun.core.worker.facts import StepPhase
+from ftrun.core.worker.under_way import Fate
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S
 from tests.sim.invariants import Violation
 from tests.sim.keeping import is_last_of_loop, loop_ends

@@ -15,7 +15,8 @@ from ftrun.core.data.spans import Spans
 from ftrun.core.ids import SHARED_LINEAGE, Attempt, StateId, Tag, WorkerKey, fresh_lineage
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import NOBODY_JOINS, StepMachine, StepPhase
+from ftrun.core.worker.facts import StepPhase
+from ftrun.core.worker.machine import NOBODY_JOINS, StepMachine
 from ftrun.core.worker.marks import Marks
 from tests.sim import comparing
 from tests.sim.actor import QUORUM_TIMEOUT_S, Actor

@@ -21,7 +21,8 @@ from typing import Any
 from ftrun.core.lighthouse.events import JournalState, OperatorAsked, Request
 from ftrun.core.lighthouse.standstill import limit_s
 from ftrun.core.messages import JobSpec
-from ftrun.core.worker.machine import GROUP_TIMEOUT_S, StepPhase
+from ftrun.core.worker.facts import StepPhase
+from ftrun.core.worker.machine import GROUP_TIMEOUT_S
 from tests.sim.actor import (
     BUILD_TIMEOUT_S,
     HANG_TIMEOUT_S,

@@ -1,22 +1,8 @@
 """One worker's step: promise, interrupt, repair, heal, commit. Pure; runs under the step lock.
 
 The main thread walks IDLE → WAITING (start_quorum) → STEPPING (forward, backward) → VOTING
-(should_commit, groups of several workers only) → IDLE. Messages and results arrive at any time.
-The step under way has a *fate*:
-
-| fate                 | means                                      | left by                      |
-|----------------------|--------------------------------------------|------------------------------|
-| OPEN                 | its quorum is in force                     | an interrupt; an error       |
-| INTERRUPTED          | the next quorum decides                    | NewQuorum → STANDS, REPAIR,  |
-|                      |                                            | VOID                         |
-| INTERRUPTED_COMPLETE | the same; its results were complete        | the same                     |
-| STANDS               | its results are complete; peers rely on it | an interrupt; one more       |
-|                      |                                            | operation → VOID             |
-| REPAIR               | goes out again when the next group is built| GroupBuilt → OPEN; an        |
-|                      |                                            | interrupt                    |
-| VOID                 | will not be committed                      | Decided                      |
-
-``Decided`` ends a step of any fate. under_way.py asserts the other transitions.
+(should_commit, groups of several workers only) → IDLE. Messages and results arrive at any time. The
+step under way has a fate (under_way.py).
 
 Rules that the rest relies on:
 - An attempt that was given up (``interrupted``) has no effect any more: completions, builds and
@@ -48,28 +34,21 @@ Not here: threads, sockets, tensors (training/); the choice of members
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from ftrun.core import messages as m
-from ftrun.core.activity import FOR_PEERS, LONG_S, Activity
-from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey
-from ftrun.core.quorum import Endpoint, Member, Quorum, contributors
-from ftrun.core.step_times import StepTimes
+from ftrun.core.activity import FOR_PEERS
+from ftrun.core.ids import Attempt, Tag
+from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
-from ftrun.core.worker.comparison import Comparisons, Entry, Question
-from ftrun.core.worker.heal import HealState
-from ftrun.core.worker.lease import WorkerLease
-from ftrun.core.worker.pace import Pace
-from ftrun.core.worker.quorums import Pending, Quorums
-from ftrun.core.worker.shown import ShownActivity
+from ftrun.core.worker.facts import StepPhase
+from ftrun.core.worker.quorums import Pending
+from ftrun.core.worker.showing import Showing
 from ftrun.core.worker.under_way import Fate, StepUnderWay
 
-STORY_LINES_MAX = 64
-OWED_MAX = 64
 GROUP_TIMEOUT_S = 5.0
 """Seconds that a rank with a void step waits in the vote before it ends its mates' quorum."""
 
@@ -79,106 +58,12 @@ ALIKE = (
     "disturbs the others"
 )
 
-__all__ = ["NOBODY_JOINS", "STORY_LINES_MAX", "Fate", "StepMachine", "StepPhase"]
 
+class StepMachine(Showing):
+    """The decisions of one worker. Feed it events, carry out its instructions in order."""
 
-class StepPhase(Enum):
-    """Where the main thread is."""
-
-    IDLE = "idle"
-    WAITING = "waiting"
-    STEPPING = "stepping"
-    VOTING = "voting"
-    LEFT = "left"
-
-
-class StepMachine:
-    """The decisions of one worker. Feed it events, carry out its instructions in order.
-
-    Args:
-        key: this worker's identity.
-        endpoint: the addresses at which its peers reach it.
-        state: the state that it starts with.
-        workers_per_replica: W; with W > 1 a commit needs the group's vote.
-        repair: reissue operations after an interrupt instead of discarding the step.
-        heal_first: newcomers heal before their forward pass (synchronous quorum).
-        contributors_max: members beyond it are spares (``FIXED_WITH_SPARES``); None: no limit.
-        contributors_min: with fewer, no replica commits, and the step is repeated. ``tells_min``:
-            the lighthouse is told, and forms no smaller quorum.
-        operation_timeout_s: seconds after which an outstanding operation is an error.
-        quorum_timeout_s: seconds that a step waits for the next quorum's verdict.
-        results_timeout_s: seconds after which no further attempt is made to get a step's results,
-            unless a member has announced a pause; None: there is no end to it.
-        is_known_when_issued: see ``Pace``.
-    """
-
-    def __init__(
-        self,
-        key: WorkerKey,
-        endpoint: Endpoint,
-        state: StateId,
-        *,
-        workers_per_replica: int = 1,
-        repair: bool = True,
-        heal_first: bool = False,
-        contributors_max: int | None = None,
-        contributors_min: int = 1,
-        tells_min: bool = True,
-        operation_timeout_s: float = 60.0,
-        quorum_timeout_s: float = 60.0,
-        results_timeout_s: float | None = None,
-        is_known_when_issued: bool = True,
-    ) -> None:
-        self.key = key
-        self.endpoint = endpoint
-        self._heal = HealState(state, heal_first)
-        self._lease = WorkerLease()
-        self.has_reported = False  # nothing is sent before the Report of the first step
-        self.asks_for_peers = self.has_asked_for_peers = False
-        self.sets_up_together = False
-        """Its process groups are those of all replicas."""
-        self.serves_between_steps = False
-        """Its state is read by the training thread alone, so not in the middle of a step."""
-        self._part: tuple[str, ...] = ()
-        self.gaps = 0  # how often a quorum may have come and gone that had left this worker out
-        self._adopted: Attempt | None = None
-        self.begun = 0  # steps, also those that were not committed
-        self.lingers = False  # the script has ended: this worker commits nothing more
-        self.trains_between_steps = False  # by itself: DiLoCo's inner steps, for example
-        self._quorums = Quorums(key)
-        self._refused = ""  # why, in the attempt that was given up last
-        self._failed: tuple[int, int, int] | None = None  # the operation that has failed last
-        self._refused_tries = 0  # of the step that follows ``state``; see ``Report``
-        # Tries of a step that peers have given up and that have not begun here, and why.
-        self._owed: deque[tuple[int, str]] = deque(maxlen=OWED_MAX)
-        self._step: StepUnderWay | None = None
-        self._comparisons = Comparisons(key)
-        self._too_few = 0  # steps in a row, under this quorum, with too few contributors
-        self._too_few_since = 0.0
-        self._between_steps = StepPhase.IDLE  # or WAITING or LEFT
-        self._workers = workers_per_replica
-        self._repair = repair
-        self._contributors_max = contributors_max
-        self.contributors_min = contributors_min
-        self._tells_min = tells_min
-        self._operation_timeout_s = operation_timeout_s
-        self._quorum_timeout_s = quorum_timeout_s
-        self._results_timeout_s = results_timeout_s
-        self._offered: Tag | None = None
-        self._keeps_state = False  # see StateKept
-        self._peers_ended = False  # this newcomer has met peers that are at their end
-        self._trained_with: frozenset[Member] = frozenset()  # the members when a step began last
-        self._leaves_for: m.LeaveReason | None = None  # at the next boundary, by itself
-        self._between_since = 0.0  # the start of the phase between steps
-        self.shown = ShownActivity()
-        self.step_times = StepTimes()
-        self.pace = Pace(is_known_when_issued=is_known_when_issued)
-        self._now = 0.0
-        self._out: list[e.Instruction] = []
-        self._story: deque[tuple[float, object]] = deque(maxlen=STORY_LINES_MAX)
-        self._handlers = self._table()
-
-    def _table(self) -> dict[type, Callable[[Any], None]]:
+    @cached_property
+    def _handlers(self) -> dict[type, Callable[[Any], None]]:
         return {
             e.BoundaryReached: self._on_boundary,
             e.OperationIssued: self._on_operation_issued,
@@ -231,292 +116,6 @@ class StepMachine:
         """The last events, oldest first."""
         return [f"{when:.3f} {event}" for when, event in self._story]
 
-    @property
-    def state(self) -> StateId:
-        """The state that the script holds."""
-        return self._heal.state
-
-    @property
-    def has_committed(self) -> bool:
-        """This process has committed a step."""
-        return self._heal.has_committed
-
-    @property
-    def healing(self) -> bool:
-        """The script does not hold the quorum's state yet."""
-        return self._heal.healing
-
-    @property
-    def loaded(self) -> StateId | None:
-        """The state that has arrived and is not applied yet."""
-        return self._heal.loaded
-
-    @property
-    def torn(self) -> bool:
-        """``state`` is half written over: there is nothing to save."""
-        return self._heal.torn
-
-    @property
-    def isolated(self) -> bool:
-        """No lighthouse has answered for the isolation limit: nothing may be committed (Q3)."""
-        return self._lease.isolated
-
-    @property
-    def phase(self) -> StepPhase:
-        """Where the main thread is."""
-        if self._step is None:
-            return self._between_steps
-        return StepPhase.VOTING if self._step.is_voting else StepPhase.STEPPING
-
-    @property
-    def fate(self) -> Fate:
-        """The fate of the step under way; VOID without a step: nothing is to be committed."""
-        return self._step.fate if self._step is not None else Fate.VOID
-
-    @property
-    def tag(self) -> Tag | None:
-        """The tag of the step under way."""
-        return self._step.tag if self._step is not None else None
-
-    @property
-    def in_force(self) -> Quorum | None:
-        """The quorum that this worker trains in."""
-        return self._quorums.in_force
-
-    @property
-    def pending(self) -> Pending | None:
-        """The quorum that this worker prepares."""
-        return self._quorums.pending
-
-    @property
-    def interrupted(self) -> Attempt:
-        """The highest attempt that this worker has given up."""
-        return self._quorums.interrupted
-
-    @property
-    def seen(self) -> Attempt:
-        """The highest attempt that this worker knows of."""
-        return self._quorums.seen
-
-    @property
-    def in_step(self) -> bool:
-        """A step is under way."""
-        return self._step is not None
-
-    @property
-    def freezes_membership(self) -> bool:
-        """Whether nobody may join at the step under way."""
-        return self._quorums.freezes_membership
-
-    @property
-    def position(self) -> int:
-        """The step that is under way, or else the next one."""
-        return self._step.tag.step if self._step is not None else self.state.step
-
-    @property
-    def place(self) -> tuple[int | None, bool]:
-        """``position``, and whether it is its peers'; None: no step has begun."""
-        return (self.position, self.healing) if self.begun else (None, False)
-
-    @property
-    def is_alone(self) -> bool:
-        """An exchange may wait for peers in vain, and its result does not count.
-
-        The step under way is void; or this worker, in no quorum, has promised to join one at its
-        next boundary.
-        """
-        if self._step is not None:
-            return self._step.fate is Fate.VOID
-        pending = self.pending
-        return self.in_force is None and pending is not None and pending.promise is not None
-
-    @property
-    def is_set_up(self) -> bool:
-        """The script has come to its first boundary: its set-up is over."""
-        return self.begun > 0 or self.phase is not StepPhase.IDLE
-
-    @property
-    def late_to(self) -> int:
-        """The step that this worker has healed to, has begun with, or has come back at.
-
-        Its peers may have exchanged at that step, and at earlier ones, without it.
-        """
-        return self._heal.healed_to
-
-    @property
-    def heals_to(self) -> int | None:
-        """The step whose state this worker is healing to; None: it holds its quorum's state."""
-        is_healing = self.healing and self.in_force is not None
-        return self.in_force.first_step if is_healing and self.in_force is not None else None
-
-    @property
-    def trains_from(self) -> StateId | None:
-        """The state from which it trains, with its peers, the step under way; None: it does not.
-
-        Not one to which it has just healed: its script may be on its way to the end.
-        """
-        step = self._step
-        trains = step is not None and step.fate is Fate.OPEN and step.operations.issued > 0
-        is_its_own = not self.healing and self.state.step > self._heal.given_at
-        return self.state if trains and is_its_own else None
-
-    @property
-    def may_issue(self) -> bool:
-        """Operations go out now; otherwise they are kept for the repair."""
-        return self.fate is Fate.OPEN
-
-    def look_up(self, question: Question) -> Entry | None:
-        """This worker's answer to a peer's question; None: not known yet."""
-        current = self._step.comparison if self._step is not None else None
-        if self.lingers and current is not None and current.is_asked(question):
-            return Entry(None, changed=False, cleared=True, over=True)
-        return self._comparisons.look_up(question, current)
-
-    def takes(self, entry: Entry) -> bool:
-        """Whether a peer's answer settles anything here, or it must be asked again.
-
-        What a peer at the end of its script says is for newcomers, which heal from it. Who trains
-        goes on as soon as that peer has left.
-        """
-        return self.healing or self._peers_ended or not entry.over
-
-    def counts(self, attempt: Attempt) -> bool:
-        """Whether an operation's result or error under ``attempt`` has an effect here (C3)."""
-        return self._step is not None and self._step.counts(attempt)
-
-    @property
-    def reduced(self) -> Tag | None:
-        """The tag under which the results of this step stand, if they do.
-
-        A loaded state counts as held before it is applied. In a group of several workers it does
-        not, because a mate may not have it (C1).
-        """
-        step = self._step
-        if step is None or step.fate is Fate.INTERRUPTED:
-            return None
-        lacks_state = self.healing and (self.loaded is None or self._workers > 1)
-        return step.results if not lacks_state else None
-
-    @property
-    def is_decidable(self) -> bool:
-        """The main thread can decide: nothing that could change the step is outstanding."""
-        if self._step is not None and self.fate is Fate.VOID and self._leaves_for:
-            return True
-        if self.isolated or self._step is None:
-            return False  # Q3: the peers may have gone on without this worker
-        if self.fate is Fate.INTERRUPTED_COMPLETE:
-            may_stand = self._workers == 1 and not self._step.is_blind
-            return may_stand and self.reduced is not None
-        if self.fate is Fate.OPEN:
-            return self._step.is_finished
-        return self.fate in (Fate.VOID, Fate.STANDS)
-
-    @property
-    def votes(self) -> bool:
-        """After VoteStarted: whether this rank could commit if the vote is true."""
-        return self._step is not None and self._step.voted is not None
-
-    @property
-    def verdict_known(self) -> bool:
-        """After a vote within the group: whether its outcome may be acted upon.
-
-        Isolation forbids a new vote, but does not end one, because a mate may have committed (C1).
-        """
-        if self.fate.is_interrupted:
-            return self._vote_stands
-        return self.fate is not Fate.REPAIR
-
-    @property
-    def _vote_stands(self) -> bool:
-        """The results that this rank voted for still stand.
-
-        If the vote was true, all ranks have reported their results, and no rank is asked again.
-        """
-        voted = self._step.voted if self._step is not None else None
-        return voted is not None and voted == self.reduced
-
-    @property
-    def must_catch_up(self) -> bool:
-        """Between two steps: the quorum in force goes on from a state that is not held here."""
-        quorum = self.in_force
-        if quorum is None or not self._quorums.is_unentered:
-            return False
-        return self._quorums.is_newcomer(quorum)
-
-    @property
-    def heals_first(self) -> bool:
-        """The state must be applied before the forward pass of this step."""
-        always = self._heal.heals_first or self._peers_ended
-        return self.healing and (always or self.position == 0)
-
-    def contributors(self) -> tuple[int, ...]:
-        """The replica_ranks that count in the step under way (C4).
-
-        In a step that is repeated because too few counted, the newcomers have healed and count.
-        """
-        quorum, step = self.in_force, self._step
-        if quorum is None or step is None or step.tag.attempt != quorum.attempt:
-            return ()
-        healed = self._heal.heals_first or step.repeats
-        return contributors(quorum, step.tag.step, healed, self._contributors_max)
-
-    @property
-    def is_enough(self) -> bool:
-        """Enough replicas contribute to the step under way for it to be committed."""
-        return len(self.contributors()) >= self.contributors_min
-
-    @property
-    def will_be_enough(self) -> bool:
-        """Too few contribute because members heal: they count when the step is repeated."""
-        members = () if self.in_force is None else self.in_force.members
-        most = self._contributors_max or len(members)
-        return min(len(members), most) >= self.contributors_min and not self.is_enough
-
-    def report(self) -> m.Report:
-        """All that the lighthouse must know of this worker.
-
-        A healing worker reports the loaded state once the results of its step stand. Before that
-        it reports its own, so that it becomes a newcomer again, which adds zeros (C4).
-        """
-        reduced, step, pending = self.reduced, self._step, self.pending
-        can_repair = step is None or (step.fate.is_interrupted and self._is_whole(step))
-        stands = self.loaded if reduced is not None and self.loaded is not None else self.state
-        return m.Report(
-            state=stands,
-            endpoint=self.endpoint,
-            interrupted=self.interrupted,
-            in_force=self.in_force,
-            pending=pending.reported() if pending is not None else None,
-            reduced=reduced,
-            voted=step.voted if step is not None else None,
-            healing=self.healing and reduced is None,
-            torn=self.torn and reduced is None,
-            local_step_index=self.begun + (step is None),
-            repairable=can_repair,
-            freezes_membership=self._quorums.freezes_membership,
-            too_few=self.is_stuck,
-            contributors_min=self.contributors_min if self._tells_min else 0,
-            refused=self._refused,
-            refused_tries=self._refused_tries,
-        )
-
-    def check(self) -> None:
-        """Assert the invariants between events (INVARIANTS.md: C3, Q2, Q5, S3)."""
-        self._quorums.check()
-        quorum, tag = self.in_force, self.tag
-        assert not self.fate.is_interrupted or quorum is None, "interrupted, yet in a quorum"
-        assert not self.torn or self.healing or tag is None or self.fate is not Fate.OPEN, (
-            "S3: trains from a torn state"
-        )
-        if self.fate is Fate.OPEN:
-            assert tag is not None and quorum is not None, "open without a quorum in force"
-            assert tag.attempt == quorum.attempt, "C3: open under another attempt"
-            assert not self._quorums.is_unentered, "open in a quorum that has not begun"
-        if self.fate is Fate.REPAIR:
-            assert self.pending is not None and not self.pending.is_switch, (
-                "repair without a new quorum"
-            )
-
     # ------------------------------------------------------------ the main thread
 
     def _on_boundary(self, event: e.BoundaryReached) -> None:
@@ -564,7 +163,7 @@ class StepMachine:
             return
         old = self.in_force
         self._adopt(replace(pending.quorum, step=pending.promise))
-        self._refused_tries = -self._owed_at(pending.promise)  # no member has begun that step
+        self._tries.count = -self._tries.owed_at(pending.promise)  # no member has begun that step
         if old is not None:
             self._out.append(e.DropGroup(old.attempt))
 
@@ -574,10 +173,10 @@ class StepMachine:
             self.gaps += 1
             self._heal.healed_to = max(self._heal.healed_to, self.state.step)
         self._adopted = quorum.attempt
-        self._refused = ""
+        self._tries.refused = ""
         self._too_few = 0
         self._out.append(e.UseGroup(quorum))
-        self._offer_kept()
+        self._out += self._offer.offer_kept(self.state, self._quorums)
 
     def _enter(self, quorum: Quorum) -> None:
         """Begin a step under ``quorum``."""
@@ -592,22 +191,21 @@ class StepMachine:
             if unlike or self.state.step != number:
                 self._give_up(f"holds {self.state}, not what {quorum.attempt} begins with")
                 return
-        self._keeps_state, self._trained_with = False, frozenset(quorum.members)
+        self._offer.keeps_state, self._offer.trained_with = False, frozenset(quorum.members)
         self._heal.begin(heals, quorum.state)
         tag = Tag(quorum.attempt, number)
         comparison = self._comparisons.begin(quorum, tag, heals=heals)
-        owed = self._owed.popleft() if self._owed else (-1, "")
-        pays = owed[0] == number and not heals
-        repeats = not pays and self._quorums.begin(tag)
+        in_vain = self._tries.pay(number, heals=heals)
+        repeats = in_vain is None and self._quorums.begin(tag)
         self._step = StepUnderWay(tag, repeats, self._now, comparison)
         self._step.is_enough = self.is_enough
         self.step_times.reached(number, self._now)
         self.begun += 1
         self.pace.goes_on(self._now)
         self._between_steps = StepPhase.IDLE
-        if pays:  # this try does not count under this quorum
+        if in_vain is not None:  # this try does not count under this quorum
             comparison.withdraw()
-            self._void_refused(self._step, owed[1])
+            self._void_refused(self._step, in_vain)
         elif is_first:
             self._announce(quorum, tag)
 
@@ -617,33 +215,11 @@ class StepMachine:
         if self._heal.must_load:
             self._out.append(e.LoadState(tag, quorum, in_place=self._heal.is_fresh))
         if self._quorums.is_donor(quorum):
-            self._offer(quorum, tag)
-
-    def _offer(self, quorum: Quorum, tag: Tag) -> None:
-        self._retire()
-        self._offered = tag
-        self._out.append(e.OfferState(tag, self.state, len(quorum.newcomers)))
+            self._out += self._offer.offer(tag, self.state, quorum)
 
     def _on_state_kept(self, _event: e.StateKept) -> None:
-        self._keeps_state = self._step is None and not self.healing
-        self._offer_kept()
-
-    def _offer_kept(self) -> None:
-        """Offer the state that is kept between two steps, to those who have lost the last one.
-
-        Who joins anew is not served: it wants the place of the next step too.
-        """
-        quorum = self.in_force
-        if not self._keeps_state or quorum is None or not self._quorums.is_unentered:
-            return
-        is_wanted = self._quorums.is_donor(quorum) and quorum.state == self.state
-        if is_wanted and self._trained_with.issuperset(quorum.members):
-            self._offer(quorum, Tag(quorum.attempt, quorum.first_step))
-
-    def _retire(self) -> None:
-        if self._offered is not None:
-            self._out.append(e.RetireState(self._offered))
-            self._offered = None
+        self._offer.keeps_state = self._step is None and not self.healing
+        self._out += self._offer.offer_kept(self.state, self._quorums)
 
     def _on_vote_started(self, _event: e.VoteStarted) -> None:
         if self._step is not None:
@@ -665,22 +241,13 @@ class StepMachine:
         if event.torn:
             self._give_up_torn("the ranks of the replica group voted for different steps")
 
-    def _may_commit(self, step: StepUnderWay) -> bool:
-        if step.fate is Fate.VOID or self.healing:
-            return False
-        if self._workers == 1:
-            return self.is_decidable
-        if step.fate.is_interrupted:
-            return self._vote_stands
-        return step.operations.complete and step.voted == step.tag  # C1, C3
-
     def _end_step(self, step: StepUnderWay, commits: bool, shared: bool, reason: str) -> None:
         stays = commits or (shared and step.operations.complete and not self.healing)
-        self._retire()
+        self._out += self._offer.retire()
         if not step.operations.all_handed and step.fate is not Fate.VOID:
             self._out.append(e.FailOperations(reason or "the step was not committed"))
         if commits:
-            self._refused_tries = 0
+            self._tries.count = 0
             self._heal.commit(step.tag)
             self._peers_ended = False
             self.step_times.reached(step.tag.step + 1, self._now)
@@ -706,8 +273,8 @@ class StepMachine:
     def _on_state_reset(self, event: e.StateReset) -> None:
         reason = "the script has set its step"
         self._heal.reset(event.state)
-        self._keeps_state = False
-        self._refused_tries = 0
+        self._offer.keeps_state = False
+        self._tries.count = 0
         self._comparisons.forget()
         self._give_up(reason, own=True)
         if self._step is not None and self._step.fate is not Fate.VOID:
@@ -717,7 +284,7 @@ class StepMachine:
         self._leave(event.reason)
 
     def _leave(self, reason: m.LeaveReason) -> None:
-        self._retire()
+        self._out += self._offer.retire()
         if self._step is not None and not self._step.operations.all_handed:
             self._out.append(e.FailOperations(f"the script leaves: {reason.value}"))
         early = reason is m.LeaveReason.EARLY
@@ -823,9 +390,8 @@ class StepMachine:
         if step is None or not step.counts(event.attempt):
             return  # C3
         reason = f"operation {event.index}: {event.reason}"
-        failed = step.tag.attempt.quorum_id, step.tag.step, event.index
-        before, self._failed = self._failed, failed
-        if event.refused or (event.refused is None and before == failed):
+        again = self._tries.fails_again(step.tag.attempt.quorum_id, step.tag.step, event.index)
+        if event.refused or (event.refused is None and again):
             self._refuse_step(step, reason)
         else:
             self._give_up(reason)
@@ -838,20 +404,13 @@ class StepMachine:
         """No attempt can carry out an operation of this step: it is void, here and at all peers."""
         if step.fate is Fate.VOID:
             return
-        self._refused = reason
+        self._tries.refused = reason
         step.comparison.withdraw()
         if step.fate is Fate.OPEN:
             self._give_up(reason, own=True)
         self._void_refused(step, reason)
 
     # ------------------------------------------------------------ healing
-
-    def _awaits_state(self, tag: Tag) -> bool:
-        return self._heal.must_load and self.fate is Fate.OPEN and tag == self.tag
-
-    def may_overwrite(self, tag: Tag) -> bool:
-        """Whether the state for ``tag`` may be written over the script's own from here on."""
-        return self.torn and self._awaits_state(tag)
 
     def _on_overwrite_begun(self, event: e.OverwriteBegun) -> None:
         if self._heal.is_fresh and self._awaits_state(event.tag):
@@ -949,27 +508,8 @@ class StepMachine:
             fate = "is computed again" if again else f"is left out: it goes on from {quorum.state}"
             self._void(step, f"interrupted; in quorum {quorum.attempt} this step {fate}")
 
-    def _repairable(self, step: StepUnderWay, quorum: Quorum) -> bool:
-        """Whether the operations of this step can go out again under ``quorum``.
-
-        A newcomer that was interrupted before it had healed adds zeros again, and heals then.
-        """
-        if not self._is_whole(step) or quorum.step != step.tag.step:
-            return False
-        if self.key.replica_id in quorum.recomputes:
-            return False
-        if quorum.newcomers and self.serves_between_steps and self._heal.heals_first:
-            return False  # they heal before their forward pass, from a state that is read later
-        if self.healing:
-            return self._quorums.is_newcomer(quorum) and not self.heals_first
-        return quorum.state == self.state
-
-    def _is_whole(self, step: StepUnderWay) -> bool:
-        """Repair is on, no result was handed to the script, and no vote has begun."""
-        return self._repair and step.operations.untouched and not step.is_voting
-
     def _void_refused(self, step: StepUnderWay, reason: str) -> None:
-        self._refused_tries += 1
+        self._tries.count += 1
         self._void(step, reason)
 
     def _void(self, step: StepUnderWay, reason: str) -> None:
@@ -1007,24 +547,11 @@ class StepMachine:
         Not within a replica group: its other workers do not know of such a try.
         """
         if self._workers == 1:
-            missing = min(self._missing(event), OWED_MAX)
-            self._owed.extend([(event.quorum.first_step, event.refused)] * missing)
+            self._tries.owe(event.quorum.first_step, self._missing(event), event.refused)
         elif event.quorum.state == self.state:
-            self._refused_tries = max(self._refused_tries, event.refused_tries)
+            self._tries.count = max(self._tries.count, event.refused_tries)
         if self._quorums.is_newcomer(event.quorum):
-            self._refused_tries = event.refused_tries
-
-    def _missing(self, event: m.NewQuorum) -> int:
-        """How many tries of the step that the quorum begins with this worker is to make in vain."""
-        quorum = event.quorum
-        if self.fate is Fate.STANDS:  # it has not begun that step
-            return event.refused_tries - self._owed_at(quorum.first_step)
-        if quorum.state != self.state and not (self.healing and self.position == quorum.step):
-            return 0
-        return event.refused_tries - self._refused_tries - self._owed_at(quorum.first_step)
-
-    def _owed_at(self, number: int | None) -> int:
-        return sum(step == number for step, _ in self._owed)
+            self._tries.count = event.refused_tries
 
     def _is_new(self, quorum: Quorum) -> bool:
         """Whether ``quorum`` is newer than all known ones; sends Built again if it is built."""
@@ -1198,61 +725,6 @@ class StepMachine:
         self._make_way()
         self._look_at_deadlines()
         self._show_progress(event.waited_s)
-
-    def _show_progress(self, waited_s: float) -> None:
-        """Report the main thread's activity if it has changed since the last report."""
-        shown = self.shown.tick(*self.activity(), self._now, waited_s)
-        self._out += [e.ShowProgress(activity, lasted_s) for activity, lasted_s in shown]
-
-    def report_activity(self) -> tuple[Activity, float]:
-        """The activity for a report that goes out now, and its seconds so far.
-
-        Ticks compare with it: otherwise a later one is not reported if an earlier tick's was alike.
-        """
-        activity, since = self.activity()
-        self.shown.reported(activity)
-        return activity, max(0.0, self._now - since)
-
-    @property
-    def is_stuck(self) -> bool:
-        """No further step comes at which a replica could join, so that it has to join at this one.
-
-        Too few contributed twice: newcomers count in the second try, so a third cannot help. Or the
-        script has ended.
-        """
-        return self.lingers or self._too_few > 1
-
-    def activity(self) -> tuple[Activity, float]:
-        """The main thread's activity by the latest event, and when it began."""
-        step = self._step
-        if self.shown.pause is not None and self.phase is not StepPhase.LEFT:
-            return Activity.PAUSED, self.shown.pause.since
-        if self._too_few > 1 and self.in_force is not None:
-            return Activity.TOO_FEW, self._too_few_since
-        if step is None:
-            return self._activity_between()
-        if self.lingers and step.fate is Fate.OPEN and not self.healing:
-            return Activity.ENDING, step.began_at
-        if step.fate.awaits_quorum or self.isolated:
-            return Activity.QUORUM, step.touched_at
-        is_late = self._now - step.touched_at >= LONG_S
-        waits = step.fate is Fate.OPEN and step.is_awaited and is_late
-        if self.healing and (self._heal.must_load or not waits):
-            return Activity.HEALING, step.began_at
-        if waits:
-            return Activity.JOINING if self.healing else Activity.WAITING, step.touched_at
-        return Activity.STEP, step.began_at
-
-    def _activity_between(self) -> tuple[Activity, float]:
-        since = self._between_since
-        if self.phase is StepPhase.LEFT:
-            return Activity.LEFT, since
-        if self.phase is StepPhase.WAITING:
-            return Activity.QUORUM, since
-        if not self.begun:
-            return Activity.STARTING, since
-        is_long = self._now - since >= LONG_S and not self.trains_between_steps
-        return Activity.OUTSIDE if is_long else Activity.STEP, since
 
     def _look_at_deadlines(self) -> None:
         step = self._step

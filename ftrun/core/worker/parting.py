@@ -47,7 +47,8 @@ from ftrun.core.worker.exchange import (
     ExchangeQuestion,
     may_answer,
 )
-from ftrun.core.worker.machine import Fate, StepMachine
+from ftrun.core.worker.machine import StepMachine
+from ftrun.core.worker.under_way import Fate
 
 STAGE_INDEX = 999_999_990
 """The number of a question for the stage HERE; the next ones are those of the higher stages."""

@@ -1,5 +1,19 @@
 """The step that one worker is in: its tag, its operations, its vote and its fate.
 
+| fate                 | means                                      | left by                      |
+|----------------------|--------------------------------------------|------------------------------|
+| OPEN                 | its quorum is in force                     | an interrupt; an error       |
+| INTERRUPTED          | the next quorum decides                    | NewQuorum → STANDS, REPAIR,  |
+|                      |                                            | VOID                         |
+| INTERRUPTED_COMPLETE | the same; its results were complete        | the same                     |
+| STANDS               | its results are complete; peers rely on it | an interrupt; one more       |
+|                      |                                            | operation → VOID             |
+| REPAIR               | goes out again when the next group is built| GroupBuilt → OPEN; an        |
+|                      |                                            | interrupt                    |
+| VOID                 | will not be committed                      | Decided                      |
+
+``Decided`` ends a step of any fate. The other transitions are asserted.
+
 Bookkeeping, and questions about it. Not here: a worker's reactions (machine.py).
 """
 
@@ -14,7 +28,7 @@ from ftrun.core.worker.operations import OperationLedger
 
 
 class Fate(Enum):
-    """The fate of the step under way; machine.py has the table."""
+    """The fate of the step under way; the table is above."""
 
     OPEN = "open"
     INTERRUPTED = "interrupted"

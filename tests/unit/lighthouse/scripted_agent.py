@@ -17,7 +17,8 @@ from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey, fresh_lineage
 from ftrun.core.quorum import Endpoint
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Question
-from ftrun.core.worker.machine import StepMachine, StepPhase
+from ftrun.core.worker.facts import StepPhase
+from ftrun.core.worker.machine import StepMachine
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
 
 TIMEOUT_S = 20.0

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ftrun.core import messages as m
-from ftrun.core.worker.machine import StepPhase
+from ftrun.core.worker.facts import StepPhase
 from ftrun.training.ddp import DistributedDataParallel
 from ftrun.training.leaving import Drained
 from ftrun.training.manager import Manager

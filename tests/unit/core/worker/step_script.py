@@ -24,7 +24,8 @@ from ftrun.core import messages as m
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_quorum_id
 from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import StepMachine, StepPhase
+from ftrun.core.worker.facts import StepPhase
+from ftrun.core.worker.machine import StepMachine
 from tests.unit.core.worker import alike
 
 ENDPOINT = Endpoint("127.0.0.1", "127.0.0.1:1")

@@ -9,7 +9,8 @@ from ftrun.core.ids import Tag, WorkerKey
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Comparison, Entry, Question, Shape
-from ftrun.core.worker.machine import Fate, StepMachine
+from ftrun.core.worker.machine import StepMachine
+from ftrun.core.worker.under_way import Fate
 from tests.unit.core.worker.step_script import machine_of, quorum_of, tag_of
 
 TAG = tag_of("1.5#1@5")

@@ -28,10 +28,11 @@ from ftrun.core.worker.exchange_places import (
     place_of,
 )
 from ftrun.core.worker.exchanging import Exchanging
-from ftrun.core.worker.machine import Fate, StepMachine
+from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.marks import INTERVAL_S, SELDOM, Marks
 from ftrun.core.worker.parting import ShownStage, Stage, is_of_stage
 from ftrun.core.worker.snapshots import LIMIT_MIN_S, Decision, PartSchedule, SnapshotSchedule
+from ftrun.core.worker.under_way import Fate
 from tests.unit.core.worker.step_script import attempt_of, event_of, machine_of
 from tests.unit.core.worker.step_script import quorum_of as quorum_in_words
 from tests.unit.core.worker.test_exchanging import (

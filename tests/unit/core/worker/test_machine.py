@@ -12,7 +12,9 @@ from ftrun.core.activity import LONG_S, Activity
 from ftrun.core.ids import Tag
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import STORY_LINES_MAX, Fate, StepMachine, StepPhase
+from ftrun.core.worker.facts import STORY_LINES_MAX, StepPhase
+from ftrun.core.worker.machine import StepMachine
+from ftrun.core.worker.under_way import Fate
 from tests.unit.core.worker import alike
 from tests.unit.core.worker.step_script import (
     Names,

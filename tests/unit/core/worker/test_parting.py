@@ -9,8 +9,8 @@ from ftrun.core.messages import Roster
 from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.core.worker.asking import AskLighthouse, AskPeer
 from ftrun.core.worker.exchange import ASKS, PEEKS, Contribution, ExchangeName, ExchangeQuestion
-from ftrun.core.worker.machine import Fate
 from ftrun.core.worker.parting import LOOK_EVERY_S, Do, Parting, ShownStage, Stage, Stay
+from ftrun.core.worker.under_way import Fate
 
 STATE = StateId(7, "abc")
 

@@ -21,7 +21,9 @@ from ftrun.core import messages as m
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_quorum_id
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import Fate, StepMachine, StepPhase
+from ftrun.core.worker.facts import StepPhase
+from ftrun.core.worker.machine import StepMachine
+from ftrun.core.worker.under_way import Fate
 from tests.suite.properties import examples
 from tests.unit.core.worker import alike
 from tests.unit.core.worker.step_script import member

@@ -1,0 +1,51 @@
+"""The state that this worker offers to peers: in a step as a donor, or between two steps.
+
+Not here: who is a donor (core/quorum.py), how it is served (checkpoint/serve.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ftrun.core.ids import StateId, Tag
+from ftrun.core.quorum import Member, Quorum
+from ftrun.core.worker import events as e
+from ftrun.core.worker.quorums import Quorums
+
+
+class StateOffer:
+    """What is offered now, at most one state.
+
+    Attributes:
+        keeps_state: the state is kept between two steps; see ``StateKept``.
+        trained_with: the members when a step began last.
+    """
+
+    def __init__(self) -> None:
+        self.keeps_state = False
+        self.trained_with: frozenset[Member] = frozenset()
+        self._tag: Tag | None = None
+
+    def offer(self, tag: Tag, state: StateId, quorum: Quorum) -> Iterable[e.Instruction]:
+        """Offer the state for ``tag``, in place of the one before."""
+        yield from self.retire()
+        self._tag = tag
+        yield e.OfferState(tag, state, len(quorum.newcomers))
+
+    def offer_kept(self, state: StateId, quorums: Quorums) -> Iterable[e.Instruction]:
+        """Offer the state that is kept between two steps, to those who have lost the last one.
+
+        Who joins anew is not served: it wants the place of the next step too.
+        """
+        quorum = quorums.in_force
+        if not self.keeps_state or quorum is None or not quorums.is_unentered:
+            return
+        is_wanted = quorums.is_donor(quorum) and quorum.state == state
+        if is_wanted and self.trained_with.issuperset(quorum.members):
+            yield from self.offer(Tag(quorum.attempt, quorum.first_step), state, quorum)
+
+    def retire(self) -> Iterable[e.Instruction]:
+        """Offer nothing more."""
+        if self._tag is not None:
+            yield e.RetireState(self._tag)
+            self._tag = None

@@ -1,0 +1,61 @@
+"""What a worker's main thread does, for people and for the agent: by the latest event.
+
+Not here: when it is sent again (shown.py), the events (machine.py).
+"""
+
+from __future__ import annotations
+
+from ftrun.core.activity import LONG_S, Activity
+from ftrun.core.worker import events as e
+from ftrun.core.worker.facts import StepFacts, StepPhase
+from ftrun.core.worker.under_way import Fate
+
+
+class Showing(StepFacts):
+    """The activity of one worker."""
+
+    def activity(self) -> tuple[Activity, float]:
+        """The main thread's activity by the latest event, and when it began."""
+        step = self._step
+        if self.shown.pause is not None and self.phase is not StepPhase.LEFT:
+            return Activity.PAUSED, self.shown.pause.since
+        if self._too_few > 1 and self.in_force is not None:
+            return Activity.TOO_FEW, self._too_few_since
+        if step is None:
+            return self._activity_between()
+        if self.lingers and step.fate is Fate.OPEN and not self.healing:
+            return Activity.ENDING, step.began_at
+        if step.fate.awaits_quorum or self.isolated:
+            return Activity.QUORUM, step.touched_at
+        is_late = self._now - step.touched_at >= LONG_S
+        waits = step.fate is Fate.OPEN and step.is_awaited and is_late
+        if self.healing and (self._heal.must_load or not waits):
+            return Activity.HEALING, step.began_at
+        if waits:
+            return Activity.JOINING if self.healing else Activity.WAITING, step.touched_at
+        return Activity.STEP, step.began_at
+
+    def _activity_between(self) -> tuple[Activity, float]:
+        since = self._between_since
+        if self.phase is StepPhase.LEFT:
+            return Activity.LEFT, since
+        if self.phase is StepPhase.WAITING:
+            return Activity.QUORUM, since
+        if not self.begun:
+            return Activity.STARTING, since
+        is_long = self._now - since >= LONG_S and not self.trains_between_steps
+        return Activity.OUTSIDE if is_long else Activity.STEP, since
+
+    def report_activity(self) -> tuple[Activity, float]:
+        """The activity for a report that goes out now, and its seconds so far.
+
+        Ticks compare with it: otherwise a later one is not reported if an earlier tick's was alike.
+        """
+        activity, since = self.activity()
+        self.shown.reported(activity)
+        return activity, max(0.0, self._now - since)
+
+    def _show_progress(self, waited_s: float) -> None:
+        """Report the main thread's activity if it has changed since the last report."""
+        shown = self.shown.tick(*self.activity(), self._now, waited_s)
+        self._out += [e.ShowProgress(activity, lasted_s) for activity, lasted_s in shown]

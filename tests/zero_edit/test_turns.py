@@ -57,6 +57,15 @@ FORMS = {
     sampler.set_epoch(epoch)
     for batch in BatchSampler(sampler, 4, False):
         step(data[batch])""",
+    "rows that are collected, then passes over them": """rows = []
+    for turn in range(4):
+        rows.append(data[4 * epoch + turn][None])
+        model(rows[-1])
+    rows = torch.cat(rows)
+    for again in range(2):
+        order = torch.arange(len(rows)).roll(again)
+        for start in range(0, len(rows), 2):
+            step(rows[order[start : start + 2]])""",
     "a pass after each step": """sampler = DistributedSampler(range(32))
     sampler.set_epoch(epoch)
     for batch in DataLoader(range(32), 4, sampler=sampler):

@@ -57,6 +57,15 @@ FORMS = {
     sampler.set_epoch(epoch)
     for batch in BatchSampler(sampler, 4, False):
         step(data[batch])""",
+    "rows that are collected, then passes over them": """rows = []
+    for turn in range(4):
+        rows.append(data[4 * epoch + turn][None])
+        model(rows[-1])
+    rows = torch.cat(rows)
+    for again in range(2):
+        order = torch.arange(len(rows)).roll(again)
+        for start in range(0, len(rows), 2):
+            step(rows[order[start : start + 2]])""",
     "a pass after each step": """sampler = DistributedSampler(range(32))
     sampler.set_epoch(epoch)
     for batch in DataLoader(range(32), 4, sampler=sampler):
@@ -78,3 +87,43 @@ def test_what_each_replica_reads_is_as_undisturbed(tmp_path: Path, form: str) ->
             read = [x.partition("READ ")[2] for x in job.output.splitlines() if "READ " in x]
             ends.append({tuple(line.split()[:2]): line for line in read})
     assert ends[0] == ends[1] and len(ends[0]) == 2 * (20 + 1)
+
+
+APART = """import time
+    from pathlib import Path
+    def wait(name, limit_s):
+        until = time.monotonic() + limit_s
+        while not Path(name).exists() and time.monotonic() < until:
+            time.sleep(0.01)
+    sampler = DistributedSampler(range(8))
+    loaders = [DataLoader(part, 4, sampler=sampler) for part in (data[:8], data[8:16])]
+    is_new = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
+    if is_new:
+        Path("here").touch()
+    for turn in range(20):
+        LOOPS"""
+ONE = """for x in loaders[NUMBER]:
+            step(x)
+            if is_new and steps > 7:
+                Path("joined").touch()
+            if rank == 0 and steps == 7:
+                wait("here", 120.0)
+            elif rank == 0 and steps > 7:
+                wait("joined", 0.3)
+        """
+
+
+@pytest.mark.timeout(300)
+def test_peers_that_go_on_to_another_loop_wait_there_for_who_joins_them(tmp_path: Path) -> None:
+    """Seen: each loop of two takes one batch, so that a newcomer came to one of them when its peers
+    had gone on to the other. It ended with an error each time, and was never back."""
+    loops = "".join(ONE.replace("NUMBER", str(number)) for number in range(2))
+    body = APART.replace("LOOPS", loops)
+    script = SCRIPT.replace("BODY", body).replace("DEATHS", "((1, 4),)")
+    script = script.replace("dist.all_gather_object(together, steps)", "together = [steps]")
+    with Job(tmp_path, script, "--replicas", "2") as job:
+        assert job.end() == 0, job.output
+        assert job.output.count("it goes there, and they wait for it") == 1, job.output
+        assert job.output.count("Restart ") == job.output.count("healed from replica") == 1
+        ends = {x.partition(" END ")[2] for x in job.output.splitlines() if " END " in x}
+    assert len(ends) == 1

@@ -37,7 +37,8 @@ class Carried:
     Args:
         models, stepping: the objects that the script has made.
         frameworks: the trainer that runs its loop, if a framework does.
-        loads: called before the peers' state is loaded; ``loaded``: afterwards.
+        loads: called before the peers' state is loaded: whether it may be now; ``loaded``:
+            afterwards.
         name: this replica's incarnation.
 
     Attributes:
@@ -51,7 +52,7 @@ class Carried:
         models: Models,
         stepping: Stepping,
         frameworks: Frameworks,
-        loads: Callable[[], None],
+        loads: Callable[[], bool],
         loaded: Callable[[], None],
         name: str = "",
     ) -> None:
@@ -61,7 +62,7 @@ class Carried:
         self._stepping = stepping
         self._frameworks = frameworks
         self._loads, self._loaded = loads, loaded
-        self.has_ended = False
+        self.has_ended = self.is_put_off = False
 
     def _parts(self) -> dict[str, list[Any]]:
         return {
@@ -116,8 +117,8 @@ class Carried:
         Raises:
             Refused: this replica has made other objects than its peers.
         """
-        self._loads()
-        if not self.has_ended:
+        self.is_put_off = not self._loads()
+        if not (self.has_ended or self.is_put_off):
             self.apply(tree)
         self._loaded()
 
@@ -128,6 +129,7 @@ class Carried:
             Refused: this replica has made other objects.
         """
         self._let_go()
+        self.is_put_off = False
         self.life, self.lacking = tree.get(LIFE, ""), []
         for name, parts in self._parts().items():
             given = tree.get(name)

@@ -73,51 +73,68 @@ class Numbers(itertools.chain[int]):
     moved, but from Python 3.12 on not back: so it is brought to its end, and another one follows.
     """
 
-    __slots__ = ("__weakref__", "_numbers", "_pieces")
-    _numbers: range
+    __slots__ = ("__weakref__", "_pieces", "over")
+    over: range
     _pieces: list[Any]
 
     @staticmethod
-    def over(numbers: range) -> Numbers:
+    def begin(numbers: range) -> Numbers:
         """An iterator at the beginning of a range."""
         pieces = [iter(numbers)]
         found = cast(Numbers, Numbers.from_iterable(iter(pieces)))
-        found._numbers, found._pieces = numbers, pieces
+        found.over, found._pieces = numbers, pieces
         return found
 
     def taken(self) -> int | None:
         """The number that was taken last; None: none yet."""
         turns = self.turns()
-        return self._numbers[turns - 1] if turns else None
+        return self.over[turns - 1] if turns else None
 
     def turns(self) -> int:
         """How many numbers were taken."""
-        return len(self._numbers) - self.__length_hint__()
+        return len(self.over) - self.__length_hint__()
 
     def go_on_after(self, number: int) -> bool:
         """Take the number that follows ``number`` next; False: the range lacks it."""
-        return number in self._numbers and self.come_to(self._numbers.index(number) + 1)
+        return number in self.over and self.come_to(self.over.index(number) + 1)
+
+    def like(self, theirs: range, number: int) -> int | None:
+        """What to go on after, as the peers after ``number`` of ``theirs``; None: nobody can tell.
+
+        A loop around steps takes as many turns on all ranks. If its end alone is another one, it
+        was made from values that have not healed: it goes over theirs from now on. If its begin is,
+        ranks share the numbers in turn, or it may be either.
+        """
+        own = self.over
+        is_as_long = len(own) == len(theirs)
+        if own.step == theirs.step and abs(own.start - theirs.start) < abs(own.step):
+            if own.start != theirs.start:
+                return own[theirs.index(number)] if is_as_long else None
+            if not is_as_long:
+                self.over = theirs
+            return number
+        return number if own.stop == theirs.stop else None
 
     def come_to(self, turns: int) -> bool:
         """Go on as if so many numbers were taken; False: the range lacks them."""
-        rest, last = iter(self._numbers[turns:]), self._pieces[-1]
+        rest, last = iter(self.over[turns:]), self._pieces[-1]
         if isinstance(last, _Told):
             last.piece = rest
         else:
             self.end()
             self._pieces.append(rest)
-        return turns <= len(self._numbers)
+        return turns <= len(self.over)
 
     def tell(self, spot: Spot) -> None:
         """Tell of each further turn before it begins."""
         if not isinstance(self._pieces[-1], _Told):
-            rest = iter(self._numbers[self.turns() :])
+            rest = iter(self.over[self.turns() :])
             self.end()
             self._pieces.append(_Told(rest, spot))
 
     def end(self) -> None:
         """Take no further number."""
-        self._pieces[-1].__setstate__(len(self._numbers))
+        self._pieces[-1].__setstate__(COUNT_END)
 
     def __length_hint__(self) -> int:
         """How many numbers are left."""
@@ -178,7 +195,7 @@ class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
     @staticmethod
     def over(source: Iterator[Any]) -> Items:
         """An iterator that gives what ``source`` gives, beginning with number 0."""
-        numbers = Numbers.over(range(COUNT_END))
+        numbers = Numbers.begin(range(COUNT_END))
         found = Items(lambda number, item: item, numbers, source)
         found._numbers, found._source = numbers, source
         return found
@@ -272,14 +289,24 @@ class Ranges:
         )
         return tuple((spot, number) for spot, number in found if number is not None)
 
+    def over(self, functions: Collection[str]) -> tuple[tuple[Spot, range], ...]:
+        """What each loop over a ``range`` in one of these functions goes over."""
+        live = self._live().items()
+        return tuple((x, y.over) for x, y in live if isinstance(y, Numbers) and x.name in functions)
+
     def turns(self, spot: Spot) -> int:
         """How many turns of the loop at a place have begun, whatever it is over."""
         loop = self._live().get(spot)
         return 0 if loop is None else loop.turns()
 
-    def come_to(self, spot: Spot, turns: int) -> bool:
-        """Let a loop go on as if so many turns had begun; False: there is none, or it cannot."""
+    def come_to(self, spot: Spot, turns: int, theirs: range | None = None) -> bool:
+        """Let a loop go on as if so many turns had begun; False: there is none, or it cannot.
+
+        ``theirs``: as in ``set``.
+        """
         loop = self._live().get(spot)
+        if isinstance(loop, Numbers) and theirs and len(theirs) != len(loop.over):
+            return loop.like(theirs, theirs.start) is not None and loop.come_to(turns)
         return loop is not None and loop.come_to(turns)
 
     def one_ends(self) -> bool:
@@ -296,9 +323,15 @@ class Ranges:
             if is_left(spot):
                 loop.end()
 
-    def set(self, spot: Spot, number: int) -> bool:
-        """Let a loop go on after ``number``; False: there is no such loop, or it lacks it."""
+    def set(self, spot: Spot, number: int, theirs: range | None = None) -> bool:
+        """Let a loop go on after ``number``; False: there is no such loop, or it lacks it.
+
+        ``theirs``: what the loop goes over at the peers, if that is known (``Numbers.like``).
+        """
         loop = self._all().get(spot)
+        if isinstance(loop, Numbers) and theirs is not None and loop.over != theirs:
+            found = loop.like(theirs, number)
+            return found is not None and loop.go_on_after(found)
         return loop is not None and loop.go_on_after(number)
 
 
@@ -367,7 +400,7 @@ def follow(iterable: Any) -> Any:
     if kind is itertools.count and is_new:
         numbers = _counts(iterable)
     if numbers is not None:
-        followed: Any = Numbers.over(numbers)
+        followed: Any = Numbers.begin(numbers)
     elif issubclass(kind, Samplers.kinds):
         return Samplers.iterate(iterable)
     elif hasattr(kind, "__iter__") or hasattr(kind, "__getitem__"):

@@ -130,8 +130,13 @@ class Ending:
     def load_tensors(self, state: State) -> None:
         """Take the peers' state of the tensors and arrays outside them."""
         self._given = self._given[0], state
-        if state and not self._carried.has_ended:
+        if state and not (self._carried.has_ended or self._carried.is_put_off):
             self._tensors.load(state)
+
+    def load_later(self) -> None:
+        """Take what was put off: this replica has come to its peers' place."""
+        self._carried.apply(self._given[0])
+        self.load_tensors(self._given[1])
 
     # ------------------------------------------------------------ some steps after its place
 

@@ -30,13 +30,14 @@ from dataclasses import replace
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.charge import Charge
+from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.ending import part
 from ftrun.inject.zero_edit.exactly_once import ExactIterator
 from ftrun.inject.zero_edit.frames import Spot, stack
 from ftrun.inject.zero_edit.loaders import LoaderIterator, refuse_threads
 from ftrun.inject.zero_edit.noting import Noted
-from ftrun.inject.zero_edit.passing import check_phase, peers_are_gone, stands_elsewhere
-from ftrun.inject.zero_edit.place import Place
+from ftrun.inject.zero_edit.passing import peers_are_gone, stands_elsewhere
+from ftrun.inject.zero_edit.place import Place, digest
 from ftrun.inject.zero_edit.reading import come_near
 from ftrun.inject.zero_edit.refusals import Refused, is_unfit
 from ftrun.inject.zero_edit.script import Script
@@ -64,6 +65,7 @@ class Loop:
         self.script.stepping.on_late = self.script.models.on_late = self._charge.made_late
         self._first: Noted | None = None  # the script at its first step
         self._outcome = True  # of the last step
+        self._walks_to: Place | None = None  # where peers wait for this newcomer in a step
 
     # ------------------------------------------------------------ draws
 
@@ -151,8 +153,7 @@ class Loop:
         if not script.joins_at():
             self._begin(draws)
             return True
-        if self._comes_to_peers(None):
-            self._join(Event.PASS, None)
+        if self._comes_to_peers(None) and self._join(Event.PASS, None):
             return self._course.now is not State.REPLAYING
         self._pass_over(draws)
         return False
@@ -275,29 +276,41 @@ class Loop:
 
     def passes(self) -> None:
         """The first loop that is passed over has come to its first step, as at the peers once."""
-        self._charge.take(self.script.manager())
+        if self._walks_to is None:
+            self._charge.take(self.script.manager())
         self.script.rewriting.passes()
         self.script.counters.remember()
 
-    def _join(self, event: Event, iterator: LoaderIterator | None) -> None:
-        """Join the peers, and go to their place. ``iterator``: is asked for its next batch."""
+    def _join(self, event: Event, iterator: LoaderIterator | None) -> bool:
+        """Join the peers, and go to their place. ``iterator``: is asked for its next batch.
+
+        Returns:
+            False if they have gone on to another loop: they wait until this replica comes there.
+        """
         script, manager = self.script, self.script.manager()
-        self._begin_counting(script.noting.note())
-        has_passed = script.passing.is_on
-        if not has_passed:
-            self._charge.take(manager)
-        if script.peers.are_looked_for:
-            who = f"replica {script.here.replica_id}"
-            come_near(iterator, script.peers.now, who=who, tells=script.mates.is_lead)
+        has_passed, who = script.passing.is_on, f"replica {script.here.replica_id}"
         self._course.goes(event, State.JOINING)
-        loaded = script.start(manager, allow_heal=True)
+        if (loaded := self._walks_to) is not None:
+            self._course.goes(Event.BEGUN, State.STEPPING)
+            self._walks_to, RANGES.tells_all = None, False
+            script.ending.load_later()
+        else:
+            self._begin_counting(script.noting.note())
+            if not has_passed:
+                self._charge.take(manager)
+            if script.peers.are_looked_for:
+                come_near(iterator, script.peers.now, who=who, tells=script.mates.is_lead)
+            loaded = script.start(manager, allow_heal=True)
         if loaded is None and has_passed:
             peers_are_gone()
+        if loaded is not None and self._walks_to is not None:
+            self._walk_on(loaded, who)
+            return False
         script.passing.joined()
         if loaded is None:
             script.rewriting.begun()
             script.directories.begins()
-            return  # the peers have gone: nobody to heal from, so it begins at the beginning
+            return True  # the peers have gone: nobody to heal from, so it begins at the beginning
         script.counters.restore(loaded)
         script.rewriting.joined()
         until = loaded.since(manager.current_step())
@@ -306,6 +319,19 @@ class Loop:
             self._go_to(loaded, iterator, is_drawn=False)
         script.frameworks.capture()
         self._has_begun(manager)
+        return True
+
+    def _walk_on(self, place: Place, who: str) -> None:
+        """Go on to another loop, where the peers have begun a step with this replica."""
+        self._course.goes(Event.PLACED, State.PASSING)
+        RANGES.tells_all = True
+        self.script.peers.wait_at(place)
+        if self.script.mates.is_lead:
+            told.say(
+                f"{who} has come to {stack()[0]} to join its peers, but they have gone on meanwhile"
+                f" ({place.words()}): it goes there, and they wait for it"
+            )
+        self.script.passing.begin(place)
 
     def _go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
         """Set all to the peers' place, in a step that has begun."""
@@ -316,13 +342,17 @@ class Loop:
         elif self.script.ending.is_behind:
             self._course.goes(Event.PLACED, State.BEHIND)
 
-    def loads(self) -> None:
-        """The peers may have gone on to another loop, or to another turn of one that cannot be set,
-        since they were asked where they draw."""
+    def loads(self) -> bool:
+        """Whether the peers' state is loaded now. They may have gone on to another loop, or to
+        another turn of one that cannot be set, since they were asked where they draw."""
         joins = self._course.now is State.JOINING
         place = self.script.peers.loaded() if joins else None
+        self._walks_to = None
         if place is not None:
-            check_phase(place, stack(), self.script.counters.unlike_loops(place))
+            is_left = bool(place.entry) and digest(place.entry) != digest(stack())
+            if is_left or self.script.counters.unlike_loops(place):
+                self._walks_to = place
+        return self._walks_to is None
 
     # ------------------------------------------------------------ the end
 
@@ -341,7 +371,7 @@ class Loop:
         state = self._course.at(Event.END)
         if not (state.has_stepped or script.joins_at()):
             return
-        if script.passing.is_on:
+        if script.passing.is_on:  # it has not come to them
             stands_elsewhere(script.peers.place, stack())
         if not state.has_stepped:  # it has come to the end by a file that its predecessor wrote
             script.carried.is_over()

@@ -57,7 +57,7 @@ class Moving:
         self._tensors, self._ending = tensors, ending
         self._set_calls, self._ordering, self._trial = set_calls, ordering, trial
         self._begun_with: tuple[tuple[str, Values], ...] = ()
-        self._ranges: list[tuple[Spot, int]] = []
+        self._ranges: list[tuple[Spot, int, range | None]] = []
 
     def go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
         """Set all to ``place``, and tell it.
@@ -69,10 +69,14 @@ class Moving:
         Raises:
             UserError: some loop cannot be set.
         """
+        functions, over = {spot.name for spot, _ in place.over}, dict(place.over)
         before = dict(RANGES.current({spot.name for spot, _ in place.ranges}))
-        behind = [(spot, number) for spot, number in place.ranges if not RANGES.set(spot, number)]
-        if place.turn is not None and not RANGES.come_to(place.turn[0], place.turn[1] + is_drawn):
-            behind.append(place.turn)
+        own = dict(RANGES.over(functions))
+        inner, turns = place.turn or (None, 0)
+        ranges = [(x, number, over.get(x)) for x, number in place.ranges if x != inner]
+        behind = [x for x in ranges if not RANGES.set(*x)]
+        if inner and not RANGES.come_to(inner, turns + is_drawn, over.get(inner)):
+            behind.append((inner, turns, over.get(inner)))
         # Of a loop that draws ahead, the newcomer's own draw may be before an inner one.
         self._ranges = behind if place.entry != place.stack and not is_drawn else []
         problems = [] if self._ranges else _words_of(behind)
@@ -80,6 +84,11 @@ class Moving:
         found, without = matched(place.loaders, first)
         facts = [iterator.facts() for _, iterator in found]
         taken = self._counters.take(place)
+        taken.changed += [
+            f"the loop at {spot} over {own[spot]}→{now}"
+            for spot, now in RANGES.over(functions)
+            if own.get(spot, now) != now
+        ]
         taken.changed += self._tensors.words
         taken.lacking += [*self._carried.lacking, *self._tensors.lacking]
         taken.lacking += around.collecting(script_frames())
@@ -126,8 +135,11 @@ class Moving:
             self._trial.has_joined(place.words(), taken.changed, taken.lacking)
 
 
-def _words_of(ranges: Sequence[tuple[Spot, int]]) -> list[str]:
-    return [f"its loop at {spot} does not come to {number}" for spot, number in ranges]
+def _words_of(ranges: Sequence[tuple[Spot, int, range | None]]) -> list[str]:
+    return [
+        f"its loop at {spot} does not come to {number}" + (f" of {theirs}" if theirs else "")
+        for spot, number, theirs in ranges
+    ]
 
 
 def _refuse(problems: Sequence[str]) -> None:

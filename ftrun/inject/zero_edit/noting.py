@@ -59,6 +59,7 @@ class Noted:
     is_passed: bool = False
     turn: tuple[Spot, int] | None = None
     random: States | None = None
+    over: tuple[tuple[Spot, range], ...] = ()
 
 
 @dataclass(slots=True)
@@ -135,7 +136,8 @@ class Noting:
         elif not iterator.drawn_again:
             iterator.drawn_again = here
         if iterator.noted is None:
-            iterator.noted = self._note(here, frames) if is_noted else self._pass()
+            noted = self._note(here, frames, begins=is_first) if is_noted else self._pass()
+            iterator.noted = noted
         if is_noted:
             self._sparing.took(time.thread_time() - began)
             self._look_if_sole(iterator)
@@ -164,16 +166,18 @@ class Noting:
     def turn(self, spot: Spot) -> None:
         """A turn begins of a loop whose turns are told of. Of a step without a loader the first
         pass is in the turn that began last: its place is where that begins."""
-        if spot not in RANGES.told or (self._turn is not None and self._has_passed):
-            return
-        frame = near_frame()
+        frame = near_frame() if spot in RANGES.told else None
         if frame is None or spot_of(frame) != spot:
             return  # of a generator in the header itself
+        if self._turn is not None and self._has_passed:
+            if not RANGES.turns(spot):
+                self.note(begins=True)  # later turns may read what was made since
+            return
         turn = spot, RANGES.turns(spot)
         must = not turn[1] or RANGES.one_ends() or spot not in self._noted_turns
         if self._sparing.notes(must=must):
             self._noted_turns.add(spot)  # the place before it, at a forward pass, is another one
-            self._turn = replace(self.note(), turn=turn)
+            self._turn = replace(self.note(begins=not turn[1]), turn=turn)
         else:
             self._turn = replace(self._pass(), turn=turn, ranges=RANGES.current(self._functions))
 
@@ -184,11 +188,11 @@ class Noting:
         loop = innermost(frames) if spot is None else (frames[0].f_code, spot.line)
         return loop is not None and not RANGES.tell(*loop)
 
-    def note(self) -> Noted:
-        """The script where it stands."""
+    def note(self, *, begins: bool = False) -> Noted:
+        """The script where it stands. ``begins``: at the first turn of a loop."""
         began = time.thread_time()
         frames = script_frames()
-        noted = self._note(spots_of(frames), frames)
+        noted = self._note(spots_of(frames), frames, begins=begins)
         self._sparing.took(time.thread_time() - began)
         return noted
 
@@ -214,19 +218,18 @@ class Noting:
         self._order += 1
         return Noted(self._order, is_passed=True)
 
-    def _note(self, here: tuple[Spot, ...], frames: list[FrameType]) -> Noted:
+    def _note(self, here: tuple[Spot, ...], frames: list[FrameType], *, begins: bool) -> Noted:
         self.look()
         self._order += 1
         variables = [variables_of(frame) for frame in frames]
         self._frameworks.look(variables)
         reached = self._counters.walk.walk(frames, variables)
-        self._tensors.look(reached)
+        self._tensors.look(reached, begins=begins)
         read = self._counters.read(reached)
         self._functions = {spot.name for spot in here}
-        ranges = RANGES.current(self._functions)
-        return Noted(
-            self._order, here, read, ranges, self._exchanges(), random=self._randomness.now()
-        )
+        ranges, over = RANGES.current(self._functions), RANGES.over(self._functions)
+        exchanges, random = self._exchanges(), self._randomness.now()
+        return Noted(self._order, here, read, ranges, exchanges, random=random, over=over)
 
     def evaluation(self) -> None:
         """A model is evaluated."""
@@ -326,6 +329,7 @@ class Noting:
             details=details,
             turn=noted.turn,
             idle=tuple(self.idle),
+            over=noted.over,
         )
 
     def numbers(

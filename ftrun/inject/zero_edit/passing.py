@@ -27,7 +27,7 @@ from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.mates import Mates
-from ftrun.inject.zero_edit.place import Place, digest
+from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.world.world import World
 from ftrun.training.context import WorkerContext
 
@@ -67,6 +67,14 @@ class Passing:
         """Whether the loop that draws from these is passed over already."""
         return any(iterator in self._over for iterator in draws)
 
+    def begin(self, place: Place) -> None:
+        """From here on nothing counts, up to the ``place`` of the peers."""
+        if not self.is_on:
+            self.is_on = True
+            self._world.given.take(place.details().given)
+            self._world.is_passing = True
+            self.on_begin()
+
     def pass_over(
         self,
         place: Place,
@@ -85,11 +93,7 @@ class Passing:
         Raises:
             UserError: it has done so ``GHOSTS_MAX`` times.
         """
-        if not self.is_on:
-            self.is_on = True
-            self._world.given.take(place.details().given)
-            self._world.is_passing = True
-            self.on_begin()
+        self.begin(place)
         at = next((spot for spot in here if spot.line), here[0])  # not in a framework
         if at not in self._told and self._mates.is_lead:
             self._told.add(at)
@@ -149,25 +153,6 @@ def _left(
 
 
 # ---------------------------------------------------------------- a newcomer that cannot go on
-
-
-def check_phase(place: Place, here: Sequence[Spot], unlike: Sequence[around.Loop]) -> None:
-    """A newcomer joins from ``here``, at ``place``.
-
-    Raises:
-        UserError: its peers have come to another loop, or to another turn of the loops ``unlike``.
-    """
-    if unlike:
-        raise UserError(
-            f"this replica cannot follow its peers, which have gone on meanwhile: "
-            f"{'; '.join(loop.words for loop in unlike)}. It begins again, and passes over it"
-        )
-    if place.entry and digest(place.entry) != digest(here):
-        raise UserError(
-            f"this replica has come to {here[0]} to join its peers, but they have gone on to "
-            f"another loop meanwhile ({place.words()}, begun at {place.entry[0]}). It begins "
-            "again, and passes over this one"
-        )
 
 
 def stands_elsewhere(place: Place, here: Sequence[Spot]) -> NoReturn:

@@ -29,6 +29,7 @@ class Peers:
     def __init__(self, here: WorkerContext, mates: Mates, manager: Callable[[], Manager]) -> None:
         self._here, self._mates, self._manager = here, mates, manager
         self._at: Place | None = None
+        self._they_wait = False
 
     @property
     def are_looked_for(self) -> bool:
@@ -55,6 +56,8 @@ class Peers:
 
     def look(self) -> None:
         """Find out where they stand; mates go by what their lead has found."""
+        if self._they_wait:
+            return
         limit_s, exchanges = self._here.quorum_timeout_s, self._manager().exchanges
         text = exchanges.peek_place(limit_s) if self._mates.is_lead else None
         if self._mates.are_several:
@@ -72,6 +75,10 @@ class Peers:
         is_left = bool(place.entry) and digest(place.entry) != digest(here)
         is_other = iterator is not None and iterator.is_other_than(place.loaders)
         return None if is_left or is_other else place
+
+    def wait_at(self, place: Place) -> None:
+        """They have begun a step at ``place`` with this replica, and wait for it there."""
+        self._at, self._they_wait = place, True
 
     def now(self) -> Place:
         """Where they stand now."""

@@ -81,9 +81,10 @@ class Place:
     ``begun_with``: the counters, by function, at the point where the step has begun; empty unless a
     newcomer comes to that point by other lines. ``entry``: the frames at which the loader's first
     batch was drawn, where a newcomer joins. ``ranges``: the number that each ``range`` loop around
-    has taken last. ``turn``: without a loader, the innermost loop, and how many of its turns had
-    begun: a newcomer joins where the next one begins. ``exchanges``: the script's collectives
-    before this place; ``calls``: what those since were given, before the step of this place.
+    has taken last; ``over``: what it goes over, if the place was noted. ``turn``: without a loader,
+    the innermost loop, and how many of its turns had begun: a newcomer joins where the next one
+    begins. ``exchanges``: the script's collectives before this place; ``calls``: what those since
+    were given, before the step of this place.
     ``has_finished``: the script has come to its end, ``commits`` steps after this place. Else
     ``commits`` is the number of steps by which the counters are older than loaders and ranges.
     ``idle``: of passes that begin no step (noting.py).
@@ -105,6 +106,7 @@ class Place:
     calls: Sequence[Sequence[Any]] = field(default=(), compare=False, hash=False)
     turn: tuple[Spot, int] | None = None
     idle: tuple[tuple[Spot, ...], ...] = field(default=(), compare=False, hash=False)
+    over: tuple[tuple[Spot, range], ...] = field(default=(), compare=False, hash=False)
 
     def encode(self) -> str:
         """As JSON."""
@@ -115,6 +117,7 @@ class Place:
                 "entry": [_spot(spot) for spot in self.entry],
                 "loaders": [x.encode() for x in self.loaders],
                 "ranges": [[_spot(spot), number] for spot, number in self.ranges],
+                "over": [[_spot(x), y.start, y.stop, y.step] for x, y in self.over],
                 "counters": list(self.counters),
                 "begun_with": list(self.begun_with),
                 "exchanges": self.exchanges,
@@ -138,6 +141,7 @@ class Place:
             entry=tuple(Spot(*spot) for spot in known["entry"]),
             loaders=tuple(LoaderPlace.decode(x) for x in known["loaders"]),
             ranges=tuple((Spot(*spot), number) for spot, number in known["ranges"]),
+            over=tuple((Spot(*spot), range(*x)) for spot, *x in known.get("over", ())),
             counters=tuple(known["counters"]),
             begun_with=tuple((name, values) for name, values in known["begun_with"]),
             exchanges=known["exchanges"],

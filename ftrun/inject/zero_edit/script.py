@@ -64,7 +64,7 @@ class Handlers(Protocol):
     def passes(self) -> None:
         """The first loop that is passed over has come to its first step."""
 
-    def loads(self) -> None:
+    def loads(self) -> bool:
         """The peers' state is about to be loaded."""
 
 

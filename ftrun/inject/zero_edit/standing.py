@@ -75,7 +75,8 @@ class Standing:
 
 def _later(place: Place, numbers: Numbers, commits: int) -> Place:
     loaders = tuple(LoaderPlace(*x) for x in numbers[0])
-    return replace(place, loaders=loaders, ranges=numbers[1], turn=numbers[2], commits=commits)
+    ranges, turn = numbers[1:]
+    return replace(place, loaders=loaders, ranges=ranges, over=(), turn=turn, commits=commits)
 
 
 def _behind(base: Callable[[], Place], steps: int) -> Place:

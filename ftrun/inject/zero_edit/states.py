@@ -98,14 +98,15 @@ TABLE: Mapping[State, _Row] = MappingProxyType(
         ),
         # a script that catches an error of the join comes again
         _S.JOINING: _WITHOUT_PEERS,
-        # a newcomer is placed; so is a member that was left out for some steps
+        # a newcomer is placed, or goes on to its peers, who wait elsewhere (PASSING); a member is
+        # placed that was left out for some steps
         _S.STEPPING: _row(
             DRAW=(),
             PASS=(),
             REDUCE=(),
             STEP=(_S.BETWEEN,),
             END=(_S.ENDED,),
-            PLACED=(_S.STEPPING, _S.BEHIND, _S.REPLAYING),
+            PLACED=(_S.STEPPING, _S.BEHIND, _S.REPLAYING, _S.PASSING),
         ),
         # further optimizers of the step come here, and share its outcome
         _S.BETWEEN: _row(

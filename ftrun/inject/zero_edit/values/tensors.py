@@ -36,7 +36,7 @@ _OWN = object()
 UNITS, REBOUND, LOOSE, LATE = "units", "rebound", "loose", "late"
 """Parts of the state: the units that heal; the names of always new tensors, which do not; the
 states of modules beside the trained ones; of those that were made after the first step."""
-_LATER: Mark = ((ref(Unit), 0),)  # at the next draw
+_LATER: Mark = ((ref(Unit), 0),)  # it may be a batch
 Key = tuple[str, str]
 """Function and path."""
 
@@ -46,10 +46,10 @@ class _Known:
     """A unit at the last draw.
 
     ``unit``: None if it was not there at the draw before: it may be a batch, whose memory the
-    script wants back. ``mark``: before the first step, or of the second draw at which it was there;
-    None: it is younger than the first step, and so has changed. ``thin``: without ``unit``, its
-    value with weak references. ``doubts``: at so many draws in turn a dict had its id and none of
-    its tensors: it is the same one with new tensors, or a batch has got the id of another.
+    script wants back. ``mark``: before the first step; None: it is younger, and so has changed.
+    ``thin``: without ``unit``, its value with weak references. ``doubts``: at so many draws in turn
+    a dict had its id and none of its tensors: it is the same one with new tensors, or a batch has
+    got the id of another.
     """
 
     identity: tuple[int, ...]
@@ -101,8 +101,11 @@ class Tensors:
         self.words: list[str] = []
         self.lacking: list[str] = []
 
-    def look(self, reached: Sequence[Reached]) -> None:
-        """What the script's frames reach, innermost first. It runs at every draw."""
+    def look(self, reached: Sequence[Reached], *, begins: bool = False) -> None:
+        """What the script's frames reach, innermost first. It runs at every draw.
+
+        ``begins``: at the first one of a loop, which may read all that was made before it.
+        """
         now: dict[Key, _Known] = {}
         met: set[tuple[int, ...]] = set()
         before = {known.identity: known for known in self._known.values()}
@@ -112,23 +115,28 @@ class Tensors:
                 key, identity = (frame.function, path), unit.identity
                 if key not in now and identity not in met and len(now) < limits.TRACKED:
                     met.add(identity)  # several frames reach the same object
-                    now[key] = self._met(key, unit, before)
+                    now[key] = self._met(key, unit, before, begins=begins)
         self._known = now
 
-    def _met(self, key: Key, unit: Unit, before: Mapping[tuple[int, ...], _Known]) -> _Known:
+    def _met(
+        self, key: Key, unit: Unit, before: Mapping[tuple[int, ...], _Known], *, begins: bool
+    ) -> _Known:
         identity = unit.identity
         last = before.get(identity)
         if last is not None and unit.is_dict and not last.is_there and last.doubts < DOUBTS_MAX:
             mark = None if self._has_begun else unit.mark()
             return _Known(identity, None, mark, Thin(unit.value), last.doubts + 1)
         if last is not None and (unit.is_dict or last.is_there):
-            is_marked = self._has_begun and last.mark is not _LATER
-            return _Known(identity, unit, last.mark if is_marked else unit.mark())
+            mark = None if last.mark is _LATER else last.mark
+            return _Known(identity, unit, mark if self._has_begun else unit.mark())
         if not self._has_begun:
             return _Known(identity, None, unit.mark(), Thin(unit.value))
-        if key in self._known:
+        one_before = self._known.get(key)
+        if one_before is not None:
             self._others.add(key)
-        return _Known(identity, None, None if unit.is_dict else _LATER, Thin(unit.value))
+            begins |= one_before.unit is not None
+        is_kept = begins or unit.is_dict
+        return _Known(identity, None, None if is_kept else _LATER, Thin(unit.value))
 
     def begin(self) -> None:
         """The first step begins: nothing has changed."""
@@ -141,10 +149,11 @@ class Tensors:
         )
 
     def _rebound(self) -> list[Key]:
+        new = {key for key, known in self._known.items() if known.mark is _LATER}
         return sorted(
-            (function, path)
-            for function, path in set(self._others)
-            if (function, path) not in self._changed and ("." in path or "[" in path)
+            key
+            for key in self._others
+            if (key not in self._changed or key in new) and ("." in key[1] or "[" in key[1])
         )
 
     def carried(self) -> set[Key]:

@@ -44,7 +44,7 @@ class Made:
         )
         self.world = models_
         frameworks: Any = SimpleNamespace(parts=list)
-        self.carried = Carried(models_, cast(Any, stepping), frameworks, lambda: None, lambda: None)
+        self.carried = Carried(models_, cast(Any, stepping), frameworks, lambda: True, lambda: None)
 
 
 def sgd(*groups: int) -> torch.optim.SGD:

@@ -31,9 +31,9 @@ CODE = compile("", "f.py", "exec")
 @given(numbers, numbers, numbers.filter(bool))
 def test_a_loop_over_a_range_is_as_pythons(start: int, stop: int, step: int) -> None:
     numbers = range(start, stop, step)
-    assert list(Numbers.over(numbers)) == list(numbers)
+    assert list(Numbers.begin(numbers)) == list(numbers)
     for taken in range(len(numbers)):
-        loop = Numbers.over(numbers)
+        loop = Numbers.begin(numbers)
         assert [next(loop) for _ in range(taken)] == list(numbers[:taken])
         assert loop.__length_hint__() == len(numbers) - taken
         for to in numbers:
@@ -118,6 +118,28 @@ def names(tmp_path: Path) -> dict[str, Any]:
     library = tmp_path / "site-packages" / "tqdm.py"
     exec(compile(PACKAGE, str(library), "exec"), found)
     return found
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "after", "left"),
+    [
+        (range(0, 2, 8), range(0, 24, 8), 8, [16]),  # it was made of what has not healed
+        (range(9), range(2), 0, [1]),
+        (range(0), range(3), 1, [2]),
+        (range(0, 15, 8), range(0, 16, 8), 0, [8]),  # ranks share it: as many turns
+        (range(0, 6, 2), range(1, 7, 2), 3, [4]),
+        (range(0, 9), range(3, 9), 4, [5, 6, 7, 8]),
+        (range(0, 3), range(3, 6), 4, None),
+        (range(0, 7, 2), range(1, 6, 2), 3, None),
+    ],
+)
+def test_a_loop_goes_on_as_that_of_the_peers(
+    own: range, theirs: range, after: int, left: list[int] | None
+) -> None:
+    loop = Numbers.begin(own)
+    found = loop.like(theirs, after)
+    goes_on = found is not None and loop.go_on_after(found)
+    assert (list(loop) if goes_on else None) == left
 
 
 def spot_of_loop(name: str, number: int) -> Spot:
@@ -212,7 +234,7 @@ def test_a_loop_that_was_left_does_not_end_and_one_at_its_last_number_does() -> 
     loops = Ranges()
 
     def begin(count: int) -> Iterator[int]:
-        iterator = Numbers.over(range(count))
+        iterator = Numbers.begin(range(count))
         loops.note(CODE, count, iterator)
         return iterator
 
@@ -286,7 +308,7 @@ def test_a_count_goes_on_after_another_number() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: Numbers.over(range(5)), lambda: Items.over(iter("abcde"))]
+    "make", [lambda: Numbers.begin(range(5)), lambda: Items.over(iter("abcde"))]
 )
 @pytest.mark.parametrize("known", [False, True])
 def test_turns_are_told_before_they_begin(

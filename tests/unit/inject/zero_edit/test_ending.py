@@ -18,7 +18,7 @@ class Part:
 
     def __init__(self) -> None:
         self.weight = torch.zeros(1)
-        self.has_ended = False
+        self.has_ended = self.is_put_off = False
         self.applied: list[float] = []
 
     def versions_kept(self) -> AbstractContextManager[None]:

@@ -97,6 +97,23 @@ def test_a_batch_is_not_held() -> None:
     assert held() is None and batch is not None
 
 
+def test_data_of_a_phase_heal_from_its_first_draw_on() -> None:
+    """Seen: a newcomer trained on what it had collected itself, because its peers' data were new
+    at each phase, and are not changed in place."""
+    tensors = Tensors(lambda: ())
+    draw(tensors)
+    tensors.begin()
+    for phase in range(3):
+        data = torch.full((2,), float(phase))
+        frame = sys._getframe()
+        tensors.look(tensors._walk.walk([frame]), begins=not phase)  # then the name is known
+        for _ in range(3):
+            assert torch.equal(of(tensors)["data"], data)
+            batch = data + 1
+            draw(tensors)
+        assert list(of(tensors)) == ["data"] and batch.numel() == 2
+
+
 def test_a_copy_of_the_best_state_is_kept_at_once() -> None:
     """Seen: a newcomer at the first batch of an epoch lacked what an evaluation had kept."""
     model = nn.Linear(2, 2)

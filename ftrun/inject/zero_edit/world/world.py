@@ -20,7 +20,6 @@ makes its groups (opening.py).
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +35,7 @@ from ftrun.errors import UserError
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
 from ftrun.inject.zero_edit.world.calls import Buffers, Call, Record, State, as_bytes
-from ftrun.inject.zero_edit.world.kept import Given, Kept, Replayed
+from ftrun.inject.zero_edit.world.kept import Given, Kept, bodies_of, texts_of
 from ftrun.inject.zero_edit.world.kinds import Impossible, There, has_no_data, nbytes
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
@@ -45,9 +44,9 @@ from ftrun.training.context import WorkerContext
 from ftrun.training.exchanged_tensors import from_bytes
 from ftrun.training.groups import Following
 
-log = logging.getLogger(__name__)
-
 RECORDS_MAX = 1024
+SENT_BYTES_MAX = 64 << 10
+"""Of one call that a newcomer is given."""
 CALLS_MAX = 1024
 """Of a group, whose results are kept because the script has not waited for all before them."""
 _waited = attrgetter("waited")
@@ -383,8 +382,11 @@ class World:
             stop = max(self.count, self._boundary_count) if is_over else self._boundary_count
             known = dict(self._loaded)
             for record in self._records:
-                bodies = None if record.result is None else as_bytes(record.result)
-                known[record.number] = [record.group, Replayed.text(bodies)]
+                is_known = record.result is not None
+                texts = (
+                    texts_of(as_bytes(record.result or ()), SENT_BYTES_MAX) if is_known else None
+                )
+                known[record.number] = [record.group, texts]
             return [known[index] for index in range(first, stop) if index in known]
 
     def replay(self, first: int, given: Sequence[Sequence[Any]]) -> None:
@@ -396,9 +398,9 @@ class World:
             self._boundary_count = first + len(given)
             for shell in self.shells.values():
                 shell.replays.clear()
-            for key, bodies in given:
+            for key, texts in given:
                 if key in self.shells:
-                    self.shells[key].replays.append(Replayed.bodies(bodies))
+                    self.shells[key].replays.append(None if texts is None else bodies_of(texts))
 
 
 # ---------------------------------------------------------------- results as bytes

@@ -116,13 +116,7 @@ class Mates:
         """
         if not self.is_lead and exchanges.is_in_set_up:
             exchanges.peers(timeout_s)
-        size = torch.tensor([len(body)])
-        self._broadcast(size)
-        data = torch.zeros(int(size), dtype=torch.uint8)
-        if self.is_lead:
-            data.copy_(_tensor(body))
-        self._broadcast(data)
-        return data.numpy().tobytes()
+        return self._all(body if self.is_lead else b"")[0]
 
     def digest(self, own: str) -> str:
         """A digest of what each mate gives."""
@@ -158,16 +152,10 @@ class Mates:
             raise Bug("the workers of a replica are to agree before the script has a world")
         return self._talk
 
-    def _broadcast(self, tensor: torch.Tensor) -> None:
-        options = dist.BroadcastOptions()
-        options.rootRank = 0
-        if tensor.numel():
-            self._connected.broadcast([tensor], options).wait()
-
     def _all(self, body: bytes) -> list[bytes]:
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         self._connected.allgather([sizes], [torch.tensor([len(body)])]).wait()
-        longest = max(int(size) for size in sizes)
+        longest = max(1, *map(int, sizes))
         own = torch.zeros(longest, dtype=torch.uint8)
         own[: len(body)].copy_(_tensor(body))
         found = [torch.zeros_like(own) for _ in range(self.size)]

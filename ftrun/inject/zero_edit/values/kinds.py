@@ -81,12 +81,14 @@ def _kind_of(kind: type) -> int:
         return simple.get(kind, Kind.PLAIN)
     if kind in DICTS:
         return Kind.DICT
-    if is_number(key):
-        return Kind.NUMBER
-    if is_tensor(key):
-        return Kind.TENSOR
-    if is_array(key):
+    numpy = sys.modules.get("numpy") if kind.__module__ == "numpy" else None
+    if numpy is not None and issubclass(kind, (numpy.number, numpy.bool_)):
+        lacking = numpy.complexfloating, numpy.timedelta64, numpy.longdouble  # JSON has none
+        return Kind.NOTHING if issubclass(kind, lacking) else Kind.NUMBER
+    if numpy is not None and kind is numpy.ndarray:
         return Kind.ARRAY
+    if kind is getattr(sys.modules.get("torch"), "Tensor", None):
+        return Kind.TENSOR
     if issubclass(kind, Enum):
         return Kind.ENUM
     if not holds_values(key):
@@ -114,30 +116,6 @@ LEFT_OUT = _Names()
 def is_own(name: str) -> bool:
     """Whether a variable of this name belongs to one rank, as ``is_world_process_zero`` does."""
     return _OWN.search(name) is not None
-
-
-@lru_cache(maxsize=limits.TRACKED)
-def is_number(kind: Any) -> bool:
-    """Whether this is a type of numpy's whose objects are single numbers: as a mean is."""
-    numpy = sys.modules.get("numpy") if kind.__module__ == "numpy" else None
-    lacking = (numpy.complexfloating, numpy.timedelta64, numpy.longdouble) if numpy else ()
-    if numpy is None or issubclass(kind, lacking):  # JSON has none of these
-        return False
-    return issubclass(kind, (numpy.number, numpy.bool_))
-
-
-@lru_cache(maxsize=limits.TRACKED)
-def is_tensor(kind: Any) -> bool:
-    """Whether this is torch's own type of tensors."""
-    torch = sys.modules.get("torch")
-    return torch is not None and kind is torch.Tensor
-
-
-@lru_cache(maxsize=limits.TRACKED)
-def is_array(kind: Any) -> bool:
-    """Whether this is numpy's type of arrays."""
-    numpy = sys.modules.get("numpy") if kind.__module__ == "numpy" else None
-    return numpy is not None and kind is numpy.ndarray
 
 
 @lru_cache(maxsize=limits.TRACKED)
@@ -187,10 +165,10 @@ def is_table(values: dict[Any, Any]) -> bool:
 
 def is_plain(value: Any) -> bool:
     """Whether a value is Python's own or a number of numpy's."""
-    kind = type(value)
-    if kind is str:
+    kind = KINDS[type(value)]
+    if kind is Kind.TEXT:
         return len(value) <= limits.TEXT_CHARS
-    return kind in PLAIN or is_number(cast(Hashable, kind))
+    return kind is Kind.PLAIN or kind is Kind.NUMBER
 
 
 def is_value(value: Any) -> bool:

@@ -20,7 +20,7 @@ from weakref import ref
 
 import torch
 
-from ftrun.inject.zero_edit.frames import script_frames, spot_of
+from ftrun.inject.zero_edit.frames import innermost_of, script_frames
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_own
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
@@ -198,12 +198,7 @@ class Tensors:
         ]
         own |= _memory_of([*loose.values(), *late.values()])
         left = {tuple(key.split(" ", 1)): entry for key, entry in tree.get(UNITS, {}).items()}
-        seen: set[str] = set()
-        for frame in script_frames():
-            function = spot_of(frame).name
-            if function in seen:
-                continue
-            seen.add(function)
+        for function, frame in innermost_of(script_frames()).items():
             variables = FrameVariables(frame)
             for key in [key for key in left if key[0] == function]:
                 entry = left.pop(key)

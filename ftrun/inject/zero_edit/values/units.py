@@ -18,16 +18,16 @@ from __future__ import annotations
 
 import weakref
 import zlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from ftrun.inject.zero_edit.values import limits
-from ftrun.inject.zero_edit.values.kinds import DICTS, is_array, is_single
+from ftrun.inject.zero_edit.values.kinds import DICTS, KINDS, PLAIN, Kind, is_single
 
-_PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
+_PLAIN = frozenset({*PLAIN, bytes})
 _LISTS = (list, tuple)
 
 Mark = tuple[tuple["weakref.ref[Any]", int], ...]
@@ -75,7 +75,7 @@ def is_leaf(value: Any) -> bool:
         is_dense = value.layout is torch.strided and not value.is_quantized
         is_fit = is_dense and not value.requires_grad and not value.is_inference()
         return is_fit and not is_single(value)
-    is_known = is_array(cast(Hashable, type(value))) and value.dtype.kind in "biufc"
+    is_known = KINDS[type(value)] is Kind.ARRAY and value.dtype.kind in "biufc"
     return is_known and value.nbytes <= limits.ARRAY_BYTES
 
 

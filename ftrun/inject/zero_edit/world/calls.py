@@ -259,11 +259,7 @@ class Call:
         future = _future_of(native)
         error: Exception | None = RuntimeError(ABORTED)
         if future is not None and future.done():  # else a lost message: it ends at its timeout
-            try:
-                future.value()
-                error = None
-            except RuntimeError as raised:
-                error = raised
+            error = _error_of(future)
         self.ended(native, error)
 
     def _fails(self, error: Exception) -> None:
@@ -313,14 +309,9 @@ class Call:
             future.add_done_callback(lambda done: self._on_done(native, done))
 
     def _on_done(self, native: Any, done: torch.futures.Future[Any]) -> None:
-        error: Exception | None = None
-        try:
-            done.value()
-        except RuntimeError as raised:
-            error = raised
         world = self.shell.world
         with world.changed:
-            self.ended(native, error)
+            self.ended(native, _error_of(done))
         world.complete_futures()
 
     def listen(self) -> torch.futures.Future[Any]:
@@ -358,6 +349,14 @@ def _future_of(native: Any) -> torch.futures.Future[Any] | None:
         return native.get_future()  # type: ignore[no-any-return]
     except RuntimeError:  # Gloo's send and receive have none
         return None
+
+
+def _error_of(done: torch.futures.Future[Any]) -> Exception | None:
+    try:
+        done.value()
+    except RuntimeError as error:
+        return error
+    return None
 
 
 class CallWork(dist.Work):
@@ -402,9 +401,7 @@ class CallWork(dist.Work):
                 call._on_done(native, future)
         return call.state is State.THROUGH
 
-    def is_success(self) -> bool:
-        """Whether the result is there."""
-        return self.is_completed()
+    is_success = is_completed
 
     def exception(self) -> Any:
         """None: an error is raised by ``wait``."""

@@ -242,7 +242,7 @@ def _fewer_allgather(call: Call, there: There) -> Issued:
     work, parts = _gathered(inputs, there)
 
     def spread() -> None:
-        for found, into in zip(parts, outputs, strict=True):
+        for found, into in zip(parts, outputs, strict=False):  # only the root of a gather has some
             for place, tensor in enumerate(into):
                 tensor.copy_(found[there.deputy(place)].view_as(tensor))
 
@@ -261,22 +261,6 @@ def _fewer_allgather_single(call: Call, there: There) -> Issued:
     return work, spread
 
 
-def _fewer_gather(call: Call, there: There) -> Issued:
-    outputs, inputs, opts = call.args
-    work, parts = _gathered(inputs, there)
-
-    def spread() -> None:
-        for place, tensor in enumerate(outputs[0] if outputs else []):
-            tensor.copy_(parts[0][there.deputy(place)].view_as(tensor))
-
-    return work, spread if opts.rootRank == there.own else None
-
-
-def _fewer_reduce(call: Call, there: There) -> Issued:
-    tensors, opts = call.args
-    return _reduce_all(tensors, opts, there), None
-
-
 def _fewer_scatter(call: Call, there: There) -> Issued:
     outputs, inputs, opts = call.args
     root = there.index_of(opts.rootRank, "a scatter from")
@@ -286,14 +270,6 @@ def _fewer_scatter(call: Call, there: There) -> Issued:
     options.rootRank = root
     given = [[inputs[0][place] for place in there.here]] if inputs else []
     return there.native.scatter(outputs, given, options), None
-
-
-def _scattered(whole: torch.Tensor, opts: Any, there: There) -> Any:
-    if not there.is_full:
-        return _reduce_all([whole], opts, there)
-    options = dist.AllreduceOptions()
-    options.reduceOp = operation(opts)
-    return there.native.allreduce([whole], options)
 
 
 def _see_that(is_so: bool, what: str, tensor: torch.Tensor, output: torch.Tensor) -> None:
@@ -310,13 +286,21 @@ def _check_scattered(output: torch.Tensor, tensor: torch.Tensor, there: There) -
     _see_that(tensor.shape == whole, "the input", tensor, output)
 
 
-def _reduce_scatter_single(call: Call, there: There) -> Issued:
+def _scattered(
+    inputs: Sequence[torch.Tensor], output: torch.Tensor, opts: Any, there: There
+) -> Issued:
     """By an all-reduce, as Gloo itself does it: the Work of its own ends in ``wait`` only."""
+    whole = torch.cat([tensor.reshape(-1) for tensor in inputs])
+    work = _reduce_all([whole], opts, there)
+    parts = whole.view(there.size, output.numel())
+    return work, lambda: output.copy_(parts[there.own].view_as(output))
+
+
+def _reduce_scatter_single(call: Call, there: There) -> Issued:
     output, tensor, opts = call.args
-    _check_scattered(output, tensor, there)
-    whole = tensor.clone(memory_format=torch.contiguous_format)
-    work = _scattered(whole, opts, there)
-    return work, lambda: output.copy_(whole.view(there.size, -1)[there.own].view_as(output))
+    whole = (output.shape[0] * there.size, *output.shape[1:]) if output.dim() else ()
+    _see_that(tensor.shape == whole, "the input", tensor, output)
+    return _scattered([tensor], output, opts, there)
 
 
 def _reduce_scatter(call: Call, there: There) -> Issued:
@@ -325,12 +309,7 @@ def _reduce_scatter(call: Call, there: There) -> Issued:
         raise RuntimeError("invalid input tensor list size, must be world size")
     for tensor in inputs[0]:
         _see_that(tensor.shape == outputs[0].shape, "an input", tensor, outputs[0])
-    sizes = [tensor.numel() for tensor in inputs[0]]
-    whole = torch.cat([tensor.reshape(-1) for tensor in inputs[0]])
-    work = _scattered(whole, opts, there)
-    begin = sum(sizes[: there.own])
-    mine = slice(begin, begin + sizes[there.own])
-    return work, lambda: outputs[0].copy_(whole[mine].view_as(outputs[0]))
+    return _scattered(inputs[0], outputs[0], opts, there)
 
 
 def _barrier(call: Call, there: There) -> Issued:
@@ -382,11 +361,11 @@ KINDS = {
         Kind(
             "allreduce_coalesced", _first, _first, _fewer_allreduce, is_in_place=True, is_fence=True
         ),
-        Kind("reduce", _first, _first, _fewer_reduce, is_in_place=True, is_by_rank=True),
+        Kind("reduce", _first, _first, _fewer_allreduce, is_in_place=True, is_by_rank=True),
         Kind("broadcast", _of_root, _listed, _fewer_broadcast),
         Kind("allgather", _second, _first, _fewer_allgather, is_fence=True),
         Kind("_allgather_base", _second, _first, _fewer_allgather_single, is_fence=True),
-        Kind("gather", _second, _first, _fewer_gather, is_by_rank=True),
+        Kind("gather", _second, _first, _fewer_allgather, is_by_rank=True),
         Kind("scatter", _second, _first, _fewer_scatter, is_by_rank=True),
         Kind(
             "reduce_scatter",

@@ -194,7 +194,7 @@ def as_plain(value: Any) -> Any:
     if kind is Kind.NUMBER:
         return value.item()
     if kind is Kind.TENSOR:
-        return packed_tensor(value)
+        return {TENSOR: [str(value.dtype).removeprefix("torch."), value.tolist()]}
     if kind is Kind.TUPLE:
         return {TUPLE: [as_plain(x) for x in value]}
     if kind is Kind.ENUM:
@@ -211,19 +211,9 @@ def plain_values(values: dict[str, Any]) -> Values:
     }
 
 
-def packed_tensor(tensor: Any) -> dict[str, Any]:
-    """A small tensor, as JSON has it."""
-    return {TENSOR: [str(tensor.dtype).removeprefix("torch."), tensor.tolist()]}
-
-
-def is_packed(value: Any) -> bool:
-    """Whether this is a tensor, a tuple or a member of an enumeration as JSON has it."""
-    return type(value) is dict and list(value) in _PACKED
-
-
 def unpacked(value: Any) -> Any:
     """The tensor, tuple or member that was packed as ``value``; anything else as it is."""
-    if not is_packed(value):
+    if type(value) is not dict or list(value) not in _PACKED:
         return value
     if TUPLE in value:
         return tuple(unpacked(item) for item in value[TUPLE])

@@ -108,7 +108,7 @@ class Tensors:
         before = {known.identity: known for known in self._known.values()}
         for frame in reached:
             for path, value in frame.units.items():
-                unit = Unit(path, value)
+                unit = Unit(value)
                 key, identity = (frame.function, path), unit.identity
                 if key not in now and identity not in met and len(now) < limits.TRACKED:
                     met.add(identity)  # several frames reach the same object

@@ -36,9 +36,8 @@ Mark = tuple[tuple["weakref.ref[Any]", int], ...]
 
 @dataclass(slots=True)
 class Unit:
-    """One unit where it was found."""
+    """One unit."""
 
-    path: str
     value: Any
 
     @property

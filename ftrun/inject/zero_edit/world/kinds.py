@@ -281,11 +281,6 @@ def _see_that(is_so: bool, what: str, tensor: torch.Tensor, output: torch.Tensor
         )
 
 
-def _check_scattered(output: torch.Tensor, tensor: torch.Tensor, there: There) -> None:
-    whole = (output.shape[0] * there.size, *output.shape[1:]) if output.dim() else ()
-    _see_that(tensor.shape == whole, "the input", tensor, output)
-
-
 def _scattered(
     inputs: Sequence[torch.Tensor], output: torch.Tensor, opts: Any, there: There
 ) -> Issued:

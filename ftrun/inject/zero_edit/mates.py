@@ -77,10 +77,8 @@ class Mates:
         self, name: str, ranks: Sequence[int], timeout: timedelta, *, only_cpu: bool = False
     ) -> dist.ProcessGroup:
         """A process group over some ranks of this replica group; they all call this."""
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        torchs: Any = dist  # its stubs do not export the stores
-        served = torchs.TCPStore(address, port, is_master=False, timeout=STORE_TIMEOUT)
-        store = torchs.PrefixStore(f"ftrun/mates/{self._here.key.incarnation}/{name}", served)
+        torchs: Any = dist
+        store = store_of_all(f"ftrun/mates/{self._here.key.incarnation}/{name}", STORE_TIMEOUT)
         rank, size = list(ranks).index(self.rank), len(ranks)
         kinds: Any = dist.ProcessGroup.BackendType
         group: Any = dist.ProcessGroup(store, rank, size)
@@ -163,6 +161,14 @@ class Mates:
         return [
             part[: int(size)].numpy().tobytes() for part, size in zip(found, sizes, strict=True)
         ]
+
+
+def store_of_all(prefix: str, timeout: timedelta) -> Any:
+    """A client of the store that all ranks of the job have, at MASTER_ADDR and MASTER_PORT."""
+    torchs: Any = dist  # its stubs do not export the stores
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    served = torchs.TCPStore(address, port, is_master=False, timeout=timeout)
+    return torchs.PrefixStore(prefix, served)
 
 
 def _tensor(body: bytes) -> torch.Tensor:

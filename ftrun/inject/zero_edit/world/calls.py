@@ -171,11 +171,6 @@ class Call:
         self.own = shell.own
         self.is_sync = is_sync
 
-    @property
-    def name(self) -> str:
-        """Its kind's."""
-        return self.kind.name
-
     # ------------------------------------------------------------ under the world's lock
 
     def prepare(self) -> None:
@@ -221,6 +216,10 @@ class Call:
         bodies = self.shell.world.given.at(self.place())
         if bodies is None:
             return None
+        return self.decoded(bodies)
+
+    def decoded(self, bodies: Sequence[bytes]) -> list[torch.Tensor]:
+        """A result that ``bodies`` had."""
         outputs = self.kind.outputs(self)
         return [from_bytes(body, like) for body, like in zip(bodies, outputs, strict=True)]
 
@@ -248,11 +247,15 @@ class Call:
     def take(self, result: Sequence[torch.Tensor] | None, tag: object) -> None:
         """Its result is a peer's; None: its own stands."""
         if result is not None:
-            for tensor, value in zip(self.kind.outputs(self), result, strict=True):
-                tensor.copy_(value)
+            self.write(result)
             self.tag = tag
         self.native = self.after = None
         self._is_through()
+
+    def write(self, result: Sequence[torch.Tensor]) -> None:
+        """Let the script's tensors have a result."""
+        for tensor, value in zip(self.kind.outputs(self), result, strict=True):
+            tensor.copy_(value)
 
     def stop(self, native: Any) -> None:
         """The group was aborted, and ``native`` writes no more: it has ended, for good."""

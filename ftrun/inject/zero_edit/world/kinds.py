@@ -35,10 +35,6 @@ class Call(Protocol):
     own: int
     takes_deputy: bool
 
-    @property
-    def name(self) -> str:
-        """The kind's."""
-
     def given_last(self) -> list[torch.Tensor] | None:
         """What the root of this broadcast has given at this line last."""
 
@@ -119,8 +115,8 @@ class Kind:
     ``is_in_place``: it writes over what it gives. ``is_fence``: nobody has a result before all have
     come to it. ``is_by_rank``: each rank has another result. ``fewer``: issues it while ranks are
     away.
-    ``full``: the same while all are there, if it is not the call of this name. ``is_settled``: a
-    death in the middle of it can be settled.
+    ``is_ours``: so it does while all are there. ``is_settled``: a death in the middle of it can be
+    settled.
     """
 
     name: str
@@ -130,7 +126,7 @@ class Kind:
     is_in_place: bool = False
     is_fence: bool = False
     is_by_rank: bool = False
-    full: Callable[[Call, There], Issued] | None = None
+    is_ours: bool = False
     is_settled: bool = True
 
     def issue(self, call: Call, there: There) -> Issued:
@@ -140,11 +136,11 @@ class Kind:
             Impossible: it needs a rank that is away.
             RuntimeError: torch refuses it.
         """
-        if there.is_full and self.full is None:
+        if there.is_full and not self.is_ours:
             is_watched = _profiles() or _modes()  # else a call spares torch's dispatcher
             backend = there.torchs() if is_watched else there.native
             return getattr(backend, self.name)(*call.args), None
-        return (self.full if there.is_full and self.full else self.fewer)(call, there)
+        return self.fewer(call, there)
 
 
 def flat(tree: Any) -> list[torch.Tensor]:
@@ -202,7 +198,7 @@ def _fewer_allreduce(call: Call, there: There) -> Issued:
     tensors, opts = call.args
     if not there.is_alone and len(tensors) > 1:
         _scale(tensors, operation(opts), there.weight)
-        return getattr(there.native, call.name)(*call.args), None
+        return getattr(there.native, call.kind.name)(*call.args), None
     return _reduce_all(tensors, opts, there), None
 
 
@@ -312,7 +308,7 @@ def _barrier(call: Call, there: There) -> Issued:
 
 
 def _never(call: Call, _there: There) -> Issued:
-    raise Impossible(f"{call.name} while a rank is away")
+    raise Impossible(f"{call.kind.name} while a rank is away")
 
 
 def _send(call: Call, there: There) -> Issued:
@@ -369,7 +365,7 @@ KINDS = {
             _reduce_scatter,
             is_fence=True,
             is_by_rank=True,
-            full=_reduce_scatter,
+            is_ours=True,
         ),
         Kind(
             "_reduce_scatter_base",
@@ -378,7 +374,7 @@ KINDS = {
             _reduce_scatter_single,
             is_fence=True,
             is_by_rank=True,
-            full=_reduce_scatter_single,
+            is_ours=True,
         ),
         Kind("alltoall_base", _second, _first, _never, is_fence=True, is_by_rank=True),
         Kind("alltoall", _second, _first, _never, is_fence=True, is_by_rank=True),

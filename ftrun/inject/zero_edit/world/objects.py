@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.frames import near_site
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import World
@@ -68,7 +69,7 @@ class Objects:
     ) -> Any:
         world, what = self._world, plain.__name__
         output = named.get(OUTPUT[what])
-        site = f"{what} {world.site()}"
+        site = f"{what} {near_site()}"
         notes = world.in_set_up and world.kept is not None
         if world.is_walking and world.kept is not None:
             known = world.kept.take(group.key, site)
@@ -77,7 +78,7 @@ class Objects:
                 return None
         if self._is_unknown(what, group, named):
             told.once(
-                f"{world.site()}: what {what} gave there is not known to a replica that was "
+                f"{near_site()}: what {what} gave there is not known to a replica that was "
                 "started again, so it goes on with its own objects"
             )
             return None
@@ -115,7 +116,7 @@ class Objects:
             return
         if what == "broadcast_object_list" and _differ(output, known):
             told.once(
-                f"{self._world.site()}: rank {dist.get_rank()} would give other objects than its "
+                f"{near_site()}: rank {dist.get_rank()} would give other objects than its "
                 "predecessor gave: the predecessor's are taken"
             )
         output[:] = known

@@ -23,7 +23,7 @@ from ftrun.inject.zero_edit.world.calls import Call, State, wait_for_end
 from ftrun.inject.zero_edit.world.kept import Sent
 from ftrun.inject.zero_edit.world.kinds import Impossible
 from ftrun.inject.zero_edit.world.shell import Shell
-from ftrun.inject.zero_edit.world.world import World, decoded
+from ftrun.inject.zero_edit.world.world import World
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.store import StoreClient
 from ftrun.training.context import WorkerContext
@@ -329,7 +329,7 @@ class Quorums:
                 if of == key and call is None:
                     shell.gifts[number] = bodies, tag
                 elif of == key and call is not None:
-                    call.take(decoded(call, bodies), tag)
+                    call.take(call.decoded(bodies), tag)
         for group in [self._world.shells[key] for key in made.now if key in self._world.shells]:
             for number in sorted(group.calls):
                 if group.calls[number].state in (State.FAILED, State.HELD):

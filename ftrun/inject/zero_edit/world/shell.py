@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import AllgatherOptions
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.core.worker.settling import Position
+from ftrun.inject.zero_edit.frames import near_site
 from ftrun.inject.zero_edit.world.calls import Around, Call, CallWork, State
 from ftrun.inject.zero_edit.world.kinds import KINDS, There
 from ftrun.process_groups.built import BuiltGroup, JoinedWork
@@ -41,9 +42,6 @@ class World(Around, Protocol):
 
     def note(self, shell: Shell, call: Call) -> None:
         """A call is through. Under the lock."""
-
-    def site(self) -> str:
-        """The script's line."""
 
     def destroyed(self, shell: Shell) -> None:
         """The script has destroyed a group."""
@@ -165,8 +163,7 @@ class Shell(dist.ProcessGroup):
         """The backend's name that the script has given."""
         return self.label
 
-    def _get_backend_name(self) -> str:
-        return self.label
+    _get_backend_name = name
 
     @property
     def group_name(self) -> Any:
@@ -207,8 +204,7 @@ class Shell(dist.ProcessGroup):
     def _wait_for_pending_works(self) -> None:
         pass
 
-    def _set_sequence_number_for_group(self) -> None:
-        pass
+    _set_sequence_number_for_group = _wait_for_pending_works
 
     def _get_sequence_number_for_group(self) -> int:
         return self.next
@@ -243,7 +239,7 @@ class Shell(dist.ProcessGroup):
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
         options = _options(opts, dist.BroadcastOptions, "rootRank")
-        return self.start("broadcast", _listed(tensors), options, site=self.world.site())
+        return self.start("broadcast", _listed(tensors), options, site=near_site())
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         if isinstance(inputs, torch.Tensor):

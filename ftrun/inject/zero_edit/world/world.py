@@ -27,8 +27,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
 from typing import Any
 
-import torch
-
 from ftrun import clock
 from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.errors import UserError
@@ -41,7 +39,6 @@ from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.training.context import WorkerContext
-from ftrun.training.exchanged_tensors import from_bytes
 from ftrun.training.groups import Following
 
 RECORDS_MAX = 1024
@@ -138,7 +135,7 @@ class World:
         else:
             self._record(call)
             if self.in_set_up and self.kept is not None:
-                call.site = call.site or self.site()
+                call.site = call.site or near_site()
         if self._unit is not None:
             self._unit.append(call)
             call.is_part = True
@@ -152,7 +149,7 @@ class World:
         shell.calls[number] = call
         if number in shell.gifts:
             bodies, tag = shell.gifts.pop(number)
-            call.take(decoded(call, bodies), tag)
+            call.take(call.decoded(bodies), tag)
         elif not (shell.is_stopped or shell.there is None):
             try:
                 self._issue(call)
@@ -193,14 +190,14 @@ class World:
             self._record(call)
             bodies = shell.replays.pop(0) if shell.replays else None
             if bodies is not None and not _unlike(call, bodies):
-                call.take(decoded(call, bodies), None)
+                call.take(call.decoded(bodies), None)
                 return
         call.state = State.THROUGH
         if self.is_walking and not self._is_ours and self.kept is not None:
-            call.site = call.site or self.site()
+            call.site = call.site or near_site()
             bodies = self.kept.take(shell.key, call.site)
             if bodies is not None and not _unlike(call, bodies):
-                _write(call, decoded(call, bodies))
+                call.write(call.decoded(bodies))
                 return
             if call.kind.outputs(call):
                 told.once(self.kept.unknown(call.site, call.kind.name.strip("_")))
@@ -225,10 +222,6 @@ class World:
                 f"its peers, but what rank {root} gave by {call.kind.name} at {call_site()} is not "
                 "known any more: it cannot follow them. Use ftrun.Manager there (README, A script)"
             )
-
-    def site(self) -> str:
-        """The script's line."""
-        return near_site()
 
     @contextmanager
     def ours(self) -> Iterator[None]:
@@ -406,16 +399,6 @@ class World:
 # ---------------------------------------------------------------- results as bytes
 
 
-def decoded(call: Call, bodies: Sequence[bytes]) -> list[torch.Tensor]:
-    outputs = call.kind.outputs(call)
-    return [from_bytes(body, like) for body, like in zip(bodies, outputs, strict=True)]
-
-
 def _unlike(call: Call, bodies: Sequence[bytes]) -> bool:
     outputs = call.kind.outputs(call)
     return [len(x) for x in bodies] != [nbytes(x) for x in outputs]
-
-
-def _write(call: Call, found: Sequence[torch.Tensor]) -> None:
-    for tensor, value in zip(call.kind.outputs(call), found, strict=True):
-        tensor.copy_(value)

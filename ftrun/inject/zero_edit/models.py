@@ -8,7 +8,6 @@ Not here: how gradients are reduced (training/), steps (loop.py).
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -214,21 +213,8 @@ class Models:
 
     def install(self, patches: Patches) -> None:
         """Note the modules that the script makes."""
-        module: Any = nn.Module
-        plain_init, plain_set = module.__init__, module.__setstate__
-
-        @functools.wraps(plain_init)
-        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
-            plain_init(made, *args, **kwargs)
-            self._note(made)
-
-        @functools.wraps(plain_set)
-        def __setstate__(made: Any, state: Any) -> None:  # a deep copy has no other moment
-            plain_set(made, state)
-            self._note(made)
-
-        patches.put(module, "__init__", __init__)
-        patches.put(module, "__setstate__", __setstate__)
+        patches.after(nn.Module, "__init__", self._note)
+        patches.after(nn.Module, "__setstate__", self._note)  # of a deep copy
 
     def _note(self, made: nn.Module) -> None:
         limit = MODULES_MAX if self._roots is None else LATE_MAX

@@ -122,17 +122,13 @@ class Mates:
 
     def any(self, flag: bool) -> bool:
         """Whether ``flag`` is true on any mate."""
-        return bool(self.longest(int(flag)))
-
-    def longest(self, number: int) -> int:
-        """The largest of a number of each mate."""
         if not self.are_several:
-            return number
-        found = torch.tensor([number])
+            return flag
+        found = torch.tensor([int(flag)])
         options: Any = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
         self._connected.allreduce([found], options).wait()
-        return int(found)
+        return bool(found)
 
     def are_here(self) -> bool:
         """Whether all mates come to this place too, within ``MEETING_TIMEOUT``."""

@@ -13,8 +13,9 @@ that are set (counting.py), loops over loaders (loaders.py).
 from __future__ import annotations
 
 import ast
+import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -39,13 +40,15 @@ class Loop:
 class _Iteration:
     """A loop or a part of a comprehension, from line ``first`` to ``last``.
 
-    ``begins``: a frame in it stands from this line on. ``code``: the first line of its code.
-    ``function``: the name of that, if it is the comprehension's own; else "". ``collects``: makes
-    a list, a set or a dict, which nobody can reach before it is whole.
+    ``header``: the line of what it goes ``over``; 0: it is a ``while``. ``begins``: a frame in it
+    stands from this line on. ``code``: the first line of its code. ``function``: the name of that,
+    if it is the comprehension's own; else "". ``collects``: makes a list, a set or a dict, which
+    nobody can reach before it is whole.
     """
 
     target: ast.expr
     over: ast.expr
+    header: int
     first: int
     last: int
     begins: int
@@ -107,28 +110,10 @@ def innermost(frames: Sequence[FrameType]) -> tuple[CodeType, int] | None:
         code = frame.f_code
         if is_loop_package(code.co_filename) or code.co_name in _COMPREHENSIONS.values():
             return None
-        for first, begins, last, header in _statements(code.co_filename):
-            if begins <= frame.f_lineno <= last and first == code.co_firstlineno:
-                return (code, header) if header else None
+        for loop in reversed(_around(frame)):
+            if not loop.collects:
+                return (code, loop.header) if loop.header else None
     return None
-
-
-@lru_cache(maxsize=256)
-def _statements(file: str) -> list[tuple[int, int, int, int]]:
-    """The loops of a file, inner ones first: the first line of the code that has it, its own first
-    and last lines within, and the line of its header (0: a ``while``)."""
-    tree = _tree(file)
-    nodes = [] if tree is None else [*ast.walk(tree)]
-    loops = [node for node in nodes if isinstance(node, ast.For | ast.While)]
-    return [
-        (
-            _first_line(loop, file),
-            loop.body[0].lineno,
-            loop.end_lineno or loop.lineno,
-            loop.iter.lineno if isinstance(loop, ast.For) else 0,
-        )
-        for loop in sorted(loops, key=lambda x: x.lineno, reverse=True)
-    ]
 
 
 def collecting(frames: Sequence[FrameType]) -> list[str]:
@@ -146,7 +131,7 @@ def collecting(frames: Sequence[FrameType]) -> list[str]:
 
 def _untracked(frame: FrameType) -> list[_Iteration]:
     """The loops around the line at which a frame stands, but for those that can be set."""
-    return [loop for loop in _around(frame) if _is_fixed(loop, frame)]
+    return [loop for loop in _around(frame) if loop.header and _is_fixed(loop, frame)]
 
 
 def _around(frame: FrameType) -> list[_Iteration]:
@@ -186,46 +171,35 @@ def _value(node: ast.expr, frame: FrameType) -> object:
 
 
 @lru_cache(maxsize=256)
-def _tree(file: str) -> ast.Module | None:
-    try:
-        return ast.parse(Path(file).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return None
-
-
-@lru_cache(maxsize=256)
 def _iterations(file: str) -> tuple[_Iteration, ...]:
-    tree, found = _tree(file), []
-    nodes: Iterable[ast.AST] = ast.walk(tree) if tree is not None else ()
-    for node in nodes:
-        if isinstance(node, ast.For):
-            first, last = node.lineno, node.end_lineno or node.lineno
-            code = _first_line(node, file)
-            found.append(_Iteration(node.target, node.iter, first, last, first + 1, code))
-        elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            has_frame = isinstance(node, ast.GeneratorExp) or sys.version_info < (3, 12)
-            first, last = node.lineno, node.end_lineno or node.lineno
-            code = first if has_frame else _first_line(node, file)
-            function = _COMPREHENSIONS[type(node)] if has_frame else ""
-            collects = not isinstance(node, ast.GeneratorExp)
-            found += [
-                _Iteration(part.target, part.iter, first, last, first, code, function, collects)
-                for part in node.generators
-            ]
+    """The loops of a file, each one before those in it."""
+    found: list[_Iteration] = []
+    with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
+        _find(ast.parse(Path(file).read_bytes()), 1, found)
     return tuple(found)
 
 
-@lru_cache(maxsize=4096)
-def _first_line(loop: ast.stmt | ast.expr, file: str) -> int:
-    """The first line of the code object that has the loop: a function's, or the module's."""
-    tree = _tree(file)
-    around = [
-        node
-        for node in (ast.walk(tree) if tree is not None else ())
-        if isinstance(node, _Function) and node.lineno < loop.lineno <= (node.end_lineno or 0)
-    ]
-    if not around:
-        return 1
-    inner = max(around, key=lambda node: node.lineno)
-    decorators: list[ast.expr] = getattr(inner, "decorator_list", [])
-    return min([inner.lineno, *(x.lineno for x in decorators)])
+def _find(node: ast.AST, code: int, found: list[_Iteration]) -> None:
+    """Collect the loops in a node. ``code``: the first line of the code object that has it: a
+    function's, or the module's."""
+    if isinstance(node, _Function):
+        decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+        code = min([node.lineno, *(x.lineno for x in decorators)])
+    elif isinstance(node, ast.For | ast.While):
+        last = node.end_lineno or node.lineno
+        more = node.lineno, last, node.body[0].lineno, code
+        if isinstance(node, ast.For):
+            found.append(_Iteration(node.target, node.iter, node.iter.lineno, *more))
+        else:
+            found.append(_Iteration(node.test, node.test, 0, *more))
+    elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        collects = not isinstance(node, ast.GeneratorExp)
+        has_frame = not collects or sys.version_info < (3, 12)
+        first, own = node.lineno, node.lineno if has_frame else code
+        within = first, node.end_lineno or first, first, own
+        name = _COMPREHENSIONS[type(node)] if has_frame else ""
+        found += [
+            _Iteration(x.target, x.iter, first, *within, name, collects) for x in node.generators
+        ]
+    for inner in ast.iter_child_nodes(node):
+        _find(inner, code, found)

@@ -67,8 +67,8 @@ class Carried:
     def _parts(self) -> dict[str, list[Any]]:
         return {
             "models": self._models.wrapped,
-            "optimizers": self._stepping.optimizers_that_heal(),
-            "schedulers": self._stepping.schedulers_that_heal(),
+            "optimizers": self._stepping.optimizers.that_heal(),
+            "schedulers": self._stepping.schedulers.that_heal(),
             "scalers": [x for x in self._stepping.scalers.all() if x.is_enabled()],
             CALLBACKS: self._frameworks.parts(),
         }

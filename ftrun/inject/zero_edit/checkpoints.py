@@ -53,45 +53,41 @@ class Checkpoints:
         patches.when_imported(LOADER, self._patch_loader)
 
     def _patch_saver(self, module: Any) -> None:
-        plain = module.save
-
-        @functools.wraps(plain)
-        def save(state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _is_of_the_world(kwargs):
-                return plain(state_dict, *args, **kwargs)
-            return self._save(plain, state_dict, *args, **kwargs)
-
-        replace_everywhere("save", plain, save)
-        plain_async = getattr(module, "async_save", None)
-        if plain_async is None:
-            return
-
-        @functools.wraps(plain_async)
-        def async_save(state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _is_of_the_world(kwargs):
-                return plain_async(state_dict, *args, **kwargs)
-            if kwargs.get("async_stager") is not None:
-                refuse(f"{call_site()}: async_save with a stager: ftrun writes before it returns")
-            for name in _OF_ASYNC:
-                kwargs.pop(name, None)
-            if self._mates.rank == 0:
-                told.once(f"{call_site()}: async_save writes before it returns")
-            done: concurrent.futures.Future[Any] = concurrent.futures.Future()
-            done.set_result(self._save(plain, state_dict, *args, **kwargs))
-            return done
-
-        replace_everywhere("async_save", plain_async, async_save)
+        save = functools.partial(self._save, module.save)
+        if hasattr(module, "async_save"):
+            self._replace(module, "async_save", functools.partial(self._save_at_once, save))
+        self._replace(module, "save", save)
 
     def _patch_loader(self, module: Any) -> None:
         plain = module.load
 
-        @functools.wraps(plain)
         def load(state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_of_the_world(kwargs):
-                kwargs.update(self._within())
-            return _quietly(plain, state_dict, *args, **kwargs)
+            return _quietly(plain, state_dict, *args, **{**kwargs, **self._within()})
 
-        replace_everywhere("load", plain, load)
+        self._replace(module, "load", load)
+
+    def _replace(self, module: Any, name: str, ours: Callable[..., Any]) -> None:
+        """Let ``ours`` stand in where a checkpoint is of all ranks."""
+        plain = getattr(module, name)
+
+        @functools.wraps(plain)
+        def stand_in(state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            return (ours if _is_of_the_world(kwargs) else plain)(state_dict, *args, **kwargs)
+
+        replace_everywhere(name, plain, stand_in)
+
+    def _save_at_once(
+        self, save: Callable[..., Any], state: Any, *args: Any, **kwargs: Any
+    ) -> concurrent.futures.Future[Any]:
+        if kwargs.get("async_stager") is not None:
+            refuse(f"{call_site()}: async_save with a stager: ftrun writes before it returns")
+        for name in _OF_ASYNC:
+            kwargs.pop(name, None)
+        if self._mates.rank == 0:
+            told.once(f"{call_site()}: async_save writes before it returns")
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        done.set_result(save(state, *args, **kwargs))
+        return done
 
     def _save(self, plain: Callable[..., Any], given: Any, *args: Any, **kwargs: Any) -> Any:
         if self._drafts.drops():

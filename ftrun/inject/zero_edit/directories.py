@@ -19,11 +19,11 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.patches import Patches
 
@@ -38,16 +38,11 @@ class Directories:
 
     Args:
         path: the file of this slot and rank.
-        rank: of this worker.
-        joins: whether this worker is to join peers that train; asked before the first step only.
-        has_begun: whether its first step has begun.
+        drafts: of this worker, which notes what this process has made.
     """
 
-    def __init__(
-        self, path: Path, rank: int, *, joins: Callable[[], bool], has_begun: Callable[[], bool]
-    ) -> None:
-        self._path, self._rank = path, rank
-        self._joins, self._has_begun = joins, has_begun
+    def __init__(self, path: Path, drafts: Drafts) -> None:
+        self._path, self._drafts = path, drafts
         self._made: list[tuple[str, str]] = []  # what makes it alike, and the directory
         self._theirs: list[tuple[str, str]] | None = None
         self._links: list[str] = []
@@ -60,17 +55,21 @@ class Directories:
 
     def __call__(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         is_main = threading.current_thread() is threading.main_thread()
-        whole = _whole(path) if dir_fd is None and is_main and not self._has_begun() else None
+        is_set_up = is_main and not (self._drafts.is_forked or self._drafts.has_begun())
+        whole = _whole(path) if dir_fd is None and is_set_up else None
         if whole is None:
             _PLAIN(path, mode, dir_fd=dir_fd)
+            if dir_fd is None:
+                self._drafts.made(path)
             return
         kind = f"{call_site()} {os.path.dirname(whole)} {_NUMBER.sub('0', os.path.basename(whole))}"
         is_free = not os.path.lexists(whole) or os.path.islink(whole)
-        if is_free and self._joins() and self._takes(kind, whole):
+        if is_free and self._drafts.joins() and self._takes(kind, whole):
             return
         if os.path.isdir(whole) and any(whole.startswith(f"{x}{os.sep}") for x in self._targets()):
             return  # a part of its predecessor's, which the script makes anew
         _PLAIN(path, mode)
+        self._drafts.made(path)
         if len(self._made) < MADE_MAX:
             self._made.append((kind, whole))
 
@@ -100,8 +99,8 @@ class Directories:
         self._leave(self._left())
         self._made.append((kind, found[0]))
         told.say(
-            f"rank {self._rank} goes on in the directory {os.path.relpath(found[0])}, which its "
-            f"predecessor has made, under the name {os.path.basename(whole)} too"
+            f"rank {self._drafts.rank} goes on in the directory {os.path.relpath(found[0])}, which "
+            f"its predecessor has made, under the name {os.path.basename(whole)} too"
         )
         return True
 

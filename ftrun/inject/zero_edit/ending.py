@@ -28,7 +28,7 @@ from ftrun.inject.zero_edit.carried import CALLBACKS, Carried
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.values.tensors import Tensors
-from ftrun.inject.zero_edit.values.units import leaves
+from ftrun.inject.zero_edit.values.units import leaves, mapped
 from ftrun.training.manager import Manager
 
 LINGER = timedelta(minutes=5)
@@ -234,10 +234,10 @@ def part(manager: Manager, mates: Mates, replica_id: str) -> None:
 
 def _copied(tree: Any) -> Any:
     """A copy of a state in the host's memory; shards of FSDP2 stay where they are."""
-    if type(tree) is dict:
-        return {key: _copied(item) for key, item in tree.items()}
-    if type(tree) in (list, tuple):
-        return type(tree)(_copied(item) for item in tree)
-    if type(tree) is torch.Tensor:
-        return tree.detach().to("cpu", copy=True)
-    return tree.detach().clone() if isinstance(tree, torch.Tensor) else copy.deepcopy(tree)
+    return mapped(tree, _copied_leaf)
+
+
+def _copied_leaf(leaf: Any) -> Any:
+    if type(leaf) is torch.Tensor:
+        return leaf.detach().to("cpu", copy=True)
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf)

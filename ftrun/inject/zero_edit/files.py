@@ -44,17 +44,20 @@ class Drafts:
 
     Args:
         rank: of the worker.
-        drops: whether what it writes now does not count (passing.py).
-        joins: whether it has still to join peers: then files that were there before it stay.
+        passes: whether what it writes now does not count (passing.py).
+        joins: whether it has still to join peers: then files that were there before it stay. It is
+            asked before the first step only.
+        has_begun: whether its first step has begun.
     """
 
     def __init__(
         self,
         rank: int,
-        drops: Callable[[], bool] = lambda: False,
+        passes: Callable[[], bool] = lambda: False,
         joins: Callable[[], bool] = lambda: False,
+        has_begun: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.rank, self.drops, self._joins = rank, drops, joins
+        self.rank, self._passes, self.joins, self.has_begun = rank, passes, joins, has_begun
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._in_use: set[Path] = set()
@@ -80,10 +83,19 @@ class Drafts:
         finally:
             self.give_back(draft)
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether the worker has forked this process: a loader's workers write for the loop."""
+        return os.getpid() != self._pid
+
+    def drops(self) -> bool:
+        """Whether what is written now does not count."""
+        return self._passes() and not self.is_forked
+
     def drops_at(self, path: Path) -> bool:
         """Whether a file that is written now does not count. What this process has made itself, and
         what is in a directory that it has made, does: no other worker's file is there."""
-        if not (self.drops() or (os.path.lexists(path) and self._joins())):
+        if self.is_forked or not (self._passes() or (os.path.lexists(path) and self.joins())):
             return False
         return not self.is_own(path)
 
@@ -115,8 +127,7 @@ class Drafts:
         Raises:
             OSError: too many drafts of this file are in use.
         """
-        pid = os.getpid()
-        owner = str(self.rank) if pid == self._pid else f"{self.rank}-{pid}"
+        owner = f"{self.rank}-{os.getpid()}" if self.is_forked else str(self.rank)
         with self._lock:
             for number in range(DRAFTS_MAX):
                 suffix = f"-{number}" if number else ""
@@ -214,11 +225,3 @@ def _patch_names(patches: Patches, drafts: Drafts) -> None:
 
     for name in ("remove", "unlink"):
         patches.put(os, name, functools.wraps(plain_remove)(remove))
-    plain_mkdir = os.mkdir
-
-    @functools.wraps(plain_mkdir)
-    def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
-        plain_mkdir(path, *args, **kwargs)
-        drafts.made(path)
-
-    patches.put(os, "mkdir", mkdir)

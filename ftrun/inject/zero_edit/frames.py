@@ -126,17 +126,22 @@ def script_frames() -> list[FrameType]:
     return found
 
 
+def innermost_of(frames: Sequence[FrameType]) -> dict[str, FrameType]:
+    """The innermost frame of each function, these first."""
+    found: dict[str, FrameType] = {}
+    for frame in frames:
+        found.setdefault(spot_of(frame).name, frame)
+    return found
+
+
 def stack() -> tuple[Spot, ...]:
     """Where the script stands, innermost first."""
     return spots_of(script_frames())
 
 
 def call_site() -> str:
-    """``file:line`` of the script's innermost frame; for messages."""
-    for frame in script_frames():
-        if not is_loop_package(frame.f_code.co_filename):
-            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-    return "the script"
+    """``file:line`` of the innermost frame of the script's own files; for messages."""
+    return near_site() or "the script"
 
 
 @lru_cache(maxsize=65_536)
@@ -148,7 +153,7 @@ def _script_file(code: CodeType) -> str:
 
 
 def near_site() -> str:
-    """As ``call_site``, in a microsecond: "" if none of the innermost frames is the script's."""
+    """As ``call_site``; "" if no frame is the script's. Mostly in a microsecond."""
     frame = near_frame()
     return "" if frame is None else f"{_script_file(frame.f_code)}:{frame.f_lineno}"
 
@@ -156,11 +161,9 @@ def near_site() -> str:
 def near_frame() -> FrameType | None:
     """The innermost frame of the script's own files."""
     frame: FrameType | None = sys._getframe(1)
-    for _ in range(DEPTH_MAX):
-        if frame is None or _script_file(frame.f_code):
-            return frame
+    while frame is not None and not _script_file(frame.f_code):
         frame = frame.f_back
-    return None
+    return frame
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:

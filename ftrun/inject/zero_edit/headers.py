@@ -110,8 +110,7 @@ def _is_followed(path: str) -> bool:
 def _find(node: Any, loops: list[Any]) -> bool:
     """Collect the loops in a node that may have a step in them; whether it calls or yields."""
     kind = type(node)
-    parts = vars(node)
-    if any("jit" in ast.unparse(x) for x in parts.get("decorator_list", ())):
+    if any("jit" in ast.unparse(x) for x in getattr(node, "decorator_list", ())):
         return True
     if kind is ast.For:
         around = [_find(node.target, loops), _find(node.iter, loops)]
@@ -119,13 +118,8 @@ def _find(node: Any, loops: list[Any]) -> bool:
         _add(node, loops, has_step=any(within))
         return any(around) or any(within)
     calls = kind in _CALLS
-    for part in parts.values():
-        if type(part) is list:
-            for item in part:
-                if isinstance(item, ast.AST):
-                    calls |= _find(item, loops)
-        elif isinstance(part, ast.AST):
-            calls |= _find(part, loops)
+    for part in ast.iter_child_nodes(node):
+        calls |= _find(part, loops)
     if kind in _COMPREHENSIONS:
         for one in node.generators:
             _add(one, loops, has_step=calls)

@@ -425,7 +425,7 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
     patches.put(DataLoader, "__iter__", __iter__)
     patches.put(Samplers, "kinds", (Sampler,))
     patches.put(Samplers, "iterate", staticmethod(_iterate))
-    _note_made(patches, DataLoader)
+    patches.after(DataLoader, "__init__", functools.partial(_note_made, Counter()))
 
 
 def _iterate(sampler: Any) -> Iterator[Any]:
@@ -438,16 +438,9 @@ def _iterate(sampler: Any) -> Iterator[Any]:
     return LoaderIterator(sampler, lambda: iter(sampler))
 
 
-def _note_made(patches: Patches, kind: Any) -> None:
-    plain, numbers = kind.__init__, Counter[Spot]()
-
-    @functools.wraps(plain)
-    def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
-        plain(loader, *args, **kwargs)
-        frames = script_frames()
-        if frames and (len(numbers) < LOOPS_MAX or spot_of(frames[0]) in numbers):
-            spot = spot_of(frames[0])
-            MADE[loader] = spot, numbers[spot]
-            numbers[spot] += 1
-
-    patches.put(kind, "__init__", __init__)
+def _note_made(numbers: Counter[Spot], loader: Any) -> None:
+    frames = script_frames()
+    if frames and (len(numbers) < LOOPS_MAX or spot_of(frames[0]) in numbers):
+        spot = spot_of(frames[0])
+        MADE[loader] = spot, numbers[spot]
+        numbers[spot] += 1

@@ -77,10 +77,8 @@ class Mates:
         self, name: str, ranks: Sequence[int], timeout: timedelta, *, only_cpu: bool = False
     ) -> dist.ProcessGroup:
         """A process group over some ranks of this replica group; they all call this."""
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        torchs: Any = dist  # its stubs do not export the stores
-        served = torchs.TCPStore(address, port, is_master=False, timeout=STORE_TIMEOUT)
-        store = torchs.PrefixStore(f"ftrun/mates/{self._here.key.incarnation}/{name}", served)
+        torchs: Any = dist
+        store = store_of_all(f"ftrun/mates/{self._here.key.incarnation}/{name}", STORE_TIMEOUT)
         rank, size = list(ranks).index(self.rank), len(ranks)
         kinds: Any = dist.ProcessGroup.BackendType
         group: Any = dist.ProcessGroup(store, rank, size)
@@ -116,13 +114,7 @@ class Mates:
         """
         if not self.is_lead and exchanges.is_in_set_up:
             exchanges.peers(timeout_s)
-        size = torch.tensor([len(body)])
-        self._broadcast(size)
-        data = torch.zeros(int(size), dtype=torch.uint8)
-        if self.is_lead:
-            data.copy_(_tensor(body))
-        self._broadcast(data)
-        return data.numpy().tobytes()
+        return self._all(body if self.is_lead else b"")[0]
 
     def digest(self, own: str) -> str:
         """A digest of what each mate gives."""
@@ -130,17 +122,13 @@ class Mates:
 
     def any(self, flag: bool) -> bool:
         """Whether ``flag`` is true on any mate."""
-        return bool(self.longest(int(flag)))
-
-    def longest(self, number: int) -> int:
-        """The largest of a number of each mate."""
         if not self.are_several:
-            return number
-        found = torch.tensor([number])
+            return flag
+        found = torch.tensor([int(flag)])
         options: Any = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
         self._connected.allreduce([found], options).wait()
-        return int(found)
+        return bool(found)
 
     def are_here(self) -> bool:
         """Whether all mates come to this place too, within ``MEETING_TIMEOUT``."""
@@ -158,16 +146,10 @@ class Mates:
             raise Bug("the workers of a replica are to agree before the script has a world")
         return self._talk
 
-    def _broadcast(self, tensor: torch.Tensor) -> None:
-        options = dist.BroadcastOptions()
-        options.rootRank = 0
-        if tensor.numel():
-            self._connected.broadcast([tensor], options).wait()
-
     def _all(self, body: bytes) -> list[bytes]:
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         self._connected.allgather([sizes], [torch.tensor([len(body)])]).wait()
-        longest = max(int(size) for size in sizes)
+        longest = max(1, *map(int, sizes))
         own = torch.zeros(longest, dtype=torch.uint8)
         own[: len(body)].copy_(_tensor(body))
         found = [torch.zeros_like(own) for _ in range(self.size)]
@@ -175,6 +157,14 @@ class Mates:
         return [
             part[: int(size)].numpy().tobytes() for part, size in zip(found, sizes, strict=True)
         ]
+
+
+def store_of_all(prefix: str, timeout: timedelta) -> Any:
+    """A client of the store that all ranks of the job have, at MASTER_ADDR and MASTER_PORT."""
+    torchs: Any = dist  # its stubs do not export the stores
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    served = torchs.TCPStore(address, port, is_master=False, timeout=timeout)
+    return torchs.PrefixStore(prefix, served)
 
 
 def _tensor(body: bytes) -> torch.Tensor:

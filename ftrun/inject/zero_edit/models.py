@@ -8,7 +8,6 @@ Not here: how gradients are reduced (training/), steps (loop.py).
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -78,9 +77,8 @@ class Models:
         self.syncs: list[bool | None] = []
         self._parameters: set[int] | None = None
         self._stepper: Callable[[], Optimizer | None] = lambda: None  # the one that was found last
-        self._made: list[tuple[weakref.ref[nn.Module], str]] = []  # and where each was made
+        self._made: list[tuple[weakref.ref[nn.Module], str]] = []  # the latest, and where
         self._roots: list[tuple[nn.Module, str]] | None = None
-        self._late: list[tuple[weakref.ref[nn.Module], str]] = []
         self._around: dict[int, weakref.ref[nn.Module]] = {}  # by id of what is wrapped
 
     def step_begins(self) -> None:
@@ -101,7 +99,7 @@ class Models:
     def keep(self) -> None:
         """The modules that live at the first step heal, also when main() has returned."""
         if self._roots is None:
-            self._roots = self._loose()
+            self._roots, self._made = self._outermost(), []
 
     def add(self, module: nn.Module, around: nn.Module | None = None) -> None:
         """A DistributedDataParallel, ``around``, wraps ``module``, or FSDP2 shards it."""
@@ -188,22 +186,25 @@ class Models:
         return _named(self._beside())
 
     def _beside(self) -> list[tuple[nn.Module, str]]:
-        return self._loose() if self._roots is None else self._roots
+        return self._outermost() if self._roots is None else self._roots
 
-    def _loose(self) -> list[tuple[nn.Module, str]]:
+    def _outermost(self) -> list[tuple[nn.Module, str]]:
+        """Of the modules that were noted those with a state of their own that are no part of
+        another one. Of those that were made after the first step none is around a model."""
+        is_late = self._roots is not None
         alive = [(module, site) for ref, site in self._made if (module := ref()) is not None]
-        inner = {id(part) for module, _ in alive for part in module.children()}
+        wholes = [module for module, _ in (*alive, *(self._roots or ()))]
+        inner = {id(part) for module in wholes for part in module.children()}
         covered = {id(part) for module in self.wrapped for part in module.modules()}
         trained = {id(x) for module in self.wrapped for x in _tensors_of(module)}
-        seen: set[int] = set()
-        found = []
+        found: dict[int, tuple[nn.Module, str]] = {}
         for module, site in alive:
-            if id(module) in inner or id(module) in covered or id(module) in seen:
+            parts = module.modules() if is_late else (module,)
+            if id(module) in inner or any(id(part) in covered for part in parts):
                 continue
             if any(id(x) not in trained for x in _tensors_of(module)):
-                seen.add(id(module))
-                found.append((module, site))
-        return found
+                found.setdefault(id(module), (module, site))
+        return list(found.values())
 
     def leave(self) -> None:
         """What is made from now on is torch's own: this process is a child of the worker's."""
@@ -212,33 +213,15 @@ class Models:
 
     def install(self, patches: Patches) -> None:
         """Note the modules that the script makes."""
-        module: Any = nn.Module
-        plain_init, plain_set = module.__init__, module.__setstate__
-
-        @functools.wraps(plain_init)
-        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
-            plain_init(made, *args, **kwargs)
-            self._note(made)
-
-        @functools.wraps(plain_set)
-        def __setstate__(made: Any, state: Any) -> None:  # a deep copy has no other moment
-            plain_set(made, state)
-            self._note(made)
-
-        patches.put(module, "__init__", __init__)
-        patches.put(module, "__setstate__", __setstate__)
+        patches.after(nn.Module, "__init__", self._note)
+        patches.after(nn.Module, "__setstate__", self._note)  # of a deep copy
 
     def _note(self, made: nn.Module) -> None:
-        if self._roots is not None:
-            self._note_late(made)
-        elif len(self._made) < MODULES_MAX:
+        limit = MODULES_MAX if self._roots is None else LATE_MAX
+        if len(self._made) >= limit:
+            self._made = [(ref, site) for ref, site in self._made if ref() is not None]
+        if len(self._made) < limit:
             self._made.append((weakref.ref(made), call_site()))
-
-    def _note_late(self, made: nn.Module) -> None:
-        if len(self._late) >= LATE_MAX:
-            self._late = [(ref, site) for ref, site in self._late if ref() is not None]
-        if len(self._late) < LATE_MAX:
-            self._late.append((weakref.ref(made), call_site()))
 
     def late_roots(self) -> dict[str, nn.Module]:
         """Modules with a state that were made after the first step, by class, line and number.
@@ -246,19 +229,7 @@ class Models:
         An average of the weights that begins later, a copy of the best model. None is a part of
         another module.
         """
-        alive = [(module, site) for ref, site in self._late if (module := ref()) is not None]
-        roots = [module for module, _ in self._roots or ()]
-        wholes = [*(x for x, _ in alive), *self.wrapped, *roots]
-        inner = {id(part) for whole in wholes for part in whole.children()}
-        inner |= {id(module) for module in self.wrapped}
-        covered = {id(part) for module in self.wrapped for part in module.modules()}
-        return _named(
-            (module, site)
-            for module, site in alive
-            if id(module) not in inner
-            and not any(id(part) in covered for part in module.modules())
-            and any(True for _ in _tensors_of(module))
-        )
+        return {} if self._roots is None else _named(self._outermost())
 
 
 def _tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:

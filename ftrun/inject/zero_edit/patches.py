@@ -5,6 +5,7 @@ Not here: the patches themselves (models.py, stepping.py, loaders.py, counting.p
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import sys
 from collections.abc import Callable
@@ -23,6 +24,17 @@ class Patches:
         """Let ``owner.name`` be ``value``."""
         self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
+
+    def after(self, owner: Any, name: str, note: Callable[[Any], None]) -> None:
+        """Call ``note`` with an object when a method of its class has returned."""
+        plain = getattr(owner, name)
+
+        @functools.wraps(plain)
+        def method(made: Any, *args: Any, **kwargs: Any) -> None:
+            plain(made, *args, **kwargs)
+            note(made)
+
+        self.put(owner, name, method)
 
     def when_imported(self, name: str, call: Callable[[Any], None]) -> None:
         """Call with the module ``name`` once it is imported, before anybody has names of it.

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.values.journal import Journal, read
+from ftrun.inject.zero_edit.values.journal import Journal, packed, read, unpacked
 
 FILE = "random-{replica_id}.{group_rank}"
 _WORDS = "I"  # of 4 bytes
@@ -182,8 +182,7 @@ class Randomness:
         if self._is_off or not life:
             return
         order = b"" if self._order is None else self._order.numpy().tobytes()
-        parts = [json.dumps([life, self._step(), is_between]).encode(), order, *states.encode()]
-        entry = b"".join((json.dumps([len(x) for x in parts]).encode(), b"\n", *parts))
+        entry = packed([life, self._step(), is_between], [order, *states.encode()])
         try:
             self._journal = self._journal or Journal(self._path)
             if not self._journal.add(entry):
@@ -225,15 +224,10 @@ class Randomness:
         """What the predecessor has left of this life of the job, at ``until`` or before."""
         for entry in reversed(read(self._path)):
             try:
-                sizes, _, rest = entry.partition(b"\n")
-                parts = []
-                for size in json.loads(sizes):
-                    parts.append(rest[:size])
-                    rest = rest[size:]
-                life, step, is_between = json.loads(parts[0])
+                (life, step, is_between), (order, *states), _ = unpacked(entry)
                 if life == self._life() and step <= until:
-                    order = _tensor(parts[1]) if parts[1] else None
-                    return _Left(is_between, order, States.decode(parts[2:]))
+                    known = _tensor(order) if order else None
+                    return _Left(is_between, known, States.decode(states))
             except (ValueError, LookupError, TypeError):
                 return None
         return None
@@ -242,12 +236,16 @@ class Randomness:
 def renew_random(rank: int, step: int) -> None:
     """A newcomer must not draw the numbers of the job's first steps once more."""
     mixed = hashlib.blake2b(f"{rank} joins at {step}".encode(), digest_size=8)
-    seed = int.from_bytes(mixed.digest(), "little")
-    torch.manual_seed(seed)
-    random.seed(seed)
+    seed_with(int.from_bytes(mixed.digest(), "little"))
+
+
+def seed_with(number: int) -> None:
+    """Let all generators begin from a number."""
+    torch.manual_seed(number)
+    random.seed(number)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        numpy.random.seed(seed % (1 << 32))
+        numpy.random.seed(number % (1 << 32))
 
 
 def _tensor(body: bytes) -> torch.Tensor:

@@ -53,24 +53,14 @@ class Rewriting:
         drafts: of this worker.
         is_successor: this worker may follow another one: in its slot, or in an earlier run.
         has_world: whether the script has made its process group.
-        joins: whether this worker is to join peers that train; asked before the first step only.
-        has_begun: whether its first step has begun.
     """
 
     def __init__(
-        self,
-        drafts: Drafts,
-        *,
-        is_successor: bool,
-        has_world: Callable[[], bool],
-        joins: Callable[[], bool],
-        has_begun: Callable[[], bool],
+        self, drafts: Drafts, *, is_successor: bool, has_world: Callable[[], bool]
     ) -> None:
-        self._drafts = drafts
+        self._drafts, self._has_begun = drafts, drafts.has_begun
         self.is_successor = is_successor
         self._has_world = has_world
-        self._joins = joins
-        self._has_begun = has_begun
         self._held: list[_Held] = []
         self._appending: list[_Held] = []
         self._emptied: list[str] = []
@@ -185,7 +175,7 @@ class Rewriting:
         if mode in APPENDING and len(self._held) >= HELD_MAX:
             self._forget_closed()
         is_theirs = path.exists() and not self._drafts.is_own(path)
-        return is_theirs and len(self._held) < HELD_MAX and self._joins()
+        return is_theirs and len(self._held) < HELD_MAX and self._drafts.joins()
 
 
 def _some(names: list[str]) -> str:

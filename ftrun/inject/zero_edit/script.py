@@ -5,7 +5,6 @@ Not here: what is done when the script draws, runs its model or steps (loop.py).
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -168,24 +167,17 @@ class Script:
         )
         self.passing = Passing(here, self.mates, self.world, lambda: self.models.wrapped)
         self.passing.on_begin = on.passes
-        pid = os.getpid()  # a loader's workers, which it has forked, write for the loop after it
         self.drafts = Drafts(
             self.mates.rank,
-            lambda: self.passing.is_on and os.getpid() == pid,
-            lambda: self.peers.can_be_found and bool(self.joins_at()) and os.getpid() == pid,
+            lambda: self.passing.is_on,
+            lambda: self.peers.can_be_found and bool(self.joins_at()),
+            lambda: self.course.now.has_stepped,
         )
-        self.directories = Directories(
-            self._file(directories.FILE),
-            self.mates.rank,
-            joins=lambda: self.peers.can_be_found and bool(self.joins_at()),
-            has_begun=lambda: self.course.now.has_stepped or os.getpid() != pid,
-        )
+        self.directories = Directories(self._file(directories.FILE), self.drafts)
         self.rewriting = Rewriting(
             self.drafts,
             is_successor=here.restarts > 0 or bool(here.snapshot_dir),
             has_world=lambda: self.peers.can_be_found,
-            joins=lambda: bool(self.joins_at()),
-            has_begun=lambda: self.course.now.has_stepped,
         )
 
     def _life(self) -> str:

@@ -22,9 +22,19 @@ from ftrun.training import compiling
 
 
 class Created:
-    """Objects of one kind in the order in which the script made them."""
+    """Objects of one kind in the order in which the script made them.
 
-    def __init__(self) -> None:
+    Args:
+        is_used: whether the training uses one that was made after the first step; ``on_late``:
+            called then, with what the script did.
+    """
+
+    def __init__(
+        self,
+        is_used: Callable[[Any], bool] = lambda made: True,
+        on_late: Callable[[str], None] = lambda what: None,
+    ) -> None:
+        self._is_used, self._on_late = is_used, on_late
         self._found: list[weakref.ref[Any]] = []
         self._sites: dict[int, str] = {}
         self._kept: list[Any] | None = None
@@ -34,6 +44,8 @@ class Created:
         if not any(ref() is made for ref in self._found):
             self._found.append(weakref.ref(made))
             self._sites[id(made)] = call_site()
+            if self.has_begun and self._is_used(made):
+                self._on_late(f"makes another {type(made).__name__}")
 
     def site_of(self, made: Any) -> str:
         """``file:line`` where the script made it."""
@@ -57,9 +69,9 @@ class Created:
         kept = {id(made) for made in self._kept or ()}
         return [] if self._kept is None else [x for x in self.all() if id(x) not in kept]
 
-    def that_heal(self, is_late_one: Callable[[Any], bool]) -> list[Any]:
+    def that_heal(self) -> list[Any]:
         """Those of the first step, and of the later ones those that the training uses."""
-        late = {id(made) for made in self.late() if not is_late_one(made)}
+        late = {id(made) for made in self.late() if not self._is_used(made)}
         return [made for made in self.all() if id(made) not in late]
 
 
@@ -95,7 +107,9 @@ class Stepping:
     ) -> None:
         self._steps = steps
         self._stepped: weakref.WeakKeyDictionary[Any, _Stepped] = weakref.WeakKeyDictionary()
-        self.optimizers, self.schedulers, self.scalers = Created(), Created(), Created()
+        on_late = lambda what: self.on_late(what)  # noqa: E731
+        self.optimizers = Created(is_managed, on_late)
+        self.schedulers, self.scalers = Created(self._schedules_training, on_late), Created()
         self._is_replay = is_replay
         self._guarded: set[type] = set()
         self._is_managed = is_managed
@@ -107,12 +121,11 @@ class Stepping:
     def install(self, patches: Patches) -> None:
         """Patch torch's classes."""
         self._patches = patches
-        self._note_new(Optimizer, self._note_optimizer)
-        self._note_new(LRScheduler, self._note_scheduler)
-        for kind in _schedulers_without_super():
-            self._note_new(kind, self._note_scheduler)
+        patches.after(Optimizer, "__init__", self._note_optimizer)
+        for kind in (LRScheduler, *_schedulers_without_super()):
+            patches.after(kind, "__init__", self._note_scheduler)
         self._patch_steps()
-        self._patch_groups(patches)
+        patches.after(Optimizer, "add_param_group", self._note_group)
         self._patch_scaler()
 
     def _note_optimizer(self, made: Any) -> None:
@@ -123,21 +136,11 @@ class Stepping:
                 "replicas of several workers"
             )
         self.optimizers.add(made)
-        if made in self.optimizers.late() and self._is_managed(made):
-            self.on_late(f"makes another {type(made).__name__}")
 
     @property
     def has_late(self) -> bool:
         """Whether the script has made optimizers or schedulers after the first step."""
         return bool(self.optimizers.late() or self.schedulers.late())
-
-    def optimizers_that_heal(self) -> list[Any]:
-        """Those of the first step, and later ones that step parameters of the training."""
-        return self.optimizers.that_heal(self._is_managed)
-
-    def schedulers_that_heal(self) -> list[Any]:
-        """Those of the first step, and later ones of optimizers of the training."""
-        return self.schedulers.that_heal(self._schedules_training)
 
     def _schedules_training(self, made: Any) -> bool:
         optimizer = getattr(made, "optimizer", None)
@@ -145,8 +148,6 @@ class Stepping:
 
     def _note_scheduler(self, made: Any) -> None:
         self.schedulers.add(made)
-        if made in self.schedulers.late() and self._schedules_training(made):
-            self.on_late(f"makes another {type(made).__name__}")
         for kind in type(made).__mro__:
             if "step" in vars(kind) and issubclass(kind, LRScheduler) and kind not in self._guarded:
                 self._guarded.add(kind)
@@ -183,18 +184,11 @@ class Stepping:
         self._stepped[scheduler] = _Stepped(ended, committed, counts)
         return counts
 
-    def _patch_groups(self, patches: Patches) -> None:
-        plain = Optimizer.add_param_group
-
-        @functools.wraps(plain)
-        def add_param_group(optimizer: Any, param_group: dict[str, Any]) -> None:
-            plain(optimizer, param_group)
-            known = self.optimizers
-            is_old = any(optimizer is x for x in known.all() if x not in known.late())
-            if known.has_begun and is_old and self._is_managed(optimizer):
-                self.on_late(f"adds parameters to its {type(optimizer).__name__}")
-
-        patches.put(Optimizer, "add_param_group", add_param_group)
+    def _note_group(self, optimizer: Any) -> None:
+        known = self.optimizers
+        is_old = any(optimizer is x for x in known.all() if x not in known.late())
+        if known.has_begun and is_old and self._is_managed(optimizer):
+            self.on_late(f"adds parameters to its {type(optimizer).__name__}")
 
     def _patch_steps(self) -> None:
         """Wrap ``step`` of each optimizer class, where torch itself wraps it for its hooks."""
@@ -238,7 +232,7 @@ class Stepping:
 
     def _patch_scaler(self) -> None:
         scaler: Any = torch.amp.GradScaler
-        self._note_new(scaler, self.scalers.add)
+        self._patches.after(scaler, "__init__", self.scalers.add)
         plain, plain_update = scaler.step, scaler.update
 
         @functools.wraps(plain)
@@ -257,16 +251,6 @@ class Stepping:
 
         self._patches.put(scaler, "step", step)
         self._patches.put(scaler, "update", update)
-
-    def _note_new(self, kind: Any, note: Callable[[Any], None]) -> None:
-        plain = kind.__init__
-
-        @functools.wraps(plain)
-        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
-            plain(made, *args, **kwargs)
-            note(made)
-
-        self._patches.put(kind, "__init__", __init__)
 
 
 def _schedulers_without_super() -> list[type]:

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import os
-import random
 import signal
 import sys
 import threading
@@ -27,6 +26,7 @@ from torch.optim import Optimizer
 
 from ftrun.checkpoint.leaves import local_of
 from ftrun.inject.zero_edit.frames import script_frames
+from ftrun.inject.zero_edit.randomness import States, seed_with
 from ftrun.inject.zero_edit.values.histories import carries
 from ftrun.inject.zero_edit.values.survey import survey
 from ftrun.inject.zero_edit.values.walk import Walk
@@ -235,7 +235,7 @@ def trial_of(here: WorkerContext) -> Trial | None:
         return None
     directory = Path(named)
     plan = json.loads((directory / PLAN).read_text())
-    _seed(int(here.replica_id) * here.workers_per_replica + here.group_rank)
+    seed_with(int(here.replica_id) * here.workers_per_replica + here.group_rank)
     kills = {
         number: (kill["phase"], kill["step"])
         for number, kill in enumerate(plan["kills"])
@@ -292,23 +292,9 @@ def _digest(tensor: torch.Tensor) -> str:
     return hashed.hexdigest()
 
 
-def _seed(number: int) -> None:
-    torch.manual_seed(number)
-    random.seed(number)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(number)
-
-
 def _random_numbers() -> bytes:
     """A digest of where the generators stand."""
-    hashed = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=8)
-    hashed.update(repr(random.getstate()).encode())
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        hashed.update(numpy.random.get_state()[1].tobytes())
-        hashed.update(repr(numpy.random.get_state()[2:]).encode())
-    return hashed.digest()
+    return hashlib.blake2b(b"".join(States.now().encode()), digest_size=8).digest()
 
 
 def _add(hashed: Any, value: Any, deep: int, *, whole: bool = False) -> None:

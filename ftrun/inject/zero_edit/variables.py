@@ -23,21 +23,21 @@ _MAPPINGS = (os.__file__, "<frozen os>", "_collections_abc")
 class _Watched(dict[bytes, bytes]):
     """The data of ``os.environ``, which notes who reads some of it."""
 
-    def __init__(self, data: dict[bytes, bytes], names: frozenset[bytes]) -> None:
+    def __init__(self, data: dict[bytes, bytes], variables: Variables) -> None:
         super().__init__(data)
-        self.names = names
-        self.read_at = ""
-        self.before_read: Callable[[], None] | None = None
+        self._variables = variables
+        self._names = frozenset(os.fsencode(name) for name in variables.other)
 
     def __getitem__(self, key: bytes) -> bytes:
-        if key in self.names and not self.read_at:
+        known = self._variables
+        if key in self._names and not known.read_at:
             reader = _reader(os.fsdecode(key))
-            if reader and self.before_read is not None:
-                self.before_read()
+            if reader and known.before_read is not None:
+                known.before_read()
                 now: Any = getattr(os.environ, "_data")  # noqa: B009 - the stub does not have it
                 if now is not self:  # the script is explicit, and has other values
                     return cast(bytes, now[key])
-            self.read_at = reader
+            known.read_at = reader
         return super().__getitem__(key)
 
 
@@ -46,36 +46,28 @@ class Variables:
 
     Args:
         open_form, explicit: what a worker's environment has in each form.
+
+    Attributes:
+        other: the names of those that differ.
+        read_at: the first read of one, as ``RANK at train.py:3``; "": none.
+        before_read: called before the first such read; the form may be found in it.
     """
 
     def __init__(self, open_form: Mapping[str, str], explicit: Mapping[str, str]) -> None:
         self._explicit = explicit
-        self._other = frozenset(
+        self.read_at = ""
+        self.before_read: Callable[[], None] | None = None
+        self.other = frozenset(
             name
             for name in open_form.keys() | explicit.keys()
             if open_form.get(name) != explicit.get(name)
         )
         self._watched = self._watch()
 
-    @property
-    def read_at(self) -> str:
-        """The first read of a variable that differs, as ``RANK at train.py:3``; "": none."""
-        return self._watched.read_at if self._watched is not None else ""
-
-    @property
-    def before_read(self) -> Callable[[], None] | None:
-        """Called before the first such read; the form may be found in it."""
-        return self._watched.before_read if self._watched is not None else None
-
-    @before_read.setter
-    def before_read(self, call: Callable[[], None]) -> None:
-        if self._watched is not None:
-            self._watched.before_read = call
-
     def become_explicit(self) -> None:
         """Set the values of the explicit form."""
         self.stop_watching()
-        for name in self._other:
+        for name in self.other:
             if name in self._explicit:
                 os.environ[name] = self._explicit[name]
             else:
@@ -91,7 +83,7 @@ class Variables:
         data: dict[bytes, bytes] = getattr(environ, "_data", {})
         if type(data) is not dict or getattr(os.environb, "_data", None) is not data:
             return None  # another Python than those that are known: no read is seen
-        watched = _Watched(data, frozenset(os.fsencode(name) for name in self._other))
+        watched = _Watched(data, self)
         self._replace(watched)
         return watched
 

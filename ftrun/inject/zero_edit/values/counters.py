@@ -15,7 +15,7 @@ from types import FrameType
 
 from ftrun.core.worker.origins import Origin
 from ftrun.inject.zero_edit import around
-from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
+from ftrun.inject.zero_edit.frames import Spot, Values, innermost_of, script_frames, spot_of
 from ftrun.inject.zero_edit.place import Details, Place
 from ftrun.inject.zero_edit.values import changes, histories
 from ftrun.inject.zero_edit.values.changes import NEVER, Changes
@@ -178,7 +178,7 @@ class Counters:
     def unlike_loops(self, place: Place) -> list[around.Loop]:
         """The loops around this newcomer that cannot be set to a place."""
         frames = script_frames()
-        here = {spot_of(frame).name: values_of(frame).values for frame in reversed(frames)}
+        here = {name: values_of(frame).values for name, frame in innermost_of(frames).items()}
         return around.unlike(frames, _by_function(place), here)
 
     def take(self, place: Place) -> Taken:
@@ -193,12 +193,8 @@ class Counters:
         sources = Sources(place, left, pairs, self._changes.step_of)
         given = _by_function(place)
         frames = script_frames()
-        seen: set[str] = set()
-        for frame in frames:
-            function = spot_of(frame).name
-            if function not in seen:
-                seen.add(function)
-                self._take(frame, function, given.get(function, {}), sources, taken)
+        for function, frame in innermost_of(frames).items():
+            self._take(frame, function, given.get(function, {}), sources, taken)
         for values in place.counters[len(place.stack) :]:
             donors, own, _ = sources.of(FRAMEWORK, values)
             taken.changed += self._frameworks.write(donors)
@@ -266,11 +262,8 @@ class Counters:
 
     def set_begun_with(self, begun_with: Mapping[str, Values]) -> None:
         """The newcomer's first step begins: the script has set counters on its way here."""
-        left = dict(begun_with)
-        for frame in script_frames() if left else ():
-            function = spot_of(frame).name
-            values = left.pop(function, {})
-            own = self._own.get(function, set())
+        for function, frame in innermost_of(script_frames()).items():
+            values, own = begun_with.get(function, {}), self._own.get(function, set())
             write_values(frame, {path: x for path, x in values.items() if path not in own})
 
 

@@ -18,6 +18,7 @@ import torch
 from ftrun.inject.zero_edit.frames import Values
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.kinds import TENSOR, is_plain, plain_values, short
+from ftrun.inject.zero_edit.values.units import mapped
 
 _TRANSFORMERS = "transformers.trainer"
 _LIGHTNING = ("lightning.pytorch.loops", "pytorch_lightning.loops")
@@ -55,7 +56,7 @@ class _Stateful(Part):
     has just begun differ in number and shape."""
 
     def _read(self) -> Any:
-        return _copied(self._owner.state_dict())
+        return mapped(self._owner.state_dict(), lambda x: x)  # callbacks replace their tensors
 
     def _encode(self, found: Any) -> dict[str, Any]:
         return {"state": _packed(found)}
@@ -168,14 +169,11 @@ class Frameworks:
         return True
 
 
-def _copied(value: Any) -> Any:
-    """A copy of dicts, but not of their tensors, because callbacks replace these."""
-    return {k: _copied(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
 def _packed(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _packed(item) for key, item in value.items()}
+    return mapped(value, _packed_leaf)
+
+
+def _packed_leaf(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.numel() <= limits.TABLE:
         kind = str(value.dtype).removeprefix("torch.")
         return {TENSOR: [kind, list(value.shape), value.flatten().tolist()]}
@@ -183,12 +181,12 @@ def _packed(value: Any) -> Any:
 
 
 def _unpacked(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    if list(value) != [TENSOR]:
+    if isinstance(value, dict) and list(value) == [TENSOR]:
+        kind, shape, numbers = value[TENSOR]
+        return torch.tensor(numbers, dtype=getattr(torch, kind)).reshape(shape)
+    if isinstance(value, dict):
         return {key: _unpacked(item) for key, item in value.items()}
-    kind, shape, numbers = value[TENSOR]
-    return torch.tensor(numbers, dtype=getattr(torch, kind)).reshape(shape)
+    return type(value)(map(_unpacked, value)) if type(value) in (list, tuple) else value
 
 
 def _are_loaded() -> bool:

@@ -13,17 +13,16 @@ from __future__ import annotations
 import json
 import operator
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any, cast
+from typing import Any
 
 from ftrun.inject.zero_edit.values import kinds, limits
-from ftrun.inject.zero_edit.values.kinds import DICTS, is_number, is_single, is_tensor
+from ftrun.inject.zero_edit.values.kinds import DICTS, KINDS, PLAIN, Kind, is_plain, is_single
 
 SAMPLED = 8
-_PLAIN = frozenset({int, float, bool, str, type(None)})
 _SHORT = frozenset({int, float, bool, type(None)})
 _NAMES: dict[type, str] = {list: "list", deque: "deque", set: "set", tuple: "tuple"}
 
@@ -121,13 +120,9 @@ def _frozen_all(values: Iterable[Any]) -> list[Any]:
 
 def _frozen(value: Any, depth: int = 0) -> Any:
     kind = type(value)
-    if kind in _PLAIN:
-        if kind is str and len(value) > limits.TEXT_CHARS:
-            raise NotPlain
+    if is_plain(value) or isinstance(value, PurePath):
         return value
-    if is_number(cast(Hashable, kind)) or isinstance(value, PurePath):
-        return value
-    if is_tensor(cast(Hashable, kind)) and is_single(value):
+    if KINDS[kind] is Kind.TENSOR and is_single(value):
         return value
     if (
         depth >= limits.DICTS_DEEP
@@ -148,13 +143,11 @@ def _frozen(value: Any, depth: int = 0) -> Any:
 def packed_values(kind: type, values: Sequence[Any]) -> Packed:
     """A container of ``kind`` with these values."""
     name = "dict" if kind in DICTS else _NAMES[kind]
-    return {"kind": name, "values": [x if type(x) in _PLAIN else _packed(x) for x in values]}
+    return {"kind": name, "values": [x if type(x) in PLAIN else _packed(x) for x in values]}
 
 
 def _packed(value: Any) -> Any:
-    if type(value) in _PLAIN:
-        return value
-    if is_tensor(cast(Hashable, type(value))) or is_number(cast(Hashable, type(value))):
+    if KINDS[type(value)] < Kind.BAG and not isinstance(value, PurePath):
         return kinds.as_plain(value)
     if isinstance(value, PurePath):
         return {"kind": "path", "values": [str(value)]}

@@ -10,11 +10,14 @@ Not here: the content of the entries (legacy.py).
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 HALF_BYTES = 384 << 10
 """Above what a beginning may take (legacy.py), so that entries can follow it."""
@@ -116,3 +119,25 @@ def _entries(found: mmap.mmap, half: int, number: int) -> list[bytes]:
         entries.append(entry)
         at += length
     return entries
+
+
+def packed(head: Any, bodies: Sequence[bytes]) -> bytes:
+    """A head that JSON can have, and bytes, as one entry."""
+    return b"".join((json.dumps([head, [len(x) for x in bodies]]).encode(), b"\n", *bodies))
+
+
+def unpacked(text: bytes, at: int = 0) -> tuple[Any, list[bytes], int]:
+    """The head and the bytes of the entry that begins ``at``, and where it ends.
+
+    Raises:
+        ValueError: no whole entry begins there.
+    """
+    end = text.index(b"\n", at)
+    head, lengths = json.loads(text[at:end])
+    bodies, at = [], end + 1
+    for length in lengths:
+        bodies.append(text[at : at + length])
+        at += length
+    if at > len(text):
+        raise ValueError("the entry has no end")
+    return head, bodies, at

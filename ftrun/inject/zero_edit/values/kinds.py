@@ -81,12 +81,14 @@ def _kind_of(kind: type) -> int:
         return simple.get(kind, Kind.PLAIN)
     if kind in DICTS:
         return Kind.DICT
-    if is_number(key):
-        return Kind.NUMBER
-    if is_tensor(key):
-        return Kind.TENSOR
-    if is_array(key):
+    numpy = sys.modules.get("numpy") if kind.__module__ == "numpy" else None
+    if numpy is not None and issubclass(kind, (numpy.number, numpy.bool_)):
+        lacking = numpy.complexfloating, numpy.timedelta64, numpy.longdouble  # JSON has none
+        return Kind.NOTHING if issubclass(kind, lacking) else Kind.NUMBER
+    if numpy is not None and kind is numpy.ndarray:
         return Kind.ARRAY
+    if kind is getattr(sys.modules.get("torch"), "Tensor", None):
+        return Kind.TENSOR
     if issubclass(kind, Enum):
         return Kind.ENUM
     if not holds_values(key):
@@ -114,30 +116,6 @@ LEFT_OUT = _Names()
 def is_own(name: str) -> bool:
     """Whether a variable of this name belongs to one rank, as ``is_world_process_zero`` does."""
     return _OWN.search(name) is not None
-
-
-@lru_cache(maxsize=limits.TRACKED)
-def is_number(kind: Any) -> bool:
-    """Whether this is a type of numpy's whose objects are single numbers: as a mean is."""
-    numpy = sys.modules.get("numpy") if kind.__module__ == "numpy" else None
-    lacking = (numpy.complexfloating, numpy.timedelta64, numpy.longdouble) if numpy else ()
-    if numpy is None or issubclass(kind, lacking):  # JSON has none of these
-        return False
-    return issubclass(kind, (numpy.number, numpy.bool_))
-
-
-@lru_cache(maxsize=limits.TRACKED)
-def is_tensor(kind: Any) -> bool:
-    """Whether this is torch's own type of tensors."""
-    torch = sys.modules.get("torch")
-    return torch is not None and kind is torch.Tensor
-
-
-@lru_cache(maxsize=limits.TRACKED)
-def is_array(kind: Any) -> bool:
-    """Whether this is numpy's type of arrays."""
-    numpy = sys.modules.get("numpy") if kind.__module__ == "numpy" else None
-    return numpy is not None and kind is numpy.ndarray
 
 
 @lru_cache(maxsize=limits.TRACKED)
@@ -187,10 +165,10 @@ def is_table(values: dict[Any, Any]) -> bool:
 
 def is_plain(value: Any) -> bool:
     """Whether a value is Python's own or a number of numpy's."""
-    kind = type(value)
-    if kind is str:
+    kind = KINDS[type(value)]
+    if kind is Kind.TEXT:
         return len(value) <= limits.TEXT_CHARS
-    return kind in PLAIN or is_number(cast(Hashable, kind))
+    return kind is Kind.PLAIN or kind is Kind.NUMBER
 
 
 def is_value(value: Any) -> bool:
@@ -216,7 +194,7 @@ def as_plain(value: Any) -> Any:
     if kind is Kind.NUMBER:
         return value.item()
     if kind is Kind.TENSOR:
-        return packed_tensor(value)
+        return {TENSOR: [str(value.dtype).removeprefix("torch."), value.tolist()]}
     if kind is Kind.TUPLE:
         return {TUPLE: [as_plain(x) for x in value]}
     if kind is Kind.ENUM:
@@ -233,19 +211,9 @@ def plain_values(values: dict[str, Any]) -> Values:
     }
 
 
-def packed_tensor(tensor: Any) -> dict[str, Any]:
-    """A small tensor, as JSON has it."""
-    return {TENSOR: [str(tensor.dtype).removeprefix("torch."), tensor.tolist()]}
-
-
-def is_packed(value: Any) -> bool:
-    """Whether this is a tensor, a tuple or a member of an enumeration as JSON has it."""
-    return type(value) is dict and list(value) in _PACKED
-
-
 def unpacked(value: Any) -> Any:
     """The tensor, tuple or member that was packed as ``value``; anything else as it is."""
-    if not is_packed(value):
+    if type(value) is not dict or list(value) not in _PACKED:
         return value
     if TUPLE in value:
         return tuple(unpacked(item) for item in value[TUPLE])

@@ -20,11 +20,19 @@ from weakref import ref
 
 import torch
 
-from ftrun.inject.zero_edit.frames import script_frames, spot_of
+from ftrun.inject.zero_edit.frames import innermost_of, script_frames
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_own
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
-from ftrun.inject.zero_edit.values.units import Mark, Thin, Unit, leaves, memory
+from ftrun.inject.zero_edit.values.units import (
+    Mark,
+    Thin,
+    identity_of,
+    is_as,
+    leaves,
+    mark_of,
+    memory,
+)
 from ftrun.inject.zero_edit.values.walk import Reached, Walk
 from ftrun.inject.zero_edit.values.writing import FrameVariables, put_unit
 from ftrun.training.sharded import parameters_of
@@ -36,7 +44,7 @@ _OWN = object()
 UNITS, REBOUND, LOOSE, LATE = "units", "rebound", "loose", "late"
 """Parts of the state: the units that heal; the names of always new tensors, which do not; the
 states of modules beside the trained ones; of those that were made after the first step."""
-_LATER: Mark = ((ref(Unit), 0),)  # it may be a batch
+_LATER: Mark = ((ref(Thin), 0),)  # it may be a batch
 Key = tuple[str, str]
 """Function and path."""
 
@@ -45,15 +53,15 @@ Key = tuple[str, str]
 class _Known:
     """A unit at the last draw.
 
-    ``unit``: None if it was not there at the draw before: it may be a batch, whose memory the
-    script wants back. ``mark``: before the first step; None: it is younger, and so has changed.
-    ``thin``: without ``unit``, its value with weak references. ``doubts``: at so many draws in turn
-    a dict had its id and none of its tensors: it is the same one with new tensors, or a batch has
-    got the id of another.
+    ``kept``: its value; None if it was not there at the draw before: it may be a batch, whose
+    memory the script wants back. ``mark``: before the first step; None: it is younger, and so has
+    changed. ``thin``: without ``kept``, its value with weak references. ``doubts``: at so many
+    draws in turn a dict had its id and none of its tensors: it is the same one with new tensors, or
+    a batch has got the id of another.
     """
 
     identity: tuple[int, ...]
-    unit: Unit | None
+    kept: Any
     mark: Mark | None
     thin: Thin | None = None
     doubts: int = 0
@@ -61,19 +69,19 @@ class _Known:
     @property
     def value(self) -> Any:
         """The value of the unit; None if it may be a batch, or is gone."""
-        if self.unit is not None:
-            return self.unit.value
+        if self.kept is not None:
+            return self.kept
         return self.thin.restored() if self.mark is None and self.thin is not None else None
 
     @property
     def is_there(self) -> bool:
         """Whether a tensor of it lives, so that what has its ids now is the same."""
-        return self.unit is not None or (self.thin is not None and self.thin.is_there)
+        return self.kept is not None or (self.thin is not None and self.thin.is_there)
 
     @property
     def has_changed(self) -> bool:
         """Whether it is not as before the first step."""
-        return self.unit is None or self.mark is None or not self.unit.is_as(self.mark)
+        return self.kept is None or self.mark is None or not is_as(self.kept, self.mark)
 
 
 class Tensors:
@@ -111,32 +119,31 @@ class Tensors:
         before = {known.identity: known for known in self._known.values()}
         for frame in reached:
             for path, value in frame.units.items():
-                unit = Unit(path, value)
-                key, identity = (frame.function, path), unit.identity
+                key, identity = (frame.function, path), identity_of(value)
                 if key not in now and identity not in met and len(now) < limits.TRACKED:
                     met.add(identity)  # several frames reach the same object
-                    now[key] = self._met(key, unit, before, begins=begins)
+                    last = before.get(identity)
+                    now[key] = self._met(key, value, last, identity, begins=begins)
         self._known = now
 
     def _met(
-        self, key: Key, unit: Unit, before: Mapping[tuple[int, ...], _Known], *, begins: bool
+        self, key: Key, value: Any, last: _Known | None, identity: tuple[int, ...], *, begins: bool
     ) -> _Known:
-        identity = unit.identity
-        last = before.get(identity)
-        if last is not None and unit.is_dict and not last.is_there and last.doubts < DOUBTS_MAX:
-            mark = None if self._has_begun else unit.mark()
-            return _Known(identity, None, mark, Thin(unit.value), last.doubts + 1)
-        if last is not None and (unit.is_dict or last.is_there):
+        is_dict = type(value) in DICTS
+        if last is not None and is_dict and not last.is_there and last.doubts < DOUBTS_MAX:
+            mark = None if self._has_begun else mark_of(value)
+            return _Known(identity, None, mark, Thin(value), last.doubts + 1)
+        if last is not None and (is_dict or last.is_there):
             mark = None if last.mark is _LATER else last.mark
-            return _Known(identity, unit, mark if self._has_begun else unit.mark())
+            return _Known(identity, value, mark if self._has_begun else mark_of(value))
         if not self._has_begun:
-            return _Known(identity, None, unit.mark(), Thin(unit.value))
+            return _Known(identity, None, mark_of(value), Thin(value))
         one_before = self._known.get(key)
         if one_before is not None:
             self._others.add(key)
-            begins |= one_before.unit is not None
-        is_kept = begins or unit.is_dict
-        return _Known(identity, None, None if is_kept else _LATER, Thin(unit.value))
+            begins |= one_before.kept is not None
+        is_kept = begins or is_dict
+        return _Known(identity, None, None if is_kept else _LATER, Thin(value))
 
     def begin(self) -> None:
         """The first step begins: nothing has changed."""
@@ -207,12 +214,7 @@ class Tensors:
         ]
         own |= _memory_of([*loose.values(), *late.values()])
         left = {tuple(key.split(" ", 1)): entry for key, entry in tree.get(UNITS, {}).items()}
-        seen: set[str] = set()
-        for frame in script_frames():
-            function = spot_of(frame).name
-            if function in seen:
-                continue
-            seen.add(function)
+        for function, frame in innermost_of(script_frames()).items():
             variables = FrameVariables(frame)
             for key in [key for key in left if key[0] == function]:
                 entry = left.pop(key)

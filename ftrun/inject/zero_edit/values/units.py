@@ -18,55 +18,41 @@ from __future__ import annotations
 
 import weakref
 import zlib
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from ftrun.inject.zero_edit.values import limits
-from ftrun.inject.zero_edit.values.kinds import DICTS, is_array, is_single
+from ftrun.inject.zero_edit.values.kinds import DICTS, KINDS, PLAIN, Kind, is_single
 
-_PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
+_PLAIN = frozenset({*PLAIN, bytes})
 _LISTS = (list, tuple)
 
 Mark = tuple[tuple["weakref.ref[Any]", int], ...]
 """The tensors and arrays of a unit at some time, and their versions."""
 
 
-@dataclass(slots=True)
-class Unit:
-    """One unit where it was found."""
+def identity_of(value: Any) -> tuple[int, ...]:
+    """The ids of a unit's objects, which stay the same as long as the script keeps it."""
+    return (id(value), *map(id, value)) if type(value) in _LISTS else (id(value),)
 
-    path: str
-    value: Any
 
-    @property
-    def identity(self) -> tuple[int, ...]:
-        """The ids of its objects, which stay the same as long as the script keeps it."""
-        if type(self.value) in _LISTS:
-            return (id(self.value), *map(id, self.value))
-        return (id(self.value),)
+def mark_of(value: Any) -> Mark:
+    """The mark of a unit as it is now."""
+    return tuple((weakref.ref(leaf), _version(leaf)) for leaf in leaves(value))
 
-    @property
-    def is_dict(self) -> bool:
-        """Whether its tensors may be replaced by others."""
-        return type(self.value) in DICTS
 
-    def mark(self) -> Mark:
-        """The mark of the unit as it is now."""
-        return tuple((weakref.ref(leaf), _version(leaf)) for leaf in leaves(self.value))
+def is_as(value: Any, mark: Mark) -> bool:
+    """Whether nothing in a unit has changed since it had this mark.
 
-    def is_as(self, mark: Mark) -> bool:
-        """Whether nothing in it has changed since it had this mark.
-
-        A new tensor may have the id of one that is gone: a mark refers to the tensors themselves.
-        """
-        now = leaves(self.value)
-        return len(now) == len(mark) and all(
-            ref() is leaf and version == _version(leaf)
-            for leaf, (ref, version) in zip(now, mark, strict=True)
-        )
+    A new tensor may have the id of one that is gone: a mark refers to the tensors themselves.
+    """
+    now = leaves(value)
+    return len(now) == len(mark) and all(
+        ref() is leaf and version == _version(leaf)
+        for leaf, (ref, version) in zip(now, mark, strict=True)
+    )
 
 
 def is_leaf(value: Any) -> bool:
@@ -75,7 +61,7 @@ def is_leaf(value: Any) -> bool:
         is_dense = value.layout is torch.strided and not value.is_quantized
         is_fit = is_dense and not value.requires_grad and not value.is_inference()
         return is_fit and not is_single(value)
-    is_known = is_array(cast(Hashable, type(value))) and value.dtype.kind in "biufc"
+    is_known = KINDS[type(value)] is Kind.ARRAY and value.dtype.kind in "biufc"
     return is_known and value.nbytes <= limits.ARRAY_BYTES
 
 

@@ -13,7 +13,7 @@ import ctypes
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, cast
@@ -31,7 +31,6 @@ from ftrun.inject.zero_edit.values.kinds import (
     is_value,
     named,
     short,
-    unpacked,
 )
 from ftrun.inject.zero_edit.values.units import memory
 from ftrun.inject.zero_edit.values.walk import CLASS
@@ -171,7 +170,8 @@ def write_values(
 ) -> list[str]:
     """Set plain values and containers of a frame; returns what was changed, as ``name a→b``."""
     here = FrameVariables(frame)
-    changed = [*_write_plain(here, values), *_write_containers(here, lists or {})]
+    found = (_written(here, path, new) for path, new in (*values.items(), *(lists or {}).items()))
+    changed = [words for words in found if words]
     here.close()
     return changed
 
@@ -184,47 +184,42 @@ def lacks(frame: FrameType, paths: Iterable[str]) -> list[str]:
     )
 
 
-def _write_plain(here: FrameVariables, values: Values) -> Iterator[str]:
-    for path, new in values.items():
-        made, _, attribute = path.rpartition(".")
-        if attribute == CLASS:
-            if here.make(made, new):
-                yield f"{made} made"
-            continue
-        found = here.find(path)
-        if found is None:
-            continue
-        holder, key = found
-        value = holder.get(key, _ABSENT)
-        if value is _ABSENT:  # the script has not set it yet
-            here.put(holder, key, unpacked(new))
-            yield f"{path} →{short(new)}"
-        elif is_value(value) and not _are_equal(value, new):
-            here.put(holder, key, unpacked(new))
-            yield f"{path} {short(value)}→{short(new)}"
+def _written(here: FrameVariables, path: str, packed: Any) -> str:
+    """Set one value; returns what was changed, "" if nothing was."""
+    made, _, attribute = path.rpartition(".")
+    if attribute == CLASS:
+        return f"{made} made" if here.make(made, packed) else ""
+    found = here.find(path)
+    if found is None:
+        return ""
+    holder, key = found
+    value, new = holder.get(key, _ABSENT), histories.unpacked(packed)
+    if value is _ABSENT:  # the script has not set it yet
+        here.put(holder, key, new)
+        return f"{path} →{_short(new)}"
+    is_container = type(new) in CONTAINERS
+    if is_container:
+        is_fit = type(value) in CONTAINERS and histories.are_alike(value, new)
+        is_due = is_fit and not histories.are_equal(value, new)
+    else:
+        is_due = is_value(value) and not _are_equal(value, packed)
+    if not is_due:
+        return ""
+    before = _short(value)
+    if is_container:
+        histories.put_into(value, new)
+    else:
+        here.put(holder, key, new)
+    return f"{path} {before}→{_short(new)}"
+
+
+def _short(value: Any) -> str:
+    return histories.words(value) if type(value) in CONTAINERS else short(value)
 
 
 def _are_equal(value: Any, new: Any) -> bool:
     plain = as_plain(value)
     return type(plain) is type(new) and bool(plain == new)
-
-
-def _write_containers(here: FrameVariables, lists: Mapping[str, histories.Packed]) -> Iterator[str]:
-    for path, packed in lists.items():
-        found = here.find(path)
-        if found is None:
-            continue
-        holder, key = found
-        value, new = holder.get(key, _ABSENT), histories.unpacked(packed)
-        if value is _ABSENT:
-            here.put(holder, key, new)
-            yield f"{path} →{histories.words(new)}"
-        elif type(value) in CONTAINERS and histories.are_alike(value, new):
-            if histories.are_equal(value, new):
-                continue
-            before = histories.words(value)
-            histories.put_into(value, new)
-            yield f"{path} {before}→{histories.words(value)}"
 
 
 def put_unit(

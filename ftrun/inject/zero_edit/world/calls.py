@@ -171,11 +171,6 @@ class Call:
         self.own = shell.own
         self.is_sync = is_sync
 
-    @property
-    def name(self) -> str:
-        """Its kind's."""
-        return self.kind.name
-
     # ------------------------------------------------------------ under the world's lock
 
     def prepare(self) -> None:
@@ -221,6 +216,10 @@ class Call:
         bodies = self.shell.world.given.at(self.place())
         if bodies is None:
             return None
+        return self.decoded(bodies)
+
+    def decoded(self, bodies: Sequence[bytes]) -> list[torch.Tensor]:
+        """A result that ``bodies`` had."""
         outputs = self.kind.outputs(self)
         return [from_bytes(body, like) for body, like in zip(bodies, outputs, strict=True)]
 
@@ -248,22 +247,22 @@ class Call:
     def take(self, result: Sequence[torch.Tensor] | None, tag: object) -> None:
         """Its result is a peer's; None: its own stands."""
         if result is not None:
-            for tensor, value in zip(self.kind.outputs(self), result, strict=True):
-                tensor.copy_(value)
+            self.write(result)
             self.tag = tag
         self.native = self.after = None
         self._is_through()
+
+    def write(self, result: Sequence[torch.Tensor]) -> None:
+        """Let the script's tensors have a result."""
+        for tensor, value in zip(self.kind.outputs(self), result, strict=True):
+            tensor.copy_(value)
 
     def stop(self, native: Any) -> None:
         """The group was aborted, and ``native`` writes no more: it has ended, for good."""
         future = _future_of(native)
         error: Exception | None = RuntimeError(ABORTED)
         if future is not None and future.done():  # else a lost message: it ends at its timeout
-            try:
-                future.value()
-                error = None
-            except RuntimeError as raised:
-                error = raised
+            error = _error_of(future)
         self.ended(native, error)
 
     def _fails(self, error: Exception) -> None:
@@ -313,14 +312,9 @@ class Call:
             future.add_done_callback(lambda done: self._on_done(native, done))
 
     def _on_done(self, native: Any, done: torch.futures.Future[Any]) -> None:
-        error: Exception | None = None
-        try:
-            done.value()
-        except RuntimeError as raised:
-            error = raised
         world = self.shell.world
         with world.changed:
-            self.ended(native, error)
+            self.ended(native, _error_of(done))
         world.complete_futures()
 
     def listen(self) -> torch.futures.Future[Any]:
@@ -358,6 +352,14 @@ def _future_of(native: Any) -> torch.futures.Future[Any] | None:
         return native.get_future()  # type: ignore[no-any-return]
     except RuntimeError:  # Gloo's send and receive have none
         return None
+
+
+def _error_of(done: torch.futures.Future[Any]) -> Exception | None:
+    try:
+        done.value()
+    except RuntimeError as error:
+        return error
+    return None
 
 
 class CallWork(dist.Work):
@@ -402,9 +404,7 @@ class CallWork(dist.Work):
                 call._on_done(native, future)
         return call.state is State.THROUGH
 
-    def is_success(self) -> bool:
-        """Whether the result is there."""
-        return self.is_completed()
+    is_success = is_completed
 
     def exception(self) -> Any:
         """None: an error is raised by ``wait``."""

@@ -10,9 +10,9 @@ Not here: who reads it (world.py).
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
-import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from ftrun.core.ids import Attempt
+from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.world.kinds import nbytes
 from ftrun.training.exchanged_tensors import to_bytes
 
@@ -29,8 +30,6 @@ EACH_BYTES_MAX, BYTES_MAX = 16 << 20, 64 << 20
 GIVEN_MAX, GIVEN_BYTES_MAX = 64, 1 << 20
 GIVEN_EACH_MAX, GIVEN_SENT_MAX = 64 << 10, 256 << 10
 """A newcomer gets so many bytes of what was broadcast last."""
-SENT_BYTES_MAX = 64 << 10
-_LENGTH = struct.Struct("<QQ")
 
 
 class Kept:
@@ -61,10 +60,8 @@ class Kept:
         if self._file is None or whole > min(EACH_BYTES_MAX, BYTES_MAX - self._nbytes):
             return
         bodies = [x if isinstance(x, bytes) else to_bytes(x) for x in given]
-        size = sum(map(len, bodies))
-        self._nbytes += size
-        head = json.dumps([name, [len(x) for x in bodies]]).encode()
-        self._file.write(_LENGTH.pack(len(head), size) + head + b"".join(bodies))
+        self._nbytes += sum(map(len, bodies))
+        self._file.write(packed(name, bodies))
 
     def take(self, group: str, site: str) -> list[bytes] | None:
         """What the predecessor was given when it came to this line as often; None: unknown."""
@@ -89,18 +86,10 @@ class Kept:
         except OSError:
             return
         self.is_found, at = True, 0
-        while at + _LENGTH.size <= len(text):
-            head_bytes, size = _LENGTH.unpack_from(text, at)
-            begin = at + _LENGTH.size + head_bytes
-            if begin + size > len(text):
-                return  # its end was not written any more
-            name, lengths = json.loads(text[at + _LENGTH.size : begin])
-            bodies = []
-            for length in lengths:
-                bodies.append(text[begin : begin + length])
-                begin += length
-            self._known[name] = bodies
-            at = begin
+        with contextlib.suppress(ValueError):  # at the end, which may not be whole
+            while True:
+                name, bodies, at = unpacked(text, at)
+                self._known[name] = bodies
 
 
 class Given:
@@ -124,32 +113,28 @@ class Given:
         """The values for a newcomer, as JSON has them; in any thread."""
         found, left = {}, GIVEN_SENT_MAX
         for place, bodies in list(self._given.items()):
-            size = sum(map(len, bodies))
-            if size <= min(left, GIVEN_EACH_MAX):
-                left -= size
-                found[place] = [base64.b64encode(x).decode() for x in bodies]
+            texts = texts_of(bodies, min(left, GIVEN_EACH_MAX))
+            if texts is not None:
+                left -= sum(map(len, bodies))
+                found[place] = texts
         return found
 
     def take(self, encoded: Mapping[str, Sequence[str]]) -> None:
         """Keep what a peer has."""
         for place, texts in encoded.items():
-            self.keep(place, [base64.b64decode(x) for x in texts])
+            self.keep(place, bodies_of(texts))
 
 
-class Replayed:
-    """Results in the JSON of a place."""
+def texts_of(bodies: Sequence[bytes], limit: int) -> list[str] | None:
+    """The bytes of one call as JSON has them; None: there are more than ``limit``."""
+    if sum(map(len, bodies)) > limit:
+        return None
+    return [base64.b64encode(x).decode() for x in bodies]
 
-    @staticmethod
-    def text(bodies: Sequence[bytes] | None) -> list[str] | None:
-        """Of one call; None: unknown, or too large."""
-        if bodies is None or sum(map(len, bodies)) > SENT_BYTES_MAX:
-            return None
-        return [base64.b64encode(x).decode() for x in bodies]
 
-    @staticmethod
-    def bodies(text: Sequence[str] | None) -> list[bytes] | None:
-        """What ``text`` was made of."""
-        return None if text is None else [base64.b64decode(x) for x in text]
+def bodies_of(texts: Sequence[str]) -> list[bytes]:
+    """What ``texts_of`` was given."""
+    return [base64.b64decode(x) for x in texts]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,6 @@ class Call(Protocol):
     own: int
     takes_deputy: bool
 
-    @property
-    def name(self) -> str:
-        """The kind's."""
-
     def given_last(self) -> list[torch.Tensor] | None:
         """What the root of this broadcast has given at this line last."""
 
@@ -119,8 +115,8 @@ class Kind:
     ``is_in_place``: it writes over what it gives. ``is_fence``: nobody has a result before all have
     come to it. ``is_by_rank``: each rank has another result. ``fewer``: issues it while ranks are
     away.
-    ``full``: the same while all are there, if it is not the call of this name. ``is_settled``: a
-    death in the middle of it can be settled.
+    ``is_ours``: so it does while all are there. ``is_settled``: a death in the middle of it can be
+    settled.
     """
 
     name: str
@@ -130,7 +126,7 @@ class Kind:
     is_in_place: bool = False
     is_fence: bool = False
     is_by_rank: bool = False
-    full: Callable[[Call, There], Issued] | None = None
+    is_ours: bool = False
     is_settled: bool = True
 
     def issue(self, call: Call, there: There) -> Issued:
@@ -140,11 +136,11 @@ class Kind:
             Impossible: it needs a rank that is away.
             RuntimeError: torch refuses it.
         """
-        if there.is_full and self.full is None:
+        if there.is_full and not self.is_ours:
             is_watched = _profiles() or _modes()  # else a call spares torch's dispatcher
             backend = there.torchs() if is_watched else there.native
             return getattr(backend, self.name)(*call.args), None
-        return (self.full if there.is_full and self.full else self.fewer)(call, there)
+        return self.fewer(call, there)
 
 
 def flat(tree: Any) -> list[torch.Tensor]:
@@ -202,7 +198,7 @@ def _fewer_allreduce(call: Call, there: There) -> Issued:
     tensors, opts = call.args
     if not there.is_alone and len(tensors) > 1:
         _scale(tensors, operation(opts), there.weight)
-        return getattr(there.native, call.name)(*call.args), None
+        return getattr(there.native, call.kind.name)(*call.args), None
     return _reduce_all(tensors, opts, there), None
 
 
@@ -242,7 +238,7 @@ def _fewer_allgather(call: Call, there: There) -> Issued:
     work, parts = _gathered(inputs, there)
 
     def spread() -> None:
-        for found, into in zip(parts, outputs, strict=True):
+        for found, into in zip(parts, outputs, strict=False):  # only the root of a gather has some
             for place, tensor in enumerate(into):
                 tensor.copy_(found[there.deputy(place)].view_as(tensor))
 
@@ -261,22 +257,6 @@ def _fewer_allgather_single(call: Call, there: There) -> Issued:
     return work, spread
 
 
-def _fewer_gather(call: Call, there: There) -> Issued:
-    outputs, inputs, opts = call.args
-    work, parts = _gathered(inputs, there)
-
-    def spread() -> None:
-        for place, tensor in enumerate(outputs[0] if outputs else []):
-            tensor.copy_(parts[0][there.deputy(place)].view_as(tensor))
-
-    return work, spread if opts.rootRank == there.own else None
-
-
-def _fewer_reduce(call: Call, there: There) -> Issued:
-    tensors, opts = call.args
-    return _reduce_all(tensors, opts, there), None
-
-
 def _fewer_scatter(call: Call, there: There) -> Issued:
     outputs, inputs, opts = call.args
     root = there.index_of(opts.rootRank, "a scatter from")
@@ -288,14 +268,6 @@ def _fewer_scatter(call: Call, there: There) -> Issued:
     return there.native.scatter(outputs, given, options), None
 
 
-def _scattered(whole: torch.Tensor, opts: Any, there: There) -> Any:
-    if not there.is_full:
-        return _reduce_all([whole], opts, there)
-    options = dist.AllreduceOptions()
-    options.reduceOp = operation(opts)
-    return there.native.allreduce([whole], options)
-
-
 def _see_that(is_so: bool, what: str, tensor: torch.Tensor, output: torch.Tensor) -> None:
     """Raise as torch does, for a reduce-scatter that is wrong."""
     if not is_so or tensor.dtype != output.dtype:
@@ -305,18 +277,21 @@ def _see_that(is_so: bool, what: str, tensor: torch.Tensor, output: torch.Tensor
         )
 
 
-def _check_scattered(output: torch.Tensor, tensor: torch.Tensor, there: There) -> None:
-    whole = (output.shape[0] * there.size, *output.shape[1:]) if output.dim() else ()
-    _see_that(tensor.shape == whole, "the input", tensor, output)
+def _scattered(
+    inputs: Sequence[torch.Tensor], output: torch.Tensor, opts: Any, there: There
+) -> Issued:
+    """By an all-reduce, as Gloo itself does it: the Work of its own ends in ``wait`` only."""
+    whole = torch.cat([tensor.reshape(-1) for tensor in inputs])
+    work = _reduce_all([whole], opts, there)
+    parts = whole.view(there.size, output.numel())
+    return work, lambda: output.copy_(parts[there.own].view_as(output))
 
 
 def _reduce_scatter_single(call: Call, there: There) -> Issued:
-    """By an all-reduce, as Gloo itself does it: the Work of its own ends in ``wait`` only."""
     output, tensor, opts = call.args
-    _check_scattered(output, tensor, there)
-    whole = tensor.clone(memory_format=torch.contiguous_format)
-    work = _scattered(whole, opts, there)
-    return work, lambda: output.copy_(whole.view(there.size, -1)[there.own].view_as(output))
+    whole = (output.shape[0] * there.size, *output.shape[1:]) if output.dim() else ()
+    _see_that(tensor.shape == whole, "the input", tensor, output)
+    return _scattered([tensor], output, opts, there)
 
 
 def _reduce_scatter(call: Call, there: There) -> Issued:
@@ -325,12 +300,7 @@ def _reduce_scatter(call: Call, there: There) -> Issued:
         raise RuntimeError("invalid input tensor list size, must be world size")
     for tensor in inputs[0]:
         _see_that(tensor.shape == outputs[0].shape, "an input", tensor, outputs[0])
-    sizes = [tensor.numel() for tensor in inputs[0]]
-    whole = torch.cat([tensor.reshape(-1) for tensor in inputs[0]])
-    work = _scattered(whole, opts, there)
-    begin = sum(sizes[: there.own])
-    mine = slice(begin, begin + sizes[there.own])
-    return work, lambda: outputs[0].copy_(whole[mine].view_as(outputs[0]))
+    return _scattered(inputs[0], outputs[0], opts, there)
 
 
 def _barrier(call: Call, there: There) -> Issued:
@@ -338,7 +308,7 @@ def _barrier(call: Call, there: There) -> Issued:
 
 
 def _never(call: Call, _there: There) -> Issued:
-    raise Impossible(f"{call.name} while a rank is away")
+    raise Impossible(f"{call.kind.name} while a rank is away")
 
 
 def _send(call: Call, there: There) -> Issued:
@@ -382,11 +352,11 @@ KINDS = {
         Kind(
             "allreduce_coalesced", _first, _first, _fewer_allreduce, is_in_place=True, is_fence=True
         ),
-        Kind("reduce", _first, _first, _fewer_reduce, is_in_place=True, is_by_rank=True),
+        Kind("reduce", _first, _first, _fewer_allreduce, is_in_place=True, is_by_rank=True),
         Kind("broadcast", _of_root, _listed, _fewer_broadcast),
         Kind("allgather", _second, _first, _fewer_allgather, is_fence=True),
         Kind("_allgather_base", _second, _first, _fewer_allgather_single, is_fence=True),
-        Kind("gather", _second, _first, _fewer_gather, is_by_rank=True),
+        Kind("gather", _second, _first, _fewer_allgather, is_by_rank=True),
         Kind("scatter", _second, _first, _fewer_scatter, is_by_rank=True),
         Kind(
             "reduce_scatter",
@@ -395,7 +365,7 @@ KINDS = {
             _reduce_scatter,
             is_fence=True,
             is_by_rank=True,
-            full=_reduce_scatter,
+            is_ours=True,
         ),
         Kind(
             "_reduce_scatter_base",
@@ -404,7 +374,7 @@ KINDS = {
             _reduce_scatter_single,
             is_fence=True,
             is_by_rank=True,
-            full=_reduce_scatter_single,
+            is_ours=True,
         ),
         Kind("alltoall_base", _second, _first, _never, is_fence=True, is_by_rank=True),
         Kind("alltoall", _second, _first, _never, is_fence=True, is_by_rank=True),

@@ -20,17 +20,18 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.frames import near_site
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import World
 
 OUTPUT = {
-    "broadcast_object_list": ("object_list", 0),
-    "all_gather_object": ("object_list", 0),
-    "gather_object": ("object_gather_list", 1),
-    "scatter_object_list": ("scatter_object_output_list", 0),
+    "broadcast_object_list": "object_list",
+    "all_gather_object": "object_list",
+    "gather_object": "object_gather_list",
+    "scatter_object_list": "scatter_object_output_list",
 }
-"""For each function the list that it writes to, by name and place."""
+"""For each function the list that it writes to."""
 TRIES_MAX = 8
 
 
@@ -42,37 +43,42 @@ class Objects:
 
     def install(self, patches: Patches) -> None:
         """Patch the functions where scripts find them."""
-        for name, output in OUTPUT.items():
+        for name in OUTPUT:
             plain = getattr(distributed_c10d, name)
-            stand_in = functools.wraps(plain)(functools.partial(self._call, plain, *output))
+            begin = functools.partial(self._call, plain, inspect.signature(plain))
+            stand_in = functools.wraps(plain)(begin)
             for module in (dist, distributed_c10d):
                 patches.put(module, name, stand_in)
 
     def _call(
-        self, plain: Callable[..., Any], name: str, place: int, *args: Any, **kwargs: Any
+        self, plain: Callable[..., Any], names: inspect.Signature, *args: Any, **kwargs: Any
     ) -> Any:
-        group = kwargs.get("group") or next((x for x in args if isinstance(x, Shell)), None)
+        try:
+            given = names.bind(*args, **kwargs).arguments
+        except TypeError:
+            return plain(*args, **kwargs)  # torch's own error
+        group = given.get("group")
         if group is None and dist.is_initialized():
             group = distributed_c10d._get_default_group()
         if not isinstance(group, Shell):
             return plain(*args, **kwargs)
-        output = kwargs.get(name, args[place] if len(args) > place else None)
-        return self._as_one(plain, group, output, args, kwargs)
+        return self._as_one(plain, group, given, args, kwargs)
 
     def _as_one(
-        self, plain: Callable[..., Any], group: Shell, output: Any, args: Any, kwargs: Any
+        self, plain: Callable[..., Any], group: Shell, named: Any, args: Any, kwargs: Any
     ) -> Any:
         world, what = self._world, plain.__name__
-        site = f"{what} {world.site()}"
+        output = named.get(OUTPUT[what])
+        site = f"{what} {near_site()}"
         notes = world.in_set_up and world.kept is not None
         if world.is_walking and world.kept is not None:
             known = world.kept.take(group.key, site)
             if known is not None:
                 self._replay(output, _to_object(known[0]), what)
                 return None
-        if self._is_unknown(plain, group, args, kwargs):
+        if self._is_unknown(what, group, named):
             told.once(
-                f"{world.site()}: what {what} gave there is not known to a replica that was "
+                f"{near_site()}: what {what} gave there is not known to a replica that was "
                 "started again, so it goes on with its own objects"
             )
             return None
@@ -94,15 +100,15 @@ class Objects:
             world.kept.add(group.key, site, [_to_bytes(output if given is not None else None)])
         return result
 
-    def _is_unknown(self, plain: Callable[..., Any], group: Shell, args: Any, kwargs: Any) -> bool:
+    def _is_unknown(self, what: str, group: Shell, named: Any) -> bool:
         """Whether this call gives another rank's objects, and nobody is there to give them."""
-        world, names = self._world, inspect.signature(plain).parameters
-        if not world.is_apart or world.is_passing or group.replays or "src" not in names:
+        world = self._world
+        has_root = what in ("broadcast_object_list", "scatter_object_list")
+        if not world.is_apart or world.is_passing or group.replays or not has_root:
             return False
-        given = inspect.signature(plain).bind(*args, **kwargs).arguments
-        root = given.get("group_src")
+        root = named.get("group_src")
         if root is None:
-            root = dist.get_group_rank(group, given.get("src") or 0)
+            root = dist.get_group_rank(group, named.get("src") or 0)
         return bool(root != group.own)
 
     def _replay(self, output: Any, known: Any, what: str) -> None:
@@ -110,7 +116,7 @@ class Objects:
             return
         if what == "broadcast_object_list" and _differ(output, known):
             told.once(
-                f"{self._world.site()}: rank {dist.get_rank()} would give other objects than its "
+                f"{near_site()}: rank {dist.get_rank()} would give other objects than its "
                 "predecessor gave: the predecessor's are taken"
             )
         output[:] = known

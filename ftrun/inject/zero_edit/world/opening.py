@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ftrun.inject.zero_edit.frames import call_site
-from ftrun.inject.zero_edit.mates import Mates
+from ftrun.inject.zero_edit.mates import Mates, store_of_all
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.world.kept import Kept
@@ -118,7 +118,7 @@ class Opening:
                 timeout,
                 self._size,
                 self._mates.rank,
-                self._script_store(limit) if store is None else store,
+                store_of_all("default_pg", limit) if store is None else store,
                 *args,
                 **kwargs,
             )
@@ -160,12 +160,6 @@ class Opening:
         path = directory / f"set-up-{self._mates.rank}"
         world.kept = Kept(path, is_successor=world.is_walking)
         world.is_open = True
-
-    def _script_store(self, timeout: timedelta) -> Any:
-        torchs: Any = dist  # its stubs do not export the stores
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        served = torchs.TCPStore(address, port, is_master=False, timeout=timeout)
-        return torchs.PrefixStore("default_pg", served)
 
     # ------------------------------------------------------------ groups
 

@@ -18,11 +18,12 @@ from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker.settling import Counted, Settled, count_alike, settle
 from ftrun.errors import PeerError
+from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.world.calls import Call, State, wait_for_end
 from ftrun.inject.zero_edit.world.kept import Sent
 from ftrun.inject.zero_edit.world.kinds import Impossible
 from ftrun.inject.zero_edit.world.shell import Shell
-from ftrun.inject.zero_edit.world.world import World, decoded
+from ftrun.inject.zero_edit.world.world import World
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.store import StoreClient
 from ftrun.training.context import WorkerContext
@@ -266,9 +267,10 @@ class Quorums:
                 at = f"ftrun/{prefix}/result/{key}/{number}"
                 if server == self._world.rank:
                     with self._world.changed:
-                        client.set(at, _packed(calls[number]))
+                        client.set(at, packed(_tag(calls[number]), calls[number].bodies()))
                 if self._world.rank in lacking:
-                    made.bodies[key, number] = _unpacked(client.get(at))
+                    tag, bodies, _ = unpacked(client.get(at))
+                    made.bodies[key, number] = bodies, Attempt(*tag)
         made.now = build.groups(told, old, "now", changing)
 
     def _see_that_it_can(self, calls: dict[int, Call], settled: Settled) -> None:
@@ -327,7 +329,7 @@ class Quorums:
                 if of == key and call is None:
                     shell.gifts[number] = bodies, tag
                 elif of == key and call is not None:
-                    call.take(decoded(call, bodies), tag)
+                    call.take(call.decoded(bodies), tag)
         for group in [self._world.shells[key] for key in made.now if key in self._world.shells]:
             for number in sorted(group.calls):
                 if group.calls[number].state in (State.FAILED, State.HELD):
@@ -407,18 +409,6 @@ class Quorums:
         return closing(StoreClient(store, clock.now() + STORE_S))
 
 
-def _packed(call: Call) -> bytes:
-    bodies = call.bodies()
+def _tag(call: Call) -> list[int]:
     tag = call.tag if isinstance(call.tag, Attempt) else NO_ATTEMPT
-    head = json.dumps([[tag.quorum_id, tag.number], [len(x) for x in bodies]]).encode()
-    return head + b"\n" + b"".join(bodies)
-
-
-def _unpacked(text: bytes) -> tuple[list[bytes], object]:
-    head, _, rest = text.partition(b"\n")
-    tag, lengths = json.loads(head)
-    found, at = [], 0
-    for length in lengths:
-        found.append(rest[at : at + length])
-        at += length
-    return found, Attempt(*tag)
+    return [tag.quorum_id, tag.number]

@@ -11,7 +11,6 @@ Not here: what a kind of call is (kinds.py), its life (calls.py).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -22,6 +21,7 @@ from torch._C._distributed_c10d import AllgatherOptions
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.core.worker.settling import Position
+from ftrun.inject.zero_edit.frames import near_site
 from ftrun.inject.zero_edit.world.calls import Around, Call, CallWork, State
 from ftrun.inject.zero_edit.world.kinds import KINDS, There
 from ftrun.process_groups.built import BuiltGroup, JoinedWork
@@ -33,8 +33,6 @@ BACKEND = "ftrun"
 class World(Around, Protocol):
     """What a group needs of its world (world.py)."""
 
-    ready: deque[Call]
-
     @property
     def is_apart(self) -> bool:
         """Whether no call of this rank meets one of a peer."""
@@ -44,9 +42,6 @@ class World(Around, Protocol):
 
     def note(self, shell: Shell, call: Call) -> None:
         """A call is through. Under the lock."""
-
-    def site(self) -> str:
-        """The script's line."""
 
     def destroyed(self, shell: Shell) -> None:
         """The script has destroyed a group."""
@@ -147,9 +142,10 @@ class Shell(dist.ProcessGroup):
             call.number = number
 
     @compiling.never
-    def start(self, name: str, args: tuple[Any, ...], *, is_sync: bool, site: str = "") -> Any:
-        """Begin a call; returns its Work."""
-        world = self.world
+    def start(self, name: str, *args: Any, site: str = "") -> Any:
+        """Begin a call; returns its Work. The script waits at once if its options, the last of
+        ``args``, say so."""
+        world, is_sync = self.world, not getattr(args[-1], "asyncOp", True)
         with world.lock:
             call = Call(self, KINDS[name], args, self.next, site, is_sync)
             world.begin(self, call)
@@ -167,8 +163,7 @@ class Shell(dist.ProcessGroup):
         """The backend's name that the script has given."""
         return self.label
 
-    def _get_backend_name(self) -> str:
-        return self.label
+    _get_backend_name = name
 
     @property
     def group_name(self) -> Any:
@@ -209,8 +204,7 @@ class Shell(dist.ProcessGroup):
     def _wait_for_pending_works(self) -> None:
         pass
 
-    def _set_sequence_number_for_group(self) -> None:
-        pass
+    _set_sequence_number_for_group = _wait_for_pending_works
 
     def _get_sequence_number_for_group(self) -> int:
         return self.next
@@ -225,55 +219,38 @@ class Shell(dist.ProcessGroup):
         """The script destroys the group."""
         self.world.destroyed(self)
 
-    def abort(self) -> None:
-        """As ``shutdown``."""
-        self.world.destroyed(self)
+    abort = shutdown
 
     # ------------------------------------------------------------ torch's names: collectives
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
         options = _options(opts, dist.AllreduceOptions, "reduceOp")
-        return self.start("allreduce", (_listed(tensors), options), is_sync=_is_sync(opts))
+        return self.start("allreduce", _listed(tensors), options)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        options = opts if opts is not None else dist.AllreduceCoalescedOptions()
-        return self.start(
-            "allreduce_coalesced", (_listed(tensors), options), is_sync=_is_sync(opts)
-        )
+        options = _options(opts, dist.AllreduceCoalescedOptions)
+        return self.start("allreduce_coalesced", _listed(tensors), options)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> Any:  # type: ignore[override]
-        options = _rooted(opts, dist.ReduceOptions)
+        options = _options(opts, dist.ReduceOptions, "rootRank")
         if op is not None:
             options.reduceOp = op
-        return self.start("reduce", (_listed(tensors), options), is_sync=_is_sync(opts))
+        return self.start("reduce", _listed(tensors), options)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
-        options = _rooted(opts, dist.BroadcastOptions)
-        site = self.world.site()
-        return self.start(
-            "broadcast", (_listed(tensors), options), is_sync=_is_sync(opts), site=site
-        )
+        options = _options(opts, dist.BroadcastOptions, "rootRank")
+        return self.start("broadcast", _listed(tensors), options, site=near_site())
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
-        options = opts if opts is not None else AllgatherOptions()
-        args = ([list(x) for x in outputs], list(inputs), options)
-        return self.start("allgather", args, is_sync=_is_sync(opts))
+        options = _options(opts, AllgatherOptions)
+        return self.start("allgather", [list(x) for x in outputs], list(inputs), options)
 
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
-        options = opts if opts is not None else AllgatherOptions()
-        return self.start("_allgather_base", (output, tensor, options), is_sync=_is_sync(opts))
-
-    def all_gather_single(
-        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
-    ) -> Any:
-        return self._allgather_base(output, tensor, opts)
+        return self.start("_allgather_base", output, tensor, _options(opts, AllgatherOptions))
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._each(self._allgather_base, outputs, inputs, opts)
-
-    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         return self._each(self._allgather_base, outputs, inputs, opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
@@ -283,60 +260,50 @@ class Shell(dist.ProcessGroup):
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs] if outputs else [], [inputs]
-        args = ([list(x) for x in outputs], list(inputs), _rooted(opts, dist.GatherOptions))
-        return self.start("gather", args, is_sync=_is_sync(opts))
+        options = _options(opts, dist.GatherOptions, "rootRank")
+        return self.start("gather", [list(x) for x in outputs], list(inputs), options)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs] if inputs else []
-        args = (list(outputs), [list(x) for x in inputs], _rooted(opts, dist.ScatterOptions))
-        return self.start("scatter", args, is_sync=_is_sync(opts))
+        options = _options(opts, dist.ScatterOptions, "rootRank")
+        return self.start("scatter", list(outputs), [list(x) for x in inputs], options)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         options = _options(opts, dist.ReduceScatterOptions, "reduceOp")
-        args = (list(outputs), [list(x) for x in inputs], options)
-        return self.start("reduce_scatter", args, is_sync=_is_sync(opts))
+        return self.start("reduce_scatter", list(outputs), [list(x) for x in inputs], options)
 
     def _reduce_scatter_base(
         self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
     ) -> Any:
         options = _options(opts, dist.ReduceScatterOptions, "reduceOp")
-        return self.start("_reduce_scatter_base", (output, tensor, options), is_sync=_is_sync(opts))
-
-    def reduce_scatter_single(
-        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
-    ) -> Any:
-        return self._reduce_scatter_base(output, tensor, opts)
+        return self.start("_reduce_scatter_base", output, tensor, options)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._each(self._reduce_scatter_base, outputs, inputs, opts)
-
-    def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         return self._each(self._reduce_scatter_base, outputs, inputs, opts)
 
     def alltoall_base(
         self, output: Any, tensor: Any, output_sizes: Any, input_sizes: Any, opts: Any = None
     ) -> Any:
-        options = opts if opts is not None else dist.AllToAllOptions()
-        args = (output, tensor, list(output_sizes), list(input_sizes), options)
-        return self.start("alltoall_base", args, is_sync=_is_sync(opts))
-
-    def all_to_all_single(
-        self, output: Any, tensor: Any, output_sizes: Any, input_sizes: Any, opts: Any = None
-    ) -> Any:
-        return self.alltoall_base(output, tensor, output_sizes, input_sizes, opts)
+        sizes = list(output_sizes), list(input_sizes)
+        options = _options(opts, dist.AllToAllOptions)
+        return self.start("alltoall_base", output, tensor, *sizes, options)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        options = opts if opts is not None else dist.AllToAllOptions()
-        return self.start(
-            "alltoall", (list(outputs), list(inputs), options), is_sync=_is_sync(opts)
-        )
+        options = _options(opts, dist.AllToAllOptions)
+        return self.start("alltoall", list(outputs), list(inputs), options)
+
+    # The same under the names of other versions of torch.
+    all_gather_single: Any = _allgather_base
+    allgather_into_tensor_coalesced: Any = all_gather_single_coalesced
+    reduce_scatter_single: Any = _reduce_scatter_base
+    reduce_scatter_tensor_coalesced: Any = reduce_scatter_single_coalesced
+    all_to_all_single: Any = alltoall_base
 
     def barrier(self, opts: Any = None) -> Any:
-        options = opts if opts is not None else dist.BarrierOptions()
-        return self.start("barrier", (options,), is_sync=_is_sync(opts))
+        return self.start("barrier", _options(opts, dist.BarrierOptions))
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -348,13 +315,13 @@ class Shell(dist.ProcessGroup):
             there.native.monitored_barrier(timeout or self.timeout, wait_all_ranks)
 
     def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
-        return self.start("send", (_listed(tensors), to, tag), is_sync=False)
+        return self.start("send", _listed(tensors), to, tag)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
-        return self.start("recv", (_listed(tensors), source, tag), is_sync=False)
+        return self.start("recv", _listed(tensors), source, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        return self.start("recv_anysource", (_listed(tensors), tag), is_sync=False)
+        return self.start("recv_anysource", _listed(tensors), tag)
 
     def _each(self, begin: Callable[..., Any], outputs: Any, inputs: Any, opts: Any) -> JoinedWork:
         works = [begin(*pair, opts) for pair in zip(outputs, inputs, strict=True)]
@@ -365,24 +332,13 @@ def _listed(tensors: Any) -> list[torch.Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
-def _is_sync(opts: Any) -> bool:
-    return not getattr(opts, "asyncOp", True)
-
-
-def _options(opts: Any, kind: Any, field: str) -> Any:
-    """The options; torch's C++ overloads also take an operation in their place."""
-    if isinstance(opts, kind):
+def _options(opts: Any, kind: Any, field: str = "") -> Any:
+    """The options; torch's C++ overloads also take their ``field`` in their place: an operation, or
+    the root's rank."""
+    if opts is None:
+        return kind()
+    if not field or hasattr(opts, field):
         return opts
     made = kind()
-    if opts is not None:
-        setattr(made, field, opts)
-    return made
-
-
-def _rooted(opts: Any, kind: Any) -> Any:
-    """The options; a number is the root's rank."""
-    if opts is None or hasattr(opts, "rootRank"):
-        return opts if opts is not None else kind()
-    made = kind()
-    made.rootRank = opts
+    setattr(made, field, opts)
     return made

@@ -20,7 +20,6 @@ makes its groups (opening.py).
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,26 +27,23 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
 from typing import Any
 
-import torch
-
 from ftrun import clock
 from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.errors import UserError
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
 from ftrun.inject.zero_edit.world.calls import Buffers, Call, Record, State, as_bytes
-from ftrun.inject.zero_edit.world.kept import Given, Kept, Replayed
+from ftrun.inject.zero_edit.world.kept import Given, Kept, bodies_of, texts_of
 from ftrun.inject.zero_edit.world.kinds import Impossible, There, has_no_data, nbytes
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.training.context import WorkerContext
-from ftrun.training.exchanged_tensors import from_bytes
 from ftrun.training.groups import Following
 
-log = logging.getLogger(__name__)
-
 RECORDS_MAX = 1024
+SENT_BYTES_MAX = 64 << 10
+"""Of one call that a newcomer is given."""
 CALLS_MAX = 1024
 """Of a group, whose results are kept because the script has not waited for all before them."""
 _waited = attrgetter("waited")
@@ -139,7 +135,7 @@ class World:
         else:
             self._record(call)
             if self.in_set_up and self.kept is not None:
-                call.site = call.site or self.site()
+                call.site = call.site or near_site()
         if self._unit is not None:
             self._unit.append(call)
             call.is_part = True
@@ -153,7 +149,7 @@ class World:
         shell.calls[number] = call
         if number in shell.gifts:
             bodies, tag = shell.gifts.pop(number)
-            call.take(decoded(call, bodies), tag)
+            call.take(call.decoded(bodies), tag)
         elif not (shell.is_stopped or shell.there is None):
             try:
                 self._issue(call)
@@ -194,14 +190,14 @@ class World:
             self._record(call)
             bodies = shell.replays.pop(0) if shell.replays else None
             if bodies is not None and not _unlike(call, bodies):
-                call.take(decoded(call, bodies), None)
+                call.take(call.decoded(bodies), None)
                 return
         call.state = State.THROUGH
         if self.is_walking and not self._is_ours and self.kept is not None:
-            call.site = call.site or self.site()
+            call.site = call.site or near_site()
             bodies = self.kept.take(shell.key, call.site)
             if bodies is not None and not _unlike(call, bodies):
-                _write(call, decoded(call, bodies))
+                call.write(call.decoded(bodies))
                 return
             if call.kind.outputs(call):
                 told.once(self.kept.unknown(call.site, call.kind.name.strip("_")))
@@ -226,10 +222,6 @@ class World:
                 f"its peers, but what rank {root} gave by {call.kind.name} at {call_site()} is not "
                 "known any more: it cannot follow them. Use ftrun.Manager there (docs/MANAGER.md)"
             )
-
-    def site(self) -> str:
-        """The script's line."""
-        return near_site()
 
     @contextmanager
     def ours(self) -> Iterator[None]:
@@ -383,8 +375,11 @@ class World:
             stop = max(self.count, self._boundary_count) if is_over else self._boundary_count
             known = dict(self._loaded)
             for record in self._records:
-                bodies = None if record.result is None else as_bytes(record.result)
-                known[record.number] = [record.group, Replayed.text(bodies)]
+                is_known = record.result is not None
+                texts = (
+                    texts_of(as_bytes(record.result or ()), SENT_BYTES_MAX) if is_known else None
+                )
+                known[record.number] = [record.group, texts]
             return [known[index] for index in range(first, stop) if index in known]
 
     def replay(self, first: int, given: Sequence[Sequence[Any]]) -> None:
@@ -396,24 +391,14 @@ class World:
             self._boundary_count = first + len(given)
             for shell in self.shells.values():
                 shell.replays.clear()
-            for key, bodies in given:
+            for key, texts in given:
                 if key in self.shells:
-                    self.shells[key].replays.append(Replayed.bodies(bodies))
+                    self.shells[key].replays.append(None if texts is None else bodies_of(texts))
 
 
 # ---------------------------------------------------------------- results as bytes
 
 
-def decoded(call: Call, bodies: Sequence[bytes]) -> list[torch.Tensor]:
-    outputs = call.kind.outputs(call)
-    return [from_bytes(body, like) for body, like in zip(bodies, outputs, strict=True)]
-
-
 def _unlike(call: Call, bodies: Sequence[bytes]) -> bool:
     outputs = call.kind.outputs(call)
     return [len(x) for x in bodies] != [nbytes(x) for x in outputs]
-
-
-def _write(call: Call, found: Sequence[torch.Tensor]) -> None:
-    for tensor, value in zip(call.kind.outputs(call), found, strict=True):
-        tensor.copy_(value)

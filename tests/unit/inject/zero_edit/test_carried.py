@@ -30,8 +30,8 @@ class Made:
         self.sharded: list[Any] = []
         none = Created()
         self.stepping = stepping = SimpleNamespace(
-            optimizers_that_heal=self.created.all,
-            schedulers_that_heal=list,
+            optimizers=self.created,
+            schedulers=Created(),
             scalers=none,
             has_late=True,
         )
@@ -89,13 +89,14 @@ def test_groups_that_were_added_are_refused() -> None:
 
 
 def test_of_later_ones_only_those_of_the_training_heal() -> None:
-    created, first, probe, trains = Created(), sgd(1), sgd(1), sgd(1)
+    first, probe, trains = sgd(1), sgd(1), sgd(1)
+    created = Created(lambda x: x is trains)
     created.add(first)
     created.keep()
     created.add(probe)
     created.add(trains)
     assert created.late() == [probe, trains]
-    assert created.that_heal(lambda x: x is trains) == [first, trains]
+    assert created.that_heal() == [first, trains]
 
 
 class Phase(enum.Enum):
@@ -183,7 +184,7 @@ def test_a_scheduler_s_objects_stay_its_own_and_the_rest_heals() -> None:
     first.last_epoch = 7
     here, there = Made([]), Made([])
     for one, scheduler in ((here, second), (there, first)):
-        one.stepping.schedulers_that_heal = lambda x=scheduler: [x]
+        one.stepping.schedulers.add(scheduler)
     here.carried.load(there.carried.state())
     assert second.last_epoch == 7 and second.curve is is_flat  # type: ignore[attr-defined]
 

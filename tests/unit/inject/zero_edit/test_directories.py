@@ -11,6 +11,7 @@ import pytest
 
 from ftrun.inject.zero_edit import directories, told
 from ftrun.inject.zero_edit.directories import Directories
+from ftrun.inject.zero_edit.files import Drafts
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +22,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def life(*, joins: bool = False, has_begun: Callable[[], bool] = lambda: False) -> Directories:
-    return Directories(Path("made").absolute(), 0, joins=lambda: joins, has_begun=has_begun)
+    drafts = Drafts(0, joins=lambda: joins, has_begun=has_begun)
+    return Directories(Path("made").absolute(), drafts)
 
 
 def make(by: Directories, name: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from ftrun.inject.zero_edit import files, rewriting
+from ftrun.inject.zero_edit.directories import Directories
 from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.rewriting import Rewriting
@@ -42,11 +43,9 @@ def place() -> Place:
 @pytest.fixture
 def ours(place: Place) -> Iterator[Rewriting]:
     made = Rewriting(
-        Drafts(2, lambda: place.passes),
+        Drafts(2, lambda: place.passes, lambda: place.joins, lambda: place.has_begun),
         is_successor=True,
         has_world=lambda: place.has_world,
-        joins=lambda: place.joins,
-        has_begun=lambda: place.has_begun,
     )
     patches = Patches()
     made.install(patches)
@@ -126,7 +125,9 @@ def test_on_the_way_a_temporary_file_is_not_renamed_and_a_new_directory_is_writt
     tmp_path: Path,
 ) -> None:
     patches = Patches()
-    files.install(patches, Drafts(0, lambda: True))
+    drafts = Drafts(0, lambda: True)
+    files.install(patches, drafts)
+    Directories(tmp_path / "made", drafts).install(patches)
     try:
         torch.save({"a": 1}, tmp_path / "x.pt.tmp")
         os.replace(tmp_path / "x.pt.tmp", tmp_path / "x.pt")

@@ -94,13 +94,29 @@ def unlike(
 
 def _of_targets(loop: _Iteration, theirs: Values, here: Values) -> Iterator[tuple[str, object]]:
     """The values of the loop's variables that differ."""
-    names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    names = _names(loop.target)
     for path, value in theirs.items():
         root = path.partition("[")[0].partition(".")[0]
         if "]." in path:
             continue  # of an object in a collection
         if root in names and here.get(path) != value:
             yield path, value
+
+
+def _names(target: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+
+
+@lru_cache(maxsize=4096)
+def drawn(code: CodeType, line: int) -> frozenset[str]:
+    """The variables that the ``for`` loops around a line of this code, or in it, draw into."""
+    loops = () if is_loop_package(code.co_filename) else _iterations(code.co_filename)
+    return frozenset(
+        name
+        for loop in loops
+        if loop.code == code.co_firstlineno and loop.first <= line <= loop.last and loop.header
+        for name in _names(loop.target)
+    )
 
 
 def innermost(frames: Sequence[FrameType]) -> tuple[CodeType, int] | None:

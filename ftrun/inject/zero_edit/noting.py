@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ftrun.inject.zero_edit.around import innermost
+from ftrun.inject.zero_edit.around import drawn, innermost
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import (
     NOWHERE,
@@ -224,7 +224,8 @@ class Noting:
         variables = [variables_of(frame) for frame in frames]
         self._frameworks.look(variables)
         reached = self._counters.walk.walk(frames, variables)
-        self._tensors.look(reached, begins=begins)
+        batches = [drawn(frame.f_code, frame.f_lineno) for frame in frames]
+        self._tensors.look(reached, batches, begins=begins)
         read = self._counters.read(reached)
         self._functions = {spot.name for spot in here}
         ranges, over = RANGES.current(self._functions), RANGES.over(self._functions)

@@ -13,7 +13,7 @@ Not here: plain values (counters.py), trained modules and optimizers (carried.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, cast
 from weakref import ref
@@ -109,40 +109,51 @@ class Tensors:
         self.words: list[str] = []
         self.lacking: list[str] = []
 
-    def look(self, reached: Sequence[Reached], *, begins: bool = False) -> None:
+    def look(
+        self, reached: Sequence[Reached], drawn: Sequence[Set[str]] = (), *, begins: bool = False
+    ) -> None:
         """What the script's frames reach, innermost first. It runs at every draw.
 
         ``begins``: at the first one of a loop, which may read all that was made before it.
+        ``drawn``: for each frame the variables that its loops draw into, as batches.
         """
         now: dict[Key, _Known] = {}
         met: set[tuple[int, ...]] = set()
         before = {known.identity: known for known in self._known.values()}
-        for frame in reached:
+        for number, frame in enumerate(reached):
+            batches: Set[str] = drawn[number] if drawn else frozenset()
             for path, value in frame.units.items():
                 key, identity = (frame.function, path), identity_of(value)
                 if key not in now and identity not in met and len(now) < limits.TRACKED:
                     met.add(identity)  # several frames reach the same object
-                    last = before.get(identity)
-                    now[key] = self._met(key, value, last, identity, begins=begins)
+                    is_batch, last = path in batches, before.get(identity)
+                    now[key] = self._met(key, value, last, identity, begins, is_batch)
         self._known = now
 
     def _met(
-        self, key: Key, value: Any, last: _Known | None, identity: tuple[int, ...], *, begins: bool
+        self,
+        key: Key,
+        value: Any,
+        last: _Known | None,
+        identity: tuple[int, ...],
+        begins: bool,
+        is_batch: bool,
     ) -> _Known:
         is_dict = type(value) in DICTS
         if last is not None and is_dict and not last.is_there and last.doubts < DOUBTS_MAX:
             mark = None if self._has_begun else mark_of(value)
             return _Known(identity, None, mark, Thin(value), last.doubts + 1)
         if last is not None and (is_dict or last.is_there):
-            mark = None if last.mark is _LATER else last.mark
-            return _Known(identity, value, mark if self._has_begun else mark_of(value))
+            mark = None if last.mark is _LATER and not is_batch else last.mark
+            is_marked = self._has_begun and mark is not _LATER  # a batch heals if it changes
+            return _Known(identity, value, mark if is_marked else mark_of(value))
         if not self._has_begun:
             return _Known(identity, None, mark_of(value), Thin(value))
         one_before = self._known.get(key)
         if one_before is not None:
             self._others.add(key)
             begins |= one_before.kept is not None
-        is_kept = begins or is_dict
+        is_kept = is_dict or (begins and not is_batch)
         return _Known(identity, None, None if is_kept else _LATER, Thin(value))
 
     def begin(self) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
+from ftrun.inject.zero_edit import around
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.values.tensors import LATE, REBOUND, UNITS, Tensors
@@ -112,6 +113,22 @@ def test_data_of_a_phase_heal_from_its_first_draw_on() -> None:
             batch = data + 1
             draw(tensors)
         assert list(of(tensors)) == ["data"] and batch.numel() == 2
+
+
+def test_a_batch_with_two_steps_is_each_ranks_own_unless_it_changes() -> None:
+    """Seen: a script that steps two optimizers with a batch got its donor's."""
+    tensors, batch = Tensors(lambda: ()), torch.ones(2)
+    draw(tensors)
+    tensors.begin()
+    for batch in (torch.zeros(2), torch.ones(2)):
+        for _ in range(3):
+            frame = sys._getframe()
+            names = around.drawn(frame.f_code, frame.f_lineno)
+            assert names == {"batch", "_"}
+            tensors.look(tensors._walk.walk([frame]), [names], begins=True)
+            assert "batch" not in of(tensors)
+    batch.add_(1)
+    assert "batch" in of(tensors)
 
 
 def test_a_copy_of_the_best_state_is_kept_at_once() -> None:

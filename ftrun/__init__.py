@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from ftrun.base.errors import LaunchError
     from ftrun.checkpoint.transport import CheckpointTransport, HTTPTransport
-    from ftrun.errors import LaunchError
-    from ftrun.launching.api import launch
     from ftrun.process_groups import ProcessGroupGloo, ProcessGroupNCCL
+    from ftrun.tools.launching.api import launch
     from ftrun.training.context import stop_requested
     from ftrun.training.data import DistributedSampler
     from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
@@ -45,7 +45,7 @@ _HOMES = {
     "Join": "ftrun.training.join",
     "JoinHook": "ftrun.training.join",
     "Joinable": "ftrun.training.join",
-    "LaunchError": "ftrun.errors",
+    "LaunchError": "ftrun.base.errors",
     "LocalSGD": "ftrun.training.local_sgd",
     "ManagedProcessGroup": "ftrun.training.managed_group",
     "Manager": "ftrun.training.manager",
@@ -56,7 +56,7 @@ _HOMES = {
     "PureDistributedDataParallel": "ftrun.training.ddp",
     "WorldSizeMode": "ftrun.training.manager",
     "heartbeat": "ftrun.training.pauses",
-    "launch": "ftrun.launching.api",
+    "launch": "ftrun.tools.launching.api",
     "manager": "ftrun.training.injected",
     "paused": "ftrun.training.pauses",
     "replicate": "ftrun.training.sharded",
@@ -97,6 +97,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":  # so that ``except ftrun.errors.UserError`` needs no further import
+        return import_module("ftrun.errors")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'ftrun' has no attribute {name!r}")

@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ftrun.errors import ExitCode, FtrunError, exit_kind, naming, not_installed
+from ftrun.base.errors import ExitCode, FtrunError, exit_kind, naming, not_installed
 
 if TYPE_CHECKING:
     from ftrun.agent.launch import SpawnerLaunch
@@ -40,7 +40,7 @@ class _Launches:
         """The spawner, which is importing torch."""
         if self._launch is None:
             from ftrun.agent.launch import SpawnerLaunch, handle_signals
-            from ftrun.own_process import not_started
+            from ftrun.base.own_process import not_started
 
             handle_signals()
             try:
@@ -63,7 +63,7 @@ def main() -> None:
     try:
         if means_a_run(sys.argv[1:]):
             launches()
-        from ftrun.commands.app import app
+        from ftrun.tools.commands.app import app
 
         app(obj=launches)
     except (FtrunError, ModuleNotFoundError) as raised:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ftrun.status.once import StatusQuery
-from ftrun.status.weblink import show_link
+from ftrun.tools.status.once import StatusQuery
+from ftrun.tools.status.weblink import show_link
 from tests.web.browser import Browser
 
 SETTLE_S = 2.5

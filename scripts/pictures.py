@@ -17,11 +17,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ftrun import clock
-from ftrun.status.screen.app import StatusApp
-from ftrun.status.source import Picture, State
-from tests.unit.status.documents import DOCUMENTS
-from tests.unit.status.still import Still
+from ftrun.base import clock
+from ftrun.tools.status.screen.app import StatusApp
+from ftrun.tools.status.source import Picture, State
+from tests.unit.tools.status.documents import DOCUMENTS
+from tests.unit.tools.status.still import Still
 
 POLLS = 60
 

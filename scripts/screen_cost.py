@@ -57,8 +57,8 @@ from ftrun.lighthouse.metrics import render_metrics
 from ftrun.lighthouse.occurrences import Totals
 from ftrun.protocol.auth import bearer, new_token
 from ftrun.protocol.codec import decode, encode
-from tests.unit.status.documents import healthy, thousand
-from tests.unit.status.served_status import served
+from tests.unit.tools.status.documents import healthy, thousand
+from tests.unit.tools.status.served_status import served
 from tests.web.browser import CHROMIUM, Browser
 
 ROOT = Path(__file__).resolve().parents[1]

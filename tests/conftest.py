@@ -29,7 +29,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from ftrun import linux
+from ftrun.base import linux
 from tests.suite.durations import ROOT, read_files
 from tests.suite.levels import has_jobs, is_long
 from tests.suite.properties import FRESH_EXAMPLES

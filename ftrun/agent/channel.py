@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from ftrun.errors import ProtocolError
+from ftrun.base.errors import ProtocolError
 
 FRAME_BYTES_MAX = 8 << 20
 FDS_MAX = 8

@@ -18,16 +18,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ftrun import linux, own_process
 from ftrun.agent import affinity, numa
 from ftrun.agent.channel import Channel
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.agent.launch import TITLE_CHARS
+from ftrun.base import linux, own_process
+from ftrun.base.own_process import FOR_THE_JOB
 from ftrun.config.script import TargetKind
 from ftrun.core.ids import WorkerKey
 from ftrun.inject import bootstrap
 from ftrun.inject.bootstrap import WorkerTask
-from ftrun.own_process import FOR_THE_JOB
 from ftrun.training.context import WorkerContext
 
 

@@ -11,12 +11,13 @@ import socket
 import traceback
 from pathlib import Path
 
-from ftrun import clock
 from ftrun.agent.error_files import hand_on
 from ftrun.agent.exit_reason import exit_document, write_exit
 from ftrun.agent.incidents import IncidentRecords
 from ftrun.agent.summary import summary_lines
 from ftrun.agent.terminal import Terminal
+from ftrun.base import clock
+from ftrun.base.errors import ExitCode
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent, ShowNotice
 from ftrun.core.agent.failures import signal_name
@@ -24,7 +25,6 @@ from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.agent.words import REMEDY_APART
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import JobAccount, Notice
-from ftrun.errors import ExitCode
 from ftrun.logs.layout import log_path
 from ftrun.protocol.handshake import not_for_agents
 from ftrun.protocol.rpc import Disconnected, Refusal

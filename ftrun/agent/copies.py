@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.config.streams import Streams
 from ftrun.logs.disk import DiskWriter, LogFile
 

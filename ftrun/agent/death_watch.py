@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ftrun import clock, linux
+from ftrun.base import clock, linux
+from ftrun.base.life_lock import LOCKS_MAX, OWNER_DIED, RELEASED, LifeLock, LifeLocks
 from ftrun.core.ids import WorkerKey
-from ftrun.life_lock import LOCKS_MAX, OWNER_DIED, RELEASED, LifeLock, LifeLocks
 
 JOIN_S = 1.0
 THREAD_NAME = "ftrun death watch"

@@ -13,11 +13,11 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ftrun.addresses import is_loopback, is_loopback_name, parse_address
 from ftrun.agent import numa
 from ftrun.agent.numa import Binding
+from ftrun.base.addresses import is_loopback, is_loopback_name, parse_address
+from ftrun.base.errors import UserError
 from ftrun.config.settings import RunSettings
-from ftrun.errors import UserError
 
 MEET_TIMEOUT_S = 5.0
 _NVIDIA_DEVICE = re.compile(r"nvidia\d+")

@@ -13,11 +13,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from ftrun import clock, own_process
 from ftrun.agent.env_markers import GUARD_NAME
 from ftrun.agent.helper_output import HelperOutput
+from ftrun.base import clock, own_process
+from ftrun.base.errors import ExitCode
 from ftrun.core.agent.lighthouse_starts import LighthouseStarts
-from ftrun.errors import ExitCode
 from ftrun.protocol.embedding import (
     ANY_PORT,
     ServiceAddress,

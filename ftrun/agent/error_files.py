@@ -19,9 +19,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import naming
 from ftrun.core.messages import FailureReport
-from ftrun.errors import naming
 
 FILE_BYTES_MAX = 1 << 20
 UNNAMED = "Error"

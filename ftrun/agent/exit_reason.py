@@ -11,10 +11,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import exit_kind
 from ftrun.core import failure_kinds as kinds
 from ftrun.core.agent.events import EndAgent
-from ftrun.errors import exit_kind
 
 SCHEMA = "ftrun.exit/1"
 FILE_NAME = "exit.json"

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.core.agent.events import ScriptTimerReleased, ScriptTimerSet
 from ftrun.core.ids import WorkerKey
-from ftrun.errors import UserError
 
 ENABLE_VARIABLE = "TORCHELASTIC_ENABLE_FILE_TIMER"
 FILE_VARIABLE = "TORCHELASTIC_TIMER_FILE"

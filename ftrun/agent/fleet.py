@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ftrun import linux
 from ftrun.agent import sweep
 from ftrun.agent.assignments import Assignments
 from ftrun.agent.death_watch import DeathWatch
@@ -33,6 +32,7 @@ from ftrun.agent.process import SpawnerProcess, sweeper
 from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.tcp_stores import WORLD_STORE
 from ftrun.agent.worker_facts import WorkerProcess
+from ftrun.base import linux
 from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings
 from ftrun.config.starting import FORK, line_without_fork

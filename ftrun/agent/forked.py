@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ftrun import linux
 from ftrun.agent.standbys import Standbys
+from ftrun.base import linux
 from ftrun.inject.stopping import request_signal
 
 

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from ftrun import clock, linux
 from ftrun.agent.groups import Groups
+from ftrun.base import clock, linux
 from ftrun.core.agent.imports import LIMIT_S
 from ftrun.core.ids import WorkerKey
 

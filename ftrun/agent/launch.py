@@ -11,10 +11,10 @@ import signal
 import socket
 import subprocess
 
-from ftrun import own_process
 from ftrun.agent import env_markers
-from ftrun.errors import ExitCode
-from ftrun.own_process import FOR_THE_JOB
+from ftrun.base import own_process
+from ftrun.base.errors import ExitCode
+from ftrun.base.own_process import FOR_THE_JOB
 
 TITLE_CHARS = 240
 GUARD_BYTES = 16

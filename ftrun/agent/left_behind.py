@@ -16,9 +16,9 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
-from ftrun import linux, own_process
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.agent.logs import WorkerLog
+from ftrun.base import linux, own_process
 from ftrun.snapshots import forked
 
 RANK_NAME = "FTRUN_GROUP_RANK"

@@ -11,8 +11,8 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Protocol
 
-from ftrun import clock
-from ftrun.addresses import is_loopback
+from ftrun.base import clock
+from ftrun.base.addresses import is_loopback
 from ftrun.core.activity import Activity
 from ftrun.core.agent.group_progress import GroupProgress
 from ftrun.core.agent.lease import LeaseRequests

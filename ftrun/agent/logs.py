@@ -18,10 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftrun import clock
 from ftrun.agent.copies import Copies
 from ftrun.agent.last_lines import OWN_BEGIN, OWN_END
 from ftrun.agent.terminal import Terminal
+from ftrun.base import clock
 from ftrun.config.settings import RunSettings
 from ftrun.logs import index
 from ftrun.logs.disk import DiskWriter, LogFile

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun import linux
 from ftrun.agent.devices import Machine
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.shell import Agent
 from ftrun.agent.terminal import flush_python_streams
 from ftrun.agent.watch import Watch, unwatched
+from ftrun.base import linux
+from ftrun.base.errors import UserError, naming
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent
-from ftrun.errors import UserError, naming
 
 TEMP_DIR_BYTES_MAX = 80
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 
 SYS = Path("/sys")
 DEV = Path("/dev")

@@ -16,16 +16,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ftrun import linux
 from ftrun.agent import sweep
 from ftrun.agent.channel import Channel, DescriptorsLost, Frame
 from ftrun.agent.helper_output import HelperOutput
 from ftrun.agent.launch import SpawnerLaunch
+from ftrun.base import linux
+from ftrun.base.errors import ExitCode, ProtocolError
+from ftrun.base.own_process import UNFIT_EXIT
 from ftrun.config.script import TargetKind
 from ftrun.core.agent.events import Event, SpawnerLost, SpawnerWarmed, StandbyExited
 from ftrun.core.ids import WorkerKey
-from ftrun.errors import ExitCode, ProtocolError
-from ftrun.own_process import UNFIT_EXIT
 
 SPAWNER_STOP_S = 5.0
 

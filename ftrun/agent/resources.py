@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from ftrun import clock
 from ftrun.agent.nvml import GpuTable, NotReadable, open_gpus
 from ftrun.agent.worker_facts import WorkerMeter, WorkerProcess
+from ftrun.base import clock
 from ftrun.core.agent.events import ShowNotice
 from ftrun.core.agent.node_resources import (
     Gpu,

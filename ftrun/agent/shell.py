@@ -15,7 +15,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock
 from ftrun.agent.console import Console, is_own
 from ftrun.agent.devices import Machine
 from ftrun.agent.embedded import EmbeddedLighthouse
@@ -34,6 +33,9 @@ from ftrun.agent.typed_events import CONSOLE, TypedEvents
 from ftrun.agent.under_line import wants_line
 from ftrun.agent.watch import Watch, WorkerStarted, both, unwatched
 from ftrun.agent.workers import WorkerServer
+from ftrun.base import clock
+from ftrun.base.errors import ExitCode, assert_never
+from ftrun.base.timer import DeadlineTimer
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     AskToStop,
@@ -109,10 +111,8 @@ from ftrun.core.messages import (
     WorkerStacks,
 )
 from ftrun.core.version import unlike_version
-from ftrun.errors import ExitCode, assert_never
 from ftrun.protocol.embedding import ServiceAddress
 from ftrun.protocol.rpc import Disconnected, Refusal
-from ftrun.timer import DeadlineTimer
 
 
 class Agent:

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from ftrun import clock, linux
 from ftrun.agent import sweep, tcp_stores
 from ftrun.agent.channel import Channel
 from ftrun.agent.child import ChildSetup, become_standby, become_worker, close, open_pipes
@@ -35,7 +34,8 @@ from ftrun.agent.env_markers import GUARD_NAME
 from ftrun.agent.forked import ForkedWorkers
 from ftrun.agent.imports import Imports, Unimportable, import_first
 from ftrun.agent.standbys import Standby, Standbys
-from ftrun.own_process import FOR_THE_JOB, is_bare
+from ftrun.base import clock, linux
+from ftrun.base.own_process import FOR_THE_JOB, is_bare
 
 SWEEP_DEADLINE_S = 4.0
 BAD_PRELOAD_EXIT = 2

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun import clock, linux
+from ftrun.base import clock, linux
 from ftrun.core.ids import WorkerKey
 from ftrun.inject.stacks import END_MARK, STACK_SIGNAL, stacks_path
 

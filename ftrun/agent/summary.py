@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from ftrun.agent.incidents import IncidentRecords
+from ftrun.base.errors import ExitCode
 from ftrun.core.agent.ending import ALL_FINISHED
 from ftrun.core.agent.events import EndAgent
 from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.slot_state import Outcome, SlotSummary
 from ftrun.core.incident_words import block
 from ftrun.core.messages import JobAccount
-from ftrun.errors import ExitCode
 
 TRACEBACK_LINES = 12
 LEAST_SHOWN_S = 0.05

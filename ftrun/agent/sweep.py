@@ -13,9 +13,9 @@ import select
 import signal
 from collections.abc import Callable
 
-from ftrun import clock, linux
 from ftrun.agent.env_markers import GUARD_NAME, OWNER_NAME
-from ftrun.linux import ProcessRow
+from ftrun.base import clock, linux
+from ftrun.base.linux import ProcessRow
 
 RESCAN_S = 0.2
 DESCRIPTORS_HELD_BACK = 8

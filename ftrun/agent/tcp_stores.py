@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from ftrun import linux
 from ftrun.agent import sweep
 from ftrun.agent.channel import Channel
+from ftrun.base import linux
 from ftrun.process_groups.store import WORLD_KEYS
 
 SWEEP_DEADLINE_S = 4.0

@@ -26,11 +26,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock, defaults
-from ftrun.addresses import LOOPBACK, join_address
 from ftrun.agent.link import LighthouseLink
 from ftrun.agent.tcp_stores import open_store
 from ftrun.agent.workers import WorkerServer
+from ftrun.base import clock, defaults
+from ftrun.base.addresses import LOOPBACK, join_address
+from ftrun.base.errors import FtrunError, PeerError, UserError, assert_never
 from ftrun.core.agent.events import SendToLighthouse
 from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.thread_replicas import (
@@ -66,7 +67,6 @@ from ftrun.core.messages import (
     WorkerStacks,
 )
 from ftrun.core.version import unlike_version
-from ftrun.errors import FtrunError, PeerError, UserError, assert_never
 from ftrun.protocol.auth import default_token_path, load_token, new_token
 from ftrun.protocol.handshake import not_for_agents
 from ftrun.protocol.rpc import Disconnected, Refusal

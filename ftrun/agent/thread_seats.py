@@ -13,8 +13,8 @@ import threading
 from functools import partial
 from typing import ClassVar
 
-from ftrun.addresses import join_address, parse_address
 from ftrun.agent.thread_agent import ThreadAgent
+from ftrun.base.addresses import join_address, parse_address
 from ftrun.core.ids import WorkerKey
 from ftrun.torchft_wire.background import BackgroundLoop
 from ftrun.training import seats

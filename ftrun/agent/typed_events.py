@@ -11,10 +11,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import exit_kind
 from ftrun.core.agent.events import EndAgent, Instruction, SendEvidence, StartReplica
 from ftrun.core.failure_kinds import UNHEALTHY
-from ftrun.errors import exit_kind
 
 CONSOLE = "console"
 Scalar = str | int | float | bool | None

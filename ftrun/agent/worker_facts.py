@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.core.agent.node_resources import Gpu
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import WorkerFacts

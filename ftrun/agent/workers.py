@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from ftrun.base.errors import ProtocolError
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import AnotherForm, Beat, FailureReport, NoManager, WorkerHello
-from ftrun.errors import ProtocolError
 from ftrun.protocol.auth import token_matches
 from ftrun.protocol.frames import FrameDecoder, encode_frame
 

@@ -17,10 +17,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from ftrun.base.errors import UserError
 from ftrun.checkpoint.format import Tree, pack
 from ftrun.checkpoint.leaves import LeafSpec
 from ftrun.checkpoint.meshes import shown
-from ftrun.errors import UserError
 
 Shapes: TypeAlias = dict[str, dict[str, LeafSpec]]
 """Leaf specs by parent path and name."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ftrun.base.errors import PeerError
 from ftrun.checkpoint.header import Header
 from ftrun.checkpoint.layout import CHUNK_BYTES, Layout, allocate, digest_seed, sample
 from ftrun.checkpoint.leaves import Leaf, in_place
 from ftrun.checkpoint.stripes import Stripes
 from ftrun.core.ids import Tag
-from ftrun.errors import PeerError
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import xxhash
 
-from ftrun import clock
-from ftrun.addresses import split_address
+from ftrun.base import clock
+from ftrun.base.addresses import split_address
+from ftrun.base.errors import PeerError, ProtocolError
 from ftrun.checkpoint import wire
 from ftrun.checkpoint.header import HEADER_BYTES_MAX
 from ftrun.checkpoint.layout import DIGEST_BYTES
@@ -24,7 +25,6 @@ from ftrun.checkpoint.proof import PROOF_FIELD, Proofs, read_challenge
 from ftrun.core.ids import Tag
 from ftrun.core.worker.comparison import Question
 from ftrun.core.worker.exchange import ExchangeQuestion
-from ftrun.errors import PeerError, ProtocolError
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 10.0

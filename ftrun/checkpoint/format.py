@@ -40,10 +40,10 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ftrun.base.errors import ProtocolError, UserError
 from ftrun.checkpoint import script_classes
 from ftrun.checkpoint.leaves import Leaf, LeafSpec, leaf_of, restore
 from ftrun.checkpoint.plain_values import read_plain, write_plain
-from ftrun.errors import ProtocolError, UserError
 
 Tree: TypeAlias = Any
 Json: TypeAlias = Any

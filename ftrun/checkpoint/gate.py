@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ftrun.errors import Bug
+from ftrun.base.errors import Bug
 
 GATE_TIMEOUT_S = 60.0
 

@@ -11,11 +11,11 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import astuple, dataclass
 
+from ftrun.base.errors import ProtocolError, UserError
 from ftrun.checkpoint.format import LEAVES_MAX, Json, Packed
 from ftrun.checkpoint.layout import CHUNK_BYTES, samples
 from ftrun.checkpoint.leaves import LeafSpec
 from ftrun.core.ids import StateId, Tag
-from ftrun.errors import ProtocolError, UserError
 
 FORMAT = 1
 HEADER_BYTES_MAX = 64 << 20

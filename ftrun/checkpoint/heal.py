@@ -16,7 +16,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import FtrunError, PeerError, ProtocolError
 from ftrun.checkpoint.destination import Arrivals, Destination, Overwrite, Overwritten
 from ftrun.checkpoint.donor import DonorLink, DonorRefused
 from ftrun.checkpoint.format import Tree, leaves_of, unpack
@@ -26,7 +27,6 @@ from ftrun.checkpoint.leaves import Leaf, LeafSpec
 from ftrun.checkpoint.proof import heal_key
 from ftrun.checkpoint.stripes import Stripe
 from ftrun.core.ids import StateId, Tag
-from ftrun.errors import FtrunError, PeerError, ProtocolError
 from ftrun.protocol.auth import new_token
 
 STREAMS_ALONE = 2

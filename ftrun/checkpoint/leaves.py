@@ -17,8 +17,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from ftrun.base.errors import ProtocolError, UserError
 from ftrun.checkpoint import meshes
-from ftrun.errors import ProtocolError, UserError
 
 DIMENSIONS_MAX = 64
 NUMPY_KINDS = "biufcmMSU"

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ftrun.errors import ProtocolError, UserError
+from ftrun.base.errors import ProtocolError, UserError
 
 RANKS_MAX = 1 << 20
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 import xxhash
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.checkpoint.gate import Gate
 from ftrun.checkpoint.layout import CHUNK_BYTES, Layout, allocate, chunk_hasher, digest_seed
 from ftrun.core.ids import StateId, Tag

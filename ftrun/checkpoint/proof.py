@@ -25,7 +25,7 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping
 
-from ftrun.errors import Bug, ProtocolError
+from ftrun.base.errors import Bug, ProtocolError
 
 PROOF_FIELD = "authorization"
 CHALLENGE_FIELD = "www-authenticate"

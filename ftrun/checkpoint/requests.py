@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
+from ftrun.base.errors import PeerError, ProtocolError
 from ftrun.checkpoint import wire
 from ftrun.checkpoint.layout import CHUNK_BYTES
 from ftrun.core.ids import Attempt, Tag
 from ftrun.core.worker.comparison import Question
 from ftrun.core.worker.exchange import ExchangeQuestion
-from ftrun.errors import PeerError, ProtocolError
 
 ROUTES = {"header": "GET", "data": "GET", "done": "POST"}
 RECEIVER_CHARS_MAX = 64

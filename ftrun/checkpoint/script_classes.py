@@ -19,7 +19,7 @@ from enum import Enum
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 
 Fields: TypeAlias = dict[str, Any]
 

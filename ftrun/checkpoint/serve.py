@@ -37,7 +37,8 @@ from typing import TYPE_CHECKING
 import torch
 import xxhash
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import PeerError, ProtocolError
 from ftrun.checkpoint import wire
 from ftrun.checkpoint.donor import REFUSAL_BYTES_MAX
 from ftrun.checkpoint.format import Tree, pack
@@ -57,7 +58,6 @@ from ftrun.checkpoint.requests import Refusal, Request, parse_request
 from ftrun.core.ids import StateId, Tag
 from ftrun.core.worker.comparison import Question
 from ftrun.core.worker.exchange import ExchangeQuestion
-from ftrun.errors import PeerError, ProtocolError
 
 if TYPE_CHECKING:
     from ftrun.checkpoint.tls import ServerIdentity

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ftrun import clock
+from ftrun.base import clock
 
 STRIPE_CHUNKS = 8
 SPLIT_FROM_CHUNKS = 4

@@ -32,9 +32,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from ftrun.base.errors import ProtocolError
 from ftrun.checkpoint import wire
 from ftrun.checkpoint.layout import PIECE_BYTES
-from ftrun.errors import ProtocolError
 
 RECORD_BYTES = 16 << 10
 """The most plaintext that a TLS record carries."""

@@ -15,13 +15,13 @@ from datetime import timedelta
 from email.message import Message
 from typing import Generic, TypeVar
 
-from ftrun import clock
-from ftrun.addresses import own_host
+from ftrun.base import clock
+from ftrun.base.addresses import own_host
+from ftrun.base.errors import PeerError, UserError
 from ftrun.checkpoint.donor import DonorRefused
 from ftrun.checkpoint.heal import fetch
 from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import NO_ATTEMPT, SHARED_LINEAGE, StateId, Tag
-from ftrun.errors import PeerError, UserError
 from ftrun.protocol.auth import new_token
 
 T = TypeVar("T")

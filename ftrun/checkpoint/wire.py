@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ftrun import clock
-from ftrun.errors import PeerError, ProtocolError
+from ftrun.base import clock
+from ftrun.base.errors import PeerError, ProtocolError
 
 HEAD_BYTES_MAX = 16 << 10
 FIELDS_MAX = 32

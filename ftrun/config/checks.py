@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ftrun.addresses import parse_address
+from ftrun.base.addresses import parse_address
+from ftrun.base.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
+from ftrun.base.errors import UserError
 from ftrun.config.script import TargetKind, check_script, is_module_name
 from ftrun.config.settings import RunSettings
 from ftrun.config.starting import MODES as START_MODES
-from ftrun.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
-from ftrun.errors import UserError
 from ftrun.logs.disk import parse_log_limit
 from ftrun.logs.keep import parse_keep
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ftrun.base.errors import UserError
 from ftrun.config.options import BY_NAME, OPTIONS, Option, nearest
-from ftrun.errors import UserError
 
 FILE_NAME = "ftrun.toml"
 FILE_BYTES_MAX = 1 << 20

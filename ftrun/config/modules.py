@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+from ftrun.base.errors import UserError
 from ftrun.config.options import nearest
-from ftrun.errors import UserError
 
 _EXTENDS = (b"__path__", b"meta_path", b"sys.modules", b"__getattr__")
 """Words of an ``__init__.py`` that may let it import what is not in its directory."""

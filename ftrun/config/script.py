@@ -17,7 +17,7 @@ from enum import Enum
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 
 SCRIPT_BYTES_MAX = 16 << 20
 PYTHON_VARIABLE = "PYTHON_EXEC"

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock
-from ftrun.addresses import normal_address, parse_address
+from ftrun.base import clock
+from ftrun.base.addresses import normal_address, parse_address
+from ftrun.base.defaults import SNAPSHOTS_KEPT
+from ftrun.base.errors import UserError
 from ftrun.config import torchrun
 from ftrun.config.layers import Stated
 from ftrun.config.script import Script, TargetKind, other_python, own_path
@@ -25,8 +27,6 @@ from ftrun.config.streams import Streams, parse_streams
 from ftrun.core.agent.signals import SignalRules, signal_rules
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import JobSpec
-from ftrun.defaults import SNAPSHOTS_KEPT
-from ftrun.errors import UserError
 from ftrun.logs.disk import parse_log_limit
 from ftrun.logs.layout import MERGED
 from ftrun.logs.units import parse_age

@@ -11,7 +11,7 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 
 PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 _ONE = re.compile(r"[0-3]")

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ftrun.base.errors import UserError
 from ftrun.config.layers import Stated
-from ftrun.errors import UserError
 
 
 class Sign(NamedTuple):

@@ -9,10 +9,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ftrun.base.errors import UserError
 from ftrun.config.layers import Stated
 from ftrun.config.options import JOB_SPELLINGS, nearest
 from ftrun.config.script import PYTHON_VARIABLE, other_python
-from ftrun.errors import UserError
 
 BACKENDS = ("static", "c10d")
 START_METHODS = ("spawn", "fork", "forkserver")

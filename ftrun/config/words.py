@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ftrun.base.errors import UserError
 from ftrun.config.options import COMMAND_ONLY, OPTIONS, TORCHRUN_NAMES, Option, nearest_words
-from ftrun.errors import UserError
 
 HELP = ("--help", "-h")
 _BY_FLAG: dict[str, Option] = {

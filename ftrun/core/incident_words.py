@@ -1,7 +1,7 @@
 """An incident's record (docs/INCIDENTS.md) as text for people: one line, or a block.
 
 The record may come from another version's file, so a field that is missing is left out. Pure
-functions. Not here: where records are (agent/incidents.py, ftrun/explain/).
+functions. Not here: where records are (agent/incidents.py, ftrun/tools/explain/).
 """
 
 from __future__ import annotations

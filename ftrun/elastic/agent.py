@@ -25,7 +25,8 @@ from torch.distributed.elastic.agent.server.api import (
 )
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, SignalException
 
-from ftrun import packed
+from ftrun.base import packed
+from ftrun.base.errors import LaunchError, UserError
 from ftrun.config.script import Script
 from ftrun.elastic import metrics, recording
 from ftrun.elastic.failures import process_failures
@@ -36,12 +37,11 @@ from ftrun.elastic.translation import (
     settings_of,
     target_of,
 )
-from ftrun.errors import LaunchError, UserError
 from ftrun.inject import command
-from ftrun.launching.api import run_function
-from ftrun.launching.job import Job
-from ftrun.launching.records import Record
-from ftrun.launching.story import Story
+from ftrun.tools.launching.api import run_function
+from ftrun.tools.launching.job import Job
+from ftrun.tools.launching.records import Record
+from ftrun.tools.launching.story import Story
 
 
 class LocalElasticAgent(ElasticAgent):

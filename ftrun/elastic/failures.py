@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from ftrun.worker_failure import WorkerFailure
+from ftrun.base.worker_failure import WorkerFailure
 
 
 class WorkerGroupFailureException(ChildFailedError):

@@ -13,11 +13,11 @@ from typing import Any
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.launcher.api import LaunchConfig
 
+from ftrun.base.errors import UserError
 from ftrun.elastic import metrics
 from ftrun.elastic.agent import LocalElasticAgent
 from ftrun.elastic.failures import WorkerGroupFailureException
 from ftrun.elastic.translation import OneNode, check_config
-from ftrun.errors import UserError
 
 EntryPoint = Callable[..., Any] | str
 

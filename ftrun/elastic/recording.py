@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.worker_failure import WorkerFailure
 from ftrun.elastic import events
 from ftrun.elastic.failures import process_failures
-from ftrun.launching.records import Record
-from ftrun.launching.story import Story
-from ftrun.worker_failure import WorkerFailure
+from ftrun.tools.launching.records import Record
+from ftrun.tools.launching.story import Story
 
 MS_PER_S = 1000
 

@@ -18,8 +18,8 @@ from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
 from torch.distributed.launcher.api import LaunchConfig
 
+from ftrun.base.errors import UserError
 from ftrun.config.script import TargetKind
-from ftrun.errors import UserError
 
 START_METHODS = ("spawn", "forkserver")
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"

@@ -16,8 +16,8 @@ import sys
 from contextlib import closing, suppress
 from typing import Any
 
-from ftrun import clock
-from ftrun.errors import PeerError, UserError
+from ftrun.base import clock
+from ftrun.base.errors import PeerError, UserError
 from ftrun.inject.report import send_to_agent
 from ftrun.training import context, pauses
 from ftrun.training.context import WorkerContext

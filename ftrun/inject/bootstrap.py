@@ -32,9 +32,9 @@ from importlib.machinery import SourcelessFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ftrun import life_lock
+from ftrun.base import life_lock
+from ftrun.base.errors import UserError
 from ftrun.config.script import TargetKind, is_compiled
-from ftrun.errors import UserError
 from ftrun.inject import notices, stacks, stopping, torchft_names
 from ftrun.inject.attached import Attached
 from ftrun.inject.command import become, for_this_rank

@@ -17,11 +17,11 @@ import types
 from pathlib import Path
 from typing import Any
 
-from ftrun import packed
+from ftrun.base import packed
+from ftrun.base.errors import UserError
+from ftrun.base.packed import Surroundings
 from ftrun.core.ids import WorkerKey
-from ftrun.errors import UserError
 from ftrun.inject.zero_edit import headers
-from ftrun.packed import Surroundings
 
 
 def run_function(key: WorkerKey, directory: Path) -> None:

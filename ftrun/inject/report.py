@@ -10,7 +10,7 @@ import os
 import socket
 from typing import Any
 
-from ftrun.errors import PeerError
+from ftrun.base.errors import PeerError
 from ftrun.training.context import WorkerContext
 
 TIMEOUT_S = 1.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ftrun import linux
+from ftrun.base import linux
 from ftrun.lighthouse.embedded import take_embedding, tie_to_parent
 from ftrun.protocol.embedding import PARENT_PID
 

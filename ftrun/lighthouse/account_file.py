@@ -15,9 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.linux import boot_id
 from ftrun.core.lighthouse.account_record import AccountRecord
-from ftrun.linux import boot_id
 
 ACCOUNT_FILE = "account.json"
 FILE_BYTES_MAX = 64 * 1024 * 1024

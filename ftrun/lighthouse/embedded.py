@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftrun import linux
+from ftrun.base import linux
 from ftrun.protocol.embedding import BIND, HTTP, LOG_DIR, OUTLIVES, STATE_DIR, TOKEN_FD
 
 TOKEN_BYTES_MAX = 4096

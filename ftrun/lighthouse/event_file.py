@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock
+from ftrun.base import clock
 
 EVENTS_FILE = "events.jsonl"
 SCHEMA = "ftrun.event/1"

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.defaults import REPLICAS_MAX
 from ftrun.core.lighthouse.status import NoticeStatus
 from ftrun.core.messages import Notice
-from ftrun.defaults import REPLICAS_MAX
 
 EVENTS_MAX = 100
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.core.lighthouse.status import ReplicaStatus, Status
 
 STREAMS_MAX = 16

@@ -12,8 +12,8 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from ftrun import clock
-from ftrun.addresses import LOOPBACK, join_address
+from ftrun.base import clock
+from ftrun.base.addresses import LOOPBACK, join_address
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.lighthouse.journal import JournalFile

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import ProtocolError
 from ftrun.core.ids import EPOCH_MAX
 from ftrun.core.lighthouse.events import JournalState
-from ftrun.errors import ProtocolError
 from ftrun.lighthouse.sealed_file import SealedFile
 from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 from ftrun.protocol.records import RecordCodec

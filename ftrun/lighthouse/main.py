@@ -22,11 +22,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import ExitCode, FtrunError, UserError
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import Status
-from ftrun.errors import ExitCode, FtrunError, UserError
 from ftrun.lighthouse.account_file import ACCOUNT_FILE, AccountFile
 from ftrun.lighthouse.embedded import Embedding
 from ftrun.lighthouse.event_file import EventFile

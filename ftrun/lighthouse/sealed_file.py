@@ -12,7 +12,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from ftrun.errors import ProtocolError, UserError, naming
+from ftrun.base.errors import ProtocolError, UserError, naming
 
 DIGEST_BYTES = 16
 CORRUPT_MAX = 100

@@ -16,10 +16,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ftrun.addresses import join_address
+from ftrun.base.addresses import join_address
+from ftrun.base.errors import ProtocolError, UserError
 from ftrun.core.agent.imports import LIMIT_S
 from ftrun.core.messages import FromAgent, Hello
-from ftrun.errors import ProtocolError, UserError
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.shell import Session, Shell
 from ftrun.protocol.grpc_port import GrpcPort

@@ -15,7 +15,7 @@ import hmac
 import re
 import secrets
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.protocol.auth import BEARER
 
 CODES_MAX = 32

@@ -9,12 +9,12 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftrun.addresses import is_loopback, is_loopback_name, parse_address
+from ftrun.base.addresses import is_loopback, is_loopback_name, parse_address
+from ftrun.base.defaults import BIND
+from ftrun.base.errors import UserError
 from ftrun.config.settings import check_writable
 from ftrun.core.lighthouse.events import LighthouseSettings
 from ftrun.core.torchft_quorum.records import DEFAULT_ROOM, REPLICAS_MAX, QuorumSettings
-from ftrun.defaults import BIND
-from ftrun.errors import UserError
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 ROOM_CHARS_MAX = 128

@@ -17,7 +17,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import assert_never
+from ftrun.base.timer import DeadlineTimer
 from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
@@ -38,7 +40,6 @@ from ftrun.core.lighthouse.events import (
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.messages import FromAgent, Healed, Hello, Notice, WorkerMessage
-from ftrun.errors import assert_never
 from ftrun.lighthouse.account_file import AccountFile
 from ftrun.lighthouse.event_file import EventFile
 from ftrun.lighthouse.event_log import EventLog
@@ -49,7 +50,6 @@ from ftrun.lighthouse.traces import Traces
 from ftrun.protocol.broadcast import Broadcast
 from ftrun.protocol.send_queue import SendQueue
 from ftrun.protocol.streams import StreamCodec
-from ftrun.timer import DeadlineTimer
 
 OUTBOX_MESSAGES_MAX = 4096
 OUTBOX_BYTES_MAX = 32 * 1024 * 1024

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from importlib.metadata import version
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.core.lighthouse.status import SCHEMA, Status
 from ftrun.core.torchft_quorum.status import TorchftStatus
 from ftrun.lighthouse.journal import JournalFile

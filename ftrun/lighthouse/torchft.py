@@ -12,12 +12,12 @@ import json
 import logging
 from pathlib import Path
 
-from ftrun import clock
-from ftrun.addresses import is_loopback, join_address
+from ftrun.base import clock
+from ftrun.base.addresses import is_loopback, join_address
+from ftrun.base.errors import ProtocolError
 from ftrun.core.torchft_quorum.machine import TorchftRooms
 from ftrun.core.torchft_quorum.records import RoomsRecord
 from ftrun.core.torchft_quorum.status import TorchftStatus, torchft_status
-from ftrun.errors import ProtocolError
 from ftrun.lighthouse.sealed_file import SealedFile
 from ftrun.lighthouse.server import bind_port
 from ftrun.lighthouse.settings import TORCHFT_BIND, TorchftSettings

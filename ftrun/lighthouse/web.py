@@ -18,9 +18,9 @@ from typing import Any
 
 from aiohttp import web
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import not_installed
 from ftrun.core.lighthouse.status import Status
-from ftrun.errors import not_installed
 from ftrun.lighthouse.events import add_events
 from ftrun.lighthouse.guard import add_headers, guard
 from ftrun.lighthouse.occurrences import Totals

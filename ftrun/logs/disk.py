@@ -19,8 +19,8 @@ from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
-from ftrun import clock
-from ftrun.errors import UserError
+from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.logs.index import OWN, IndexMaker
 from ftrun.logs.layout import index_path, old_path
 from ftrun.logs.units import bytes_words, parse_bytes

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.logs.layout import MARKER, OWN_FILES
 from ftrun.logs.marker import read_marker, sole_lock
 from ftrun.logs.units import bytes_words, parse_age, parse_bytes

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ftrun import clock
-from ftrun.errors import UserError, naming
+from ftrun.base import clock
+from ftrun.base.errors import UserError, naming
 from ftrun.logs.layout import MARKER
 
 SCHEMA = 1

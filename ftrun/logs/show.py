@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.logs.index import ERR, OUT
 from ftrun.logs.layout import MARKER
 from ftrun.logs.marker import is_held, read_marker

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp, Work
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.built import AbortSignal, BuiltGroup, Tensors
 from ftrun.process_groups.gloo import ProcessGroupGloo

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch.distributed import DistNetworkError, ReduceOp, Work
 
-from ftrun import clock
-from ftrun.errors import Bug, PeerError
+from ftrun.base import clock
+from ftrun.base.errors import Bug, PeerError
 from ftrun.process_groups.built import (
     DEFAULT_TIMEOUT,
     AbortSignal,

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp, Work
 
-from ftrun.errors import PeerError
+from ftrun.base.errors import PeerError
 
 if TYPE_CHECKING:
     from ftrun.process_groups.codec import Codec

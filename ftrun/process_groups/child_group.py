@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch.distributed import DistNetworkError, Work
 
-from ftrun import clock, own_process
-from ftrun.errors import PeerError
+from ftrun.base import clock, own_process
+from ftrun.base.errors import PeerError
 from ftrun.process_groups import child_messages as messages
 from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.built import AbortSignal, BuiltGroup, FinishedWork, GroupAborted, Tensors

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ftrun import linux
+from ftrun.base import linux
 from ftrun.process_groups import child_messages as messages
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.process_groups.child_memory import MappedBlocks

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-from ftrun.errors import ProtocolError, UserError
+from ftrun.base.errors import ProtocolError, UserError
 from ftrun.process_groups.child_memory import MappedBlocks, Staging
 
 PACKET_BYTES_MAX = 128 << 10

@@ -14,7 +14,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.process_groups.child_group import ProcessGroupBaby
 from ftrun.process_groups.child_memory import CudaMemory
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ftrun.errors import PeerError, UserError
+from ftrun.base.errors import PeerError, UserError
 from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.built import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup
 from ftrun.process_groups.quantized_messages import MessageGroup

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from torch._C import _distributed_c10d
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from ftrun.addresses import LOOPBACK, join_address, own_host, split_address
+from ftrun.base.addresses import LOOPBACK, join_address, own_host, split_address
 
 if TYPE_CHECKING:
 

@@ -19,8 +19,8 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import Work
 from torch.futures import Future
 
-from ftrun import clock
-from ftrun.errors import PeerError, UserError
+from ftrun.base import clock
+from ftrun.base.errors import PeerError, UserError
 from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.built import (
     DEFAULT_TIMEOUT,

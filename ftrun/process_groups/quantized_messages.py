@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.distributed import Work
 
-from ftrun.errors import PeerError
+from ftrun.base.errors import PeerError
 from ftrun.process_groups.built import (
     AbortSignal,
     BuiltGroup,

@@ -18,8 +18,8 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import Store
 
-from ftrun import clock
-from ftrun.errors import PeerError
+from ftrun.base import clock
+from ftrun.base.errors import PeerError
 from ftrun.process_groups.built import AbortSignal
 from ftrun.process_groups.sockets import Address
 from ftrun.process_groups.store import StoreClient

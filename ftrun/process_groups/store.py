@@ -15,8 +15,8 @@ import os
 import socket
 import struct
 
-from ftrun import addresses, clock
-from ftrun.errors import PeerError
+from ftrun.base import addresses, clock
+from ftrun.base.errors import PeerError
 
 _VALIDATE, _SET, _GET, _CHECK, _WAIT, _DELETE, _PING = 0, 1, 3, 5, 6, 8, 13
 _MAGIC = 0x3C85F7CE

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from torch.distributed import Work
 
-from ftrun import clock
-from ftrun.errors import PeerError
+from ftrun.base import clock
+from ftrun.base.errors import PeerError
 
 A_MOMENT_S = 0.001
 CHECKS = 2

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from ftrun.errors import UserError, naming
+from ftrun.base.errors import UserError, naming
 
 TOKEN_BYTES = 32
 TOKEN_PATTERN = re.compile(r"[0-9a-f]{64}")

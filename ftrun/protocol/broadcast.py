@@ -7,9 +7,9 @@ the targets, which differ, are encoded for each agent. Not here: which agents ge
 
 from __future__ import annotations
 
+from ftrun.base.errors import ProtocolError
 from ftrun.core.messages import RunningReplica, ToWorker, ToWorkers
 from ftrun.core.quorum import Quorum
-from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.codec import encode
 from ftrun.protocol.limits import COUNT_MAX, MESSAGE_BYTES_MAX

@@ -11,8 +11,8 @@ import inspect
 from dataclasses import is_dataclass
 from typing import Any
 
+from ftrun.base.errors import ProtocolError
 from ftrun.core import messages
-from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.limits import BATCH_OVERHEAD_BYTES, MESSAGE_BYTES_MAX, validate_count
 from ftrun.protocol.records import guarded, snake, union

@@ -14,8 +14,8 @@ import threading
 from collections import deque
 from typing import Any
 
-from ftrun import clock
-from ftrun.errors import PeerError, ProtocolError
+from ftrun.base import clock
+from ftrun.base.errors import PeerError, ProtocolError
 from ftrun.protocol.codec import decode, encode
 from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 

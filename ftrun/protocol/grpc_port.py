@@ -16,8 +16,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ftrun import clock
-from ftrun.addresses import join_address
+from ftrun.base import clock
+from ftrun.base.addresses import join_address
 
 STOP_GRACE_S = 0.5
 REPLACE_TIMEOUT_S = 30.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 import ssl
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.protocol.tls import TlsFiles
 
 TIMEOUT_S = 5.0

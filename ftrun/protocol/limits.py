@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ftrun.errors import ProtocolError
+from ftrun.base.errors import ProtocolError
 
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 BATCH_BYTES_MAX = 1024 * 1024

@@ -18,10 +18,10 @@ from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
 
+from ftrun.base.errors import ProtocolError
 from ftrun.core.ids import Attempt, replica_order
 from ftrun.core.messages import NewQuorum, PendingQuorum, Prepare, Report, ToWorkers, WorkerMessage
 from ftrun.core.quorum import Member, Quorum
-from ftrun.errors import ProtocolError
 
 KEPT = 16
 """The number of quorums kept in each direction; both ends forget the same ones."""

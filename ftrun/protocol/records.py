@@ -28,7 +28,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, Union, get_args, get_origi
 from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as Wire
 
-from ftrun.errors import ProtocolError
+from ftrun.base.errors import ProtocolError
 from ftrun.protocol.limits import (
     MESSAGE_BYTES_MAX,
     PROSE_FIELDS,

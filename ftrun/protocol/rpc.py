@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-from ftrun import clock
-from ftrun.errors import ProtocolError, UserError
+from ftrun.base import clock
+from ftrun.base.errors import ProtocolError, UserError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.auth import bearer, bearer_matches
 from ftrun.protocol.codec import encode

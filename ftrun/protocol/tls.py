@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ftrun import clock
-from ftrun.errors import UserError
+from ftrun.base import clock
+from ftrun.base.errors import UserError
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate

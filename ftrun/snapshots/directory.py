@@ -24,7 +24,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.snapshots import manifest
 from ftrun.snapshots.manifest import Damaged, Manifest, Unknown
 

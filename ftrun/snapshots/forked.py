@@ -19,8 +19,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from ftrun import linux
-from ftrun.own_process import FOR_THE_JOB
+from ftrun.base import linux
+from ftrun.base.own_process import FOR_THE_JOB
 
 WORDS_BYTES_MAX = 256
 FDS_MAX = 8

@@ -15,8 +15,8 @@ from typing import Any
 
 import xxhash
 
+from ftrun.base.errors import FtrunError
 from ftrun.core.forms import AUTO
-from ftrun.errors import FtrunError
 
 NAME = "ftrun.json"
 FORMAT = "ftrun.snapshot/1"

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import torch
 
+from ftrun.base.errors import PeerError
 from ftrun.checkpoint.leaves import Leaf
-from ftrun.errors import PeerError
 
 MADV_POPULATE_WRITE = 23
 """Linux 5.14; Python's mmap module does not name it."""

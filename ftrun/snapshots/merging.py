@@ -28,9 +28,9 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.storage import WriteResult
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import PeerError
 from ftrun.checkpoint.leaves import DTYPES
-from ftrun.errors import PeerError
 from ftrun.snapshots import directory, manifest
 from ftrun.snapshots.manifest import Manifest, Origin, Share, StoredFile, StoredLeaf
 from ftrun.snapshots.parts import OUTLINE, PART, Item, Part

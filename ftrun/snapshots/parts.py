@@ -39,11 +39,11 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.storage import WriteResult
 
+from ftrun.base.errors import PeerError
 from ftrun.checkpoint import meshes
 from ftrun.checkpoint.format import unpack
 from ftrun.checkpoint.leaves import LeafSpec
 from ftrun.checkpoint.script_classes import DATACLASS, NAMED_TUPLE
-from ftrun.errors import PeerError
 from ftrun.snapshots import directory, manifest
 from ftrun.snapshots.manifest import StoredFile, StoredLeaf
 

@@ -13,8 +13,8 @@ import select
 import subprocess
 from typing import Any
 
-from ftrun import clock, own_process
-from ftrun.errors import PeerError
+from ftrun.base import clock, own_process
+from ftrun.base.errors import PeerError
 from ftrun.snapshots.forked import Forked, take
 from ftrun.snapshots.memory import SharedMemory
 

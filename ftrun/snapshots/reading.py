@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
+from ftrun.base.errors import ProtocolError
 from ftrun.checkpoint.format import Tree, pack, unpack
 from ftrun.checkpoint.leaves import LeafSpec, leaf_of
-from ftrun.errors import ProtocolError
 from ftrun.snapshots import manifest as manifests
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.manifest import Damaged, Share, StoredLeaf

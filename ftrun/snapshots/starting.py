@@ -10,11 +10,11 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings, check_writable
 from ftrun.core.forms import WATCHED, Form
-from ftrun.errors import UserError
 from ftrun.logs.units import bytes_words
 from ftrun.snapshots import directory, manifest
 from ftrun.snapshots.directory import Found

@@ -34,10 +34,10 @@ from typing import Any
 
 import torch
 
-from ftrun import clock, linux
+from ftrun.base import clock, linux
+from ftrun.base.errors import PeerError
 from ftrun.checkpoint.leaves import LeafSpec
 from ftrun.checkpoint.meshes import is_split
-from ftrun.errors import PeerError
 from ftrun.logs.units import bytes_words
 from ftrun.snapshots import directory
 from ftrun.snapshots.manifest import Origin

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.torchft.coordination import (
     LighthouseClient,
     LighthouseServer,

@@ -15,8 +15,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from ftrun import clock
-from ftrun.addresses import join_address, split_address
+from ftrun.base import clock
+from ftrun.base.addresses import join_address, split_address
 from ftrun.core.torchft_quorum.group import ReplicaGroup
 from ftrun.core.torchft_quorum.machine import TorchftRooms
 from ftrun.core.torchft_quorum.records import QuorumSettings

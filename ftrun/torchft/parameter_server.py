@@ -17,7 +17,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
-from ftrun.addresses import join_address, own_host
+from ftrun.base.addresses import join_address, own_host
 from ftrun.torchft.http import _IPv6HTTPServer
 from ftrun.torchft.process_group import ProcessGroup, reconfigure_with_store
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.process_groups.child_group import ProcessGroupBaby, ProcessGroupBabyGloo
 from ftrun.process_groups.child_nccl import ProcessGroupBabyNCCL
 from ftrun.process_groups.gloo import ProcessGroupGloo

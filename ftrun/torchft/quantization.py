@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch.distributed import ReduceOp
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 
 __all__ = ["fused_dequantize_from_fp8", "fused_quantize_into_fp8", "fused_reduce_fp8"]
 

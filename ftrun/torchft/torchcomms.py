@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.process_groups.reconfigurable import ReconfigurableGroup
 
 __all__ = ["ProcessGroupTorchComms"]

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from ftrun.addresses import join_address, split_address, without_scheme
+from ftrun.base.addresses import join_address, split_address, without_scheme
 
 T = TypeVar("T")
 

@@ -16,7 +16,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import ProtocolError
 from ftrun.core.torchft_quorum.group import (
     AskLighthouse,
     CallRefused,
@@ -25,7 +26,6 @@ from ftrun.core.torchft_quorum.group import (
     ReplicaGroup,
     VoteAnswer,
 )
-from ftrun.errors import ProtocolError
 from ftrun.protocol.grpc_port import GrpcPort
 from ftrun.protocol.rpc import end_call
 from ftrun.torchft_wire import torchft_pb2 as wire

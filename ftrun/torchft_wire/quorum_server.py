@@ -15,7 +15,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import ProtocolError
+from ftrun.base.timer import DeadlineTimer
 from ftrun.core.torchft_quorum.machine import TorchftRooms
 from ftrun.core.torchft_quorum.records import (
     DEFAULT_ROOM,
@@ -31,10 +33,8 @@ from ftrun.core.torchft_quorum.records import (
     TimerFired,
     TorchftQuorum,
 )
-from ftrun.errors import ProtocolError
 from ftrun.protocol.grpc_port import GrpcPort
 from ftrun.protocol.rpc import end_call
-from ftrun.timer import DeadlineTimer
 from ftrun.torchft_wire import torchft_pb2 as wire
 from ftrun.torchft_wire.records import checked_name, member_of, parsed, quorum_message, room_of
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from ftrun.base.errors import ProtocolError
 from ftrun.core.torchft_quorum.group import QuorumAsked
 from ftrun.core.torchft_quorum.records import DEFAULT_ROOM, QuorumMember, TorchftQuorum
 from ftrun.core.torchft_quorum.results import RankQuorum
-from ftrun.errors import ProtocolError
 from ftrun.torchft_wire import torchft_pb2 as wire
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ import queue
 import threading
 from collections.abc import Callable
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import PeerError, ProtocolError
 from ftrun.checkpoint.donor import DonorLink, DonorRefused
 from ftrun.checkpoint.proof import heal_key
 from ftrun.core.quorum import Endpoint, Member
 from ftrun.core.worker.comparison import Entry, Question, Shape
 from ftrun.core.worker.events import Event, OperationAnswered
-from ftrun.errors import PeerError, ProtocolError
 from ftrun.training.context import WorkerContext
 
 log = logging.getLogger(__name__)

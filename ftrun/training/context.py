@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ftrun import defaults
+from ftrun.base import defaults
+from ftrun.base.errors import UserError
 from ftrun.core.ids import WorkerKey
-from ftrun.errors import UserError
 
 Place: TypeAlias = "tuple[int | None, bool]"
 """A step, None before the first one, and whether it is its peers', because the worker heals."""

@@ -45,7 +45,7 @@ from torch.autograd import Variable
 from torch.distributed import Work
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.process_groups.built import AbortSignal
 from ftrun.process_groups.solo import SoloGroup

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.training.elastic_sampler import Batch, Drawing, ElasticSampler
 
 REFUSED = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")

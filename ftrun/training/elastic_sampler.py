@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import Sampler
 
+from ftrun.base.errors import UserError
 from ftrun.core.data.plan import DataPlan, DataPosition, batches
 from ftrun.core.data.spans import Spans, length
-from ftrun.errors import UserError
 
 if TYPE_CHECKING:
     from ftrun.training.manager import Manager

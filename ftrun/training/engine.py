@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import Bug, FtrunError, PeerError, UserError
 from ftrun.checkpoint.serve import Exchanged
 from ftrun.core import messages as m
 from ftrun.core.ids import Tag
@@ -28,7 +29,6 @@ from ftrun.core.worker.comparison import Question
 from ftrun.core.worker.exchange import ExchangeQuestion
 from ftrun.core.worker.facts import StepPhase
 from ftrun.core.worker.machine import StepMachine
-from ftrun.errors import Bug, FtrunError, PeerError, UserError
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training import pauses
 from ftrun.training.comparing import Comparing, encode

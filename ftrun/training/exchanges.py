@@ -15,7 +15,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import PeerError, UserError
 from ftrun.core.messages import Roster
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
@@ -45,7 +46,6 @@ from ftrun.core.worker.exchange_places import (
 )
 from ftrun.core.worker.exchanging import Exchanging
 from ftrun.core.worker.parting import ShownStage, is_of_stage
-from ftrun.errors import PeerError, UserError
 from ftrun.training.context import WorkerContext
 from ftrun.training.engine import Engine
 from ftrun.training.questions import Links, encode

@@ -19,8 +19,8 @@ from torch import nn
 from torch.distributed import Work
 from torch.distributed.tensor import DTensor
 
+from ftrun.base.errors import UserError
 from ftrun.checkpoint.leaves import local_of
-from ftrun.errors import UserError
 from ftrun.training.local_sgd import extract_local_tensor
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Work
 
+from ftrun.base.errors import ProtocolError
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.header import HEADER_BYTES_MAX, Header, decode_header, header_of
 from ftrun.checkpoint.leaves import Leaf, in_place
 from ftrun.checkpoint.transport import CheckpointTransport, tag_of
 from ftrun.core.ids import SHARED_LINEAGE, StateId
-from ftrun.errors import ProtocolError
 
 T = TypeVar("T")
 

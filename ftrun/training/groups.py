@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import Bug, PeerError
 from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker.events import GroupBuilt, GroupFailed
 from ftrun.core.worker.machine import StepMachine
-from ftrun.errors import Bug, PeerError
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.training.context import WorkerContext

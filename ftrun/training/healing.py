@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from ftrun.base.errors import PeerError, UserError
 from ftrun.checkpoint.compare import explain
 from ftrun.checkpoint.destination import Arrivals, Overwrite
 from ftrun.checkpoint.format import leaves_of, validate
@@ -35,7 +36,6 @@ from ftrun.core.ids import Tag
 from ftrun.core.messages import HealProgress
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker.events import Event, HealFailed, LoadState, OfferState, StateLoaded
-from ftrun.errors import PeerError, UserError
 from ftrun.training.context import WorkerContext
 from ftrun.training.passes import Passes
 from ftrun.training.script_transport import ScriptTransport, donor, receivers

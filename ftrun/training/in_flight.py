@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch.distributed import DistError, Work
 
+from ftrun.base.errors import Bug, PeerError
 from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
-from ftrun.errors import Bug, PeerError
 from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.writers import LIMIT_S, wait_for_writers
 from ftrun.training.groups import Groups

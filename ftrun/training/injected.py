@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.process_groups import ProcessGroupGloo, ProcessGroupNCCL
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training.context import current

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from torch.distributed.algorithms.join import JoinHook
 from torch.optim.lr_scheduler import LRScheduler
 
+from ftrun.base.errors import UserError
 from ftrun.core.worker.joining import Terms
-from ftrun.errors import UserError
 from ftrun.training.following import Follower
 
 __all__ = ["Join", "JoinHook", "Joinable"]

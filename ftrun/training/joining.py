@@ -21,6 +21,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch.distributed import ReduceOp
 
+from ftrun.base.errors import UserError
 from ftrun.core.worker.joining import (
     FIELDS,
     JoinVerdict,
@@ -31,7 +32,6 @@ from ftrun.core.worker.joining import (
     encode,
     judge,
 )
-from ftrun.errors import UserError
 from ftrun.training.reductions import Reduction
 
 log = logging.getLogger(__name__)

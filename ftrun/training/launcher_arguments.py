@@ -10,7 +10,7 @@ import logging
 import os
 from datetime import timedelta
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.training.context import WorkerContext
 from ftrun.training.seats import Seat
 

@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
+from ftrun.base.errors import ExitCode
 from ftrun.core.messages import LeaveReason
 from ftrun.core.worker import events as e
 from ftrun.core.worker.facts import StepPhase
 from ftrun.core.worker.machine import StepMachine
-from ftrun.errors import ExitCode
 from ftrun.training import context
 
 

@@ -16,13 +16,13 @@ import contextlib
 import logging
 from enum import Enum
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import PeerError
 from ftrun.core.messages import Roster
 from ftrun.core.worker import events as e
 from ftrun.core.worker.asking import AskLighthouse, AskPeer
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.parting import LOOK_EVERY_S, Do, Parting, Stay
-from ftrun.errors import PeerError
 from ftrun.training.context import stop_requested
 from ftrun.training.engine import Engine
 from ftrun.training.exchanges import Exchanges

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ftrun.base.errors import PeerError, ProtocolError
 from ftrun.core.messages import FromWorker, WorkerHello
-from ftrun.errors import PeerError, ProtocolError
 from ftrun.protocol.frames import FrameSocket
 from ftrun.training.context import WorkerContext
 

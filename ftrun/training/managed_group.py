@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import ReduceOp, Work
 
+from ftrun.base.errors import Bug, PeerError, UserError
 from ftrun.core.worker.exchange import BODY_BYTES_MAX
-from ftrun.errors import Bug, PeerError, UserError
 from ftrun.process_groups.built import FinishedWork, JoinedWork, listed
 from ftrun.process_groups.reconfigurable import ReconfigurableGroup
 from ftrun.training.exchanged_tensors import (

@@ -22,11 +22,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp, Work
 
+from ftrun.base.errors import PeerError, UserError
 from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage, later_lineage
 from ftrun.core.messages import LeaveReason, Roster
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
-from ftrun.errors import PeerError, UserError
 from ftrun.process_groups.adapted import adapt, name_ranks, own_error
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.process_groups.built import FinishedWork

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.core.activity import Pause
-from ftrun.errors import UserError
 
 LIMIT_S = 3600.0
 LIMIT_MAX_S = 7 * 86400.0

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.core.activity import Activity
 from ftrun.core.messages import Progress
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.marks import Marks
-from ftrun.errors import UserError
 
 SCALARS_MAX = 64
 POSITION_CHARS_MAX = 1024

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.distributed import Work
 
+from ftrun.base.errors import UserError
 from ftrun.core.worker.comparison import Shape
-from ftrun.errors import UserError
 from ftrun.process_groups.built import BuiltGroup, QuantizedWork
 from ftrun.process_groups.codec import CODECS, DEFAULT
 from ftrun.process_groups.quantized import check_operation

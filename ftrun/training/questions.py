@@ -9,14 +9,14 @@ import json
 import logging
 from collections.abc import Sequence
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import PeerError, ProtocolError
 from ftrun.checkpoint.donor import DonorLink, DonorRefused
 from ftrun.checkpoint.proof import heal_key
 from ftrun.core.ids import NO_ATTEMPT, Tag
 from ftrun.core.quorum import Endpoint
 from ftrun.core.worker.asking import AskPeer
 from ftrun.core.worker.exchange import Contribution
-from ftrun.errors import PeerError, ProtocolError
 from ftrun.training.context import WorkerContext
 
 log = logging.getLogger(__name__)

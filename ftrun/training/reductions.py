@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import torch
 from torch.distributed import ReduceOp, Work
 
+from ftrun.base.errors import UserError
 from ftrun.core.worker.comparison import Shape
-from ftrun.errors import UserError
 from ftrun.process_groups.built import BuiltGroup, FinishedWork, JoinedWork
 from ftrun.training.kept_inputs import KeptInputs
 

@@ -25,13 +25,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.checkpoint.heal import FetchedState
 from ftrun.core.forms import Form
 from ftrun.core.ids import StateId
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
-from ftrun.errors import UserError
 from ftrun.snapshots import directory
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.manifest import Damaged

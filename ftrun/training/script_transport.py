@@ -15,9 +15,9 @@ import threading
 from datetime import timedelta
 from typing import Any
 
+from ftrun.base.errors import PeerError, UserError
 from ftrun.checkpoint.transport import CheckpointTransport, HTTPTransport
 from ftrun.core.quorum import Quorum
-from ftrun.errors import PeerError, UserError
 from ftrun.training.group_transport import PGTransport
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from ftrun.addresses import LOOPBACK, is_loopback
-from ftrun.errors import PeerError, UserError
+from ftrun.base.addresses import LOOPBACK, is_loopback
+from ftrun.base.errors import PeerError, UserError
 from ftrun.training import context as process
 from ftrun.training.context import Place, WorkerContext
 from ftrun.training.leaving import Drained

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.training import compiling
 from ftrun.training.ddp import at_end_of_backward
 

@@ -17,7 +17,7 @@ import json
 import threading
 from collections.abc import Iterator
 
-from ftrun.errors import PeerError
+from ftrun.base.errors import PeerError
 from ftrun.process_groups.store import StoreClient
 from ftrun.training.context import WorkerContext
 from ftrun.training.vote import group_store

@@ -18,9 +18,9 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import FtrunError, PeerError
 from ftrun.core.ids import StateId
-from ftrun.errors import FtrunError, PeerError
 from ftrun.snapshots.memory import SharedMemory
 from ftrun.training.context import WorkerContext
 from ftrun.training.healing import OWN, USER

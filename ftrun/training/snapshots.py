@@ -21,13 +21,13 @@ from pathlib import Path
 
 import torch
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import FtrunError, PeerError
 from ftrun.checkpoint.format import pack
 from ftrun.checkpoint.leaves import Leaf
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.snapshots import Decision, PartSchedule, SkipNotices, SnapshotSchedule
-from ftrun.errors import FtrunError, PeerError
 from ftrun.logs.units import bytes_words
 from ftrun.snapshots import directory
 from ftrun.snapshots.memory import offsets_of

@@ -20,12 +20,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import PeerError, UserError
 from ftrun.core.worker import events as e
 from ftrun.core.worker.facts import StepPhase
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.under_way import Fate
-from ftrun.errors import PeerError, UserError
 from ftrun.training.engine import Engine
 from ftrun.training.healing import OWN, Healing
 from ftrun.training.progress import WorkerProgress

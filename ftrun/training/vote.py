@@ -20,8 +20,8 @@ from typing import NamedTuple
 import torch
 from torch.distributed import ReduceOp
 
+from ftrun.base.errors import UserError
 from ftrun.core.ids import Tag
-from ftrun.errors import UserError
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.training.context import WorkerContext
 

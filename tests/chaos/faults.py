@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftrun import linux
+from ftrun.base import linux
 from tests.chaos.job import HEARTBEAT_TIMEOUT_S, Job
 from tests.chaos.network import Network
 from tests.chaos.proxy import BACKWARD, FORWARD, Proxy

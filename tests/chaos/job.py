@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from ftrun import linux
+from ftrun.base import linux
 from tests import jobs
 from tests.chaos.journal import last_step
 from tests.chaos.processes import SOCKET_TIMEOUT, Family

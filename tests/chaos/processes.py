@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from ftrun import linux
+from ftrun.base import linux
 from tests import jobs
 from tests.jobs import command_of
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftrun import linux
+from ftrun.base import linux
 from tests.chaos.job import END_S, GONE_S, Job
 from tests.chaos.journal import last_step
 from tests.chaos.processes import vital_signs

@@ -6,7 +6,7 @@ import re
 import signal
 from pathlib import Path
 
-from ftrun import clock
+from ftrun.base import clock
 from tests import jobs
 
 SCRIPT = Path(__file__).parent / "train.py"

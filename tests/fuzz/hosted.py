@@ -20,12 +20,12 @@ from random import Random
 
 import psutil
 
+from ftrun.base.errors import ProtocolError
 from ftrun.checkpoint.proof import PROOF_FIELD, Proofs, heal_key, read_challenge
 from ftrun.checkpoint.wire import parse_head
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.ids import WorkerKey
-from ftrun.errors import ProtocolError
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.frames import encode_frame
 from tests.fuzz.feeding import ANSWER_S, Server, exchange, words

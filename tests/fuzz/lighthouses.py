@@ -19,15 +19,15 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ftrun.base.errors import ProtocolError
 from ftrun.core import messages as m
 from ftrun.core.ids import StateId, WorkerKey
 from ftrun.core.quorum import Endpoint
-from ftrun.errors import ProtocolError
 from ftrun.protocol.auth import bearer, new_token
 from ftrun.protocol.codec import encode
 from ftrun.protocol.rpc import ATTACH, CHANNEL_OPTIONS
 from ftrun.protocol.streams import take_batch
-from ftrun.status.client import fetch_status
+from ftrun.tools.status.client import fetch_status
 from tests.fuzz.feeding import ANSWER_S, TOGETHER, Server, connected, listen, words
 from tests.fuzz.mutations import mutate, sample
 from tests.unit.lighthouse.lighthouse_process import LighthouseProcess

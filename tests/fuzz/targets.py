@@ -25,6 +25,7 @@ from uuid import UUID
 
 import torch
 
+from ftrun.base.errors import EXIT_REASONS, ExitCode, ProtocolError, UserError
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.header import decode_header, header_of
 from ftrun.checkpoint.proof import (
@@ -40,7 +41,6 @@ from ftrun.checkpoint.wire import Head, parse_head, parse_ranges
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.core.lighthouse.events import JournalState, LighthouseSettings, TimerFired
 from ftrun.core.lighthouse.machine import Lighthouse
-from ftrun.errors import EXIT_REASONS, ExitCode, ProtocolError, UserError
 from ftrun.lighthouse.journal import MAGIC, JournalFile
 from ftrun.protocol.auth import bearer, bearer_matches, load_token
 from ftrun.protocol.codec import MESSAGE_CLASSES, decode, encode

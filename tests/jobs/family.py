@@ -6,8 +6,8 @@ import os
 import select
 from pathlib import Path
 
-from ftrun import clock, linux
 from ftrun.agent import sweep
+from ftrun.base import clock, linux
 
 GONE_S = 60.0
 """P1 allows 5 s; `scripts/chaos.py orphans` measures the actual time."""

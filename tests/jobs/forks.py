@@ -25,8 +25,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ftrun import linux, own_process
 from ftrun.agent.launch import SINGLE_THREADED
+from ftrun.base import linux, own_process
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = ("ftrun", "tests.jobs.facts", "tests.unit.inject.parent")

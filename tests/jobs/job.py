@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ftrun import clock
+from ftrun.base import clock
 from tests.jobs.family import GONE_S, Family
 from tests.jobs.forks import ROOT, run
 from tests.jobs.process import LOOK_S, START_S, Process

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from ftrun import clock
+from ftrun.base import clock
 from tests.jobs.forks import popen
 
 Self = TypeVar("Self", bound="Process")

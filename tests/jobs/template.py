@@ -29,16 +29,16 @@ from typing import Any
 
 import numpy as np
 
-from ftrun import linux
 from ftrun.agent.imports import Imports, import_first
+from ftrun.base import linux
 from ftrun.cli import means_a_run
 from ftrun.protocol.quiet import load_grpc_quietly
 from tests.jobs import forks
 from tests.jobs.forks import FDS_MAX, REQUEST_BYTES, SCRIPT, Request, Template
 
 IMPORTED = (
-    "ftrun.commands.app",
-    "ftrun.start",
+    "ftrun.tools.commands.app",
+    "ftrun.tools.start",
     "ftrun.agent.main",
     "ftrun.agent.child",
     "ftrun.agent.forked",
@@ -53,7 +53,7 @@ IMPORTED = (
 )
 TO_THE_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 SPAWNER = "ftrun.agent.spawner"
-AGENTS = ("ftrun.cli", "ftrun.launching.host")
+AGENTS = ("ftrun.cli", "ftrun.tools.launching.host")
 UNBUFFERED = "PYTHONUNBUFFERED"
 PARKED = 512
 """Descriptors are held from here on until each has the number that it is to have."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ftrun import linux
+from ftrun.base import linux
 from tests.jobs import THIS_TREE, Command, Job
 from tests.jobs.forks import SHOWN_BYTES, popen
 

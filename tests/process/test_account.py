@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock
+from ftrun.base import clock
 from tests.jobs import Job, ask
 from tests.process.test_incidents import TRAIN
 

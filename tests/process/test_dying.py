@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun import linux
+from ftrun.base import linux
 from tests.jobs import Job
 from tests.process.test_events import SCRIPT
 from tests.tracing import held_back

@@ -263,6 +263,6 @@ def test_signals_are_raised_as_torchelastic_raises_them(
 
 
 def test_ftrun_elastic_is_loaded_only_when_it_is_used() -> None:
-    code = "import sys, ftrun, ftrun.launching.api; print('torch' in sys.modules)"
+    code = "import sys, ftrun, ftrun.tools.launching.api; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

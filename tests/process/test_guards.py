@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun import linux
+from ftrun.base import linux
 from tests.jobs import Job
 
 FAMILY = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ftrun
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from tests.jobs import THIS_TREE, Command
 
 HEAD = """

@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from ftrun import linux
+from ftrun.base import linux
 from tests.jobs import Job
 
 UPLOADS = """

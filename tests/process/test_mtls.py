@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.certs import write_certificates
+from ftrun.tools.certs import write_certificates
 from tests.jobs import Job, Lighthouse, ask
 from tests.unit.checkpoint.asking import WAIT_S, Caller
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ftrun import linux
 from ftrun.agent.late_status import STATUS_LATE_S, STATUS_LOOKS
+from ftrun.base import linux
+from ftrun.base.own_process import command
 from ftrun.core.agent.ending import ECHO_S
-from ftrun.own_process import command
 from tests.jobs import Job
 
 HELLO = """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.descriptors import descriptors_needed
+from ftrun.base.descriptors import descriptors_needed
 from tests.jobs import ROOT, Job
 
 WAITS = """

@@ -14,7 +14,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.snapshots.directory import look, snapshots
 from tests.snapshots.jobs import FOREVER, KINDS, Runs, began_at, kill_everything
 

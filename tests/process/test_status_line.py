@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import pytest
 
-from ftrun import clock
+from ftrun.base import clock
 from tests.process.test_operators import CPU, STEPS
 from tests.process.tmux_window import WAIT_S, Tmux
 from tests.unit.agent.pty_screen import PtyScreen

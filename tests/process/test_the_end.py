@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun import clock
+from ftrun.base import clock
 from tests.jobs import Job, ask
 
 pytestmark = pytest.mark.timeout(300)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.base.errors import ExitCode
 from ftrun.core.version import PROTOCOL_VERSION
-from ftrun.errors import ExitCode
 from tests.jobs import Job, Lighthouse
 
 NEWER = f"""

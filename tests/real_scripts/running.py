@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ftrun.errors import PeerError, UserError
-from ftrun.status.once import StatusQuery, find_status
+from ftrun.base.errors import PeerError, UserError
+from ftrun.tools.status.once import StatusQuery, find_status
 from tests.jobs import free_port
 from tests.real_scripts import ends, making
 from tests.real_scripts.rows import Row, change_files

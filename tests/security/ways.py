@@ -21,11 +21,11 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ftrun.base.errors import PeerError
 from ftrun.checkpoint.requests import ROUTES
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.ids import WorkerKey
-from ftrun.errors import PeerError
 from ftrun.lighthouse.guard import OPEN_ROUTES
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.web import build_app

@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.snapshots.directory import snapshots
 from tests.jobs import Job
 

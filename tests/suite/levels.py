@@ -118,7 +118,7 @@ LONG: dict[str, tuple[str, ...]] = {
     ),
     "unit/lighthouse/test_refused_streams.py": ("test_nothing_is_left_of_a_stream_that_has_ended",),
     "unit/lighthouse/test_unreadable_calls.py": ("test_a_path_that_is_no_text_disturbs_nobody",),
-    "unit/status/screen/test_screen.py": ("test_every_size_is_filled_and_none_is_too_small",),
+    "unit/tools/status/screen/test_screen.py": ("test_every_size_is_filled_and_none_is_too_small",),
     "unit/inject/test_alone.py": ("test_one_group_that_trains_is_past_its_start",),
     "unit/snapshots/test_torn.py": ("test_killed_at_each_file_operation",),
     "unit/torchft/test_parameter_server.py": (

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ftrun.errors import PeerError, UserError
+from ftrun.base.errors import PeerError, UserError
 from ftrun.torchft.coordination import LighthouseServer
 from ftrun.torchft.ddp import DistributedDataParallel
 from ftrun.torchft.local_sgd import DiLoCo

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ftrun.cli import OTHER_COMMANDS, means_a_run
-from ftrun.commands.app import app
-from ftrun.status.jobs import RunningJob, birth_mark, jobs_dir, write_job
+from ftrun.tools.commands.app import app
+from ftrun.tools.status.jobs import RunningJob, birth_mark, jobs_dir, write_job
 from tests.jobs import FTRUN, THIS_TREE
 from tests.jobs.forks import run
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import aiohttp
 
-from ftrun import clock
+from ftrun.base import clock
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_S = 120.0

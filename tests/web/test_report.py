@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.report.page import render
-from ftrun.report.story import read_story
-from tests.unit.report.test_report import account, event, incident, job
+from ftrun.tools.report.page import render
+from ftrun.tools.report.story import read_story
+from tests.unit.tools.report.test_report import account, event, incident, job
 from tests.web.browser import CHROMIUM, Browser
 from tests.web.test_page import CONTRASTS, HOSTILE
 

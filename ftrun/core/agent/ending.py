@@ -10,6 +10,7 @@ Not here: how one slot is stopped (stopping.py), what a slot's end means before 
 
 from __future__ import annotations
 
+from ftrun.base.errors import assert_never
 from ftrun.core.agent import words
 from ftrun.core.agent.events import SIGTERM, EndAgent, PassSignal, ShowStacks
 from ftrun.core.agent.evidence import Unconfirmed
@@ -23,7 +24,6 @@ from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.forms import Form
 from ftrun.core.messages import AgentLeaving, Goodbye
-from ftrun.errors import assert_never
 
 ALL_FINISHED = "all replicas have finished"
 ECHO_S = 0.2

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 
+from ftrun.base.errors import assert_never
 from ftrun.core import failure_kinds as kinds
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
@@ -22,7 +23,6 @@ from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotState
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.messages import FailureEvidence, JobFailed, Raised, ReplicaGivenUp, StartFailure
-from ftrun.errors import assert_never
 
 
 class FailedSlots:

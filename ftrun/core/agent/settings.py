@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ftrun import defaults
+from ftrun.base import defaults
 from ftrun.core.agent.restarts import RestartRules
 from ftrun.core.agent.signals import SignalRules
 from ftrun.core.agent.standby import StandbyRules

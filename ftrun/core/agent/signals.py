@@ -17,7 +17,7 @@ import signal
 from dataclasses import dataclass
 from enum import Enum
 
-from ftrun.errors import ExitCode, UserError
+from ftrun.base.errors import ExitCode, UserError
 
 ENDING = frozenset({int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGHUP)})
 QUIT = int(signal.SIGQUIT)

@@ -41,6 +41,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ftrun.base.errors import assert_never
 from ftrun.core.activity import NOT_ITS_OWN, Activity
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
@@ -118,7 +119,6 @@ from ftrun.core.messages import (
     RunningReplica,
     WorkerMessage,
 )
-from ftrun.errors import assert_never
 
 LEFT_WAIT_S = 1.0
 SURVIVORS_FIRST_S = 0.1

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ftrun.base.errors import assert_never
 from ftrun.core import messages as m
 from ftrun.core.activity import NOT_ITS_OWN, Activity
 from ftrun.core.lighthouse.account import Account
@@ -57,7 +58,6 @@ from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
 from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.lighthouse.waits import Waits
 from ftrun.core.version import unlike_version
-from ftrun.errors import assert_never
 
 TAKEN_AT_THE_END = (m.Heartbeat, m.FailureEvidence)
 """Messages that are taken from agents of a job that has ended."""

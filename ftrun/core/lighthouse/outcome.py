@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
+from ftrun.base.errors import ExitCode
 from ftrun.core.lighthouse.slots import IDLE
 from ftrun.core.lighthouse.state import MembershipState
-from ftrun.errors import ExitCode
 
 ABSENT_SHOWN = 8
 ALL = "all replicas have finished"

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.carried import CALLBACKS, Carried
 from ftrun.inject.zero_edit.frames import call_site

@@ -18,7 +18,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.loaders import LoaderIterator

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from ftrun.errors import Bug
+from ftrun.base.errors import Bug
 
 if TYPE_CHECKING:
     from ftrun.training.context import WorkerContext

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import torch
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import around, told
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import Spot

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import ftrun
+from ftrun.base.errors import FtrunError, UserError
 from ftrun.core.forms import UNFIT, Form
-from ftrun.errors import FtrunError, UserError
 from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
 from ftrun.inject.zero_edit.trial import note_refusal
 from ftrun.training.context import WorkerContext

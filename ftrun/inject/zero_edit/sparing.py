@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ftrun import clock
+from ftrun.base import clock
 
 SHARE = 0.005
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.refusals import Refused, refuse

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.checkpoint.transport import HTTPTransport
 
 __all__ = ["HTTPTransport"]

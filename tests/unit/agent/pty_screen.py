@@ -17,7 +17,7 @@ from typing import Any
 
 import pyte
 
-from ftrun import clock
+from ftrun.base import clock
 
 DEADLINE_S = 180.0
 IN_FRONT = """

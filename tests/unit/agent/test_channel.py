@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from ftrun.agent.channel import FRAME_BYTES_MAX, Channel, DescriptorsLost, Frame
-from ftrun.errors import ProtocolError
+from ftrun.base.errors import ProtocolError
 
 
 @pytest.fixture

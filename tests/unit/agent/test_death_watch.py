@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ftrun import life_lock
 from ftrun.agent import death_watch
 from ftrun.agent.death_watch import THREAD_NAME, DeathWatch
+from ftrun.base import life_lock
 from ftrun.core.ids import WorkerKey
 from tests.tracing import held_back
 
@@ -24,7 +24,7 @@ TRIES = 8
 MIB_300 = 300 << 20
 HOLDER = f"""
 import mmap, os, sys, threading
-from ftrun import life_lock
+from ftrun.base import life_lock
 held = mmap.mmap(-1, {MIB_300})
 held.write(bytes({MIB_300}))
 life_lock.hold(sys.argv[1])

@@ -15,7 +15,7 @@ from ftrun.agent.devices import (
     own_address,
 )
 from ftrun.agent.numa import Topology
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from tests.unit.run_settings import run_settings
 
 SETTINGS = run_settings(replicas=2, device="cuda")

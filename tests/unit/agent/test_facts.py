@@ -15,7 +15,7 @@ from ftrun.core.agent.events import (
 )
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import ReplicaLost
-from ftrun.launching.story import Story
+from ftrun.tools.launching.story import Story
 
 
 def test_who_died_first_is_known_though_the_rest_was_killed_before_it_was_gone() -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from ftrun import clock
 from ftrun.agent.file_timer import (
     LINE_BYTES_MAX,
     UNPLACED_MAX,
@@ -23,9 +22,10 @@ from ftrun.agent.file_timer import (
     timer_path,
     worker_of,
 )
+from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.core.agent.events import ScriptTimerReleased, ScriptTimerSet
 from ftrun.core.ids import WorkerKey
-from ftrun.errors import UserError
 
 KEY = WorkerKey("0", "i", 0)
 ON = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}

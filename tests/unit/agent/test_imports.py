@@ -21,7 +21,7 @@ def test_a_worker_of_a_ready_spawner_imports_nothing_for_its_certificate() -> No
             """
 import sys
 from ftrun.agent.imports import Imports
-from ftrun.linux import thread_count
+from ftrun.base.linux import thread_count
 import ftrun.checkpoint.serve
 threads = thread_count()
 Imports().make_ready_for_tls()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun import clock, linux
 from ftrun.agent import env_markers
 from ftrun.agent.launch import SpawnerLaunch, spawner_environment
+from ftrun.base import clock, linux
 
 ROOT = Path(__file__).parents[3]
 ENDS_WITHIN_S = 60.0

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ftrun import clock
 from ftrun.agent.link import LighthouseLink, web_address
+from ftrun.base import clock
 from ftrun.core.activity import Activity
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (

@@ -8,7 +8,7 @@ import pytest
 
 from ftrun.agent import numa
 from ftrun.agent.numa import Binding, bind_workers, gpu_nodes, parse_ranges, ranges, read_topology
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 
 
 def write(path: Path, text: object) -> None:

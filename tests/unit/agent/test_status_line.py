@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from ftrun import clock
 from ftrun.agent import job_view
 from ftrun.agent.job_view import JobView
 from ftrun.agent.status_line import Bar, LineFacts, StatusLine, amount, duration
 from ftrun.agent.watch import WorkerStarted
+from ftrun.base import clock
 from ftrun.core.activity import Activity
 from ftrun.core.agent.events import NoManagerMade, WorkerExited, WorkerSent
 from ftrun.core.ids import StateId, WorkerKey

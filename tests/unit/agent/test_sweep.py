@@ -13,13 +13,13 @@ from functools import partial
 
 import pytest
 
-from ftrun import linux
 from ftrun.agent import sweep
 from ftrun.agent.env_markers import GUARD_NAME, OWNER_NAME
+from ftrun.base import linux
 
 FAMILY = """
 import os, signal, subprocess
-from ftrun import linux
+from ftrun.base import linux
 linux.become_subreaper()
 subprocess.Popen(["sleep", "1000"])
 subprocess.Popen(["sleep", "1000"], start_new_session=True)

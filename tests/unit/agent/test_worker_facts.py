@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from ftrun import clock
 from ftrun.agent import worker_facts
 from ftrun.agent.worker_facts import WorkerMeter, WorkerProcess
+from ftrun.base import clock
 from ftrun.core.agent.node_resources import GIB, Gpu
 from ftrun.core.ids import WorkerKey
 

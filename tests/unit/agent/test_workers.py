@@ -13,10 +13,10 @@ import pytest
 
 from ftrun.agent import workers
 from ftrun.agent.workers import WorkerServer
+from ftrun.base.errors import PeerError
 from ftrun.core.activity import Activity
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import AskReport, FailureReport, Lease, Progress, WorkerHello
-from ftrun.errors import PeerError
 from ftrun.protocol.frames import FrameSocket
 
 TOKEN = "a" * 64

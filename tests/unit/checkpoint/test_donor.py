@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import PeerError
 from ftrun.checkpoint.donor import DonorLink
 from ftrun.core.ids import Attempt, Tag, pack_quorum_id
-from ftrun.errors import PeerError
 
 TAG = Tag(Attempt(pack_quorum_id(1, 1), 1), 3)
 

@@ -18,10 +18,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from ftrun.base.errors import ProtocolError, UserError
 from ftrun.checkpoint.format import pack, unpack, validate
 from ftrun.checkpoint.header import Header, decode_header, header_of
 from ftrun.core.ids import Attempt, StateId, Tag
-from ftrun.errors import ProtocolError, UserError
 from tests.suite.properties import examples
 from tests.unit.checkpoint.state_trees import same, trees
 

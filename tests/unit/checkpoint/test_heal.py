@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 import torch
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import PeerError, UserError
 from ftrun.checkpoint import donor as donor_side
 from ftrun.checkpoint import heal, stripes
 from ftrun.checkpoint.destination import Arrivals, Overwrite
@@ -33,7 +34,6 @@ from ftrun.checkpoint.requests import Request
 from ftrun.checkpoint.serve import StateServer
 from ftrun.checkpoint.wire import Pipe, parse_ranges
 from ftrun.core.ids import Attempt, StateId, Tag
-from ftrun.errors import PeerError, UserError
 from tests.unit.checkpoint.proxy import Pass, Proxy, Tap, cut_after, flip_at
 from tests.unit.checkpoint.state_trees import same
 

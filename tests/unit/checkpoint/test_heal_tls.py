@@ -21,13 +21,13 @@ from typing import Any
 import pytest
 import torch
 
-from ftrun import clock
-from ftrun.certs import write_certificates
+from ftrun.base import clock
+from ftrun.base.errors import PeerError
 from ftrun.checkpoint import serve, tls
 from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import Attempt, StateId, Tag
-from ftrun.errors import PeerError
+from ftrun.tools.certs import write_certificates
 from tests.unit.checkpoint.asking import Caller
 from tests.unit.checkpoint.proxy import Proxy, Tap
 from tests.unit.checkpoint.state_trees import same

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
+from ftrun.base.errors import ProtocolError, UserError
 from ftrun.checkpoint import meshes
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import in_place
-from ftrun.errors import ProtocolError, UserError
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from ftrun.base.errors import ProtocolError, UserError
 from ftrun.checkpoint import format
 from ftrun.checkpoint.format import pack, unpack
-from ftrun.errors import ProtocolError, UserError
 from tests.unit.checkpoint.test_format import round_trip
 
 EAST = timezone(timedelta(hours=2), "EAST")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftrun.base.errors import Bug, ProtocolError
 from ftrun.checkpoint.proof import (
     PROOF_FIELD,
     Proofs,
@@ -18,7 +19,6 @@ from ftrun.checkpoint.proof import (
     new_challenge,
     read_challenge,
 )
-from ftrun.errors import Bug, ProtocolError
 
 TOKEN = "5" * 64
 CHALLENGE = "0123456789abcdef" * 2

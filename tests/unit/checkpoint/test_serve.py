@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from ftrun.base.errors import Bug, UserError
 from ftrun.checkpoint import serve
 from ftrun.checkpoint.layout import CHUNK_BYTES, DIGEST_BYTES
 from ftrun.checkpoint.requests import ROUTES
 from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import Attempt, StateId, Tag
-from ftrun.errors import Bug, UserError
 from tests.unit.checkpoint.asking import Caller
 
 TOKEN = "5" * 64

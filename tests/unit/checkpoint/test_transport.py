@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ftrun import CheckpointTransport, HTTPTransport
-from ftrun.errors import PeerError, UserError
+from ftrun.base.errors import PeerError, UserError
 from tests.unit.checkpoint.state_trees import same
 
 TIMEOUT = timedelta(seconds=20)

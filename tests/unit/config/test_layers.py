@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.base.errors import UserError
 from ftrun.config.layers import (
     CONFIG_VARIABLE,
     DEFAULT,
@@ -17,7 +18,6 @@ from ftrun.config.layers import (
     unknown_variables,
 )
 from ftrun.config.options import BY_NAME, OPTIONS
-from ftrun.errors import UserError
 
 
 def one(name: str, tmp_path: Path, toml: str, environ: dict[str, str], flag: str | None) -> Stated:

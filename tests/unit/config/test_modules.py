@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.base.errors import UserError
 from ftrun.config.modules import find_module
-from ftrun.errors import UserError
 
 RAISES = "raise RuntimeError('imported')"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.base.errors import UserError
 from ftrun.config.script import Script, TargetKind, check_script, other_python, own_path
-from ftrun.errors import UserError
 
 FILE, MODULE = TargetKind.FILE, TargetKind.MODULE
 

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from ftrun.base.errors import UserError
 from ftrun.config.checks import check, relations
 from ftrun.config.layers import DEFAULT
 from ftrun.config.options import OPTIONS
@@ -20,7 +21,6 @@ from ftrun.config.settings import (
 )
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.messages import JobSpec
-from ftrun.errors import UserError
 from ftrun.protocol.tls import PLAINTEXT
 from tests.unit.run_settings import resolved, run_settings
 

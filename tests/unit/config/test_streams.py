@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ftrun.base.errors import UserError
 from ftrun.config.streams import Streams, parse_streams
-from ftrun.errors import UserError
 
 
 def parsed(**given: Any) -> Streams:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from ftrun.base.errors import UserError
 from ftrun.config.layers import advice_notice, gather
 from ftrun.config.tasks import check_alone, place_of
-from ftrun.errors import UserError
 
 STEP = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2"}
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from ftrun.base.errors import UserError
 from ftrun.config.options import OPTIONS, TORCHRUN_NAMES
 from ftrun.config.settings import resolve
 from ftrun.config.torchrun import notices, variable_notices
-from ftrun.errors import UserError
 from tests.unit.run_settings import resolved, stated
 
 CORES = len(os.sched_getaffinity(0))

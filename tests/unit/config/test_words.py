@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ftrun.base.errors import UserError
 from ftrun.config.options import OPTIONS, SECTIONS, TORCHRUN_NAMES
 from ftrun.config.words import respell
-from ftrun.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.launcher.api import LaunchConfig
 from torch.numa.binding import AffinityMode, NumaOptions
 
+from ftrun.base.errors import UserError
 from ftrun.config.script import TargetKind
 from ftrun.elastic.translation import (
     DEFAULT_SIGNALS,
@@ -24,7 +25,6 @@ from ftrun.elastic.translation import (
     settings_of,
     target_of,
 )
-from ftrun.errors import UserError
 
 
 def options(tmp_path: Path, **changes: Any) -> AgentOptions:

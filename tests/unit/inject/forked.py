@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.agent.launch import SINGLE_THREADED
+from ftrun.base.errors import PeerError
 from ftrun.core.messages import WorkerHello
-from ftrun.errors import PeerError
 from ftrun.protocol.frames import FrameSocket
 from tests.jobs import THIS_TREE
 from tests.jobs.forks import run

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.protocol.embedding import child_environment
-from ftrun.status.client import fetch_status
+from ftrun.tools.status.client import fetch_status
 from tests.jobs import free_port
 
 DEADLINE_S = 60.0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.core import messages as m
 from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey, fresh_lineage
 from ftrun.core.quorum import Endpoint

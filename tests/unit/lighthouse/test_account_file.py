@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.lighthouse import account_file
 from ftrun.lighthouse.account_file import AccountFile
 

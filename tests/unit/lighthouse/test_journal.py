@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.base.errors import UserError
 from ftrun.core.ids import EPOCH_MAX, Attempt, StateId, pack_quorum_id
 from ftrun.core.lighthouse.events import JournaledOperation, JournalState
 from ftrun.core.messages import EndJob, JobSpec
 from ftrun.core.quorum import Endpoint, Member, Quorum
-from ftrun.errors import UserError
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.sealed_file import CORRUPT_MAX
 

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from ftrun.certs import write_certificates
+from ftrun.base.errors import UserError
 from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.messages import Hello, JobSpec, Welcome
-from ftrun.errors import UserError
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.server import MembershipServer
 from ftrun.lighthouse.settings import ServiceSettings
@@ -29,7 +28,8 @@ from ftrun.protocol.auth import new_token
 from ftrun.protocol.handshake import check_handshake
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
-from ftrun.status.client import LighthouseUnreachable, fetch_status
+from ftrun.tools.certs import write_certificates
+from ftrun.tools.status.client import LighthouseUnreachable, fetch_status
 from tests.unit.lighthouse.scripted_operations import ScriptedOperations
 
 HOST = "127.0.0.1"

@@ -18,14 +18,14 @@ import grpc.aio
 import pytest
 from rich.console import Console
 
+from ftrun.base.errors import ExitCode
 from ftrun.core import messages as m
-from ftrun.errors import ExitCode
 from ftrun.protocol import rpc
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.codec import encode
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
 from ftrun.protocol.streams import take_batch
-from ftrun.status.view import render
+from ftrun.tools.status.view import render
 from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
 from tests.unit.lighthouse.scripted_agent import ScriptedAgent
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.lighthouse.sessions import CODE_S, CODES_MAX, SESSION_S, Sessions
 from ftrun.protocol.auth import bearer, new_token
 

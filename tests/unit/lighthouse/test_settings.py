@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.certs import write_certificates
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.lighthouse.settings import ServiceSettings, TorchftSettings
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.tls import TlsFiles
+from ftrun.tools.certs import write_certificates
 
 
 @pytest.fixture

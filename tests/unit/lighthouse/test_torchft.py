@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from ftrun.base.errors import ExitCode, UserError
 from ftrun.core.torchft_quorum.records import QuorumSettings, RoomRecord, RoomsRecord
-from ftrun.errors import ExitCode, UserError
 from ftrun.lighthouse.settings import ServiceSettings, TorchftSettings
 from ftrun.lighthouse.torchft import FILE, RoomsFile, TorchftService
 from tests.unit.torchft_wire.test_quorum_server import Client

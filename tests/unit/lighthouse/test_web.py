@@ -15,7 +15,6 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ftrun.certs import write_certificates
 from ftrun.core.activity import Activity
 from ftrun.core.ids import StateId, WorkerKey
 from ftrun.core.lighthouse.events import (
@@ -39,6 +38,7 @@ from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.web import WebServer, build_app
 from ftrun.protocol.auth import bearer, new_token
 from ftrun.protocol.tls import TlsFiles
+from ftrun.tools.certs import write_certificates
 from tests.unit.lighthouse.scripted_operations import ScriptedOperations
 
 TOKEN = new_token()

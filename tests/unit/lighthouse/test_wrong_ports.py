@@ -8,13 +8,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.lighthouse.web import _FirstBytes
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.handshake import not_for_agents
 from ftrun.protocol.http2_refusal import PREFACE
 from ftrun.protocol.rpc import Disconnected, LighthouseConnection, Refusal
-from ftrun.status.client import fetch_status
+from ftrun.tools.status.client import fetch_status
 from ftrun.torchft_wire import torchft_pb2 as wire
 from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
 

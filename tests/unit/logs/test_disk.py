@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.logs.disk import DiskWriter, LogFile, parse_log_limit
 from ftrun.logs.index import ERR, OUT, IndexMaker, Record, parse_record
 from ftrun.logs.layout import index_path, old_path

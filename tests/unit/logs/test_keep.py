@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.logs.keep import Keep, apply_keep, parse_keep
 from ftrun.logs.layout import log_path
 from ftrun.logs.marker import LogDirLock, is_held, read_marker

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.logs.disk import LogFile
 from ftrun.logs.layout import index_path, log_path
 from ftrun.logs.marker import LogDirLock

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed import TCPStore, Work
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.process_groups.writers import wait_for_writers

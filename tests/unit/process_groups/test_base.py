@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ftrun.errors import PeerError
+from ftrun.base.errors import PeerError
 from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.built import AbortSignal, BuiltGroup, FinishedWork, GroupAborted
 from ftrun.process_groups.nccl import ProcessGroupNCCL

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed import ReduceOp
 
-from ftrun import clock
-from ftrun.errors import UserError
+from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.process_groups import child_messages
 from ftrun.process_groups.child_group import ChildGroup, ProcessGroupBabyGloo
 from ftrun.torchft.process_group import reconfigure_with_store

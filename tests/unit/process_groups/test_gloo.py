@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.distributed import ReduceOp, TCPStore
 
-from ftrun import clock
-from ftrun.errors import Bug, PeerError
+from ftrun.base import clock
+from ftrun.base.errors import Bug, PeerError
 from ftrun.process_groups.built import AbortSignal, GroupAborted
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from tests.unit.process_groups.ranks import (

@@ -13,7 +13,7 @@ from torch._C import _distributed_c10d
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import ReduceOp
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.process_groups import ProcessGroupGloo, adapted
 from ftrun.process_groups.adapted import adapt
 from ftrun.process_groups.handles import ReconfigureOptions

@@ -8,8 +8,8 @@ import threading
 import pytest
 from torch.distributed import TCPStore
 
-from ftrun import clock
-from ftrun.errors import PeerError
+from ftrun.base import clock
+from ftrun.base.errors import PeerError
 from ftrun.process_groups.rendezvous import parse_record
 from ftrun.process_groups.sockets import local_address
 from ftrun.process_groups.store import StoreClient, split_address

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import ReduceOp
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.process_groups import ProcessGroupGloo
 from ftrun.process_groups.adapted import adapt, own_error
 from ftrun.process_groups.handles import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.protocol.auth import (
     bearer,
     bearer_matches,

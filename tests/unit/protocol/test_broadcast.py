@@ -6,6 +6,7 @@ from collections import deque
 
 import pytest
 
+from ftrun.base.errors import ProtocolError
 from ftrun.core.ids import Attempt, StateId
 from ftrun.core.messages import (
     AskReport,
@@ -18,7 +19,6 @@ from ftrun.core.messages import (
     ToWorkers,
 )
 from ftrun.core.quorum import Endpoint, Member, Quorum
-from ftrun.errors import ProtocolError
 from ftrun.protocol.broadcast import Broadcast
 from ftrun.protocol.codec import decode, encode
 from ftrun.protocol.limits import COUNT_MAX

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftrun.base.errors import ProtocolError
 from ftrun.core import ids, messages
 from ftrun.core.activity import Activity
 from ftrun.core.ids import Attempt, StateId, WorkerKey
@@ -30,7 +31,6 @@ from ftrun.core.messages import (
     WorkerMessage,
 )
 from ftrun.core.quorum import Endpoint, Member, Quorum
-from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.codec import MESSAGE_CLASSES, decode, encode
 from ftrun.protocol.limits import (

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftrun.base.errors import PeerError, ProtocolError
 from ftrun.core.ids import Attempt, WorkerKey
 from ftrun.core.messages import Built, Heartbeat, Lease, Notice, WorkerHello
-from ftrun.errors import PeerError, ProtocolError
 from ftrun.protocol.frames import FrameDecoder, FrameSocket, encode_frame
 from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 

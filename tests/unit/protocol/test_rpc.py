@@ -13,8 +13,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from ftrun.base.errors import ProtocolError
 from ftrun.core.messages import Goodbye, Heartbeat, HeartbeatAck, Notice
-from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2, rpc
 from ftrun.protocol.auth import bearer, new_token
 from ftrun.protocol.codec import decode_batch, encode

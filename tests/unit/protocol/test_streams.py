@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftrun.base.errors import ProtocolError
 from ftrun.core.ids import Attempt, StateId, WorkerKey
 from ftrun.core.messages import (
     Heartbeat,
@@ -20,7 +21,6 @@ from ftrun.core.messages import (
     WorkerMessage,
 )
 from ftrun.core.quorum import Endpoint, Member, Quorum
-from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.codec import decode_batch, encode
 from ftrun.protocol.limits import BATCH_BYTES_MAX

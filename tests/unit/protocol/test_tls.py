@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from ftrun import clock
-from ftrun.certs import write_certificates
-from ftrun.errors import UserError
+from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
+from ftrun.tools.certs import write_certificates
 
 
 @pytest.fixture

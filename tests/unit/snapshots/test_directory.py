@@ -11,8 +11,8 @@ import pytest
 import torch
 import xxhash
 
+from ftrun.base.errors import UserError
 from ftrun.checkpoint.format import pack
-from ftrun.errors import UserError
 from ftrun.snapshots import directory, manifest
 from ftrun.snapshots.manifest import Damaged, Unknown
 from ftrun.snapshots.memory import PIECE_BYTES, SharedMemory, offsets_of

@@ -15,8 +15,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from ftrun.base.errors import PeerError
 from ftrun.checkpoint import meshes
-from ftrun.errors import PeerError
 from ftrun.snapshots import manifest
 from ftrun.snapshots.directory import look, make_draft
 from ftrun.snapshots.manifest import Damaged, Origin

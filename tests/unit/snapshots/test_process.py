@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 
-from ftrun.errors import PeerError
+from ftrun.base.errors import PeerError
 from ftrun.snapshots import forked
 from ftrun.snapshots.memory import SharedMemory
 from ftrun.snapshots.process import WriterProcess

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from ftrun.errors import PeerError
+from ftrun.base.errors import PeerError
 from ftrun.snapshots import manifest
 from ftrun.snapshots.directory import look
 from ftrun.snapshots.manifest import Damaged

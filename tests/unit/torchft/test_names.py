@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import distributed_c10d
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from tests.unit.torchft.names import MODULES, lines
 
 STORED = Path(__file__).with_name("names.txt")

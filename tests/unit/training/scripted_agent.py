@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import PeerError
 from ftrun.core import messages as m
 from ftrun.core.ids import WorkerKey
 from ftrun.core.lighthouse.machine import (
@@ -36,7 +37,6 @@ from ftrun.core.lighthouse.machine import (
 )
 from ftrun.core.worker.comparison import Question
 from ftrun.core.worker.events import OperationAnswered
-from ftrun.errors import PeerError
 from ftrun.process_groups import ProcessGroupGloo
 from ftrun.protocol.frames import FrameSocket
 from ftrun.training import context

@@ -15,10 +15,10 @@ from unittest.mock import create_autospec
 import pytest
 import torch
 
+from ftrun.base.errors import UserError
 from ftrun.checkpoint.transport import CheckpointTransport, HTTPTransport
 from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Endpoint, Member, Quorum
-from ftrun.errors import UserError
 from ftrun.process_groups import ProcessGroupGloo
 from ftrun.process_groups.child_group import ProcessGroupBabyGloo
 from ftrun.process_groups.wrappers import FakeProcessGroupWrapper

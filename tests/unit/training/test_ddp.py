@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.process_groups.built import AbortSignal
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.process_groups.solo import SoloGroup

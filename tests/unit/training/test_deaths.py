@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from ftrun.base.errors import PeerError
 from ftrun.checkpoint.layout import CHUNK_BYTES
 from ftrun.checkpoint.stripes import Stripe, Stripes
 from ftrun.core.messages import Built, Healed, Report
-from ftrun.errors import PeerError
 from ftrun.process_groups.gloo import PIECE_BYTES
 from ftrun.training.manager import Manager
 from tests.unit.training.scripted_agent import DEADLINE_S, Job, job

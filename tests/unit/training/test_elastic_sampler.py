@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.training.elastic_loader import ElasticLoader
 from ftrun.training.elastic_sampler import ElasticSampler
 from ftrun.training.lingering import linger

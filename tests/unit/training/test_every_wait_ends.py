@@ -26,9 +26,9 @@ from torch import nn
 from torch.distributed import TCPStore
 
 import ftrun
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import PeerError, UserError
 from ftrun.core.messages import Errored
-from ftrun.errors import PeerError, UserError
 from ftrun.process_groups import ProcessGroupGloo
 from ftrun.torchft import (
     checkpointing,

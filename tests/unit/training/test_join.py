@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.algorithms import join as torchs
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.training.ddp import DistributedDataParallel
 from ftrun.training.join import Join, JoinHook
 from ftrun.training.joining import digest

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from ftrun.base.errors import UserError
 from ftrun.core.messages import Healed
-from ftrun.errors import UserError
 from ftrun.torchft.local_sgd import DiLoCo, LocalSGD
 from ftrun.training.fragments import Fragment
 from ftrun.training.manager import Manager

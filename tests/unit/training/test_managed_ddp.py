@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from torch.distributed import Work
 
+from ftrun.base.errors import PeerError
 from ftrun.core.messages import Built
 from ftrun.core.worker.events import OfferState
-from ftrun.errors import PeerError
 from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
 from ftrun.training.manager import Manager
 from ftrun.training.optim import OptimizerWrapper

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch.distributed import ReduceOp
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import Bug, FtrunError, UserError
 from ftrun.core.activity import Activity
 from ftrun.core.messages import Built, Healed, LeaveReason, Leaving, Progress
-from ftrun.errors import Bug, FtrunError, UserError
 from ftrun.process_groups import ProcessGroupGloo
 from ftrun.training import context, engine
 from ftrun.training.context import WorkerContext

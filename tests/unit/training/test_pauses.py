@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 import ftrun
-from ftrun import clock
-from ftrun.errors import UserError
+from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.training import pauses
 
 

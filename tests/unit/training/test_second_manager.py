@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.core.ids import WorkerKey
 from ftrun.training import context
 from ftrun.training.manager import Manager

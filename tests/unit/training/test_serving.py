@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from ftrun.base.errors import UserError
 from ftrun.checkpoint.offer import Offer
 from ftrun.core import messages as m
-from ftrun.errors import UserError
 from ftrun.training.manager import Manager
 from tests.unit.training.scripted_agent import DEADLINE_S, Job, job
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import PeerError
 from ftrun.core.ids import WorkerKey
-from ftrun.errors import PeerError
 from ftrun.training.context import WorkerContext
 from ftrun.training.snapshot_meeting import DRAFT, END, PART, Meeting
 from tests.unit.process_groups.ranks import HOST, open_store

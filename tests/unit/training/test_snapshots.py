@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.core.messages import Healed
-from ftrun.errors import UserError
 from ftrun.snapshots.directory import look, snapshots
 from ftrun.training.manager import Drained, Manager
 from tests.unit.training.scripted_agent import DEADLINE_S, Job, job

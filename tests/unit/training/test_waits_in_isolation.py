@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.core.messages import Lease, LeaveNow, LeaveReason
 from ftrun.training import context
 from ftrun.training.leaving import Drained

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import Spot, Values
 from ftrun.inject.zero_edit.values import limits

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from ftrun.base.errors import UserError
 from ftrun.checkpoint.format import validate
-from ftrun.errors import UserError
 
 _PLAIN = (int, float, bool, str, bytes, type(None))
 DEPTH_MAX = 32

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import PeerError
 from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker.settling import Counted, Settled, count_alike, settle
-from ftrun.errors import PeerError
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.world.calls import Call, State, wait_for_end
 from ftrun.inject.zero_edit.world.kept import Sent

@@ -27,9 +27,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
 from typing import Any
 
-from ftrun import clock
+from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.core.ids import NO_ATTEMPT, Attempt
-from ftrun.errors import UserError
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
 from ftrun.inject.zero_edit.world.calls import Buffers, Call, Record, State, as_bytes

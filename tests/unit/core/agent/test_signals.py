@@ -9,9 +9,9 @@ import signal
 
 import pytest
 
+from ftrun.base.errors import UserError
 from ftrun.core.agent.events import SIGTERM
 from ftrun.core.agent.signals import Reaction, SignalRules, signal_number, signal_rules
-from ftrun.errors import UserError
 
 HUP, INT, QUIT = int(signal.SIGHUP), int(signal.SIGINT), int(signal.SIGQUIT)
 USR1, USR2 = int(signal.SIGUSR1), int(signal.SIGUSR2)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftrun.base.errors import Bug
 from ftrun.core.activity import Activity
 from ftrun.core.agent.events import (
     DrainAsked,
@@ -35,7 +36,6 @@ from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import NO_ATTEMPT, WorkerKey
 from ftrun.core.messages import Built, FailureReport, Progress
-from ftrun.errors import Bug
 from tests.suite.properties import examples
 
 RAISED = FailureReport("ValueError", "no", "Traceback: …")

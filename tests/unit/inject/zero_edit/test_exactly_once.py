@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from ftrun.base.errors import UserError
 from ftrun.core.ids import WorkerKey
-from ftrun.errors import UserError
 from ftrun.inject.zero_edit.exactly_once import ExactIterator, ExactlyOnce
 from ftrun.training.context import WorkerContext
 

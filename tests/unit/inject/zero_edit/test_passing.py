@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from ftrun.errors import UserError
+from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import passing
 from ftrun.inject.zero_edit.around import Loop
 from ftrun.inject.zero_edit.frames import Spot

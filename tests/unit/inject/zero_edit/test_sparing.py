@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.inject.zero_edit.sparing import SHARE, Sparing
 
 

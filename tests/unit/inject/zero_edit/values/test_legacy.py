@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ftrun import clock
+from ftrun.base import clock
 from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.values import histories, legacy
 from ftrun.inject.zero_edit.values.histories import Copy, unpacked

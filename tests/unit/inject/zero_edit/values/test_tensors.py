@@ -120,7 +120,7 @@ def test_a_batch_with_two_steps_is_each_ranks_own_unless_it_changes() -> None:
     tensors, batch = Tensors(lambda: ()), torch.ones(2)
     draw(tensors)
     tensors.begin()
-    for batch in (torch.zeros(2), torch.ones(2)):
+    for batch in (torch.zeros(2), torch.ones(2)):  # noqa: B007 - the loop draws into it
         for _ in range(3):
             frame = sys._getframe()
             names = around.drawn(frame.f_code, frame.f_lineno)

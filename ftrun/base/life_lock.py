@@ -1,0 +1,162 @@
+"""A lock that a worker holds for all of its life: the kernel gives it back before anything else.
+
+When a process ends, the kernel marks the robust locks of its threads and wakes their waiters. Then
+it takes the process's memory down, which lasts tenths of a second for some GB. Only after that its
+sockets are closed and its pidfd is readable. So who waits for the lock knows of the end at once.
+(A core dump, where one is wanted, is written before all this.)
+
+A lock is a robust pthread mutex in memory that the agent and its workers share. All that the agent
+looks at is the mutex's first word, a futex:
+
+| word                  | meaning                                                                  |
+|-----------------------|--------------------------------------------------------------------------|
+| 0                     | nobody has taken it so far                                               |
+| thread id and WAITERS | a worker's main thread holds it                                          |
+| OWNER_DIED            | that thread has ended, or its process has become another program (exec)  |
+| RELEASED              | the agent waits no more                                                  |
+
+A process that is forked by a worker holds nothing, and one that calls exec may take its lock again.
+Not here: who waits (agent/death_watch.py), what an end means (core/agent/supervisor.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import platform
+import threading
+
+from ftrun.base import linux
+
+LOCKS_MAX = 256
+LOCK_BYTES = 64
+"""Room for a ``pthread_mutex_t``: at most 48 bytes, in glibc's ports to 64 bits."""
+WAITERS, OWNER_DIED, RELEASED = 0x8000_0000, 0x4000_0000, 0x3FFF_FFFF
+_FUTEX_WAIT, _FUTEX_WAKE = 0, 1
+_FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}
+_BYTES = LOCKS_MAX * LOCK_BYTES
+
+
+class LifeLocks:
+    """The agent's side: the memory of all locks.
+
+    Raises:
+        OSError: there is no such memory, or no futex is known for this kind of processor.
+    """
+
+    def __init__(self) -> None:
+        _futex_number()
+        self._fd = os.memfd_create("ftrun-life-locks", os.MFD_CLOEXEC)
+        os.ftruncate(self._fd, _BYTES)
+        self._memory = mmap.mmap(self._fd, _BYTES)
+        self._first = ctypes.c_char.from_buffer(self._memory)
+
+    def place(self, number: int) -> str:
+        """What ``hold`` needs to find a lock, also in a process that has called exec."""
+        return f"/proc/{os.getpid()}/fd/{self._fd}:{number * LOCK_BYTES}"
+
+    def lock(self, number: int) -> LifeLock:
+        """A lock that nobody holds."""
+        at = number * LOCK_BYTES
+        self._memory[at : at + LOCK_BYTES] = bytes(LOCK_BYTES)
+        return LifeLock(ctypes.addressof(self._first) + at)
+
+    def close(self) -> None:
+        """Let the memory go: no ``LifeLock`` is used any more."""
+        del self._first
+        self._memory.close()
+        os.close(self._fd)
+
+
+class LifeLock:
+    """One lock, as the agent sees it."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+        self._word = ctypes.c_uint32.from_address(at)
+
+    def read(self) -> int:
+        """The word now."""
+        return self._word.value
+
+    def wait_while(self, word: int) -> None:
+        """Wait until the word may be another one; returns at once if it is.
+
+        Raises:
+            OSError: this system refuses to wait.
+        """
+        _futex(self._at, _FUTEX_WAIT, word)
+
+    def release(self) -> None:
+        """End all waits, for good."""
+        self._word.value = RELEASED
+        _futex(self._at, _FUTEX_WAKE, 1)
+
+
+def hold(place: str) -> None:
+    """Take the lock at ``place`` in the main thread of this process, for as long as it lives.
+
+    Raises:
+        OSError: it cannot be taken; then the agent learns of this process's end by its pidfd.
+    """
+    path, _, offset = place.rpartition(":")
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        at = _map_for_ever(fd) + int(offset)
+    finally:
+        os.close(fd)
+    libc = linux.libc()
+    try:
+        attributes = ctypes.create_string_buffer(LOCK_BYTES)
+        _check(libc.pthread_mutexattr_init(attributes))
+        _check(libc.pthread_mutexattr_setpshared(attributes, 1))
+        _check(libc.pthread_mutexattr_setrobust(attributes, 1))
+        _check(libc.pthread_mutex_init(ctypes.c_void_p(at), attributes))
+        _check(libc.pthread_mutex_lock(ctypes.c_void_p(at)))
+    except AttributeError as error:
+        raise OSError("this C library has no robust mutexes") from error
+    word = ctypes.c_uint32.from_address(at)
+    if word.value != threading.get_native_id():
+        libc.pthread_mutex_unlock(ctypes.c_void_p(at))
+        raise OSError("this C library's mutexes do not begin with the futex")
+    # The kernel wakes waiters only if this bit is set. Nobody ever unlocks, so it can be set here.
+    word.value |= WAITERS
+    _futex(at, _FUTEX_WAKE, 1)
+
+
+def _map_for_ever(fd: int) -> int:
+    """Map the memory. It is never unmapped: the list of robust mutexes of this thread is in it."""
+    libc = linux.libc()
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+    ]  # fmt: skip
+    flags = mmap.PROT_READ | mmap.PROT_WRITE
+    at = libc.mmap(None, _BYTES, flags, mmap.MAP_SHARED, fd, 0)
+    if at in (None, ctypes.c_void_p(-1).value):
+        _check(ctypes.get_errno())
+    return int(at)
+
+
+def _futex(at: int, operation: int, value: int) -> None:
+    long = ctypes.c_long
+    result = linux.libc().syscall(
+        long(_futex_number()), ctypes.c_void_p(at), long(operation), long(value), None, None, None
+    )
+    # A signal, or another word than ``value``, ends a wait early: callers look again.
+    if result < 0 and (code := ctypes.get_errno()) not in (errno.EAGAIN, errno.EINTR):
+        _check(code)
+
+
+def _futex_number() -> int:
+    number = _FUTEX_NUMBERS.get(platform.machine())
+    if number is None:
+        raise OSError(f"the number of the system call futex on {platform.machine()} is not known")
+    return number
+
+
+def _check(code: int) -> None:
+    if code != 0:
+        raise OSError(code, os.strerror(code))

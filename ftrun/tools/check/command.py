@@ -1,0 +1,207 @@
+"""Runs a script undisturbed and with deaths, each as an ordinary job of its own; prints a verdict.
+
+In the first run nothing dies. In the second, replicas die in training and while a file is written,
+and their peers wait for the newcomers: it must end as the first one. In the third they die in an
+evaluation. Of several workers per replica one dies once, and the peers train on.
+
+Not here: where they die (plan.py), what is said about the runs (verdict.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ftrun.base import own_process
+from ftrun.base.errors import naming
+from ftrun.tools.check.place import Due, Place, compare, due_after
+from ftrun.tools.check.plan import WRITING, Kill, plan_of
+from ftrun.tools.check.verdict import Run, Trial, lines_of
+
+VARIABLE, PLAN, REFUSED = "FTRUN_CHECK", "plan.json", "refused.json"
+"""As in inject/zero_edit/trial.py, which imports torch."""
+END_S = 30.0
+
+
+def check_script(
+    words: Sequence[str],
+    options: Sequence[str],
+    replicas: int,
+    steps: int,
+    timeout_s: float,
+    workers: int = 1,
+) -> int:
+    """Try the script ``words``; the exit code: 0 if it heals, else 1.
+
+    Args:
+        words: the script with its arguments.
+        options: for ``ftrun run``.
+        replicas: how many. ``workers``: of each; the last one dies.
+        steps: each run ends after so many, if the script does not end before.
+        timeout_s: a run is ended then.
+
+    Raises:
+        UserError: the current directory cannot be copied.
+    """
+    with tempfile.TemporaryDirectory(prefix="ftrun-check-") as name:
+        directory = Path(name)
+        place = Place(directory, Path.cwd())
+        several = ["--workers-per-replica", str(workers)] if workers > 1 else []
+        # Of several workers the step of a death is computed again under a quorum that needs the
+        # newcomer, with the next batches, and one of them may be a batch further.
+        waits = [] if workers > 1 else ["--min-replicas", str(replicas)]
+        command = ["run", "--replicas", str(replicas), "--prefix", "--inject", "auto", *waits]
+        command += [*several, *options, *_from_copy(words, options)]
+
+        def run(kind: str, kills: Sequence[Kill]) -> Run:
+            plan = {"steps": steps, "together": replicas if kills and workers > 1 else 0}
+            return _run(command, directory / kind, place, kills, plan, replicas, timeout_s)
+
+        _say("runs undisturbed")
+        undisturbed = run("undisturbed", ())
+        trial = Trial(replicas, workers, timeout_s, undisturbed)
+        if undisturbed.is_whole(replicas):
+            trial.plan = plan_of(undisturbed.reports, once=workers > 1)
+            if trial.plan.exact:
+                _say(
+                    "runs with deaths in training"
+                    + " and while a file is written" * trial.plan.writes
+                )
+                trial.exact = run("exact", trial.plan.exact)
+                due = _due(undisturbed, trial.exact.kills)
+                trial.files = compare(undisturbed.files, trial.exact.files, due)
+            if trial.plan.counted:
+                _say("runs with deaths in evaluations")
+                trial.counted = run("counted", trial.plan.counted)
+        lines, is_well = lines_of(trial)
+    for line in lines:
+        _say(line)
+    return 0 if is_well else 1
+
+
+def _due(undisturbed: Run, kills: Sequence[Kill]) -> Due:
+    """The parts of files that a replica which died in a write would have written until the join."""
+    writing = [kill for kill in kills if kill.phase == WRITING]
+    return {
+        name: span
+        for kill in writing
+        for name, span in due_after(undisturbed.reports[kill.victim]["sizes"], kill.step).items()
+    }
+
+
+def _say(line: str) -> None:
+    print(f"ftrun check: {line}", flush=True)
+
+
+def _from_copy(words: Sequence[str], options: Sequence[str]) -> list[str]:
+    """The script's words, as they are right in a copy of the current directory."""
+    script = Path(words[0])
+    if "--module" in options or not script.exists():
+        return [*words]
+    whole, here = script.absolute(), Path.cwd()
+    named = whole.relative_to(here) if whole.is_relative_to(here) else whole
+    return [str(named), *words[1:]]
+
+
+def _run(
+    command: Sequence[str],
+    directory: Path,
+    place: Place,
+    kills: Sequence[Kill],
+    plan: dict[str, Any],
+    replicas: int,
+    timeout_s: float,
+) -> Run:
+    directory.mkdir()
+    whole = {**plan, "kills": [{**asdict(kill), "victim": str(kill.victim)} for kill in kills]}
+    with naming(directory / PLAN):
+        (directory / PLAN).write_text(json.dumps(whole))
+    place.begin()
+    logs = directory / "logs"
+    words = [command[0], "--log-dir", str(logs), *command[1:]]
+    code, is_late = _watched(words, place.path, directory, timeout_s)
+    reports = {
+        index: found
+        for index in range(replicas)
+        if (found := _read(directory / f"report-{index}.json")) is not None
+    }
+    joins = [
+        (int(replica), _read(path) or {})
+        for path in sorted(directory.glob("join-*.json"), key=lambda path: path.stat().st_mtime_ns)
+        if (replica := path.stem.split("-")[1])
+    ]
+    return Run(
+        code,
+        is_late,
+        _read(directory / REFUSED),
+        reports,
+        joins,
+        tuple(x for n, x in enumerate(kills) if (directory / f"killed-{n}").exists()),
+        differences_of(logs),
+        place.end(f"files-{directory.name}"),
+    )
+
+
+def _watched(
+    command: Sequence[str], here: Path, directory: Path, timeout_s: float
+) -> tuple[int, bool]:
+    """The run's exit code, and whether it was ended because it took too long."""
+    process = own_process.start(
+        "ftrun.cli",
+        list(command),
+        acts_on_signals=True,
+        cwd=here,
+        env={**os.environ, VARIABLE: str(directory), "PYTHONHASHSEED": "0", "PWD": str(here)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        process.send_signal(signal.SIGTERM)
+
+    timer = threading.Timer(timeout_s, end)
+    timer.start()
+    has_stopped = False
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        if not has_stopped and (directory / REFUSED).exists():
+            has_stopped = True  # the rest would only be the script under torchrun's rules
+            process.send_signal(signal.SIGTERM)
+    timer.cancel()
+    try:
+        return process.wait(END_S), late.is_set()
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait(), True
+
+
+def differences_of(logs: Path) -> list[str]:
+    """What the lighthouse has found to differ between replicas, by the job's events."""
+    found: list[str] = []
+    for path in logs.glob("*/events.jsonl"):
+        for line in path.read_text().splitlines():
+            event = json.loads(line)
+            if event.get("event") == "notice" and event.get("kind") == "diverged":
+                found.append(str(event["text"]).rstrip("."))
+    return found
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return found if isinstance(found, dict) else None

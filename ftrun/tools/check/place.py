@@ -1,0 +1,229 @@
+"""A copy of the current directory in which a trial runs, so that it leaves nothing behind.
+
+Each run begins from the same files and at the same path. Large files are links, because data sets
+are read only. ``..``, ``../..`` and all above lead to what they lead to. Not here: the runs
+(command.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ftrun.base.errors import UserError
+
+LINKED_BYTES = 64 << 20
+"""Files from this size on are links to the originals."""
+BYTES_MAX, FILES_MAX, SIBLINGS_MAX, LINES_MAX = 2 << 30, 50_000, 1_000, 2_000
+LEFT_OUT = frozenset({".git", "__pycache__", "node_modules", "ftrun-logs"})
+_NUMBER = re.compile(rb"\d+")
+Due = Mapping[str, tuple[int, int]]
+"""By a file's name, from which byte to which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """How the files of one run compare with those of another.
+
+    ``equal``: both have written them alike. ``other``: as many lines, with other numbers, or other
+    bytes. ``missing``: by name, that it lacks the file, or lines of it; ``lost``: those of which it
+    lacks nothing else than what was due. ``more``: what the undisturbed one has under no such name.
+    """
+
+    equal: list[str] = field(default_factory=list)
+    other: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    more: list[str] = field(default_factory=list)
+
+
+class Place:
+    """The directory for the runs of one trial.
+
+    Args:
+        directory: in which it is made.
+        source: the directory that is copied, as an absolute path.
+
+    Raises:
+        UserError: it holds more than a trial copies.
+    """
+
+    def __init__(self, directory: Path, source: Path) -> None:
+        self._source = source
+        above, root = Path(source.anchor), directory / "here"
+        for name in source.parts[1:]:
+            root.mkdir()
+            _link_siblings(above, root, name)
+            root, above = root / name, above / name
+        self.path = root
+        self._kept = directory.resolve()
+        self._before: dict[str, tuple[int, int]] = {}
+
+    def begin(self) -> None:
+        """Copy the source, for a run."""
+        total = 0
+        self.path.mkdir(parents=True)
+        for number, (name, entry) in enumerate(_walk(self._source, leaves_out=self._kept)):
+            to = self.path / name
+            if entry.is_dir(follow_symlinks=False):
+                to.mkdir()
+                continue
+            if entry.is_symlink():
+                to.symlink_to(os.readlink(entry.path))
+                continue
+            if not entry.is_file():
+                continue
+            size = entry.stat().st_size
+            if size >= LINKED_BYTES:
+                to.symlink_to(entry.path)
+                continue
+            total += size
+            if total > BYTES_MAX or number > FILES_MAX:
+                raise UserError(
+                    f"ftrun check runs the script in copies of the current directory, and "
+                    f"{self._source} holds more than {BYTES_MAX >> 30} GiB in files below "
+                    f"{LINKED_BYTES >> 20} MiB, or more than {FILES_MAX} files. Nothing was "
+                    "started. Call it in a directory with the script alone"
+                )
+            shutil.copy2(entry.path, to)
+        self._before = _state(self.path)
+
+    def end(self, name: str) -> dict[str, Path]:
+        """Keep a run's files under ``name``: those that it has written, by their names here."""
+        after = _state(self.path)
+        written = [x for x, state in after.items() if self._before.get(x) != state]
+        kept = self._kept / name
+        self.path.rename(kept)
+        return {x: kept / x for x in written}
+
+
+def due_after(sizes: Mapping[str, Mapping[str, int]], step: int) -> Due:
+    """The parts of files that a replica has written from step ``step`` to the next one.
+
+    Args:
+        sizes: how large each file was after the steps at which it had another size than before.
+    """
+    return {name: (_size(of, step), _size(of, step + 1)) for name, of in sizes.items()}
+
+
+def _size(of: Mapping[str, int], step: int) -> int:
+    return [0, *(size for after, size in of.items() if int(after) <= step)][-1]
+
+
+def compare(undisturbed: dict[str, Path], killed: dict[str, Path], due: Due) -> Files:
+    """The files that a run with deaths has written, beside those of the undisturbed one.
+
+    Args:
+        due: what a replica that died while it wrote would have written before its successor could
+            join, by the undisturbed run: from which byte to which. Nobody else writes it.
+    """
+    files = Files()
+    by_form: dict[str, list[str]] = {}
+    for name in sorted(killed.keys() - undisturbed.keys()):
+        by_form.setdefault(_form(name), []).append(name)
+    left = set(killed)
+    for name, path in sorted(undisturbed.items()):
+        # Each life of a replica may write one of its own: together they are the undisturbed one's.
+        alike = [name] if name in killed else [*by_form.get(_form(name), ())]
+        if not alike:
+            files.missing[name] = "was not written"
+            start, end = due.get(name, (0, 0))
+            if start == 0 < end:
+                files.lost.add(name)
+            continue
+        left.discard(alike[-1])
+        if name not in killed:
+            by_form[_form(name)].pop()
+        if _digest(path) == _digest(killed[alike[-1]]):
+            files.equal.append(name)
+        else:
+            ours = b"".join(killed[x].read_bytes() for x in alike)
+            _compare_contents(files, name, path.read_bytes(), ours, due.get(name, (0, 0)))
+    files.more.extend(sorted(left))
+    return files
+
+
+def _form(name: str) -> str:
+    """A name without its numbers: no other run can give a file its time and process id."""
+    return _NUMBER.sub(b"0", os.fsencode(name)).decode(errors="replace")
+
+
+def _compare_contents(
+    files: Files, name: str, theirs: bytes, ours: bytes, due: tuple[int, int]
+) -> None:
+    if b"\0" in theirs[:8192] or b"\0" in ours[:8192]:
+        files.other.append(f"{name} (other bytes)")
+        return
+    fewer = theirs.count(b"\n") - ours.count(b"\n")
+    if fewer > 0:
+        files.missing[name] = f"lacks {fewer} lines"
+        if _lacks_only(theirs, ours, *due):
+            files.lost.add(name)
+    elif _NUMBER.sub(b"0", theirs) == _NUMBER.sub(b"0", ours):
+        files.other.append(f"{name} (the same lines with other numbers)")
+    else:
+        files.other.append(f"{name} (other lines)")
+
+
+def _lacks_only(theirs: bytes, ours: bytes, start: int, end: int) -> bool:
+    """Whether ``ours`` lacks lines from ``start`` to ``end`` alone, in one place, and no line is
+    other, numbers aside."""
+    parts = theirs[:start], theirs[start:end], theirs[end:], ours
+    before, due, after, whole = (_NUMBER.sub(b"0", part).splitlines() for part in parts)
+    kept = len(whole) - len(before) - len(after)
+    return any(
+        whole == [*before, *due[:at], *due[len(due) - kept + at :], *after]
+        for at in range(min(kept + 1, LINES_MAX))
+    )
+
+
+def _walk(
+    root: Path, within: str = "", leaves_out: Path | None = None
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """All entries, each directory before its own; not the directory ``leaves_out``."""
+    with os.scandir(root / within) as entries:
+        for entry in sorted(entries, key=lambda x: x.name):
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if entry.name in LEFT_OUT or (is_directory and _is_environment(entry.path)):
+                continue
+            if leaves_out is not None and os.path.realpath(entry.path) == str(leaves_out):
+                continue
+            name = os.path.join(within, entry.name)
+            yield name, entry
+            if is_directory:
+                yield from _walk(root, name, leaves_out)
+
+
+def _is_environment(path: str) -> bool:
+    return os.path.exists(os.path.join(path, "pyvenv.cfg"))
+
+
+def _link_siblings(above: Path, root: Path, name: str) -> None:
+    others: list[os.DirEntry[str]] = []
+    with contextlib.suppress(PermissionError), os.scandir(above) as entries:
+        others = [entry for entry in entries if entry.name != name]
+    for entry in others[:SIBLINGS_MAX]:
+        (root / entry.name).symlink_to(entry.path)
+
+
+def _state(path: Path) -> dict[str, tuple[int, int]]:
+    found = {}
+    for name, entry in _walk(path):
+        if entry.is_file(follow_symlinks=False):
+            stat = entry.stat()
+            found[name] = (stat.st_size, stat.st_mtime_ns)
+    return found
+
+
+def _digest(path: Path) -> bytes:
+    hashed = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            hashed.update(piece)
+    return hashed.digest()

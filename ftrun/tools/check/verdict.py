@@ -1,0 +1,306 @@
+"""The findings of a trial, as lines for people. Pure.
+
+Not here: the runs (command.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ftrun.tools.check.place import Files
+from ftrun.tools.check.plan import WORDS, Kill, Plan
+
+NAMED_MAX = 12
+TEXT_CHARS_MAX = 24
+Reports = Mapping[int, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The facts that are known after one run.
+
+    ``refused``: what could not be carried, or None. ``reports``: what each replica has left at the
+    end, by number; one that did not come to it has left none. ``joins``: of newcomers in their
+    order, with their replica's number. ``kills``: those that struck. ``differences``: between
+    replicas that the lighthouse has found. ``files``: those that it has written.
+    """
+
+    exit_code: int
+    is_late: bool
+    refused: Mapping[str, Any] | None
+    reports: Reports
+    joins: Sequence[tuple[int, Mapping[str, Any]]] = ()
+    kills: tuple[Kill, ...] = ()
+    differences: Sequence[str] = ()
+    files: dict[str, Path] = field(default_factory=dict)
+
+    def is_whole(self, replicas: int) -> bool:
+        """Whether all replicas have come to its end."""
+        ended = not (self.refused or self.is_late or self.exit_code)
+        return ended and len(self.reports) == replicas
+
+
+@dataclass(slots=True)
+class Trial:
+    """All runs. ``exact`` must end as ``undisturbed``; in ``counted`` replicas died in evaluations,
+    in which their peers counted for them. None: there was no such run."""
+
+    replicas: int
+    workers: int
+    timeout_s: float
+    undisturbed: Run
+    plan: Plan | None = None
+    exact: Run | None = None
+    counted: Run | None = None
+    files: Files = field(default_factory=Files)
+
+    def who(self, kill: Kill) -> str:
+        """The process that was killed."""
+        worker = f"worker {self.workers - 1} of " if self.workers > 1 else ""
+        return f"{worker}replica {kill.victim}"
+
+
+def lines_of(trial: Trial) -> tuple[list[str], bool]:
+    """The lines, and whether the script heals."""
+    first = trial.undisturbed
+    if first.refused is not None:
+        return _not_carried(first.refused), False
+    if not (first.reports or first.is_late):
+        return [_nothing_to_carry(first)], False
+    lines, problems = list[str](), list(_ends(trial, first, "undisturbed"))
+    if not problems:
+        report = first.reports[min(first.reports)]
+        lines += [f"carried: {part}" for part in report["carried"]]
+        lines += [f"not carried: {part}" for part in report["loose"]]
+        for run in (trial.exact, trial.counted):
+            if run is not None:
+                lines += _deaths(trial, run)
+                problems += _ends(trial, run, "with deaths")
+        lines += _changes([x for x in (first, trial.exact, trial.counted) if x is not None])
+        lines += _only_first(first.reports)
+        lines += [f"not tried: a death {phase}" for phase in (trial.plan or _NONE).untried]
+        if trial.exact is not None and _why_not(trial, trial.exact) and not problems:
+            lines.append(
+                f"not compared with the undisturbed run: {_why_not(trial, trial.exact)}; all "
+                "replicas have the same parameters"
+            )
+        elif trial.exact is not None and not problems:
+            told, wrong = _compared(trial, trial.exact)
+            lines, problems = [*lines, *told], [*problems, *wrong]
+        if trial.counted is not None and not problems:
+            lines += _counted(first.reports, trial.counted.reports)
+        if trial.exact is None:
+            problems.append("the script ended before a replica could be killed: give it more steps")
+    if problems:
+        return [*lines, *(f"FAILED: {problem}" for problem in problems)], False
+    return [*lines, "ok: the script heals"], True
+
+
+_NONE = Plan((), (), ())
+
+
+def _not_carried(refused: Mapping[str, Any]) -> list[str]:
+    lines = [f"not carried: {refused['reason']}"]
+    if refused["form"] == "world":
+        lines.append("under --replicas it runs as under torchrun: one world, restarted as a whole")
+    else:
+        lines.append("it uses ftrun itself: the script decides what heals")
+    return lines
+
+
+def _nothing_to_carry(run: Run) -> str:
+    if run.exit_code:
+        return f"the script failed before its first step (exit code {run.exit_code})"
+    return "the script has ended without a step of torch's DistributedDataParallel"
+
+
+# ---------------------------------------------------------------- how the runs went
+
+
+def _deaths(trial: Trial, run: Run) -> Iterator[str]:
+    """Each death, with the join that followed it."""
+    joins = list(run.joins)
+    for kill in run.kills:
+        found = next((x for x in joins if x[0] == kill.victim), None)
+        text = f"{trial.who(kill)} was killed {WORDS[kill.phase]}, after step {kill.step}"
+        if found is None:
+            yield text
+            continue
+        joins.remove(found)
+        join = found[1]
+        yield f"{text}, and {'the replica ' * (trial.workers > 1)}joined at {join['at']}"
+        if join["set"]:
+            yield f"set there: {_some(join['set'])}"
+        if join["lacking"]:
+            yield f"the newcomer could not be given: {_some(join['lacking'])}"
+
+
+def _changes(runs: Sequence[Run]) -> Iterator[str]:
+    """What the script changes, and no newcomer is given."""
+    reports = [report for run in runs for report in run.reports.values()]
+    changes = sorted({name for report in reports for name in report["changes"]})
+    if changes:
+        yield f"not carried, and the script changes it: {_some(changes)}"
+    lacking = sorted({name for report in reports for name in report["lacking"]})
+    if lacking:
+        yield f"the newcomer could not be given: {_some(lacking)}"
+
+
+def _only_first(reports: Reports) -> Iterator[str]:
+    """What nobody writes while the first replica is away."""
+    first, *others = (set(reports[index]["files"]) for index in sorted(reports))
+    names = sorted(first.difference(*others))
+    if names:
+        yield f"not done while replica 0 is away: what it alone writes ({_some(names)})"
+
+
+def _ends(trial: Trial, run: Run, kind: str) -> Iterator[str]:
+    """What is wrong with a run by itself."""
+    if run.is_late:
+        yield f"the run {kind} did not end within {trial.timeout_s:g} s (--timeout)"
+        return
+    if run.refused is not None:
+        yield f"it cannot be carried after a death: {run.refused['reason']}"
+        return
+    if run.exit_code:
+        yield f"the job {kind} ended with exit code {run.exit_code}"
+    missing = [str(index) for index in range(trial.replicas) if index not in run.reports]
+    if missing:
+        yield f"replica {', '.join(missing)} did not come to the end"
+    planned = () if trial.plan is None else (trial.plan.exact, trial.plan.counted)
+    due = next((kills for kills in planned if kills and set(run.kills) <= set(kills)), ())
+    struck = len(run.kills)
+    if run is not trial.undisturbed and struck < len(due):
+        yield f"only {struck} of {len(due)} deaths came up: the script took another way after one"
+    if len(run.joins) < struck:
+        yield f"of {struck} killed replicas {len(run.joins)} joined their peers"
+    yield from run.differences
+    digests = {index: report["parameters"] for index, report in run.reports.items()}
+    if len(set(digests.values())) > 1:
+        each = ", ".join(f"replica {index}: {digest}" for index, digest in digests.items())
+        yield f"the parameters differ at the end {kind} ({each})"
+    lost = _lost(run)
+    if lost > len(run.kills):
+        yield f"{lost} steps were lost {kind}"
+
+
+def _why_not(trial: Trial, run: Run) -> str:
+    """Why a run with deaths need not end as the undisturbed one; "": it must."""
+    if trial.workers > 1:
+        return "the peers of a replica of several workers train on while it is away"
+    if _lost(run):
+        return "a step was lost at a death, and the script goes on with its next batches"
+    return ""
+
+
+def _lost(run: Run) -> int:
+    """How many steps were computed and not committed."""
+    return max((report["lost"] for report in run.reports.values()), default=0)
+
+
+# ---------------------------------------------------------------- beside the undisturbed run
+
+
+def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
+    """Lines about what is equal and what is not; and what makes the check fail."""
+    before, after = trial.undisturbed.reports, run.reports
+    equal, told, problems = list[str](), list[str](), list[str]()
+    draws = any(report["draws"] for report in before.values())
+    why = (
+        "the script draws random numbers in its steps, and a newcomer goes on with the global "
+        "generators only: not with those of loader workers, nor with what was drawn before a step"
+    )
+    steps = {index: report["step"] for index, report in after.items()}
+    if steps != {index: report["step"] for index, report in before.items()}:
+        problems.append(f"replicas came to the steps {_some([*map(str, steps.values())])}")
+
+    def judge(what: str, is_equal: bool, other: str) -> None:
+        if is_equal:
+            equal.append(what)
+        elif draws:
+            told.append(f"not compared: {what}, because {why}")
+        else:
+            problems.append(other)
+
+    inputs = [*_other_inputs(before, after)]
+    judge("what each replica reads", not inputs, f"other batches: {_some(inputs)}")
+    is_alike = all(after[x]["parameters"] == before[x]["parameters"] for x in before)
+    judge("parameters", is_alike, "the parameters are not those of the undisturbed run")
+    for kind in next(iter(before.values()))["kept"]:
+        others = sorted({x for index in before for x in _unlike(before, after, index, kind)})
+        if kind == "buffers" and others:
+            told.append(
+                f"not equal to the undisturbed run: buffers {_some(others)}: those of replica 0 "
+                "count, and its death loses an update of a running average, or repeats one"
+            )
+        elif others or any(report["kept"][kind] for report in before.values()):
+            words = f"{kind} {_some(others)} are not those of the undisturbed run"
+            judge(kind, not others, words)
+    values = [*_other_values(before, after)]
+    number = sum(len(report["now"]) for report in before.values()) - len(values)
+    if number:
+        equal.append(f"{number} values of the script")
+    if values:
+        told.append(f"not equal to the undisturbed run: {_some(values)}")
+    equal += trial.files.equal
+    told += [f"not equal to the undisturbed run: {x}" for x in trial.files.other]
+    for name, words in trial.files.missing.items():
+        if name in trial.files.lost:
+            told.append(f"lost with the replica that wrote it, and not due again: {name} {words}")
+        else:
+            problems.append(f"{name} {words}, as the undisturbed run has it")
+    ours = {name for report in after.values() for name in report["files"]}
+    known = {os.path.basename(name) for report in before.values() for name in report["files"]}
+    left = [x for x in trial.files.more if x not in ours and os.path.basename(x) in known]
+    more = [name for name in trial.files.more if name not in left]
+    if more:
+        told.append(f"more than the undisturbed run: a life of a replica began {_some(more)}")
+    if left:
+        problems.append(
+            f"{_some(left)} was left by the replica that died: the undisturbed run has removed it, "
+            "or has it elsewhere"
+        )
+    return [f"equal to the undisturbed run: {_some(equal)}", *told], problems
+
+
+def _counted(before: Reports, after: Reports) -> Iterator[str]:
+    """What a death in an evaluation has changed: a peer counts twice there, which is no error."""
+    values = [*_other_values(before, after)]
+    if values:
+        yield f"after deaths in evaluations, in which a peer counted twice: {_some(values)}"
+
+
+def _other_inputs(before: Reports, after: Reports) -> Iterator[str]:
+    """The first step at which a replica got another batch. A newcomer has none of earlier ones."""
+    for index, report in before.items():
+        theirs = after[index]["inputs"]
+        odd = [int(x) for x in theirs if report["inputs"].get(x, theirs[x]) != theirs[x]]
+        if odd:
+            yield f"replica {index} from step {min(odd)} on"
+
+
+def _unlike(before: Reports, after: Reports, index: int, kind: str) -> Iterator[str]:
+    ours, theirs = after[index]["kept"][kind], before[index]["kept"][kind]
+    yield from (name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
+
+
+def _other_values(before: Reports, after: Reports) -> Iterator[str]:
+    """Values of the script that another run has otherwise, each once."""
+    seen: set[str] = set()
+    shown: Callable[[Any], str] = lambda value: f"{value!r:.{TEXT_CHARS_MAX}}"  # noqa: E731
+    for index, report in before.items():
+        now = after[index]["now"]
+        for path, value in report["now"].items():
+            if path in now and now[path] != value and path not in seen:
+                seen.add(path)
+                name = path.partition(" ")[2]
+                yield f"{name} ({shown(now[path])}, undisturbed {shown(value)})"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

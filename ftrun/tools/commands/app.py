@@ -1,0 +1,118 @@
+"""The commands: ``ftrun [run] SCRIPT``, ``ftrun lighthouse``, ``ftrun status``, ``ftrun chaos`` …
+
+Each command is one call into a room that is imported only then: ``ftrun --help`` loads none. Not
+here: their options (a file for each), and the checks of these (config/ and the rooms' settings);
+the launch of the spawner, which comes first (cli.py) and which ``app`` gets as its ``obj``, a call
+that returns the launch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ftrun.tools.commands import run as running
+from ftrun.tools.commands.certs import certs
+from ftrun.tools.commands.chaos import chaos
+from ftrun.tools.commands.check import check
+from ftrun.tools.commands.doctor import doctor
+from ftrun.tools.commands.explain import explain
+from ftrun.tools.commands.lighthouse import lighthouse
+from ftrun.tools.commands.logs import logs
+from ftrun.tools.commands.operate import drain, kill, ps, restart, stack
+from ftrun.tools.commands.report import report
+from ftrun.tools.commands.status import status
+
+
+class _RunByDefault(TyperGroup):
+    """Makes ``run`` the command if none is named: ``ftrun train.py`` is ``ftrun run train.py``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put ``run`` in front unless the first word is a command or an option of ``ftrun``."""
+        own = {flag for parameter in self.get_params(ctx) for flag in parameter.opts}
+        if args and args[0] not in own | set(self.commands):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete the first word: a command, or an option of ``ftrun`` or ``ftrun run``."""
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            command = self.commands["run"]
+            with command.make_context("run", [], parent=ctx, resilient_parsing=True) as inner:
+                known = {item.value for item in found}
+                more = command.shell_complete(inner, incomplete)
+                found += [item for item in more if item.value not in known]
+        return found
+
+
+def _dashed(word: str) -> str:
+    return word.replace("_", "-")
+
+
+app = typer.Typer(
+    name="ftrun",
+    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _dashed},
+    cls=_RunByDefault,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help=(
+        "An elastic launcher for PyTorch: a replica group that dies heals from its peers per "
+        "step, and nobody else restarts. `ftrun SCRIPT` is `ftrun run SCRIPT`; "
+        "`ftrun run --help` shows its options."
+    ),
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"ftrun {version('ftrun')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Version.")
+    ] = False,
+) -> None:
+    """Options that stand before a command."""
+
+
+app.command(
+    "run",
+    cls=running.RunCommand,
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS]",
+    help=running.HELP,
+    epilog=running.EPILOG,
+)(running.run)
+app.command(help="Run a lighthouse by itself, for jobs of several nodes.")(lighthouse)
+app.command(help="Show a job live: its replicas, its steps, what failures cost.")(status)
+app.command(help="Tell what failed in a job that runs here, or that has ended.")(explain)
+app.command(help="Write one HTML file about a job, for a mail or a colleague.")(report)
+app.command(help="Show the logs of a job's workers, also of one that has finished.")(logs)
+app.command(help="Check this machine before a job does: a verdict and a remedy each.")(doctor)
+app.command(
+    help="Try an unmodified script with a death: what heals, and what does not.",
+    context_settings={"allow_interspersed_args": False},
+)(check)
+app.command(help="Kill random workers of a running job now and then, to test a script.")(chaos)
+app.command(help="Write a development CA, and certificates for a lighthouse and its agents.")(certs)
+app.command(help="Let a replica, a node or the whole job leave in order; peers lose nothing.")(
+    drain
+)
+app.command(help="Let a replica leave in order and start anew; a drained one starts again.")(
+    restart
+)
+app.command(
+    help="Kill a replica or one of its workers now (SIGKILL); it heals as after any death."
+)(kill)
+app.command(help="Print the Python stacks of all threads of a job's workers.")(stack)
+app.command(help="List the jobs of this user on this machine.")(ps)

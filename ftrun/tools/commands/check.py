@@ -1,0 +1,52 @@
+"""``ftrun check``: its options.
+
+Not here: the trial (check/).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ftrun.base.errors import UserError
+
+REPLICAS_MIN = 2
+STEPS_MIN = 6
+
+
+def check(
+    script: Annotated[
+        list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", show_default=False)
+    ] = None,
+    replicas: Annotated[int, typer.Option(metavar="N", help="Replicas of the trial.")] = 2,
+    workers: Annotated[
+        int,
+        typer.Option("-w", "--workers-per-replica", metavar="W", help="Workers of each; one dies."),
+    ] = 1,
+    steps: Annotated[int, typer.Option(metavar="S", help="Steps after which each run ends.")] = 60,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="When a run is ended.")
+    ] = 300.0,
+    device: Annotated[
+        str, typer.Option(metavar="auto|cpu|cuda", help="Device to train on.")
+    ] = "auto",
+    module: Annotated[
+        bool, typer.Option("-m", "--module", help="SCRIPT is a module, as in `python -m`.")
+    ] = False,
+) -> None:
+    """Try an unmodified script with deaths, and compare it with an undisturbed run.
+
+    It runs in copies of the current directory. The exit code is 1 if it does not heal.
+    """
+    if not script:
+        raise UserError("Give a script: ftrun check [OPTIONS] SCRIPT [ARGS]...")
+    if replicas < REPLICAS_MIN or workers < 1 or steps < STEPS_MIN or timeout_s <= 0:
+        raise UserError(
+            f"ftrun check needs --replicas {REPLICAS_MIN} or more, --workers-per-replica 1 or "
+            f"more, --steps {STEPS_MIN} or more, and a --timeout above 0. Nothing was started."
+        )
+    from ftrun.tools.check.command import check_script
+
+    options = ["--device", device, *(["--module"] if module else [])]
+    raise typer.Exit(check_script(script, options, replicas, steps, timeout_s, workers))

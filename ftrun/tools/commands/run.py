@@ -1,0 +1,115 @@
+"""``ftrun [run] SCRIPT``: the command whose options come from one table.
+
+typer builds a command from a function's signature, so the signature is made from the table. Not
+here: the options (config/options.py), what follows from them (config/settings.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from ftrun.base.errors import UserError
+from ftrun.config.options import COMMAND_ONLY, LAST_SECTION, OPTIONS, SECTIONS, Option, section
+from ftrun.config.words import respell
+
+EPILOG = (
+    "Every option of torchrun is accepted in its spelling, or refused with what to use instead: "
+    "docs/FROM_TORCHRUN.md. Each option may also stand in the environment (FTRUN_MAX_RESTARTS, "
+    "PET_MAX_RESTARTS) or in ftrun.toml (max-restarts = 3)."
+)
+HELP = "Run SCRIPT in replica groups; arguments after SCRIPT are its own."
+
+
+def run(ctx: typer.Context, script: list[str] | None = None, **options: Any) -> None:
+    """Resolve, check, then show the plan or become the agent."""
+    if not script:
+        raise UserError("Give a script: ftrun [OPTIONS] SCRIPT [ARGS]..., or -m MODULE [ARGS]...")
+    if options["as_json"] and not options["dry_run"]:
+        raise UserError("--json is for --dry-run: give both, or neither.")
+    launch = None if options["dry_run"] else ctx.obj()
+    from ftrun.agent.devices import gpu_count
+    from ftrun.config.layers import advice_notice, file_notice, gather, unknown_variables
+    from ftrun.config.settings import resolve
+    from ftrun.config.tasks import check_alone
+    from ftrun.config.torchrun import notices, variable_notices
+    from ftrun.tools.start import start_run
+
+    stated = gather(options, os.environ, _config_file(options["config"], os.environ))
+    settings = resolve(script, stated, gpu_count(os.environ))
+    check_alone(stated, os.environ)
+    lines = [*unknown_variables(os.environ), *file_notice(stated), *notices(stated)]
+    lines += advice_notice(stated, os.environ)
+    for line in (*lines, *variable_notices(os.environ)):
+        typer.echo(f"ftrun: {line}", err=True)
+    raise typer.Exit(start_run(settings, launch, as_json=bool(options["as_json"])))
+
+
+def _config_file(given: str | None, environ: Mapping[str, str]) -> Path | None:
+    from ftrun.config.layers import CONFIG_VARIABLE
+
+    named = given or environ.get(CONFIG_VARIABLE)
+    return Path(named) if named else None
+
+
+class RunCommand(TyperCommand):
+    """The command ``run``: its options in all their spellings, and under headings in its help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse words in which each option has the spelling of the table."""
+        return super().parse_args(ctx, respell(args, is_final=not ctx.resilient_parsing))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options heading by heading, each in the order of the table of headings."""
+        rows: dict[str, dict[str, tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            if row is not None and parameter.name != "script":
+                rows.setdefault(section(parameter.name), {})[parameter.name] = row
+        for heading in (*SECTIONS, LAST_SECTION):
+            places = SECTIONS.get(heading, tuple(rows.get(heading, ())))
+            found = sorted(rows.get(heading, {}).items(), key=lambda row: places.index(row[0]))
+            if found:
+                with formatter.section(heading):
+                    formatter.write_dl([row for _, row in found])
+
+
+def _parameters() -> Iterator[inspect.Parameter]:
+    """``run``'s parameters as typer reads them."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    yield inspect.Parameter(
+        "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+    )
+    words = typer.Argument(metavar="SCRIPT [ARGS]...", show_default=False)
+    yield inspect.Parameter(
+        "script", keyword, default=None, annotation=Annotated[list[str] | None, words]
+    )
+    for option in (*OPTIONS, *COMMAND_ONLY):
+        yield inspect.Parameter(option.name, keyword, default=None, annotation=_annotation(option))
+
+
+def _annotation(option: Option) -> Any:
+    """The text as typed, or None: the table parses it, as it parses variables."""
+    words = option.default_words or ("" if option.default in (None, "", False) else _shown(option))
+    text = option.help + (f" [default: {words}]" if words else "")
+    info = typer.Option(
+        *option.flags, metavar=option.metavar or None, help=text, hidden=option.hidden,
+        show_default=False,
+    )  # fmt: skip
+    return Annotated[bool | None if option.kind is bool else str | None, info]
+
+
+def _shown(option: Option) -> str:
+    if option.kind is bool:
+        return option.flag.removeprefix("--")
+    return f"{option.default:g}" if option.kind is float else str(option.default)
+
+
+run.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[attr-defined]
+run.__annotations__ = {p.name: p.annotation for p in _parameters()}

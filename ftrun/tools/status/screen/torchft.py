@@ -1,0 +1,67 @@
+"""The page of torchft's replica groups, kept up to date.
+
+Not here: the words (status/torchft.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ftrun.core.torchft_quorum.status import TorchftStatus
+from ftrun.tools.status.screen.pages import Page
+from ftrun.tools.status.screen.pieces import BAD, CARE, DIM, GOOD, STRONG, TEXT, Line, fit, line
+from ftrun.tools.status.torchft import (
+    COLUMNS,
+    RIGHT,
+    left_out,
+    replica_cells,
+    replica_state,
+    room_words,
+)
+from ftrun.tools.status.words import plain
+
+WIDTHS = (44, 7, 9, 6, 7, 7, 30)
+_ROLES = {"member": GOOD, "joins": CARE, "lives": TEXT, "silent": BAD}
+
+
+class TorchftPage(Page):
+    """All rooms."""
+
+    def __init__(self) -> None:
+        super().__init__("torchft's replicas")
+
+    def rows(self, _cells: int) -> Sequence[Line]:
+        """What is known of them now."""
+        status = self._host.picture.status
+        found = None if status is None else status.get("torchft")
+        if found is None:
+            return [line((" This lighthouse has no port for torchft: --torchft-bind.", DIM))]
+        return torchft_lines(found)
+
+    def on_picture(self) -> None:
+        """A new picture has come."""
+        self.refresh_page()
+
+
+def torchft_lines(found: TorchftStatus) -> list[Line]:
+    """The lines of the page."""
+    addresses = ", ".join(plain(address) for address in found["addresses"])
+    rows: list[Line] = [line((f" clients come to {addresses}, without a token", DIM))]
+    for room in found["rooms"]:
+        rows += [(), line((f" {room_words(room)}", STRONG)), _row(COLUMNS, DIM)]
+        for replica in room["replicas"]:
+            rows.append(_row(replica_cells(replica), _ROLES[replica_state(replica)]))
+        if left_out(room):
+            rows.append(line((f" {left_out(room)}", DIM)))
+    if not found["rooms"]:
+        rows.append(line((" No replica has come yet.", DIM)))
+    return rows
+
+
+def _row(texts: Sequence[str], role: str) -> Line:
+    parts: Line = ((" ", TEXT),)
+    for text, name, cells in zip(texts, COLUMNS, WIDTHS, strict=True):
+        is_state = name == "state" or role == DIM
+        cell = fit(line((text, role if is_state else TEXT)), cells, right=name in RIGHT)
+        parts = (*parts, *cell, ("  ", TEXT))
+    return parts

@@ -1,0 +1,155 @@
+"""The copies of the current directory in which ``ftrun check`` runs a script."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ftrun.base.errors import UserError
+from ftrun.tools.check import place
+from ftrun.tools.check.place import Place, compare, due_after
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    here = tmp_path / "up" / "here"
+    (here / "data").mkdir(parents=True)
+    (tmp_path / "up" / "beside").write_text("beside")
+    (here / "train.py").write_text("train")
+    (here / "data" / "a").write_text("a")
+    (here / "log").write_text("one\n")
+    (here / "link").symlink_to("train.py")
+    for name in (".git", "ftrun-logs", "venv"):
+        (here / name).mkdir()
+    (here / "venv" / "pyvenv.cfg").touch()
+    return here
+
+
+def made(tmp_path: Path, source: Path) -> Place:
+    (tmp_path / "work").mkdir()
+    return Place(tmp_path / "work", source)
+
+
+def test_each_run_begins_from_the_same_files_at_the_same_path(tmp_path: Path, source: Path) -> None:
+    copy = made(tmp_path, source)
+    runs = []
+    for kind in ("one", "two"):
+        copy.begin()
+        assert sorted(x.name for x in copy.path.iterdir()) == ["data", "link", "log", "train.py"]
+        assert (copy.path / ".." / "beside").read_text() == "beside"
+        assert os.readlink(copy.path / "link") == "train.py"
+        with (copy.path / "log").open("a") as log:
+            log.write(f"{kind}\n")
+        (copy.path / "out").mkdir()
+        (copy.path / "out" / "best.pt").write_bytes(b"\0same")
+        runs.append(copy.end(kind))
+        assert not copy.path.exists()
+    assert (source / "log").read_text() == "one\n" and not (source / "out").exists()
+    assert sorted(runs[0]) == ["log", "out/best.pt"]
+    files = compare(runs[0], runs[1], {})
+    assert files.equal == ["out/best.pt"]
+    assert files.other == ["log (other lines)"] and not files.missing
+
+
+def test_a_path_leads_out_of_the_copy_as_out_of_the_directory(tmp_path: Path, source: Path) -> None:
+    """``PYTHONPATH=../../..`` of an example deep in its repository."""
+    (deep := source / "data" / "far" / "below" / "its" / "package").mkdir(parents=True)
+    copy = made(tmp_path, deep)
+    copy.begin()
+    assert (copy.path / "../../../../../../beside").read_text() == "beside"
+    assert (copy.path / os.path.relpath("/etc", deep)).samefile("/etc")
+
+
+def test_files_are_compared_by_bytes_lines_and_numbers(tmp_path: Path) -> None:
+    contents = {
+        "gone": (b"x", None),
+        "short": (b"1\n2\n", b"1\n"),
+        "numbers": (b"loss 0.5\n", b"loss 0.25\n"),
+        "binary": (b"\0\1", b"\0\2"),
+        "same": (b"x", b"x"),
+    }
+    before, after = dict[str, Path](), dict[str, Path]()
+    for name, both in contents.items():
+        for run, body in zip((before, after), both, strict=True):
+            if body is not None:
+                run[name] = tmp_path / f"{name}-{'a' if run is before else 'b'}"
+                run[name].write_bytes(body)
+    files = compare(before, after, {})
+    assert files.equal == ["same"]
+    assert files.missing == {"gone": "was not written", "short": "lacks 1 lines"}
+    assert files.other == ["binary (other bytes)", "numbers (the same lines with other numbers)"]
+
+
+def test_what_was_due_is_what_a_file_got_from_a_step_to_the_next_one() -> None:
+    sizes = {"log": {"0": 10, "4": 30, "5": 35}, "late": {"5": 7}, "early": {"0": 3}, "draft": {}}
+    assert due_after(sizes, 4) == {
+        **{"log": (30, 35), "late": (0, 7)},
+        **{"early": (3, 3), "draft": (0, 0)},
+    }
+
+
+def test_only_lines_that_were_due_at_a_death_are_lost(tmp_path: Path) -> None:
+    def is_lost(ours: str | None, due: tuple[int, int], whole: str = "abcdef") -> bool:
+        paths = tmp_path / "whole", tmp_path / "ours"
+        for path, letters in zip(paths, (whole, ours or ""), strict=True):
+            path.write_text("".join(f"{x}{n}\n" for n, x in enumerate(letters)))
+        killed = {} if ours is None else {"log": paths[1]}
+        at = (due[0] * len("a0\n"), due[1] * len("a0\n"))
+        return "log" in compare({"log": paths[0]}, killed, {"log": at}).lost
+
+    assert all(is_lost(x, (2, 4)) for x in ("abef", "abcef", "abdef"))
+    assert is_lost("abcd", (4, 6)) and is_lost("cdef", (0, 2)) and is_lost("", (0, 6))
+    assert not any(is_lost(x, (2, 4)) for x in ("abf", "bcdef", "abcde", "abxef", "abcf", ""))
+    assert is_lost(None, (0, 6)) and not is_lost(None, (2, 4)) and not is_lost(None, (0, 0))
+
+
+def test_the_copies_are_not_copied(source: Path) -> None:
+    copy = made(source, source)  # TMPDIR is the current directory
+    copy.begin()
+    assert sorted(x.name for x in copy.path.iterdir()) == ["data", "link", "log", "train.py"]
+
+
+def test_large_files_are_links(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "LINKED_BYTES", 4)
+    copy = made(tmp_path, source)
+    copy.begin()
+    assert os.readlink(copy.path / "train.py") == str(source / "train.py")
+    assert not (copy.path / "data" / "a").is_symlink()
+
+
+def test_a_directory_that_is_too_large_is_refused(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "BYTES_MAX", 4)
+    with pytest.raises(UserError, match=r"holds more than .* Nothing was started"):
+        made(tmp_path, source).begin()
+
+
+def test_a_name_with_a_time_and_a_process_is_found_by_its_form(tmp_path: Path) -> None:
+    names = ["events.17.host.42.0", "events.18.host.43.0"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"\0" + name.encode())
+    files = compare({names[0]: tmp_path / names[0]}, {names[1]: tmp_path / names[1]}, {})
+    assert files.missing == {} and files.more == []
+    assert files.other == [f"{names[0]} (other bytes)"]
+
+
+def test_what_only_the_run_with_deaths_has_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "any"
+    path.write_bytes(b"x")
+    before = dict.fromkeys(["run-1/epoch-2", "last"], path)
+    after = dict.fromkeys(["run-2/epoch-2", "run-3/epoch-1", "last"], path)
+    assert compare(before, after, {}).more == ["run-2/epoch-2"]
+    assert compare(before, before, {}).more == []
+
+
+def test_the_files_of_a_replica_s_lives_are_one(tmp_path: Path) -> None:
+    for name, body in (("log.1", b"a\nb\nc\n"), ("log.2", b"a\n"), ("log.3", b"b\nc\n")):
+        (tmp_path / name).write_bytes(body)
+    lives = {x: tmp_path / x for x in ("log.2", "log.3")}
+    files = compare({"log.1": tmp_path / "log.1"}, lives, {})
+    assert files.missing == {} and files.more == ["log.2"]

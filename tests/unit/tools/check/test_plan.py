@@ -1,0 +1,53 @@
+"""Where the runs of ``ftrun check`` kill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ftrun.tools.check.plan import EVALUATION, TRAINING, WRITING, Kill, plan_of
+
+
+def seen(
+    step: int, saves: Sequence[int] = (), evaluations: Sequence[int] = ()
+) -> dict[int, dict[str, Any]]:
+    last = {"step": step, "saves": [], "evaluations": evaluations}
+    return {0: {"step": step, "saves": saves, "evaluations": evaluations}, 1: last}
+
+
+def test_both_ends_die_in_training_and_the_first_while_it_writes() -> None:
+    plan = plan_of(seen(60, [0, 16, 32, 48], [16, 32, 48]))
+    assert plan.exact == (Kill(1, TRAINING, 15), Kill(0, WRITING, 32), Kill(0, TRAINING, 45))
+    assert plan.counted == (Kill(1, EVALUATION, 16), Kill(0, EVALUATION, 32))
+    assert plan.writes and not plan.untried
+
+
+def test_a_save_late_in_the_run_is_the_only_other_death() -> None:
+    plan = plan_of(seen(60, [50]))
+    assert plan.exact == (Kill(1, TRAINING, 15), Kill(0, WRITING, 50))
+
+
+def test_what_does_not_come_up_is_said() -> None:
+    plan = plan_of(seen(60))
+    assert plan.exact == (Kill(1, TRAINING, 15), Kill(0, TRAINING, 45))
+    assert [x.partition(":")[0] for x in plan.untried] == [
+        "while a file is written",
+        "in an evaluation",
+    ]
+    assert not plan.writes
+
+
+def test_a_run_of_a_few_steps() -> None:
+    assert plan_of(seen(2)).exact == ()
+    assert plan_of(seen(3)).exact == (Kill(1, TRAINING, 1),)
+    assert plan_of(seen(6)).exact == (Kill(1, TRAINING, 1), Kill(0, TRAINING, 4))
+
+
+def test_of_several_workers_one_dies_once() -> None:
+    plan = plan_of(seen(60, [0, 16, 32, 48], [16, 32, 48]), once=True)
+    assert plan.exact == (Kill(1, TRAINING, 15),) and not plan.counted
+    assert plan.untried == ("of replica 0, in an evaluation or while a file is written",)
+
+
+def test_evaluations_in_each_step_are_apart() -> None:
+    assert [x.step for x in plan_of(seen(20, (), range(20))).counted] == [1, 4]

@@ -1,0 +1,246 @@
+"""What is said after the runs of ``ftrun check``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.tools.check.command import differences_of
+from ftrun.tools.check.place import Files
+from ftrun.tools.check.plan import EVALUATION, TRAINING, WRITING, Kill, Plan
+from ftrun.tools.check.verdict import Run, Trial, lines_of
+
+KILLS = (Kill(1, TRAINING, 5), Kill(0, WRITING, 9))
+EXACT = Plan(KILLS, (), ("in an evaluation: there was none between the steps 1 and 18",))
+JOINS = (
+    (1, {"at": "batch 5", "set": ["i 0→5"], "lacking": []}),
+    (0, {"at": "batch 9", "set": [], "lacking": []}),
+)
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    return {
+        "step": 20,
+        "parameters": "aa",
+        "kept": {
+            "buffers": {"bn": "1"},
+            "modules beside the model": {},
+            "optimizers": {"SGD": "2"},
+        },
+        "inputs": {"5": "x", "6": "y"},
+        "now": {"a.py:main i": 7, "a.py:main best": 0.5},
+        "draws": [],
+        "files": ["best.pt", "late.pt"],
+        "lost": 0,
+        "changes": [],
+        "lacking": [],
+        "carried": ["optimizers SGD (a.py:3)"],
+        "loose": [],
+        **changes,
+    }
+
+
+def run(
+    first: dict[str, Any] | None = None,
+    second: dict[str, Any] | None = None,
+    kills: Sequence[Kill] = KILLS,
+    joins: Sequence[Any] = JOINS,
+    code: int = 0,
+    late: bool = False,
+) -> Run:
+    reports = {0: first or report(), 1: second or report()}
+    return Run(code, late, None, reports, joins, tuple(kills))
+
+
+def trial(exact: Run | None = None, before: Run | None = None, **changes: Any) -> Trial:
+    undisturbed = before or run(kills=(), joins=())
+    exact = run() if exact is None else exact
+    return Trial(2, 1, 60.0, undisturbed, **{"plan": EXACT, "exact": exact, **changes})
+
+
+def test_a_script_that_heals() -> None:
+    lines, is_well = lines_of(trial(files=Files(["last.pt"])))
+    assert is_well
+    assert lines == [
+        "carried: optimizers SGD (a.py:3)",
+        "replica 1 was killed in training, after step 5, and joined at batch 5",
+        "set there: i 0→5",
+        "replica 0 was killed while it wrote a file, after step 9, and joined at batch 9",
+        "not tried: a death in an evaluation: there was none between the steps 1 and 18",
+        "equal to the undisturbed run: what each replica reads, parameters, buffers, optimizers, "
+        "4 values of the script, last.pt",
+        "ok: the script heals",
+    ]
+
+
+def test_one_of_several_workers_is_killed() -> None:
+    lines, is_well = lines_of(replace(trial(run(report(step=21), report(step=21))), workers=2))
+    assert is_well
+    assert any(
+        line.startswith("not compared with the undisturbed run: the peers") for line in lines
+    )
+    words = "worker 1 of replica 1 was killed in training, after step 5, and the replica joined at"
+    assert any(line.startswith(words) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"parameters": "bb"}, "the parameters differ at the end with deaths"),
+        ({"lost": 4}, "4 steps were lost with deaths"),
+        ({"step": 19}, "replicas came to the steps 20, 19"),
+        ({"inputs": {"6": "z"}}, "other batches: replica 1 from step 6 on"),
+        (
+            {"kept": {"buffers": {}, "modules beside the model": {}, "optimizers": {"SGD": "3"}}},
+            "optimizers SGD are not those of the undisturbed run",
+        ),
+    ],
+)
+def test_a_replica_that_is_not_as_undisturbed(changes: dict[str, Any], words: str) -> None:
+    lines, is_well = lines_of(trial(run(second=report(**changes))))
+    assert not is_well
+    assert any(line.startswith("FAILED: ") and words in line for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("exact", "words"),
+    [
+        (run(code=9), "the job with deaths ended with exit code 9"),
+        (run(late=True), "the run with deaths did not end within 60 s"),
+        (run(joins=JOINS[:1]), "of 2 killed replicas 1 joined their peers"),
+        (run(kills=KILLS[:1]), "only 1 of 2 deaths came up"),
+        (Run(0, False, None, {0: report()}, JOINS, KILLS), "replica 1 did not come to the end"),
+        (replace(run(), refused={"form": "world", "reason": "a.py:3"}), "after a death: a.py:3"),
+        (run(report(parameters="b"), report(parameters="b")), "the parameters are not those of"),
+    ],
+)
+def test_a_run_that_went_wrong(exact: Run, words: str) -> None:
+    lines, is_well = lines_of(trial(exact))
+    assert not is_well
+    assert any(line.startswith("FAILED: ") and words in line for line in lines), lines
+
+
+def test_what_random_numbers_change_is_not_compared_and_said() -> None:
+    draws = report(draws=[3])
+    before = run(draws, draws, (), ())
+    other = report(draws=[3], parameters="b", inputs={"6": "z"})
+    lines, is_well = lines_of(trial(run(other, other), before))
+    assert is_well
+    assert any(line.startswith("not compared: parameters, because") for line in lines)
+    assert any(line.startswith("not compared: what each replica reads") for line in lines)
+
+
+def test_a_lost_step_is_said_and_nothing_is_compared() -> None:
+    lines, is_well = lines_of(trial(run(report(lost=1, parameters="b"), report(parameters="b"))))
+    assert is_well
+    assert any(line.startswith("not compared with the undisturbed run: a step") for line in lines)
+
+
+def test_what_replica_0_alone_writes_is_named() -> None:
+    before = run(report(), report(files=["best.pt"]), (), ())
+    lines, is_well = lines_of(trial(before=before))
+    words = "not done while replica 0 is away: what it alone writes (late.pt)"
+    assert is_well and words in lines
+
+
+def test_what_differs_and_may_is_named() -> None:
+    other = report(now={"a.py:main i": 7, "a.py:main best": 0.25})
+    files = Files(other=["log (other lines)"])
+    kept = {"buffers": {"bn": "9"}, "modules beside the model": {}, "optimizers": {"SGD": "2"}}
+    lines, is_well = lines_of(trial(run(other, report(kept=kept)), files=files))
+    assert is_well
+    text = "\n".join(lines)
+    assert "not equal to the undisturbed run: best (0.25, undisturbed 0.5)" in text
+    assert "not equal to the undisturbed run: buffers bn" in text
+    assert "not equal to the undisturbed run: log (other lines)" in text
+
+
+def test_files_that_were_not_written_are_not_well() -> None:
+    lines, is_well = lines_of(trial(files=Files(missing={"best.pt": "was not written"})))
+    words = "FAILED: best.pt was not written, as the undisturbed run has it"
+    assert not is_well and lines[-1] == words
+
+
+def test_what_was_due_between_the_death_and_the_join_is_named() -> None:
+    for lost in ({"log"}, set[str]()):
+        files = Files(missing={"log": "lacks 2 lines"}, lost=lost)
+        lines, is_well = lines_of(trial(files=files))
+        words = "lost with the replica that wrote it, and not due again: log lacks 2 lines"
+        assert is_well == bool(lost) == (words in lines)
+
+
+def test_a_file_that_only_a_run_with_deaths_has() -> None:
+    """A checkpoint that the dead replica has written, and that nobody has removed, is not well."""
+    began = run(report(files=["log.2"]))
+    lines, is_well = lines_of(trial(began, files=Files(more=["log.2"])))
+    assert is_well and "more than the undisturbed run: a life of a replica began log.2" in lines
+    lines, is_well = lines_of(trial(began, files=Files(more=["log.1"])))  # the dead one's
+    assert is_well and "more than the undisturbed run: a life of a replica began log.1" in lines
+    lines, is_well = lines_of(trial(began, files=Files(more=["log.2", "run-2/late.pt"])))
+    assert not is_well
+    assert lines[-1].startswith("FAILED: run-2/late.pt was left by the replica that died"), lines
+
+
+def test_a_death_in_an_evaluation_may_change_what_it_finds() -> None:
+    kills = (Kill(1, EVALUATION, 4),)
+    other = report(now={"a.py:main i": 7, "a.py:main best": 0.75})
+    counted = run(other, other, kills, JOINS[:1])
+    lines, is_well = lines_of(trial(plan=replace(EXACT, counted=kills), counted=counted))
+    assert is_well
+    assert "after deaths in evaluations, in which a peer counted twice: best (0.75, " in "\n".join(
+        lines
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "words"), [("world", "one world, restarted"), ("explicit", "uses ftrun itself")]
+)
+def test_a_script_that_is_not_carried(form: str, words: str) -> None:
+    refused = Run(1, False, {"form": form, "reason": "a.py:3: no"}, {})
+    lines, is_well = lines_of(Trial(2, 1, 60.0, refused))
+    assert not is_well
+    assert lines[0] == "not carried: a.py:3: no"
+    assert words in lines[1]
+
+
+def test_runs_without_reports() -> None:
+    ended = Run(0, False, None, {})
+    assert lines_of(Trial(2, 1, 60.0, ended))[0] == [
+        "the script has ended without a step of torch's DistributedDataParallel"
+    ]
+    assert "exit code 1" in lines_of(Trial(2, 1, 60.0, replace(ended, exit_code=1)))[0][0]
+    late = Trial(2, 1, 60.0, Run(0, True, None, {}))
+    words = "FAILED: the run undisturbed did not end within 60 s (--timeout)"
+    assert lines_of(late) == ([words], False)
+
+
+def test_a_script_that_is_too_short() -> None:
+    lines, is_well = lines_of(replace(trial(), exact=None, plan=Plan((), (), ())))
+    assert not is_well and lines[-1].endswith(
+        "before a replica could be killed: give it more steps"
+    )
+
+
+def test_batches_that_differ_are_not_well() -> None:
+    found = "Replica 1 was at epoch 1 at step 9, unlike replica 0 at epoch 2: its batches differ"
+    lacks = report(lacking=["the batches of the loader at a.py:9"])
+    exact = replace(run(second=lacks), differences=[found])
+    lines, is_well = lines_of(trial(exact))
+    assert not is_well and lines[-1] == f"FAILED: {found}"
+    assert "the newcomer could not be given: the batches of the loader at a.py:9" in lines
+
+
+def test_differences_are_read_from_the_events_of_the_job(tmp_path: Path) -> None:
+    log = tmp_path / "a-job"
+    log.mkdir()
+    events = [
+        {"event": "notice", "kind": "formed", "text": "Replicas 0 and 1 in quorum 1."},
+        {"event": "notice", "kind": "diverged", "text": "Replica 1 has another lr."},
+    ]
+    (log / "events.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in events))
+    assert differences_of(tmp_path) == ["Replica 1 has another lr"]

@@ -39,6 +39,12 @@ SHOWN_BYTES = 32 * 1024
 """Of the template's arguments, and of its environment: forks write their own there."""
 REQUEST_BYTES = 128 * 1024
 FDS_MAX = 16
+IN_FRONT = """
+import fcntl, os, sys, termios
+fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""``python -c IN_FRONT WORDS``: the session's terminal is the one on standard error."""
 AT_IMPORT = (
     "CUDA_", "FORCE_COLOR", "GITHUB_ACTIONS", "GRPC_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_",
     "MKL_", "NCCL_", "NO_COLOR", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "PY_COLORS",
@@ -46,7 +52,8 @@ AT_IMPORT = (
 )  # fmt: skip
 """Beginnings of the names that interpreters and libraries read when they start."""
 AFTERWARDS = (
-    "PYTHONHASHSEED", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTORCH_NVML_BASED_CUDA_CHECK"
+    "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONPATH", "PYTHONUNBUFFERED",
+    "PYTORCH_NVML_BASED_CUDA_CHECK",
 )  # fmt: skip
 """Of these, the ones that a fork can follow, or that are read later."""
 
@@ -56,7 +63,7 @@ class Request:
     """What a fork is to be: ``words``, ``python`` with ``-m MODULE``, ``-c CODE`` or a file.
 
     ``fds``: the numbers that the descriptors sent along have there. ``limits``: pairs of a
-    resource's number and its limits. ``ignored``, ``blocked``: signals.
+    resource's number and its limits. ``ignored``, ``blocked``: signals. ``in_front``: see IN_FRONT.
     """
 
     words: list[str]
@@ -67,6 +74,7 @@ class Request:
     limits: list[tuple[int, tuple[int, int]]]
     ignored: list[int]
     blocked: list[int]
+    in_front: bool
 
     @classmethod
     def read(cls, data: bytes) -> Request:
@@ -162,6 +170,8 @@ def _request(
 ) -> Request | None:
     """The request for a program of ours, or a script's; None for any other command."""
     words = [os.fsdecode(word) for word in args] if isinstance(args, list | tuple) else []
+    in_front = words[:3] == [sys.executable, "-c", IN_FRONT]
+    words = [sys.executable, *words[3:]] if in_front else words
     is_module = words[:2] == [sys.executable, "-m"] and words[2] in MODULES
     is_file = words[:1] == [sys.executable] and words[1].endswith(SCRIPT)
     if not (is_module or is_file) and words[: len(OWN)] != OWN:
@@ -176,6 +186,7 @@ def _request(
         limits=[(number, resource.getrlimit(number)) for number in numbers],
         ignored=[n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN],
         blocked=list(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        in_front=in_front,
     )
 
 

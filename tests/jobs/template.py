@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 import types
@@ -195,6 +196,8 @@ def _renew(request: Request, base: list[str]) -> None:
     """What an interpreter has at its start."""
     if request.session:
         os.setsid()
+    if request.in_front:
+        fcntl.ioctl(2, termios.TIOCSCTTY, 0)
     os.chdir(request.directory)
     for number, limits in request.limits:
         resource.setrlimit(number, limits)
@@ -228,8 +231,9 @@ def _open_standard(number: int, name: str) -> None:
     is_through = number > 0 and bool(os.environ.get(UNBUFFERED))
     buffer = raw if is_through else (io.BufferedWriter if number else io.BufferedReader)(raw)
     lines = not is_through and (name == "stderr" or raw.isatty())
+    encoding = os.environ.get("PYTHONIOENCODING") or former.encoding
     stream: Any = io.TextIOWrapper(
-        buffer, former.encoding, former.errors, None, lines, write_through=is_through
+        buffer, encoding, former.errors, None, lines, write_through=is_through
     )
     stream.mode = "w" if number else "r"
     setattr(sys, name, stream)

@@ -7,7 +7,6 @@ import os
 import pty
 import select
 import struct
-import subprocess
 import sys
 import termios
 from collections.abc import Callable, Mapping
@@ -18,14 +17,9 @@ from typing import Any
 import pyte
 
 from ftrun.base import clock
+from tests.jobs.forks import IN_FRONT, popen
 
 DEADLINE_S = 180.0
-IN_FRONT = """
-import fcntl, os, sys, termios
-fcntl.ioctl(2, termios.TIOCSCTTY, 0)
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-"""
-"""The session's terminal is the one on standard error; a fork of the tests could not do that."""
 ROOT = Path(__file__).parents[3]
 
 
@@ -50,7 +44,7 @@ class PtyScreen:
         steps, self._steps = os.pipe()
         self.resize(columns, rows)
         self.modes = termios.tcgetattr(self._fd)
-        self.process = subprocess.Popen(
+        self.process = popen(
             [sys.executable, "-c", IN_FRONT, *words],
             **{"stdin": slave, "stdout": slave, "stderr": slave, **options},
             env={

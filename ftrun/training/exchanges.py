@@ -35,17 +35,17 @@ from ftrun.core.worker.exchange import (
     ExchangeName,
     ExchangeQuestion,
     Kept,
+    Kind,
     answer_of,
 )
 from ftrun.core.worker.exchange_places import (
-    PLACE_INDEX,
     AskingDonors,
     PeekingAtPlace,
     ShownPlaces,
     place_of,
 )
 from ftrun.core.worker.exchanging import Exchanging
-from ftrun.core.worker.parting import ShownStage, is_of_stage
+from ftrun.core.worker.parting import ShownStage
 from ftrun.training.context import WorkerContext
 from ftrun.training.engine import Engine
 from ftrun.training.questions import Links, encode
@@ -333,15 +333,15 @@ class Exchanges:
     def answer(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
         """The answer to a peer's question; None: not known yet. From any thread."""
         machine = self._engine.machine
-        if is_of_stage(question.name):
+        if question.name.kind is Kind.STAGE:
             timeout_s = min(timeout_s, STAGE_ANSWER_S)
 
         def find() -> Sequence[Contribution] | None:
-            if question.name.index == PLACE_INDEX:
+            if question.name.kind is Kind.PLACE:
                 return place_of(
                     self._places, self._context.key, question, is_set_up=machine.is_set_up
                 )
-            if is_of_stage(question.name):
+            if question.name.kind is Kind.STAGE:
                 return self.stage.answer(self._context.key, question, machine.trains_from)
             attempt = machine.in_force.attempt if machine.in_force is not None else None
             return answer_of(

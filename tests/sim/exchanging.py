@@ -31,17 +31,17 @@ from ftrun.core.worker.exchange import (
     ExchangeName,
     ExchangeQuestion,
     Kept,
+    Kind,
     Names,
     answer_of,
 )
 from ftrun.core.worker.exchange_places import (
-    PLACE_INDEX,
     PeekingAtPlace,
     ShownPlaces,
     place_of,
 )
 from ftrun.core.worker.exchanging import Exchanging
-from ftrun.core.worker.parting import ShownStage, is_of_stage
+from ftrun.core.worker.parting import ShownStage
 from tests.sim.until import INSTANT_S, Until, Wait
 from tests.sim.violation import require
 
@@ -143,7 +143,7 @@ class SimulatedExchanges:
 
     def received(self, asked: Asked) -> None:
         """A peer's question has come."""
-        keeps_s = STAGE_ANSWER_S if is_of_stage(asked.ask.question.name) else ANSWER_S
+        keeps_s = STAGE_ANSWER_S if asked.ask.question.name.kind is Kind.STAGE else ANSWER_S
         self._questions.append((asked, self._worker.world.now + keeps_s))
         self._worker.world.at(keeps_s, self._worker, self.look)
         self.look()
@@ -168,9 +168,9 @@ class SimulatedExchanges:
     def _find(self, question: ExchangeQuestion) -> list[Contribution] | None:
         machine, name = self._worker.machine, question.name
         attempt = machine.in_force.attempt if machine.in_force is not None else None
-        if name.index == PLACE_INDEX:
+        if name.kind is Kind.PLACE:
             return place_of(self.places, self._worker.key, question, is_set_up=machine.is_set_up)
-        if is_of_stage(name):
+        if name.kind is Kind.STAGE:
             return self.stage.answer(self._worker.key, question, machine.trains_from)
         return answer_of(
             self.kept,

@@ -41,8 +41,10 @@ Not here: sockets, waiting, tensors (training/exchanges.py); a worker's quorums 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
 
@@ -57,16 +59,32 @@ ASKED_BY_MAX = 8
 """Incarnations of a slot that are remembered: two are enough to know that one of them is gone."""
 
 
+class Kind(str, Enum):
+    """What is exchanged under a name."""
+
+    VALUES = ""
+    """What the script gives, or ftrun for it."""
+    STAGE = "stage"
+    """How far a replica is that ends (parting.py)."""
+    PLACE = "place"
+    """Where a replica stands in its script (exchange_places.py)."""
+
+
+_NAME = re.compile(rf"(setup|[0-9]{{1,18}})\.({'|'.join(Kind)})([0-9]{{1,9}})", re.ASCII)
+
+
 @dataclass(frozen=True, order=True, slots=True)
 class ExchangeName:
-    """``index``: the number of the exchange since its step was begun, or in the set-up; from 0."""
+    """``index``: the number of the exchange since its step was begun, or in the set-up; from 0. Of
+    a stage its own."""
 
     step: int
     index: int
+    kind: Kind = Kind.VALUES
 
     def path(self) -> str:
-        """The name in an address: ``setup.0``, ``211.3``."""
-        return f"{'setup' if self.step == SET_UP else self.step}.{self.index}"
+        """The name in an address: ``setup.0``, ``211.3``, ``211.place0``."""
+        return f"{'setup' if self.step == SET_UP else self.step}.{self.kind.value}{self.index}"
 
     @staticmethod
     def parse(text: str) -> ExchangeName:
@@ -75,14 +93,11 @@ class ExchangeName:
         Raises:
             ValueError: the text is no name of an exchange.
         """
-        step, _, index = text.partition(".")
-        if not (index.isdecimal() and len(index) < 10):
+        found = _NAME.fullmatch(text)
+        if found is None:
             raise ValueError(f"no exchange: {text[:40]!r}")
-        if step == "setup":
-            return ExchangeName(SET_UP, int(index))
-        if not (step.isdecimal() and len(step) < 19):
-            raise ValueError(f"no exchange: {text[:40]!r}")
-        return ExchangeName(int(step), int(index))
+        step, kind, index = found.groups()
+        return ExchangeName(SET_UP if step == "setup" else int(step), int(index), Kind(kind))
 
 
 class Names:

@@ -26,10 +26,9 @@ from ftrun.core.worker.exchange import (
     Contribution,
     ExchangeName,
     ExchangeQuestion,
+    Kind,
 )
 
-PLACE_INDEX = 999_999_999
-"""The number under which a replica shows its place in the script at a step."""
 PLACES_KEPT = 2
 
 
@@ -87,7 +86,7 @@ class AskingDonors:
 
     def __init__(self, key: WorkerKey, step: int) -> None:
         self._key = key
-        self._name = ExchangeName(step, PLACE_INDEX)
+        self._name = ExchangeName(step, 0, Kind.PLACE)
         self._tried: set[str] = set()
         self.found: str | None = None
 
@@ -152,7 +151,7 @@ class PeekingAtPlace:
             self._roster = None  # they may have been restarted meanwhile
             return AskLighthouse(anew=True)
         entry = min(left, key=lambda x: replica_order(x.replica_id))
-        question = ExchangeQuestion(ExchangeName(SET_UP, PLACE_INDEX), of=entry.replica_id)
+        question = ExchangeQuestion(ExchangeName(SET_UP, 0, Kind.PLACE), of=entry.replica_id)
         return AskPeer(entry.replica_id, entry.endpoints[self._key.group_rank], question)
 
     def answered(self, ask: AskPeer, found: Sequence[Contribution]) -> None:

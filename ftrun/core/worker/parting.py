@@ -45,13 +45,12 @@ from ftrun.core.worker.exchange import (
     Contribution,
     ExchangeName,
     ExchangeQuestion,
+    Kind,
     may_answer,
 )
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.under_way import Fate
 
-STAGE_INDEX = 999_999_990
-"""The number of a question for the stage HERE; the next ones are those of the higher stages."""
 TRAINS = b"trains"
 """The answer of a peer that trains on; it names the step and the lineage of the state it has."""
 AGAIN_S, UNREACHED_S = 0.05, 1.0
@@ -127,16 +126,11 @@ class ShownStage:
             return [Contribution(key.replica_id, *found, TRAINS)]
         if state is None or stage is None or question.name.step != state.step:
             return None
-        if stage < question.name.index - STAGE_INDEX:
+        if stage < question.name.index:
             return None
         if question.of == key.replica_id and stage is Stage.LEAVES:
             self.mates.add(question.by)
         return [Contribution(key.replica_id, "", state.lineage, str(stage.value).encode())]
-
-
-def is_of_stage(name: ExchangeName) -> bool:
-    """Whether a question with this name is one for a stage."""
-    return 0 <= name.index - STAGE_INDEX <= max(Stage)
 
 
 @dataclass(slots=True)
@@ -308,7 +302,7 @@ class Parting:
         for slot, peer in sorted(self._to_ask, key=lambda one: one[1].again_at):
             state = self._shown.state
             if self._stage is not None and state is not None and now >= peer.again_at:
-                name = ExchangeName(state.step, STAGE_INDEX + self._stage)
+                name = ExchangeName(state.step, int(self._stage), Kind.STAGE)
                 own = self._key
                 question = ExchangeQuestion(name, of=own.replica_id, by=str(own.group_rank))
                 return AskPeer(slot, peer.endpoint, question)

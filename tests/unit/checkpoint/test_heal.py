@@ -381,22 +381,32 @@ def gate(donor: StateServer, stage: Stage, opened: threading.Event) -> str:
     return stage.network(donor.address, answers=wait).address
 
 
-def test_a_donor_that_differs_is_left_out_and_named(stage: Stage) -> None:
+def test_a_donor_that_differs_is_left_out_and_named(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree, other = state(0), state(0)
     other["model"]["w"] += 1
-    first_in = threading.Event()
+    first_in, second_judged = threading.Event(), threading.Event()
+    plain = heal._disagreement
+
+    def judge(*headers: Any) -> str:
+        second_judged.set()
+        return plain(*headers)
 
     def announce(sent: int, data: bytes) -> bytes:
         if sent > 5 * CHUNK_BYTES:
             first_in.set()
+            second_judged.wait(TIMEOUT_S)  # else the heal may end before, and cut the second
         return data
+
+    monkeypatch.setattr(heal, "_disagreement", judge)
 
     first = stage.network(stage.donor(tree).address, answers=announce)
     second = gate(stage.donor(other), stage, first_in)
     healed = stage.heal(first.address, second)
     assert same(healed.tree, tree)
     assert healed.donors == (first.address,)
-    assert "model.w" in healed.left_out.get(second, "model.w")
+    assert "model.w" in healed.left_out[second]
 
 
 @pytest.mark.parametrize("own", ["copied", "unlike"])

@@ -18,6 +18,7 @@ from ftrun.core.worker.exchange import (
     PEEKS,
     ExchangeQuestion,
     Kept,
+    Kind,
     answer_of,
 )
 from ftrun.core.worker.exchange_places import (
@@ -30,7 +31,7 @@ from ftrun.core.worker.exchange_places import (
 from ftrun.core.worker.exchanging import Exchanging
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.marks import INTERVAL_S, SELDOM, Marks
-from ftrun.core.worker.parting import ShownStage, Stage, is_of_stage
+from ftrun.core.worker.parting import ShownStage, Stage
 from ftrun.core.worker.snapshots import LIMIT_MIN_S, Decision, PartSchedule, SnapshotSchedule
 from ftrun.core.worker.under_way import Fate
 from tests.unit.core.worker.step_script import attempt_of, event_of, machine_of
@@ -306,7 +307,7 @@ def test_a_worker_that_is_not_at_its_end_gives_no_stage() -> None:
     shown.state, shown.stage = STATE, Stage.HERE
     later = replace(question, name=replace(question.name, index=question.name.index + 1))
     assert shown.answer(KEY, later) is None, "it has not come to that stage"
-    assert is_of_stage(question.name) and not is_of_stage(NAME)
+    assert question.name.kind is Kind.STAGE is not NAME.kind
 
 
 def test_a_peer_that_is_no_mate_and_is_not_reached_has_not_left() -> None:

@@ -20,6 +20,7 @@ from ftrun.core.worker.exchange import (
     ExchangeName,
     ExchangeQuestion,
     Kept,
+    Kind,
     Round,
     answer_of,
     judge,
@@ -33,13 +34,15 @@ def value_of(replica_id: str, site: str = "train.py:7", body: bytes = b"") -> Co
     return Contribution(replica_id, site, "all_reduce of float32 1", body or replica_id.encode())
 
 
-@given(st.integers(-1, 10**12), st.integers(0, 10**8))
-def test_a_name_can_be_read_again(step: int, index: int) -> None:
-    name = ExchangeName(step, index)
+@given(st.integers(-1, 10**12), st.integers(0, 10**8), st.sampled_from(Kind))
+def test_a_name_can_be_read_again(step: int, index: int, kind: Kind) -> None:
+    name = ExchangeName(step, index, kind)
     assert ExchangeName.parse(name.path()) == name
 
 
-@pytest.mark.parametrize("text", ["", "x.1", "3", "3.x", "-3.1", "3." + "9" * 10, "9" * 19 + ".1"])
+@pytest.mark.parametrize(
+    "text", ["", "x.1", "3", "3.x", "-3.1", "3." + "9" * 10, "9" * 19 + ".1", "3.plan0"]
+)
 def test_what_is_no_name(text: str) -> None:
     with pytest.raises(ValueError, match="no exchange"):
         ExchangeName.parse(text)

@@ -60,6 +60,14 @@ class Option:
         own = "FTRUN_" + self.key.replace("-", "_").upper()
         return tuple(filter(None, (own, self.pet and f"PET_{self.pet}", self.variable)))
 
+    def shown_default(self) -> str:
+        """The default as help and documents show it; empty if there is nothing to show."""
+        if self.default_words or self.default in (None, "", False):
+            return self.default_words
+        if self.kind is bool:
+            return self.key
+        return f"{self.default:g}" if self.kind is float else str(self.default)
+
     def parse(self, text: str, source: str) -> Any:
         """The value of a flag's or a variable's text; ``source`` is named in the error.
 

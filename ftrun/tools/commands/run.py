@@ -96,19 +96,13 @@ def _parameters() -> Iterator[inspect.Parameter]:
 
 def _annotation(option: Option) -> Any:
     """The text as typed, or None: the table parses it, as it parses variables."""
-    words = option.default_words or ("" if option.default in (None, "", False) else _shown(option))
+    words = option.shown_default()
     text = option.help + (f" [default: {words}]" if words else "")
     info = typer.Option(
         *option.flags, metavar=option.metavar or None, help=text, hidden=option.hidden,
         show_default=False,
     )  # fmt: skip
     return Annotated[bool | None if option.kind is bool else str | None, info]
-
-
-def _shown(option: Option) -> str:
-    if option.kind is bool:
-        return option.flag.removeprefix("--")
-    return f"{option.default:g}" if option.kind is float else str(option.default)
 
 
 run.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[attr-defined]

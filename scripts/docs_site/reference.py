@@ -12,7 +12,7 @@ from typing import Any
 
 import ftrun
 from docs_site.links import ROOT
-from ftrun.config.options import COMMAND_ONLY, OPTIONS, Option, section
+from ftrun.config.options import COMMAND_ONLY, OPTIONS, SECTIONS, Option
 
 CLI_INTRODUCTION = """# Command line
 
@@ -50,11 +50,10 @@ def command_line() -> str:
 
 def run_options() -> Iterator[str]:
     """The options of ``ftrun run``, a table for each heading of its ``--help``."""
-    headings: dict[str, list[Option]] = {}
-    for option in (*OPTIONS, *COMMAND_ONLY):
-        headings.setdefault(section(option.name), []).append(option)
-    for heading, options in headings.items():
+    known = {option.name: option for option in (*OPTIONS, *COMMAND_ONLY)}
+    for heading, names in SECTIONS.items():
         yield f"### {heading}\n"
+        options = [known[name] for name in names if name in known]  # not --help
         rows = [(_flags(option), _meaning(option), _variables(option)) for option in options]
         yield _table(rows, ("option", "meaning", "environment"))
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
     from ftrun.base.errors import LaunchError
     from ftrun.checkpoint.transport import CheckpointTransport, HTTPTransport
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
     from ftrun.training.optim import GradScaler, Optimizer, OptimizerWrapper
     from ftrun.training.pauses import heartbeat, paused
     from ftrun.training.sharded import replicate
+
+    __version__: str
 
 _HOMES = {
     "CheckpointTransport": "ftrun.checkpoint.transport",
@@ -99,10 +99,12 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "errors":  # so that ``except ftrun.errors.UserError`` needs no further import
         return import_module("ftrun.errors")
-    home = _HOMES.get(name)
-    if home is None:
+    if name == "__version__":
+        value = import_module("importlib.metadata").version("ftrun")
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
         raise AttributeError(f"module 'ftrun' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
     globals()[name] = value
     return value
 

@@ -60,6 +60,14 @@ class Option:
         own = "FTRUN_" + self.key.replace("-", "_").upper()
         return tuple(filter(None, (own, self.pet and f"PET_{self.pet}", self.variable)))
 
+    def shown_default(self) -> str:
+        """The default as help and documents show it; empty if there is nothing to show."""
+        if self.default_words or self.default in (None, "", False):
+            return self.default_words
+        if self.kind is bool:
+            return self.key
+        return f"{self.default:g}" if self.kind is float else str(self.default)
+
     def parse(self, text: str, source: str) -> Any:
         """The value of a flag's or a variable's text; ``source`` is named in the error.
 
@@ -219,7 +227,7 @@ _OWN: tuple[Option, ...] = (
     _option("--device", str, "Device to train on.", "auto|cpu|cuda", default="auto"),
     _option("--inject", str, "How ftrun attaches to the script.", "auto|explicit|ddp|off",
              default="auto"),
-    _option("--data", str, "Whose choice the samples of an unmodified script are.",
+    _option("--data", str, "Who chooses the samples: the script or ftrun.",
             "as-written|exactly-once", default="as-written"),
     _option("--global-batch", int, "Samples of all replicas in a step, for ftrun.ElasticSampler.",
             "G", default_words="as many as the replicas that train bring"),
@@ -317,31 +325,29 @@ COMMAND_ONLY: tuple[Option, ...] = (
 """About the command itself: neither settings, nor variables, nor keys of ftrun.toml."""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Script": ("module", "no_python", "run_path", "inject", "start", "torchft", "data",
-               "global_batch", "preload", "stdin"),
+    "Script": ("module", "no_python", "run_path", "inject", "start", "torchft", "preload", "stdin"),
+    "Data": ("data", "global_batch"),
     "Size": ("replicas", "workers_per_replica", "nproc_per_node", "min_replicas", "standbys",
              "device"),
-    "Nodes": ("nodes", "lighthouse", "job_id", "rebalance", "token_file", "tls_cert", "tls_key",
-              "tls_ca", "state_dir"),
-    "Failures and stops": ("max_restarts", "join_timeout_s", "heartbeat_timeout_s",
-                           "isolation_limit_s", "lighthouse_timeout_s", "hang_timeout_s", "grace_s",
-                           "signals_to_handle"),
+    "Several nodes": ("nodes", "lighthouse", "job_id", "rebalance", "state_dir"),
+    "Security": ("token_file", "tls_cert", "tls_key", "tls_ca"),
+    "Restarts": ("max_restarts", "health_check", "health_timeout_s"),
+    "Hangs": ("hang_timeout_s", "hang_factor"),
+    "Timeouts": ("join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s",
+                 "lighthouse_timeout_s"),
+    "Stops and preemption": ("grace_s", "signals_to_handle", "preempt_signal", "preempt_file"),
     "Snapshots": ("snapshot", "snapshot_every", "snapshot_keep", "resume"),
-    "Output": ("prefix", "status_line", "log_dir", "redirects", "tee", "local_ranks_filter",
-               "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs",
-               "event_log_handler"),
+    "Terminal": ("prefix", "status_line", "local_ranks_filter", "json_exit"),
+    "Logs": ("log_dir", "log_keep", "log_max_size", "merged_log", "redirects", "tee",
+             "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs",
+             "event_log_handler"),
     "As under torchrun": ("nnodes", "node_rank", "standalone", "master_addr", "master_port",
                           "local_addr", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf",
                           "role", "virtual_local_rank", "numa_binding", "start_method",
                           "monitor_interval", "use_env"),
+    "The command itself": ("config", "dry_run", "as_json", "help"),
 }  # fmt: skip
-"""The headings of ``ftrun run --help`` with their options; all others come under the last one."""
-LAST_SECTION = "Other"
-
-
-def section(name: str) -> str:
-    """The heading of an option."""
-    return next((heading for heading, names in SECTIONS.items() if name in names), LAST_SECTION)
+"""The headings of ``ftrun run --help``: every option stands under one, in this order."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -140,8 +140,8 @@ class Manager:
             ``world_size`` say which one, and the group meets at ``store_addr``, ``store_port``.
         checkpoint_transport: a script's own class carries the states of heals; ftrun's own transfer
             does in place of an HTTPTransport or PGTransport, and needs no choice.
-        port, hostname, heartbeat_interval, quorum_retries, and in a worker of ftrun's also
-            store_addr, store_port, lighthouse_addr: no effect, and a warning tells so.
+        port, hostname, heartbeat_interval, quorum_retries: no effect, and a warning tells so; in a
+            worker of ftrun's the same holds for store_addr, store_port and lighthouse_addr.
 
     A ``timeout`` that a call states holds in every phase. These here do not count the time in which
     no lighthouse answers: the agent asks the script to stop after ``--lighthouse-timeout``. A

@@ -1,5 +1,7 @@
 """The wheel as users get it: installed into a bare environment, away from this repository.
 
+The wheel is built here, or FTRUN_WHEEL names it: scripts/release has its own tried.
+
 Its dependencies are those of the environment that runs the tests, so nothing is downloaded; ftrun
 itself is the wheel's, and every test checks that.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import email
 import os
+import re
 import shutil
 import signal
 import site
@@ -20,7 +23,6 @@ from pathlib import Path
 
 import pytest
 
-import ftrun
 from tests.jobs import Job
 
 pytestmark = pytest.mark.slow
@@ -34,6 +36,8 @@ COMMAND_S = 180.0
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy: leftovers of an earlier build could hide missing files."""
+    if given := os.environ.get("FTRUN_WHEEL"):
+        return Path(given)
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in SOURCES:
         if (REPOSITORY / name).is_dir():
@@ -106,7 +110,10 @@ def test_ftrun_is_the_wheels(installed: Installed, tmp_path: Path) -> None:
     where = installed.run(tmp_path, "python", "-c", "import ftrun; print(ftrun.__file__)")
     assert Path(where.strip()) == installed.home / "ftrun" / "__init__.py"
     assert "ftrun run --help" in " ".join(installed.run(tmp_path, "ftrun", "--help").split())
-    assert installed.run(tmp_path, "ftrun", "--version") == f"ftrun {ftrun.__version__}\n"
+    (version,) = re.findall(r'(?m)^version = "(.*)"', (REPOSITORY / "pyproject.toml").read_text())
+    assert installed.run(tmp_path, "ftrun", "--version") == f"ftrun {version}\n"
+    words = ("-c", "import ftrun; print(ftrun.__version__)")
+    assert installed.run(tmp_path, "python", *words) == f"{version}\n"
     assert "--tls-ca" in installed.run(tmp_path, "ftrun", "certs", "--host", "localhost")
     assert (tmp_path / "ftrun-certs" / "ca.pem").exists()
 

@@ -160,3 +160,9 @@ def test_durations_are_written_and_read(tmp_path: Path) -> None:
     path = write_files(seconds, tmp_path / "files")
     assert path.read_text() == "  1800.0 tests/a.py\n     9.2 tests/b.py\n"
     assert read_files(path) == {ROOT / "tests/a.py": 1800.0, ROOT / "tests/b.py": 9.2}
+
+
+def test_a_commit_has_the_linters_of_the_gate() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text().splitlines()
+    entries = [line.split(".venv/bin/")[1] for line in hooks if "entry:" in line]
+    assert entries == [" ".join(words) for words in run.LINTERS]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from ftrun.cli import OTHER_COMMANDS, means_a_run
+from ftrun.config.options import COMMAND_ONLY, OPTIONS, SECTIONS
 from ftrun.tools.commands.app import app
 from ftrun.tools.status.jobs import RunningJob, birth_mark, jobs_dir, write_job
 from tests.jobs import FTRUN, THIS_TREE
@@ -129,13 +131,10 @@ def test_what_comes_before_the_launch_is_light() -> None:
 
 def test_run_is_the_default_and_its_help_shows_the_options() -> None:
     text = ftrun("run", "--help").stdout
-    for option in (
-        "--replicas", "--workers-per-replica", "--lighthouse", "--job-id", "--max-restarts",
-        "--min-replicas", "--join-timeout", "--heartbeat-timeout", "--log-dir", "--device",
-        "--preload", "--dry-run", "--nodes", "--grace", "--token-file", "--state-dir",
-        "--hang-timeout",
-    ):  # fmt: skip
-        assert option in text
+    assert re.findall(r"(?m)^([A-Z][\w ]*):$", text) == list(SECTIONS)
+    shown = set(re.findall(r"(?m)^  (?:-\w, )?(--[\w-]+)", text))
+    options = [*OPTIONS, *COMMAND_ONLY]
+    assert shown == {"--help", *(option.flag for option in options if not option.hidden)}
 
 
 def test_a_dry_run_shows_the_plan_and_starts_nothing(script: Path, tmp_path: Path) -> None:

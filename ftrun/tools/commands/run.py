@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from ftrun.base.errors import UserError
-from ftrun.config.options import COMMAND_ONLY, LAST_SECTION, OPTIONS, SECTIONS, Option, section
+from ftrun.config.options import COMMAND_ONLY, OPTIONS, SECTIONS, Option
 from ftrun.config.words import respell
 
 EPILOG = (
@@ -67,17 +67,10 @@ class RunCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options heading by heading, each in the order of the table of headings."""
-        rows: dict[str, dict[str, tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            row = parameter.get_help_record(ctx)
-            if row is not None and parameter.name != "script":
-                rows.setdefault(section(parameter.name), {})[parameter.name] = row
-        for heading in (*SECTIONS, LAST_SECTION):
-            places = SECTIONS.get(heading, tuple(rows.get(heading, ())))
-            found = sorted(rows.get(heading, {}).items(), key=lambda row: places.index(row[0]))
-            if found:
-                with formatter.section(heading):
-                    formatter.write_dl([row for _, row in found])
+        rows = {item.name: item.get_help_record(ctx) for item in self.get_params(ctx)}
+        for heading, names in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([row for name in names if (row := rows[name]) is not None])
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
@@ -96,19 +89,13 @@ def _parameters() -> Iterator[inspect.Parameter]:
 
 def _annotation(option: Option) -> Any:
     """The text as typed, or None: the table parses it, as it parses variables."""
-    words = option.default_words or ("" if option.default in (None, "", False) else _shown(option))
+    words = option.shown_default()
     text = option.help + (f" [default: {words}]" if words else "")
     info = typer.Option(
         *option.flags, metavar=option.metavar or None, help=text, hidden=option.hidden,
         show_default=False,
     )  # fmt: skip
     return Annotated[bool | None if option.kind is bool else str | None, info]
-
-
-def _shown(option: Option) -> str:
-    if option.kind is bool:
-        return option.flag.removeprefix("--")
-    return f"{option.default:g}" if option.kind is float else str(option.default)
 
 
 run.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[attr-defined]

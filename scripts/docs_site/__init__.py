@@ -1,0 +1,1 @@
+"""The site of the documents: what ``scripts/docs`` gives mkdocs beside docs/ itself."""

@@ -28,10 +28,11 @@ from ftrun.base import clock, own_process
 from ftrun.base.errors import PeerError
 from ftrun.process_groups import child_messages as messages
 from ftrun.process_groups.base import Place, ProcessGroup
-from ftrun.process_groups.built import AbortSignal, BuiltGroup, FinishedWork, GroupAborted, Tensors
+from ftrun.process_groups.built import AbortSignal, BuiltGroup, FinishedWork, GroupAborted
 from ftrun.process_groups.child_memory import Blocks, Memory, Staging
 from ftrun.process_groups.child_work import ChildWork
 from ftrun.process_groups.codec import Codec
+from ftrun.process_groups.collectives import Collectives
 from ftrun.process_groups.handles import ReconfigureOptions
 from ftrun.process_groups.quantized_messages import MessageGroup
 
@@ -272,17 +273,11 @@ class ChildGroup(MessageGroup):
             return BuiltGroup.allreduce_quantized(self, tensor, factor, codec)
         return super().allreduce_quantized(tensor, factor, codec)
 
-    def allgather_into_tensor_coalesced(
-        self, outputs: Tensors, inputs: Tensors, *options: Any
-    ) -> Work:
-        return self._issue("allgather_into_tensor_coalesced", list(outputs), list(inputs), *options)
+    # The child takes these apart.
+    allgather_into_tensor_coalesced = Collectives.allgather_into_tensor_coalesced
+    reduce_scatter_tensor_coalesced = Collectives.reduce_scatter_tensor_coalesced
 
-    def reduce_scatter_tensor_coalesced(
-        self, outputs: Tensors, inputs: Tensors, *options: Any
-    ) -> Work:
-        return self._issue("reduce_scatter_tensor_coalesced", list(outputs), list(inputs), *options)
-
-    def _issue(self, name: str, *arguments: Any) -> Work:
+    def _collective(self, name: str, *arguments: Any) -> Work:
         if self._native is None or self._signal.triggered:
             return FinishedWork(error=GroupAborted(f"{name}: the process group was aborted"))
         number, fds = next(self._numbers), list[int]()

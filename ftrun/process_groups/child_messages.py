@@ -34,7 +34,10 @@ OPTIONS = {
         "AllToAllOptions",
         "BarrierOptions",
         "BroadcastOptions",
+        "GatherOptions",
+        "ReduceOptions",
         "ReduceScatterOptions",
+        "ScatterOptions",
     )
 }
 """The options that a collective may have. Their timeouts stay behind: the child has its own."""

@@ -80,8 +80,8 @@ class NCCLGroup(BuiltGroup):
         signal.subscribe(native.abort)
         self._watcher = _Watcher(torch.device("cuda", torch.cuda.current_device()), signal)
 
-    def allreduce(self, tensors: Tensors, op: Any = dist.ReduceOp.SUM) -> Work:
-        return self._watcher.watch(super().allreduce(tensors, op), tensors)
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
+        return self._watcher.watch(super().allreduce(tensors, opts), tensors)
 
     def allreduce_quantized(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
         """In the order of the stream, so that each collective meets its counterpart."""

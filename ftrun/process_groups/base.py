@@ -72,6 +72,8 @@ class ProcessGroup(ReconfigurableGroup):
     """
 
     caller_waits = True
+    connects_alone = False
+    """Whether also a group of one is connected."""
 
     def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
         super().__init__(0, 1)
@@ -105,13 +107,13 @@ class ProcessGroup(ReconfigurableGroup):
         """
         signal = signal or AbortSignal()
         signal.check()
-        if world_size == 1:
+        if world_size == 1 and not self.connects_alone:
             return SoloGroup(signal)
         deadline = clock.now() + timeout_s
         place = Place(store_addr, prefix, rank, world_size, host, deadline, signal)
         try:
             built = self._connect(place)
-        except (RuntimeError, PeerError) as error:
+        except (RuntimeError, PeerError, OSError) as error:
             signal.check()
             raise PeerError(f"rank {rank} of {world_size} could not connect: {error}") from error
         if signal.triggered:

@@ -181,48 +181,53 @@ class BuiltGroup(Collectives):
         return work
 
 
-class FinishedWork(Work):
-    """A Work that has ended already, with ``result`` (as a rule a list of tensors) or an error."""
+class FutureWork(Work):
+    """A Work that ends with ``future``."""
 
-    def __init__(self, result: object = None, error: Exception | None = None) -> None:
+    def __init__(self, future: torch.futures.Future[Any]) -> None:
         super().__init__()
-        self._error = error
-        self._future: torch.futures.Future[Any] = torch.futures.Future()
-        if error is None:
-            self._future.set_result(result)
-        else:
-            self._future.set_exception(error)
+        self.future = future
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return at once, or raise the error."""
-        if self._error is not None:
-            raise self._error
+        """Wait for the end, or raise the error; the deadline is the group's, not ``timeout``."""
+        self.future.wait()
         return True
 
     def is_completed(self) -> bool:
-        """True."""
-        return True
+        """Whether it has ended."""
+        return self.future.done()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """The future with which it ends."""
+        return self.future
+
+
+class FinishedWork(FutureWork):
+    """A Work that has ended already, with ``result`` (as a rule a list of tensors) or an error."""
+
+    def __init__(self, result: object = None, error: Exception | None = None) -> None:
+        super().__init__(torch.futures.Future())
+        self._error = error
+        if error is None:
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(error)
 
     def is_success(self) -> bool:
         """Whether it ended without an error."""
         return self._error is None
 
-    def get_future(self) -> torch.futures.Future[Any]:
-        """The completed future."""
-        return self._future
 
-
-class QuantizedWork(Work):
+class QuantizedWork(FutureWork):
     """A quantised all-reduce (codec.py).
 
     ``sums``: the encoded sums of each piece of ``values`` values, once it has ended.
     """
 
     def __init__(self, sums: list[torch.Tensor], values: int) -> None:
-        super().__init__()
+        super().__init__(torch.futures.Future())
         self.sums = sums
         self.values = values
-        self.future: torch.futures.Future[Any] = torch.futures.Future()
 
     def write(self, codec: Codec, tensor: torch.Tensor) -> None:
         """Decode the sums to ``tensor``, which is like the one that was reduced."""
@@ -232,23 +237,6 @@ class QuantizedWork(Work):
         pieces = torch.split(tensor.view(-1), self.values)
         for sums, piece in zip(self.sums, pieces, strict=True):
             codec.write(sums.to(tensor.device), piece)
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the end; the deadline is the group's.
-
-        Raises:
-            RuntimeError: it failed.
-        """
-        self.future.wait()
-        return True
-
-    def is_completed(self) -> bool:
-        """Whether it has ended."""
-        return self.future.done()
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """A future that ends with it."""
-        return self.future
 
 
 class JoinedWork(Work):

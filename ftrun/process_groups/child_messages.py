@@ -111,15 +111,6 @@ def pack(value: Any, fds: list[int], staging: Staging | None = None) -> Any:
     raise UserError(f"a {name} cannot be given to a group in a process of its own")
 
 
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """All tensors in an argument of a collective."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in tensors_in(item)]
-    return []
-
-
 def unpack(written: Any, fds: Sequence[int], blocks: MappedBlocks | None = None) -> Any:
     """The argument that ``pack`` has written; tensors are on the same memory."""
     if isinstance(written, list):

@@ -178,6 +178,15 @@ def listed(tensors: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
+def tensors_in(argument: Any) -> list[torch.Tensor]:
+    """All tensors in an argument of a collective, in order."""
+    if isinstance(argument, torch.Tensor):
+        return [argument]
+    if isinstance(argument, (list, tuple)):
+        return [tensor for item in argument for tensor in tensors_in(item)]
+    return []
+
+
 def _options(opts: Any, kind: Any, field: str = "") -> Any:
     """``opts`` as options; ``field`` is theirs for what torch's overloads take in their place."""
     if opts is None:

@@ -70,7 +70,7 @@ class ProcessGroupWrapper(ReconfigurableGroup):
         yield
 
     def _renewed(self) -> None:
-        """The wrapped group has been connected anew."""
+        """The wrapped group is connected anew."""
 
     # ------------------------------------------------------------ the group inside
 
@@ -108,6 +108,7 @@ class ProcessGroupWrapper(ReconfigurableGroup):
             inner.set_rank_info(replica_id, group_rank, group_world_size, global_rank)
 
     def reconfigure(self, opts: ReconfigureOptions) -> Work:
+        self._renewed()
         inner = self._inner()
         if inner is not None:
             return inner.reconfigure(opts)
@@ -178,10 +179,6 @@ class ErrorSwallowingProcessGroupWrapper(ProcessGroupWrapper):
         super().__init__(pg=pg)
         self._error: Exception | None = None
 
-    def reconfigure(self, opts: ReconfigureOptions) -> Work:
-        self._renewed()
-        return super().reconfigure(opts)
-
     def _renewed(self) -> None:
         self._error = None
 
@@ -239,10 +236,6 @@ class FakeProcessGroupWrapper(ProcessGroupWrapper):
     def __init__(self, pg: dist.ProcessGroup) -> None:
         super().__init__(pg=pg)
         self._future_error: Exception | None = None
-
-    def reconfigure(self, opts: ReconfigureOptions) -> Work:
-        self._renewed()
-        return super().reconfigure(opts)
 
     def _renewed(self) -> None:
         self._future_error = None

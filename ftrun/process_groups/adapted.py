@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ReduceOp, Work
+from torch.distributed import Work
 
 from ftrun.base.errors import UserError
 from ftrun.process_groups.base import Place, ProcessGroup
-from ftrun.process_groups.built import AbortSignal, BuiltGroup, Tensors
+from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.process_groups.handles import store_client
 from ftrun.process_groups.nccl import ProcessGroupNCCL
@@ -185,10 +185,10 @@ class _Passing(MessageGroup):
         super().__init__(inner.rank, inner.world_size, inner, signal)
         self._through = through
 
-    def allreduce(self, tensors: Tensors, op: Any = ReduceOp.SUM) -> Work:
-        options = dist.AllreduceOptions()
-        options.reduceOp = op
-        return self._through.allreduce(list(tensors), options)
+    def _collective(self, name: str, *arguments: Any) -> Work:
+        if name == "allreduce":
+            return self._through.allreduce(*arguments)
+        return super()._collective(name, *arguments)
 
     def is_connected(self) -> bool | None:
         inner: BuiltGroup = self._native

@@ -11,17 +11,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import DistNetworkError, ReduceOp, Work
+from torch.distributed import DistNetworkError, Work
 
 from ftrun.base import clock
 from ftrun.base.errors import Bug, PeerError
-from ftrun.process_groups.built import (
-    DEFAULT_TIMEOUT,
-    AbortSignal,
-    BuiltGroup,
-    FinishedWork,
-    listed,
-)
+from ftrun.process_groups.built import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup, FinishedWork
 from ftrun.process_groups.handles import ReconfigureOptions, meet
 from ftrun.process_groups.reconfigurable import ReconfigurableGroup
 from ftrun.process_groups.sockets import local_address
@@ -78,6 +72,8 @@ class ProcessGroup(ReconfigurableGroup):
     """
 
     caller_waits = True
+    connects_alone = False
+    """Whether also a group of one is connected."""
 
     def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
         super().__init__(0, 1)
@@ -111,13 +107,13 @@ class ProcessGroup(ReconfigurableGroup):
         """
         signal = signal or AbortSignal()
         signal.check()
-        if world_size == 1:
+        if world_size == 1 and not self.connects_alone:
             return SoloGroup(signal)
         deadline = clock.now() + timeout_s
         place = Place(store_addr, prefix, rank, world_size, host, deadline, signal)
         try:
             built = self._connect(place)
-        except (RuntimeError, PeerError) as error:
+        except (RuntimeError, PeerError, OSError) as error:
             signal.check()
             raise PeerError(f"rank {rank} of {world_size} could not connect: {error}") from error
         if signal.triggered:
@@ -222,65 +218,6 @@ class ProcessGroup(ReconfigurableGroup):
         if self._built is not None:
             self._built.set_timeout(timeout)
 
-    def allreduce(self, tensors: Any, opts: Any = ReduceOp.SUM) -> Work:  # type: ignore[override]
-        """See BuiltGroup.allreduce."""
-        return self.current().allreduce(listed(tensors), opts)
-
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
-        """See BuiltGroup.allreduce_coalesced."""
-        return self.current().allreduce_coalesced(tensors, *_given(opts))
-
-    def broadcast(self, tensor_list: Any, opts: Any = 0) -> Work:  # type: ignore[override]
-        """See BuiltGroup.broadcast."""
-        return self.current().broadcast(listed(tensor_list), opts)
-
-    def allgather(self, output_tensors: Any, input_tensor: Any, opts: Any = None) -> Work:
-        """See BuiltGroup.allgather."""
-        return self.current().allgather(output_tensors, input_tensor, *_given(opts))
-
-    def allgather_into_tensor_coalesced(
-        self, output_tensors: Any, input_tensors: Any, opts: Any = None
-    ) -> Work:
-        """See BuiltGroup.allgather_into_tensor_coalesced."""
-        current = self.current()
-        return current.allgather_into_tensor_coalesced(output_tensors, input_tensors, *_given(opts))
-
-    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        """See BuiltGroup.reduce_scatter."""
-        return self.current().reduce_scatter(output_tensors, input_tensors, *_given(opts))
-
-    def reduce_scatter_tensor_coalesced(
-        self, output_tensors: Any, input_tensors: Any, opts: Any = None
-    ) -> Work:
-        """See BuiltGroup.reduce_scatter_tensor_coalesced."""
-        current = self.current()
-        return current.reduce_scatter_tensor_coalesced(output_tensors, input_tensors, *_given(opts))
-
-    def alltoall_base(
-        self,
-        output_buffer: Any,
-        input_buffer: Any,
-        output_split_sizes: Any,
-        input_split_sizes: Any,
-        opts: Any = None,
-    ) -> Work:
-        """See BuiltGroup.alltoall_base."""
-        return self.current().alltoall_base(
-            output_buffer, input_buffer, output_split_sizes, input_split_sizes, *_given(opts)
-        )
-
-    def barrier(self, opts: Any = None) -> Work:
-        """See BuiltGroup.barrier."""
-        return self.current().barrier(*_given(opts))
-
-    def send(self, tensors: Any, dst_rank: int, tag: int = 0) -> Work:
-        """See BuiltGroup.send."""
-        return self.current().send(tensors, dst_rank, tag)
-
-    def recv(self, tensors: Any, src_rank: int, tag: int = 0) -> Work:
-        """See BuiltGroup.recv."""
-        return self.current().recv(tensors, src_rank, tag)
-
-
-def _given(opts: Any) -> tuple[Any, ...]:
-    return () if opts is None else (opts,)
+    def _collective(self, name: str, *arguments: Any) -> Work:
+        work: Work = getattr(self.current(), name)(*arguments)
+        return work

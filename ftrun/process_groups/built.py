@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ReduceOp, Work
+from torch.distributed import Work
 
 from ftrun.base.errors import PeerError
+from ftrun.process_groups.collectives import Collectives
 
 if TYPE_CHECKING:
     from ftrun.process_groups.codec import Codec
@@ -76,7 +77,7 @@ class AbortSignal:
                 self._callbacks.remove(callback)
 
 
-class BuiltGroup:
+class BuiltGroup(Collectives):
     """One quorum's connections; ``native`` is the torch backend that does the work.
 
     Collectives are asynchronous. The error of an aborted group is in the Work and never raised, so
@@ -143,14 +144,6 @@ class BuiltGroup:
         self._signal.trigger()
         self._native = None
 
-    def allreduce(self, tensors: Tensors, op: Any = ReduceOp.SUM) -> Work:
-        """Reduce in place. ``op`` is a ReduceOp or AllreduceOptions."""
-        if not isinstance(op, dist.AllreduceOptions):  # torch takes long to try its overloads
-            options = dist.AllreduceOptions()
-            options.reduceOp = op
-            op = options
-        return self._issue("allreduce", list(tensors), op)
-
     def allreduce_quantized(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
         """Add up ``tensor`` times ``factor`` in 8 bits: a QuantizedWork, or an error in a Work.
 
@@ -161,72 +154,26 @@ class BuiltGroup:
             f"{type(self).__name__} offers no quantised reductions: pass should_quantize=False"
         )
 
-    def allreduce_coalesced(self, tensors: Tensors, *options: Any) -> Work:
-        """Reduce several tensors of one dtype in one collective, in place."""
-        return self._issue("allreduce_coalesced", list(tensors), *options)
-
-    def broadcast(self, tensors: Tensors, root: Any = 0) -> Work:
-        """Send the root's tensor to all. ``root`` is a rank or BroadcastOptions."""
-        if isinstance(root, int):
-            options = dist.BroadcastOptions()
-            options.rootRank = root
-            root = options
-        return self._issue("broadcast", list(tensors), root)
-
-    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, *options: Any) -> Work:
-        """Gather each rank's input in every rank's outputs."""
-        return self._issue("allgather", [list(o) for o in outputs], list(inputs), *options)
-
     def allgather_into_tensor_coalesced(
-        self, outputs: Tensors, inputs: Tensors, *options: Any
+        self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = None
     ) -> Work:
-        """Gather several tensors, each into one tensor."""
         works = []
-        for output, tensor in zip(outputs, inputs, strict=True):
+        for output, tensor in zip(output_tensors, input_tensors, strict=True):
             parts = list(output.view(self.world_size, *tensor.shape).unbind(0))
-            works.append(self.allgather([parts], [tensor], *options))
-        return JoinedWork(works, list(outputs))
+            works.append(self.allgather([parts], [tensor], opts))
+        return JoinedWork(works, list(output_tensors))
 
     def reduce_scatter_tensor_coalesced(
-        self, outputs: Tensors, inputs: Tensors, *options: Any
+        self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = None
     ) -> Work:
-        """Reduce several tensors, each rank keeping its part of each."""
+        options = dist.ReduceScatterOptions() if opts is None else opts
         works = [
-            self._issue("_reduce_scatter_base", output, parts, *options)
-            for output, parts in zip(outputs, inputs, strict=True)
+            self._collective("_reduce_scatter_base", output, parts, options)
+            for output, parts in zip(output_tensors, input_tensors, strict=True)
         ]
-        return JoinedWork(works, list(outputs))
+        return JoinedWork(works, list(output_tensors))
 
-    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], *options: Any) -> Work:
-        """Reduce, each rank keeping its part."""
-        return self._issue("reduce_scatter", list(outputs), [list(i) for i in inputs], *options)
-
-    def alltoall_base(
-        self,
-        output: torch.Tensor,
-        input: torch.Tensor,
-        output_split_sizes: list[int],
-        input_split_sizes: list[int],
-        *options: Any,
-    ) -> Work:
-        """Exchange parts of one tensor; empty split sizes mean equal parts."""
-        return self._issue(
-            "alltoall_base", output, input, output_split_sizes, input_split_sizes, *options
-        )
-
-    def barrier(self, *options: Any) -> Work:
-        """Complete when every rank has called it."""
-        return self._issue("barrier", *options)
-
-    def send(self, tensors: Tensors, destination: int, tag: int = 0) -> Work:
-        """Send one tensor to one rank."""
-        return self._issue("send", list(tensors), destination, tag)
-
-    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
-        """Receive one tensor from one rank."""
-        return self._issue("recv", list(tensors), source, tag)
-
-    def _issue(self, name: str, *arguments: Any) -> Work:
+    def _collective(self, name: str, *arguments: Any) -> Work:
         native = self._native
         if native is None or self._signal.triggered:
             return FinishedWork(error=GroupAborted(f"{name}: the process group was aborted"))
@@ -234,48 +181,53 @@ class BuiltGroup:
         return work
 
 
-class FinishedWork(Work):
-    """A Work that has ended already, with ``result`` (as a rule a list of tensors) or an error."""
+class FutureWork(Work):
+    """A Work that ends with ``future``."""
 
-    def __init__(self, result: object = None, error: Exception | None = None) -> None:
+    def __init__(self, future: torch.futures.Future[Any]) -> None:
         super().__init__()
-        self._error = error
-        self._future: torch.futures.Future[Any] = torch.futures.Future()
-        if error is None:
-            self._future.set_result(result)
-        else:
-            self._future.set_exception(error)
+        self.future = future
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return at once, or raise the error."""
-        if self._error is not None:
-            raise self._error
+        """Wait for the end, or raise the error; the deadline is the group's, not ``timeout``."""
+        self.future.wait()
         return True
 
     def is_completed(self) -> bool:
-        """True."""
-        return True
+        """Whether it has ended."""
+        return self.future.done()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """The future with which it ends."""
+        return self.future
+
+
+class FinishedWork(FutureWork):
+    """A Work that has ended already, with ``result`` (as a rule a list of tensors) or an error."""
+
+    def __init__(self, result: object = None, error: Exception | None = None) -> None:
+        super().__init__(torch.futures.Future())
+        self._error = error
+        if error is None:
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(error)
 
     def is_success(self) -> bool:
         """Whether it ended without an error."""
         return self._error is None
 
-    def get_future(self) -> torch.futures.Future[Any]:
-        """The completed future."""
-        return self._future
 
-
-class QuantizedWork(Work):
+class QuantizedWork(FutureWork):
     """A quantised all-reduce (codec.py).
 
     ``sums``: the encoded sums of each piece of ``values`` values, once it has ended.
     """
 
     def __init__(self, sums: list[torch.Tensor], values: int) -> None:
-        super().__init__()
+        super().__init__(torch.futures.Future())
         self.sums = sums
         self.values = values
-        self.future: torch.futures.Future[Any] = torch.futures.Future()
 
     def write(self, codec: Codec, tensor: torch.Tensor) -> None:
         """Decode the sums to ``tensor``, which is like the one that was reduced."""
@@ -285,23 +237,6 @@ class QuantizedWork(Work):
         pieces = torch.split(tensor.view(-1), self.values)
         for sums, piece in zip(self.sums, pieces, strict=True):
             codec.write(sums.to(tensor.device), piece)
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the end; the deadline is the group's.
-
-        Raises:
-            RuntimeError: it failed.
-        """
-        self.future.wait()
-        return True
-
-    def is_completed(self) -> bool:
-        """Whether it has ended."""
-        return self.future.done()
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """A future that ends with it."""
-        return self.future
 
 
 class JoinedWork(Work):
@@ -330,8 +265,3 @@ class JoinedWork(Work):
         for future in done.value():
             future.value()
         return self._tensors
-
-
-def listed(tensors: torch.Tensor | Tensors) -> Tensors:
-    """``tensors`` as a list, also where it is one tensor."""
-    return [tensors] if isinstance(tensors, torch.Tensor) else tensors

@@ -28,10 +28,11 @@ from ftrun.base import clock, own_process
 from ftrun.base.errors import PeerError
 from ftrun.process_groups import child_messages as messages
 from ftrun.process_groups.base import Place, ProcessGroup
-from ftrun.process_groups.built import AbortSignal, BuiltGroup, FinishedWork, GroupAborted, Tensors
+from ftrun.process_groups.built import BuiltGroup, FinishedWork, GroupAborted
 from ftrun.process_groups.child_memory import Blocks, Memory, Staging
 from ftrun.process_groups.child_work import ChildWork
 from ftrun.process_groups.codec import Codec
+from ftrun.process_groups.collectives import Collectives, tensors_in
 from ftrun.process_groups.handles import ReconfigureOptions
 from ftrun.process_groups.quantized_messages import MessageGroup
 
@@ -47,6 +48,7 @@ class ProcessGroupBaby(ProcessGroup):
     """A group whose backend runs in a process of its own. ``timeout`` bounds each collective."""
 
     caller_waits = False
+    connects_alone = True
     backend = ""
     memory: Memory | None = None
     """The kind of blocks for tensors; None: tensors are in host memory, and need no blocks."""
@@ -94,19 +96,6 @@ class ProcessGroupBaby(ProcessGroup):
         """How many collectives of the group in use have not ended."""
         current = self.current()
         return current.under_way if isinstance(current, ChildGroup) else 0
-
-    def build(self, store_addr: str, prefix: str, rank: int, world_size: int, *more: Any) -> Any:
-        """As of the other groups; a group of one has a process, too."""
-        host, timeout_s, *rest = more
-        signal = rest[0] if rest and rest[0] is not None else AbortSignal()
-        signal.check()
-        deadline = clock.now() + timeout_s
-        place = Place(store_addr, prefix, rank, world_size, host, deadline, signal)
-        try:
-            return self._connect(place)
-        except (RuntimeError, PeerError, OSError) as error:
-            signal.check()
-            raise PeerError(f"rank {rank} of {world_size} could not connect: {error}") from error
 
     def _connect(self, place: Place) -> BuiltGroup:
         with self._starting:
@@ -272,17 +261,11 @@ class ChildGroup(MessageGroup):
             return BuiltGroup.allreduce_quantized(self, tensor, factor, codec)
         return super().allreduce_quantized(tensor, factor, codec)
 
-    def allgather_into_tensor_coalesced(
-        self, outputs: Tensors, inputs: Tensors, *options: Any
-    ) -> Work:
-        return self._issue("allgather_into_tensor_coalesced", list(outputs), list(inputs), *options)
+    # The child takes these apart.
+    allgather_into_tensor_coalesced = Collectives.allgather_into_tensor_coalesced
+    reduce_scatter_tensor_coalesced = Collectives.reduce_scatter_tensor_coalesced
 
-    def reduce_scatter_tensor_coalesced(
-        self, outputs: Tensors, inputs: Tensors, *options: Any
-    ) -> Work:
-        return self._issue("reduce_scatter_tensor_coalesced", list(outputs), list(inputs), *options)
-
-    def _issue(self, name: str, *arguments: Any) -> Work:
+    def _collective(self, name: str, *arguments: Any) -> Work:
         if self._native is None or self._signal.triggered:
             return FinishedWork(error=GroupAborted(f"{name}: the process group was aborted"))
         number, fds = next(self._numbers), list[int]()
@@ -294,7 +277,7 @@ class ChildGroup(MessageGroup):
         except RuntimeError as error:  # the child has ended meanwhile
             return FinishedWork(error=RuntimeError(f"{name}: {error}"))
         result = arguments[0] if arguments else None
-        outputs = 0 if name == "send" else len(messages.tensors_in(result))
+        outputs = 0 if name == "send" else len(tensors_in(result))
         work = self._expect(number, self._timeout_s + GRACE_S, result, staging, outputs)
         try:
             messages.send(

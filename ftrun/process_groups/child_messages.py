@@ -34,7 +34,10 @@ OPTIONS = {
         "AllToAllOptions",
         "BarrierOptions",
         "BroadcastOptions",
+        "GatherOptions",
+        "ReduceOptions",
         "ReduceScatterOptions",
+        "ScatterOptions",
     )
 }
 """The options that a collective may have. Their timeouts stay behind: the child has its own."""
@@ -106,15 +109,6 @@ def pack(value: Any, fds: list[int], staging: Staging | None = None) -> Any:
     if value is None or type(value) in (bool, int, str):
         return value
     raise UserError(f"a {name} cannot be given to a group in a process of its own")
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """All tensors in an argument of a collective."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in tensors_in(item)]
-    return []
 
 
 def unpack(written: Any, fds: Sequence[int], blocks: MappedBlocks | None = None) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch.distributed import Work
 
 from ftrun.process_groups.child_memory import Staging
-from ftrun.process_groups.child_messages import tensors_in
+from ftrun.process_groups.collectives import tensors_in
 
 
 class ChildWork(Work):

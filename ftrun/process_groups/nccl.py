@@ -26,6 +26,7 @@ from ftrun.process_groups.built import (
     DEFAULT_TIMEOUT,
     AbortSignal,
     BuiltGroup,
+    FutureWork,
     QuantizedWork,
     Tensors,
 )
@@ -80,8 +81,8 @@ class NCCLGroup(BuiltGroup):
         signal.subscribe(native.abort)
         self._watcher = _Watcher(torch.device("cuda", torch.cuda.current_device()), signal)
 
-    def allreduce(self, tensors: Tensors, op: Any = dist.ReduceOp.SUM) -> Work:
-        return self._watcher.watch(super().allreduce(tensors, op), tensors)
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
+        return self._watcher.watch(super().allreduce(tensors, opts), tensors)
 
     def allreduce_quantized(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
         """In the order of the stream, so that each collective meets its counterpart."""
@@ -114,7 +115,7 @@ class _Watcher:
         """A Work that completes when the GPU has done ``work``, or with its error."""
         future: Future[Any] = Future(devices=[self._device])
         self._queue.put((work, tensors, future))
-        return HostWork(future)
+        return FutureWork(future)
 
     def close(self) -> None:
         """End the thread once all that was issued has ended."""
@@ -134,27 +135,6 @@ class _Watcher:
                 future.set_exception(error)
             else:
                 future.set_result(list(tensors))
-
-
-class HostWork(Work):
-    """A Work whose future completes when the GPU is done."""
-
-    def __init__(self, future: Future[Any]) -> None:
-        super().__init__()
-        self._future = future
-
-    def wait(self, timeout: timedelta = DEFAULT_TIMEOUT) -> bool:
-        """Block the host until the GPU is done, or raise the error; ignores ``timeout``."""
-        self._future.wait()
-        return True
-
-    def is_completed(self) -> bool:
-        """Whether ``wait`` would return at once."""
-        return self._future.done()
-
-    def get_future(self) -> Future[Any]:
-        """The future, which completes when the GPU is done."""
-        return self._future
 
 
 def _pass_on(ended: Future[Any], future: Future[Any]) -> None:

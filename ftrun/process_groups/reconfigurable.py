@@ -3,7 +3,8 @@
 It adds to torch's class: handles by which ranks find each other (handles.py), ``reconfigure``, and
 ``register``, by which functional collectives and DeviceMesh find the group by its name.
 
-Not here: how a group connects (base.py and its backends), the wrappers (wrappers.py).
+Not here: how a group connects (base.py and its backends), torch's names of collectives
+(collectives.py), the wrappers (wrappers.py).
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Work
 
+from ftrun.process_groups.collectives import Collectives
 from ftrun.process_groups.handles import HandleStore, ReconfigureOptions
 
 REGISTER_TIMEOUT = timedelta(seconds=60)
 
 
-class ReconfigurableGroup(dist.ProcessGroup):
+class ReconfigurableGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer overloads
     """The base of all groups that a Manager takes; collectives are the subclass's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -136,106 +138,11 @@ class ReconfigurableGroup(dist.ProcessGroup):
     def _set_group_name(self, name: str) -> None:
         self._registered_name = name
 
-    # ------------------------------------------------------------ collectives
-
-    def allgather(self, output_tensors: Any, input_tensor: Any, opts: Any) -> Work:  # type: ignore[override]
-        """Gather each rank's tensors in every rank's lists."""
-        return self._lacks("allgather")
-
-    def allgather_into_tensor_coalesced(  # type: ignore[override]
-        self, output_tensors: Any, input_tensors: Any, opts: Any
-    ) -> Work:
-        """Gather several tensors, each into one tensor."""
-        return self._lacks("allgather_into_tensor_coalesced")
-
-    def allreduce(self, tensors: Any, opts: Any) -> Work:  # type: ignore[override]
-        """Reduce in place."""
-        return self._lacks("allreduce")
-
-    def allreduce_coalesced(self, tensors: Any, opts: Any) -> Work:  # type: ignore[override]
-        """Reduce several tensors in one collective, in place."""
-        return self._lacks("allreduce_coalesced")
-
-    def alltoall_base(  # type: ignore[override]
-        self,
-        output_buffer: Any,
-        input_buffer: Any,
-        output_split_sizes: Any,
-        input_split_sizes: Any,
-        opts: Any,
-    ) -> Work:
-        """Exchange parts of one tensor."""
-        return self._lacks("alltoall_base")
-
-    def barrier(self, opts: Any) -> Work:  # type: ignore[override]
-        """Complete when every rank has called it."""
-        return self._lacks("barrier")
-
-    def broadcast(self, tensor_list: Any, opts: Any) -> Work:  # type: ignore[override]
-        """Send the root's tensors to all."""
-        return self._lacks("broadcast")
-
     def broadcast_one(self, tensor: torch.Tensor, root: int) -> Work:
         """Broadcast a single tensor."""
         options = dist.BroadcastOptions()
         options.rootRank = root
         return self.broadcast([tensor], options)
-
-    def recv(self, tensors: Any, src_rank: int, tag: int) -> Work:
-        """Receive tensors from one rank."""
-        return self._lacks("recv")
-
-    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any) -> Work:  # type: ignore[override]
-        """Reduce, each rank keeping its part."""
-        return self._lacks("reduce_scatter")
-
-    def reduce_scatter_tensor_coalesced(  # type: ignore[override]
-        self, output_tensors: Any, input_tensors: Any, opts: Any
-    ) -> Work:
-        """Reduce several tensors, each rank keeping its part of each."""
-        return self._lacks("reduce_scatter_tensor_coalesced")
-
-    def send(self, tensors: Any, dst_rank: int, tag: int) -> Work:
-        """Send tensors to one rank."""
-        return self._lacks("send")
-
-    # ------------------------------------------------------------ torch's other names
-
-    def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
-        """``dist.all_gather_into_tensor`` of torch 2.13 and newer."""
-        return self.allgather_into_tensor_coalesced([output], [input], opts)
-
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """The same of several tensors."""
-        return self.allgather_into_tensor_coalesced(outputs, inputs, opts)
-
-    def _allgather_base(self, output: Any, input: Any, opts: Any = None) -> Work:
-        return self.allgather_into_tensor_coalesced([output], [input], opts)
-
-    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Work:
-        """``dist.reduce_scatter_tensor`` of torch 2.13 and newer."""
-        return self.reduce_scatter_tensor_coalesced([output], [input], opts)
-
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """The same of several tensors."""
-        return self.reduce_scatter_tensor_coalesced(outputs, inputs, opts)
-
-    def _reduce_scatter_base(self, output: Any, input: Any, opts: Any = None) -> Work:
-        return self.reduce_scatter_tensor_coalesced([output], [input], opts)
-
-    def all_to_all_single(
-        self,
-        output: Any,
-        input: Any,
-        output_split_sizes: Any = (),
-        input_split_sizes: Any = (),
-        opts: Any = None,
-    ) -> Work:
-        """``dist.all_to_all_single`` of torch 2.13 and newer."""
-        return self.alltoall_base(output, input, output_split_sizes, input_split_sizes, opts)
-
-    def _lacks(self, name: str) -> Work:
-        raise NotImplementedError(f"{type(self).__name__} does not support {name}")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -20,8 +20,10 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import Work
 
 from ftrun.process_groups.built import DEFAULT_TIMEOUT, FinishedWork
+from ftrun.process_groups.collectives import WITHOUT_OPTIONS
 from ftrun.process_groups.handles import ReconfigureOptions, meet, store_client
 from ftrun.process_groups.reconfigurable import ReconfigurableGroup
+from ftrun.process_groups.solo import alone
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class ProcessGroupWrapper(ReconfigurableGroup):
         yield
 
     def _renewed(self) -> None:
-        """The wrapped group has been connected anew."""
+        """The wrapped group is connected anew."""
 
     # ------------------------------------------------------------ the group inside
 
@@ -106,6 +108,7 @@ class ProcessGroupWrapper(ReconfigurableGroup):
             inner.set_rank_info(replica_id, group_rank, group_world_size, global_rank)
 
     def reconfigure(self, opts: ReconfigureOptions) -> Work:
+        self._renewed()
         inner = self._inner()
         if inner is not None:
             return inner.reconfigure(opts)
@@ -156,60 +159,14 @@ class ProcessGroupWrapper(ReconfigurableGroup):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(pg={self._pg})"
 
-    # ------------------------------------------------------------ collectives
-
-    def _pass_on(self, name: str, *arguments: Any, opts: Any = None) -> Work:
-        given = () if opts is None else (self._opts_hook(opts),)
+    def _collective(self, name: str, *arguments: Any) -> Work:
+        opts = None
+        if name not in WITHOUT_OPTIONS:
+            opts = arguments[-1]
+            arguments = *arguments[:-1], self._opts_hook(opts)
         with self._run_context():
-            work: Work = getattr(self.parent, name)(*arguments, *given)
+            work: Work = getattr(self.parent, name)(*arguments)
             return self._wrap_work(work, opts)
-
-    def allgather(self, output_tensors: Any, input_tensor: Any, opts: Any = None) -> Work:
-        return self._pass_on("allgather", output_tensors, input_tensor, opts=opts)
-
-    def allgather_into_tensor_coalesced(
-        self, output_tensors: Any, input_tensors: Any, opts: Any = None
-    ) -> Work:
-        name = "allgather_into_tensor_coalesced"
-        return self._pass_on(name, output_tensors, input_tensors, opts=opts)
-
-    def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        return self._pass_on("allreduce", tensors, opts=opts)
-
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
-        return self._pass_on("allreduce_coalesced", tensors, opts=opts)
-
-    def alltoall_base(
-        self,
-        output_buffer: Any,
-        input_buffer: Any,
-        output_split_sizes: Any,
-        input_split_sizes: Any,
-        opts: Any = None,
-    ) -> Work:
-        sizes = output_split_sizes, input_split_sizes
-        return self._pass_on("alltoall_base", output_buffer, input_buffer, *sizes, opts=opts)
-
-    def barrier(self, opts: Any = None) -> Work:
-        return self._pass_on("barrier", opts=opts)
-
-    def broadcast(self, tensor_list: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        return self._pass_on("broadcast", tensor_list, opts=opts)
-
-    def recv(self, tensors: Any, src_rank: int, tag: int) -> Work:
-        return self._pass_on("recv", tensors, src_rank, tag)
-
-    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        return self._pass_on("reduce_scatter", output_tensors, input_tensors, opts=opts)
-
-    def reduce_scatter_tensor_coalesced(
-        self, output_tensors: Any, input_tensors: Any, opts: Any = None
-    ) -> Work:
-        name = "reduce_scatter_tensor_coalesced"
-        return self._pass_on(name, output_tensors, input_tensors, opts=opts)
-
-    def send(self, tensors: Any, dst_rank: int, tag: int) -> Work:
-        return self._pass_on("send", tensors, dst_rank, tag)
 
 
 class ErrorSwallowingProcessGroupWrapper(ProcessGroupWrapper):
@@ -221,10 +178,6 @@ class ErrorSwallowingProcessGroupWrapper(ProcessGroupWrapper):
     def __init__(self, pg: dist.ProcessGroup) -> None:
         super().__init__(pg=pg)
         self._error: Exception | None = None
-
-    def reconfigure(self, opts: ReconfigureOptions) -> Work:
-        self._renewed()
-        return super().reconfigure(opts)
 
     def _renewed(self) -> None:
         self._error = None
@@ -284,10 +237,6 @@ class FakeProcessGroupWrapper(ProcessGroupWrapper):
         super().__init__(pg=pg)
         self._future_error: Exception | None = None
 
-    def reconfigure(self, opts: ReconfigureOptions) -> Work:
-        self._renewed()
-        return super().reconfigure(opts)
-
     def _renewed(self) -> None:
         self._future_error = None
 
@@ -341,62 +290,11 @@ class ProcessGroupDummy(ReconfigurableGroup):
         self.reconfigure_count += 1
         return FinishedWork()
 
-    def allgather(self, output_tensors: Any, input_tensor: Any, opts: Any = None) -> Work:
-        _copy(output_tensors[0], input_tensor)
-        return FinishedWork(output_tensors)
-
-    def allgather_into_tensor_coalesced(
-        self, output_tensors: Any, input_tensors: Any, opts: Any = None
-    ) -> Work:
-        _copy(output_tensors, input_tensors)
-        return FinishedWork(output_tensors)
-
-    def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        return FinishedWork(tensors)
-
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
-        return FinishedWork(tensors)
-
-    def alltoall_base(
-        self,
-        output_buffer: Any,
-        input_buffer: Any,
-        output_split_sizes: Any,
-        input_split_sizes: Any,
-        opts: Any = None,
-    ) -> Work:
-        output_buffer.copy_(input_buffer)
-        return FinishedWork([output_buffer])
-
-    def barrier(self, opts: Any = None) -> Work:
-        return FinishedWork()
-
-    def broadcast(self, tensor_list: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        return FinishedWork(tensor_list)
-
-    def recv(self, tensors: Any, src_rank: int, tag: int) -> Work:
-        return FinishedWork()
-
-    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        _copy(output_tensors, input_tensors[0])
-        return FinishedWork(output_tensors)
-
-    def reduce_scatter_tensor_coalesced(
-        self, output_tensors: Any, input_tensors: Any, opts: Any = None
-    ) -> Work:
-        _copy(output_tensors, input_tensors)
-        return FinishedWork(output_tensors)
-
-    def send(self, tensors: Any, dst_rank: int, tag: int) -> Work:
-        return FinishedWork()
+    def _collective(self, name: str, *arguments: Any) -> Work:
+        return FinishedWork(alone(name, arguments))
 
     def size(self) -> int:
         return 1
 
     def getBackendName(self) -> str:
         return "ftrun-dummy"
-
-
-def _copy(outputs: Any, inputs: Any) -> None:
-    for output, tensor in zip(outputs, inputs, strict=False):  # torch allows more outputs
-        output.copy_(tensor)

@@ -14,14 +14,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch.distributed import ReduceOp, Work
 
 from ftrun.base.errors import Bug, PeerError, UserError
 from ftrun.core.worker.exchange import BODY_BYTES_MAX
-from ftrun.process_groups.built import FinishedWork, JoinedWork, listed
+from ftrun.process_groups.built import FinishedWork, JoinedWork
 from ftrun.process_groups.reconfigurable import ReconfigurableGroup
 from ftrun.training.exchanged_tensors import (
     AVERAGE_OF_INTEGERS,
@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SITE = "a ManagedProcessGroup"
+INSTEAD = {
+    "alltoall": ": call all_to_all_single",
+    "gather": ": call all_gather",
+    "scatter": ": call broadcast",
+}
+"""What is refused, because each replica gets what all give, and what there is in its place."""
 _Gathered = list[tuple[bool, torch.Tensor]]
 
 
@@ -47,7 +53,8 @@ class ManagedProcessGroup(ReconfigurableGroup):
 
     For FSDP2's all-reduce hook, for means of a loss, or code that takes a group. ``size()`` is the
     number of contributors, so it may change from step to step; an AVG divides by it. After
-    ``register(name)`` functional collectives find it.
+    ``register(name)`` functional collectives find it. A root or a peer is a place among the
+    members of the quorum; the root of ``reduce`` is one among the contributors.
     """
 
     def __init__(self, manager: Manager) -> None:
@@ -69,87 +76,77 @@ class ManagedProcessGroup(ReconfigurableGroup):
         """The name of this backend in torch."""
         return "ftrun-managed"
 
-    # ------------------------------------------------------------ reductions
+    # ------------------------------------------------------------ collectives
 
-    def allreduce(self, tensors: Any, opts: Any = ReduceOp.SUM) -> Work:  # type: ignore[override]
-        """All-reduce: through ``Manager.allreduce`` within a step, else by an exchange."""
-        found, op = list(listed(tensors)), _operation(opts)
-        if not self._manager.in_step:
-            for tensor in found:
-                self._reduce(tensor, op)
-            return FinishedWork(found)
-        works = [self._manager.allreduce(tensor, reduce_op=op) for tensor in found]
-        return works[0] if len(works) == 1 else JoinedWork(works, found)
+    def _collective(self, name: str, *arguments: Any) -> Work:
+        if name in ("send", "recv"):
+            return self._directly(name, *arguments)
+        if name not in self._exchanges:
+            return super()._collective(name + INSTEAD.get(name, ""))
+        *tensors, opts = arguments
+        if name in ("allreduce", "allreduce_coalesced") and self._manager.in_step:
+            op, given = opts.reduceOp, tensors[0]
+            works = [self._manager.allreduce(tensor, reduce_op=op) for tensor in given]
+            return works[0] if len(works) == 1 else JoinedWork(works, given)
+        for each in zip(*tensors, strict=True):
+            self._exchanges[name](self, *each, opts)
+        return FinishedWork(tensors[0])
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any = ReduceOp.SUM) -> Work:
-        """As ``allreduce`` of each tensor."""
-        return self.allreduce(tensors, opts)
-
-    def _reduce(self, tensor: torch.Tensor, op: Any) -> None:
+    def _reduce(self, tensor: torch.Tensor, opts: Any) -> None:
+        op = opts.reduceOp
         if op == ReduceOp.AVG and not tensor.is_floating_point():
             raise ValueError(AVERAGE_OF_INTEGERS)
         found = self._all(tensor, f"all_reduce {operation_name(op)}")
         if found is not None:
             tensor.copy_(_combined(found, op))
 
-    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
+    def _reduce_at_root(self, tensor: torch.Tensor, opts: Any) -> None:
+        """The root is a place among the contributors; the others keep their tensor."""
+        self._reduce(tensor if self.rank() == opts.rootRank else tensor.clone(), opts)
+
+    def _scatter(self, output: torch.Tensor, parts: torch.Tensor, opts: Any) -> None:
         """Reduce the parts of all, and keep that of this replica's rank."""
-        for output, parts in zip(output_tensors, input_tensors, strict=True):
-            self._scatter(output, torch.stack(list(parts)), _operation(opts))
-        return FinishedWork(output_tensors)
-
-    def reduce_scatter_tensor_coalesced(
-        self, output_tensors: Any, input_tensors: Any, opts: Any = None
-    ) -> Work:
-        """As ``reduce_scatter``, with the parts of each in one tensor."""
-        for output, parts in zip(output_tensors, input_tensors, strict=True):
-            self._scatter(output, parts.view(-1, *output.shape), _operation(opts))
-        return FinishedWork(output_tensors)
-
-    def reduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        """Reduce in place at the root, a place among the contributors; the others keep theirs."""
-        root, op = getattr(opts, "rootRank", 0), _operation(opts)
-        for tensor in listed(tensors):
-            into = tensor if self.rank() == root else tensor.clone()
-            self._reduce(into, op)
-        return FinishedWork(tensors)
-
-    def _scatter(self, output: torch.Tensor, parts: torch.Tensor, op: Any) -> None:
+        op, parts = opts.reduceOp, parts.view(-1, *output.shape)
         if op == ReduceOp.AVG and not parts.is_floating_point():
             raise ValueError(AVERAGE_OF_INTEGERS)
         found = self._all(parts, f"reduce_scatter {operation_name(op)}")
         whole = parts if found is None else _combined(found, op)
         output.copy_(whole[min(self.rank(), len(whole) - 1)])
 
-    # ------------------------------------------------------------ other collectives
+    def _scatter_list(self, output: torch.Tensor, parts: list[torch.Tensor], opts: Any) -> None:
+        self._scatter(output, torch.stack(parts), opts)
+
+    def _broadcast(self, tensor: torch.Tensor, opts: Any) -> None:
+        """The root is a place among the members of the quorum."""
+        found = self._all(tensor, f"broadcast from {opts.rootRank}")
+        if found is not None:
+            tensor.copy_(found[min(opts.rootRank, len(found) - 1)][1])
+
+    def _gather(self, outputs: Sequence[torch.Tensor], tensor: torch.Tensor, _opts: Any) -> None:
+        """Where a replica is away, its place has the caller's own."""
+        found = self._all(tensor, "all_gather") or []
+        for place, output in enumerate(outputs):
+            value = found[place][1] if place < len(found) else tensor
+            output.copy_(value.view_as(output))
+
+    def _gather_into(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> None:
+        self._gather(output.view(-1, *tensor.shape).unbind(0), tensor, opts)
+
+    _exchanges: ClassVar[dict[str, Callable[..., None]]] = {
+        "allreduce": _reduce,
+        "allreduce_coalesced": _reduce,
+        "reduce": _reduce_at_root,
+        "reduce_scatter": _scatter_list,
+        "reduce_scatter_tensor_coalesced": _scatter,
+        "broadcast": _broadcast,
+        "allgather": _gather,
+        "allgather_into_tensor_coalesced": _gather_into,
+    }
 
     def barrier(self, opts: Any = None) -> Work:
         """Return when all members of the quorum have come here."""
         self._all(torch.zeros(0), "barrier")
         return FinishedWork()
-
-    def broadcast(self, tensor_list: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        """Give all the tensors of the root, a place among the members of the quorum."""
-        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
-        for tensor in listed(tensor_list):
-            found = self._all(tensor, f"broadcast from {root}")
-            if found is not None:
-                tensor.copy_(found[min(root, len(found) - 1)][1])
-        return FinishedWork(tensor_list)
-
-    def allgather(self, output_tensors: Any, input_tensor: Any, opts: Any = None) -> Work:
-        """Gather the tensors of all; where a replica is away, its place has the caller's own."""
-        for outputs, tensor in zip(output_tensors, input_tensor, strict=True):
-            self._gather(tensor, outputs)
-        return FinishedWork(output_tensors)
-
-    def allgather_into_tensor_coalesced(
-        self, output_tensors: Any, input_tensors: Any, opts: Any = None
-    ) -> Work:
-        """As ``allgather``, into one tensor each."""
-        for output, tensor in zip(output_tensors, input_tensors, strict=True):
-            self._gather(tensor, list(output.view(-1, *tensor.shape).unbind(0)))
-        return FinishedWork(output_tensors)
 
     def alltoall_base(
         self,
@@ -179,40 +176,14 @@ class ManagedProcessGroup(ReconfigurableGroup):
             output.copy_(theirs)
         return FinishedWork([output_buffer])
 
-    def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:
-        """Refused: all-to-all is offered of one tensor."""
-        return self._lacks("alltoall: call all_to_all_single")
-
-    def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        """Refused: each replica gets what all give."""
-        return self._lacks("gather: call all_gather")
-
-    def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        """Refused: each replica gets what the root gives."""
-        return self._lacks("scatter: call broadcast")
-
-    def _gather(self, tensor: torch.Tensor, outputs: Sequence[torch.Tensor]) -> None:
-        found = self._all(tensor, "all_gather") or []
-        for place, output in enumerate(outputs):
-            value = found[place][1] if place < len(found) else tensor
-            output.copy_(value.view_as(output))
-
-    # ------------------------------------------------------------ one peer
-
-    def send(self, tensors: Any, dst_rank: int, tag: int = 0) -> Work:
-        """Send to a place among the members of the quorum."""
-        return self._directly(lambda: self._manager.pg.send(list(tensors), dst_rank, tag), tensors)
-
-    def recv(self, tensors: Any, src_rank: int, tag: int = 0) -> Work:
-        """Receive from a place among the members of the quorum; else the tensors stay as is."""
-        return self._directly(lambda: self._manager.pg.recv(list(tensors), src_rank, tag), tensors)
-
-    def _directly(self, call: Callable[[], Work], tensors: Any) -> Work:
+    def _directly(self, name: str, tensors: list[torch.Tensor], peer: int, tag: int) -> Work:
+        """With a place among the members of the quorum; else the tensors stay as they are."""
         try:
-            return _Reporting(call(), tensors, self._manager.report_error)
+            work = getattr(self._manager.pg, name)(tensors, peer, tag)
         except (RuntimeError, PeerError, Bug) as error:  # Bug: no quorum was formed yet
             self._manager.report_error(error)
             return FinishedWork(tensors)
+        return _Reporting(work, tensors, self._manager.report_error)
 
     # ------------------------------------------------------------ the exchange
 
@@ -237,11 +208,6 @@ class ManagedProcessGroup(ReconfigurableGroup):
             self._told.add(what)
             log.warning("%s", error)
         self._manager.report_error(error)
-
-
-def _operation(opts: Any) -> Any:
-    """The ReduceOp of an operation's options."""
-    return ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
 
 
 def _combined(found: _Gathered, op: Any) -> torch.Tensor:

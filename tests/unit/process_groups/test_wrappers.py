@@ -17,6 +17,7 @@ from torch.distributed import ReduceOp
 from ftrun.base.errors import UserError
 from ftrun.process_groups import ProcessGroupGloo
 from ftrun.process_groups.adapted import adapt, own_error
+from ftrun.process_groups.child_group import ProcessGroupBabyGloo
 from ftrun.process_groups.handles import (
     HandleStore,
     ReconfigureOptions,
@@ -113,6 +114,42 @@ def test_a_group_is_connected_again_and_again() -> None:
         assert outputs[1].tolist() == [0.0, 0.0, 1.0, 1.0]
 
 
+def _by_both(group: Any, rank: int) -> list[list[float]]:
+    """torch's collectives of two ranks, also under its other names; what rank 1 gets."""
+    own, pair_of = torch.tensor([rank + 1.0]), torch.tensor([rank + 1.0, 10.0 * (rank + 1)])
+    total, part, half, given = own.clone(), torch.zeros(1), torch.zeros(1), torch.zeros(1)
+    lists = [[torch.zeros(1), torch.zeros(1)]] if rank == 1 else []
+    whole, swapped = torch.zeros(2), torch.zeros(2)
+    group.reduce([total], 1).wait()
+    group.gather(lists, [own], 1).wait()
+    group.scatter([part], [[own, own * 5]] if rank == 1 else [], 1).wait()
+    group.all_gather_single(whole, own).wait()
+    group._reduce_scatter_base(half, pair_of).wait()
+    group.all_to_all_single(swapped, pair_of).wait()
+    work = group.send([own], 1, 3) if rank == 0 else group.recv([given], 0, 3)
+    work.wait()
+    group.barrier().wait()
+    got = [total, *(lists[0] if lists else ()), part, whole, half, swapped, given]
+    return [tensor.tolist() for tensor in got]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        ProcessGroupGloo,
+        ProcessGroupBabyGloo,
+        lambda limit: ProcessGroupWrapper(limit, ProcessGroupGloo(limit)),
+    ],
+    ids=["here", "in a child", "wrapped"],
+)
+def test_torch_s_collectives_under_all_their_names(make: Any) -> None:
+    groups = [make(LIMIT) for _ in range(2)]
+    with pair(*groups) as pool:
+        _, second = pool.map(_by_both, groups, range(2))
+    results = [[3.0], [1.0], [2.0], [10.0], [1.0, 2.0], [30.0], [10.0, 20.0], [1.0]]
+    assert second == results
+
+
 # ------------------------------------------------------------ wrappers
 
 
@@ -192,20 +229,22 @@ def test_a_script_s_own_class_builds_a_group_while_another_is_used(kind: Any) ->
     factories = [adapt(script) for script in scripts]
 
     def train(rank: int) -> list[float]:
-        found = []
+        found: list[float] = []
         for name in ("first", "second"):
             place = f"127.0.0.1:{store.port}", name, rank, 2, "127.0.0.1", 60.0
             built = factories[rank].build(*place)
             before = factories[rank].use(built)
             tensor = torch.ones(1) * (rank + 1)
             built.allreduce([tensor], ReduceOp.SUM).get_future().wait()
-            found.append(tensor.item())
+            part = torch.zeros(1)
+            built.reduce_scatter_tensor_coalesced([part], [torch.ones(2)]).wait()
+            found += [tensor.item(), part.item()]
             if before is not None:
                 before.shutdown()
         return found
 
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(train, range(2))) == [[3.0, 3.0]] * 2
+        assert list(pool.map(train, range(2))) == [[3.0, 2.0] * 2] * 2
     assert [script.calls for script in scripts] == [2, 2]
 
 

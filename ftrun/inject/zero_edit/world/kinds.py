@@ -20,6 +20,7 @@ from torch.distributed import ReduceOp
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.process_groups.built import BuiltGroup
+from ftrun.process_groups.collectives import tensors_in
 
 _profiles: Callable[[], bool] = torch._C._autograd._profiler_enabled
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
@@ -141,13 +142,6 @@ class Kind:
             backend = there.torchs() if is_watched else there.native
             return getattr(backend, self.name)(*call.args), None
         return self.fewer(call, there)
-
-
-def flat(tree: Any) -> list[torch.Tensor]:
-    """All tensors of nested lists, in order."""
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    return [tensor for item in tree for tensor in flat(item)]
 
 
 def nbytes(tensor: torch.Tensor) -> float:
@@ -330,11 +324,11 @@ def _listed(call: Call) -> list[torch.Tensor]:
 
 
 def _first(call: Call) -> list[torch.Tensor]:
-    return flat(call.args[0])
+    return tensors_in(call.args[0])
 
 
 def _second(call: Call) -> list[torch.Tensor]:
-    return flat(call.args[1])
+    return tensors_in(call.args[1])
 
 
 def _none(_call: Call) -> list[torch.Tensor]:

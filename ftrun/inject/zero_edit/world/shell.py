@@ -4,9 +4,8 @@ The shell has all seats of the group for good, also those of ranks that are away
 becomes a Call on the backend in use. When ranks die or come, the world gives the shell another
 backend (world.py); the script, DDP's Reducer and torch's tables keep the shell.
 
-torch decides which methods there are: its C++ side calls some of them, its Python side more.
-
-Not here: what a kind of call is (kinds.py), its life (calls.py).
+Not here: torch's names of collectives (process_groups/collectives.py), what a kind of call is
+(kinds.py), its life (calls.py).
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from ftrun.inject.zero_edit.frames import near_site
 from ftrun.inject.zero_edit.world.calls import Around, Call, CallWork, State
 from ftrun.inject.zero_edit.world.kinds import KINDS, There
 from ftrun.process_groups.built import BuiltGroup, JoinedWork
+from ftrun.process_groups.collectives import Collectives
 from ftrun.training import compiling
 
 BACKEND = "ftrun"
@@ -47,7 +47,7 @@ class World(Around, Protocol):
         """The script has destroyed a group."""
 
 
-class Shell(dist.ProcessGroup):
+class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer overloads
     """One group.
 
     Args:
@@ -142,12 +142,12 @@ class Shell(dist.ProcessGroup):
             call.number = number
 
     @compiling.never
-    def start(self, name: str, *args: Any, site: str = "") -> Any:
-        """Begin a call; returns its Work. The script waits at once if its options, the last of
-        ``args``, say so."""
-        world, is_sync = self.world, not getattr(args[-1], "asyncOp", True)
+    def _collective(self, name: str, *arguments: Any) -> Any:
+        """Begin a call; returns its Work. The script waits at once if its options say so."""
+        world, is_sync = self.world, not getattr(arguments[-1], "asyncOp", True)
+        site = near_site() if name == "broadcast" else ""
         with world.lock:
-            call = Call(self, KINDS[name], args, self.next, site, is_sync)
+            call = Call(self, KINDS[name], arguments, self.next, site, is_sync)
             world.begin(self, call)
         if world.ready:
             world.complete_futures()
@@ -223,87 +223,26 @@ class Shell(dist.ProcessGroup):
 
     # ------------------------------------------------------------ torch's names: collectives
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
-        options = _options(opts, dist.AllreduceOptions, "reduceOp")
-        return self.start("allreduce", _listed(tensors), options)
+    def _allgather_base(self, output: Any, input: Any, opts: Any = None) -> Any:
+        return self._collective("_allgather_base", output, input, opts or AllgatherOptions())
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        options = _options(opts, dist.AllreduceCoalescedOptions)
-        return self.start("allreduce_coalesced", _listed(tensors), options)
-
-    def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> Any:  # type: ignore[override]
-        options = _options(opts, dist.ReduceOptions, "rootRank")
-        if op is not None:
-            options.reduceOp = op
-        return self.start("reduce", _listed(tensors), options)
-
-    def broadcast(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
-        options = _options(opts, dist.BroadcastOptions, "rootRank")
-        return self.start("broadcast", _listed(tensors), options, site=near_site())
-
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        if isinstance(inputs, torch.Tensor):
-            outputs, inputs = [outputs], [inputs]
-        options = _options(opts, AllgatherOptions)
-        return self.start("allgather", [list(x) for x in outputs], list(inputs), options)
-
-    def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
-        return self.start("_allgather_base", output, tensor, _options(opts, AllgatherOptions))
-
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._each(self._allgather_base, outputs, inputs, opts)
+    def allgather_into_tensor_coalesced(
+        self, output_tensors: Any, input_tensors: Any, opts: Any = None
+    ) -> Any:
+        return self._each(self._allgather_base, output_tensors, input_tensors, opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         parts = [[rank[index] for rank in outputs] for index in range(len(inputs))]
         return self._each(self.allgather, [[x] for x in parts], [[x] for x in inputs], opts)
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
-        if isinstance(inputs, torch.Tensor):
-            outputs, inputs = [outputs] if outputs else [], [inputs]
-        options = _options(opts, dist.GatherOptions, "rootRank")
-        return self.start("gather", [list(x) for x in outputs], list(inputs), options)
+    def _reduce_scatter_base(self, output: Any, input: Any, opts: Any = None) -> Any:
+        options = opts or dist.ReduceScatterOptions()
+        return self._collective("_reduce_scatter_base", output, input, options)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
-        if isinstance(outputs, torch.Tensor):
-            outputs, inputs = [outputs], [inputs] if inputs else []
-        options = _options(opts, dist.ScatterOptions, "rootRank")
-        return self.start("scatter", list(outputs), [list(x) for x in inputs], options)
-
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
-        if isinstance(outputs, torch.Tensor):
-            outputs, inputs = [outputs], [inputs]
-        options = _options(opts, dist.ReduceScatterOptions, "reduceOp")
-        return self.start("reduce_scatter", list(outputs), [list(x) for x in inputs], options)
-
-    def _reduce_scatter_base(
-        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
+    def reduce_scatter_tensor_coalesced(
+        self, output_tensors: Any, input_tensors: Any, opts: Any = None
     ) -> Any:
-        options = _options(opts, dist.ReduceScatterOptions, "reduceOp")
-        return self.start("_reduce_scatter_base", output, tensor, options)
-
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._each(self._reduce_scatter_base, outputs, inputs, opts)
-
-    def alltoall_base(
-        self, output: Any, tensor: Any, output_sizes: Any, input_sizes: Any, opts: Any = None
-    ) -> Any:
-        sizes = list(output_sizes), list(input_sizes)
-        options = _options(opts, dist.AllToAllOptions)
-        return self.start("alltoall_base", output, tensor, *sizes, options)
-
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        options = _options(opts, dist.AllToAllOptions)
-        return self.start("alltoall", list(outputs), list(inputs), options)
-
-    # The same under the names of other versions of torch.
-    all_gather_single: Any = _allgather_base
-    allgather_into_tensor_coalesced: Any = all_gather_single_coalesced
-    reduce_scatter_single: Any = _reduce_scatter_base
-    reduce_scatter_tensor_coalesced: Any = reduce_scatter_single_coalesced
-    all_to_all_single: Any = alltoall_base
-
-    def barrier(self, opts: Any = None) -> Any:
-        return self.start("barrier", _options(opts, dist.BarrierOptions))
+        return self._each(self._reduce_scatter_base, output_tensors, input_tensors, opts)
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -314,31 +253,6 @@ class Shell(dist.ProcessGroup):
         else:
             there.native.monitored_barrier(timeout or self.timeout, wait_all_ranks)
 
-    def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
-        return self.start("send", _listed(tensors), to, tag)
-
-    def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
-        return self.start("recv", _listed(tensors), source, tag)
-
-    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        return self.start("recv_anysource", _listed(tensors), tag)
-
     def _each(self, begin: Callable[..., Any], outputs: Any, inputs: Any, opts: Any) -> JoinedWork:
         works = [begin(*pair, opts) for pair in zip(outputs, inputs, strict=True)]
         return JoinedWork(works, list(outputs))
-
-
-def _listed(tensors: Any) -> list[torch.Tensor]:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-
-
-def _options(opts: Any, kind: Any, field: str = "") -> Any:
-    """The options; torch's C++ overloads also take their ``field`` in their place: an operation, or
-    the root's rank."""
-    if opts is None:
-        return kind()
-    if not field or hasattr(opts, field):
-        return opts
-    made = kind()
-    setattr(made, field, opts)
-    return made

@@ -39,7 +39,8 @@ class Rank:
 
     def is_given(self, value: float) -> None:
         """A rank that is gone now has given it the result of a sum."""
-        call = self.shell.allreduce([torch.zeros(1)])._call
+        work: Any = self.shell.allreduce([torch.zeros(1)])
+        call = work._call
         with self.world.lock:
             call.take([torch.full((1,), value)], None)
 

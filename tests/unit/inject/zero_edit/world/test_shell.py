@@ -118,7 +118,8 @@ def started(shell: Shell, tensor: torch.Tensor) -> Call:
     """An all-reduce that torch's backend has carried out, and of which nobody has heard yet."""
     options = dist.AllreduceOptions()
     options.asyncOp = False
-    call: Call = shell.allreduce([tensor], options)._call
+    work: Any = shell.allreduce([tensor], options)
+    call: Call = work._call
     call.native.wait()
     return call
 
@@ -197,7 +198,7 @@ def test_a_wait_of_torch_s_own_code_goes_on_when_the_call_is_settled(both: Both)
         if shell.own == 1:
             return 3.0  # it never comes
         tensor = torch.zeros(1)
-        given = shell.broadcast([tensor], 1)
+        given: Any = shell.broadcast([tensor], 1)
         waits = ThreadPoolExecutor(1).submit(given.wait, timedelta(0))
         with shell.world.lock:
             given._call.take([torch.full((1,), 3.0)], None)

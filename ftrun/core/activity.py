@@ -19,7 +19,8 @@ STOOD_STILL_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A phase of the script that is no step and was announced (``ftrun.paused``).
+    """A phase of the script that is no step and was announced (``ftrun.paused``), or one of its own
+    collectives.
 
     ``since``: when it began, on this machine's monotonic clock.
     """
@@ -35,6 +36,7 @@ class Activity(Enum):
     QUORUM = "no quorum"
     STEP = "step"
     WAITING = "waiting"
+    COLLECTIVE = "in a collective"
     OUTSIDE = "outside step"
     HEALING = "healing"
     JOINING = "joining"
@@ -51,6 +53,9 @@ STANDING_STILL = frozenset({Activity.QUORUM, Activity.WAITING, Activity.TOO_FEW,
 
 FOR_PEERS = frozenset({Activity.WAITING, Activity.JOINING})
 """It waits in a reduction. JOINING: in its first one, and it has the state that it heals to."""
+
+IN_A_WAIT = FOR_PEERS | {Activity.COLLECTIVE}
+"""It waits for peers, in a reduction or in a collective of the script's own."""
 
 BY_INTENTION = frozenset({Activity.PAUSED, Activity.ENDING})
 """Its loop stands, and is to: an announced pause, the end of the script."""

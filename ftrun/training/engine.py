@@ -381,7 +381,9 @@ class Engine:
         heal = self._healing.progress()
         with self.changed:
             waited_s = clock.now() - began
-            self.feed(e.Ticked(pauses.current(), pauses.beats(), heal, waited_s))
+            beside = self._groups.beside
+            collective = None if beside is None else beside.awaits
+            self.feed(e.Ticked(pauses.current(), pauses.beats(), heal, waited_s, collective))
             self._flush_progress()
 
     def _on_link_lost(self, error: PeerError) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from ftrun.base import clock
 from ftrun.base.errors import Bug, PeerError
+from ftrun.core.activity import Pause
 from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker.events import GroupBuilt, GroupFailed
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 class Beside(Protocol):
     """Groups that follow the same quorums, beside the one in which gradients are reduced."""
+
+    awaits: Pause | None
+    """The collective in which the script waits, and since when, over all tries of it."""
 
     def build(self, quorum: Quorum, prefix: str, timeout_s: float, signal: AbortSignal) -> None:
         """Make those of a quorum, in its builder's thread; ``signal`` ends it.

@@ -74,6 +74,8 @@ class WorkerProgress:
         scalars = tuple(self._scalars.items())
         shown, pace = self._machine.shown, self._machine.pace
         pause = shown.pause
+        collective = shown.collective if activity is Activity.COLLECTIVE else None
+        position = self.position() if collective is None else collective.name
         times = self._machine.step_times
         return Progress(
             self._machine.position,
@@ -83,7 +85,7 @@ class WorkerProgress:
             since_s,
             "" if pause is None else pause.name,
             shown.beats,
-            self.position()[:POSITION_CHARS_MAX],
+            position[:POSITION_CHARS_MAX],
             times.steps,
             times.median,
             times.longest,

@@ -247,6 +247,8 @@ class Replay:
         if kind == "progress":
             timed = re.fullmatch(r"(\d+) steps of (\S+) s", detail)
             steps, step_s = (int(timed[1]), float(timed[2])) if timed else (0, 0.0)
+            waits = re.fullmatch(r"since (\S+) s, (.*)", detail)
+            since_s, position = (float(waits[1]), waits[2]) if waits else (0.0, "")
             return m.Progress(
                 int(words[0]),
                 int(words[0]),
@@ -254,6 +256,8 @@ class Replay:
                 steps=steps,
                 usual_s=step_s,
                 longest_s=step_s,
+                since_s=since_s,
+                position=position,
             )
         if kind == "leaving":
             return m.Leaving(m.LeaveReason(words[0]), *map(int, words[1:]))

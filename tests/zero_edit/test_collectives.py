@@ -235,3 +235,51 @@ def test_a_checkpoint_of_tensors_sharded_over_replicas_is_whole(tmp_path: Path) 
     with Job(tmp_path, SHARDED, *options(2)) as job:
         assert job.end() == 0, job.output
         assert job.output.count("LOADED True") == 2, job.output
+
+
+APART = """
+import os, signal, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+rank, first = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+turn, is_back = 0, {dies} == 0
+while turn < {end}:
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    turn += turn < 5 or is_back  # no further turns before the newcomer trains
+    if {dies} and rank == 1 and first and turn == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    back = torch.tensor([float(not first)])
+    dist.all_reduce(back, op=dist.ReduceOp.MAX)
+    is_back = is_back or bool(back.item())
+total = torch.ones(1)
+dist.all_reduce(total)
+print("END", rank, turn, total.item(), flush=True)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_newcomer_trains_on_while_the_others_are_in_a_collective(tmp_path: Path) -> None:
+    """It is given up for this try; the others end, and its next life cannot follow them."""
+    script = APART.format(end="(10 if first else 15)", dies=1)
+    with Job(tmp_path, script, *options(3, "--hang-timeout", "3")) as job:
+        job.expect("replica 1 was given up: waits in the reductions of step")
+        assert job.end() == 77, job.output
+    told = r"while replicas 0 and 2 came to allreduce at \S+py:\d+: they have waited for each other"
+    assert re.search(told, job.output), job.output
+    ends = re.findall(r"END (\d) (\d+) 3\.0", job.output)
+    assert sorted(ends) == [("0", "10"), ("2", "10")], job.output
+
+
+@pytest.mark.timeout(300)
+def test_ranks_that_leave_the_loop_at_unlike_steps_end_the_job(tmp_path: Path) -> None:
+    """Nobody was started again, so nobody can tell which of them is wrong."""
+    script = APART.format(end="10 + rank", dies=0)
+    with Job(tmp_path, script, *options(2, "--hang-timeout", "3")) as job:
+        job.expect("have waited for each other for")
+        assert job.end() == 1, job.output
+    places = r"in allreduce at \S+py:\d+ and in the reductions of step 10"
+    assert re.search(r"replicas? 0 and replica 1 have .*" + places, job.output), job.output

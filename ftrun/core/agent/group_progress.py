@@ -2,8 +2,9 @@
 
 The lighthouse gets the progress of the worker with group_rank 0. Three of its facts are the whole
 group's, because each worker has others: a step's time and own part are those of the slowest worker
-(the others wait for it in the group's vote), the bytes of a heal are the sum. Pure; one entry for
-each living worker. Not here: when progress is sent (agent/link.py).
+(the others wait for it in the group's vote), the bytes of a heal are the sum. And a group waits in
+a collective of the script's only if all its workers wait. Pure; one entry for each living worker.
+Not here: when progress is sent (agent/link.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ftrun.core.activity import IN_A_WAIT, Activity
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import HealProgress, Progress
 
@@ -36,8 +38,11 @@ class GroupProgress:
             return first
         others = [found for rank, found in workers.items() if rank]
         heals = [found.heal for found in (first, *others) if found.heal is not None]
+        is_busy = any(found.phase not in IN_A_WAIT for found in others)
+        is_alone = first.phase is Activity.COLLECTIVE and is_busy
         return replace(
             first,
+            phase=Activity.OUTSIDE if is_alone else first.phase,
             step_s=_longest(found.step_s for found in (first, *others)),
             own_s=_longest(found.own_s for found in (first, *others)),
             heal=_sum(heals) if first.heal is not None else None,

@@ -202,7 +202,7 @@ class Forming:
             self.forgive()  # those before it, too, may have failed by this operation
         quorum = self._quorum(choice)
         for name in ids:
-            state.replicas[name].joins(name in choice.newcomers)
+            state.replicas[name].joins(name in choice.newcomers, state.now)
         state.install(quorum, ids)
         state.close_quorum(quorum)
         state.step_max = choice.state.step

@@ -14,6 +14,7 @@ from typing import Any
 
 from ftrun.core import messages as m
 from ftrun.core.activity import FOR_PEERS, REACHES_NO_LATER, Activity
+from ftrun.core.failure_kinds import BY_SCRIPT
 from ftrun.core.ids import Attempt
 from ftrun.core.lighthouse.divergence import Divergence
 from ftrun.core.lighthouse.events import JournalState
@@ -24,6 +25,7 @@ from ftrun.core.lighthouse.losses import Losses
 from ftrun.core.lighthouse.outcome import outcome
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.replicas import Replica
+from ftrun.core.lighthouse.standoff import Standoff
 from ftrun.core.lighthouse.standstill import Standstill
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
@@ -46,6 +48,7 @@ class Membership:
         self.losses = Losses(state, self.takeover)
         self.leaving = Leaving(state, self.losses)
         self.standstill = Standstill(state)
+        self.standoff = Standoff(state)
         self.divergence = Divergence(state)
         self._handlers: dict[type, Callable[[Replica, int, Any], None]] = {
             m.Report: self._on_report,
@@ -88,11 +91,20 @@ class Membership:
         if found is not None:
             replica_id, cause = found
             self.state.replace([replica_id], cause)
+        self._end_standoff()
         for _ in range(RULES_MAX):
             if self.state.phase is Phase.ENDED or not self._apply_rules():
                 self.state.rules_have_run()
                 return
         raise AssertionError(f"the rules of {self.state.phase} do not come to an end")
+
+    def _end_standoff(self) -> None:
+        """Members that wait for each other for good: give some up, or end the job."""
+        found = self.standoff.find()
+        if found is not None and found.given_up:
+            self.state.replace(found.given_up, found.cause)
+        elif found is not None:
+            self.end(1, found.cause, BY_SCRIPT)
 
     @property
     def may_move(self) -> bool:
@@ -128,7 +140,8 @@ class Membership:
         """When time alone will make a rule apply."""
         if self.state.phase is Phase.ENDED:
             return None
-        times = (self.state.deadline, self.leaving.finish_at, self.standstill.next_deadline())
+        stands = self.standstill.next_deadline(), self.standoff.next_deadline()
+        times = (self.state.deadline, self.leaving.finish_at, *stands)
         return min((t for t in times if t is not None), default=None)
 
     def _break_up(self) -> bool:
@@ -240,7 +253,9 @@ class Membership:
         if rank == 0:
             replica.progress, replica.is_overtaken = word, False
             is_pause = word.phase is Activity.PAUSED
-            replica.paused_at = self.state.now - word.since_s if is_pause else None
+            began = self.state.now - word.since_s
+            replica.paused_at = began if is_pause else None
+            replica.waits_since = began if word.phase is Activity.COLLECTIVE else None
             self._note_stall(replica, word)
             self._note_too_few(replica, word)
             self.divergence.note(replica, word)

@@ -30,6 +30,8 @@ class Replica:
     ``heals``: it has joined a quorum whose state it does not hold yet. ``awaits_switch``: it is to
     join by a switch that is not complete. ``is_overtaken``: it has joined a quorum, that came to
     stand, or it healed, since its last Progress. ``has_healed``: it came to a job that trained.
+    ``joined_at``: when it came into its first quorum; 0.0: before this lighthouse began.
+    ``waits_since``: since when it waits in a collective of the script's own.
     ``is_anew``: its script has shut a Manager down and made this one.
     ``begun``: the last attempt whose first step its main thread has begun. ``facts``: what its
     agent has measured of each worker, by group_rank, with the time of the measurement.
@@ -53,6 +55,8 @@ class Replica:
     awaits_switch: bool = False
     is_overtaken: bool = False
     has_healed: bool = False
+    joined_at: float = 0.0
+    waits_since: float | None = None
     is_anew: bool = False
     facts: dict[int, tuple[float, WorkerFacts]] = field(default_factory=dict)
     target: RunningReplica = field(init=False)
@@ -78,10 +82,11 @@ class Replica:
         """Its script runs without a Manager, as far as its agent knows."""
         return self.progress is not None and self.progress.phase is Activity.APART
 
-    def joins(self, must_heal: bool, by_switch: bool = False) -> None:
+    def joins(self, must_heal: bool, now: float, by_switch: bool = False) -> None:
         """It becomes a member of a quorum. ``must_heal``: it does not hold the quorum's state."""
         self.state_at_join = group_state(self.reports.values()) if must_heal else None
         self.heals, self.awaits_switch, self.is_overtaken = must_heal, by_switch, True
+        self.joined_at = self.joined_at or now
 
     @property
     def usual_step_s(self) -> float | None:

@@ -19,7 +19,8 @@ heals, has announced a pause (``ftrun.paused``), has left, or reports a new step
 the limit. One that is asked to leave, and does not come to its boundary, is found like any other.
 
 A lighthouse that was paused itself finds old waits. So a second look decides (suspicion.py).
-Not here: what follows (losses.py), a loop that nobody waits for (core/agent/loop_watch.py).
+Not here: what follows (losses.py), a loop that nobody waits for (core/agent/loop_watch.py), members
+that wait for each other at unlike places (standoff.py).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ OUTSIDE_TIMES = 10.0
 FIRST_TIMES = 10.0
 FOUND_IN = frozenset({Activity.STEP, Activity.OUTSIDE})
 """The activities of a loop that should go on by itself."""
-SAME_STEP = FOUND_IN | {Activity.QUORUM}
+SAME_STEP = FOUND_IN | {Activity.QUORUM, Activity.COLLECTIVE}
 """Between two tries of a step a worker is in no quorum: that does not end a standstill."""
 SWITCHING = frozenset({Phase.PROPOSE, Phase.SWITCH})
 TRAINING = frozenset({Phase.STEADY, Phase.PREPARE}) | SWITCHING

@@ -140,7 +140,7 @@ class Switching:
         quorum = self._next_quorum(stayers, newcomers)
         joining = tuple(state.replicas[name] for name in quorum.newcomers)
         for replica in joining:
-            replica.joins(must_heal=True, by_switch=True)
+            replica.joins(must_heal=True, now=state.now, by_switch=True)
         self.plan = Plan(quorum, everyone, joining)
         state.history.begin(state.now, "switch", purpose(newcomers, leavers))
         state.enter(Phase.PREPARE, state.settings.build_timeout_s)

@@ -67,6 +67,7 @@ _BY_ACTIVITY = MappingProxyType(
         Activity.STEP: Use.TRAINING,
         Activity.WAITING: Use.WAITING,
         Activity.OUTSIDE: Use.OUTSIDE,
+        Activity.COLLECTIVE: Use.OUTSIDE,
         Activity.HEALING: Use.HEALING,
         Activity.JOINING: Use.HEALING,
         Activity.TOO_FEW: Use.NO_QUORUM,
@@ -77,7 +78,7 @@ _BY_ACTIVITY = MappingProxyType(
         Activity.APART: Use.RUNNING,
     }
 )
-_BUSY = frozenset({Activity.OUTSIDE, Activity.PAUSED})
+_BUSY = frozenset({Activity.OUTSIDE, Activity.COLLECTIVE, Activity.PAUSED})
 """What the script does by itself: no quorum begins or ends it."""
 
 

@@ -32,6 +32,7 @@ ASKED = {
 }
 BUSY = {
     Activity.OUTSIDE: "it is outside a step (an evaluation, a checkpoint?)",
+    Activity.COLLECTIVE: "it waits in a collective of the script's own",
     Activity.HEALING: "it heals",
     Activity.STARTING: "it has not come to its first step",
 }

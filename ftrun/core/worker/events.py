@@ -213,13 +213,15 @@ class Ticked:
 
     ``pause``: the announced pause that the script is in. ``beats``: how often it has called
     ``ftrun.heartbeat()``. ``heal``: how much of a state that it heals to has arrived. ``waited_s``:
-    how long this thread has waited for its turn, because another one was at work.
+    how long this thread has waited for its turn, because another one was at work. ``collective``:
+    the one of the script's own in which it waits, over all tries of it.
     """
 
     pause: Pause | None = None
     beats: int = 0
     heal: HealProgress | None = None
     waited_s: float = 0.0
+    collective: Pause | None = None
 
 
 Event: TypeAlias = (

@@ -719,6 +719,7 @@ class StepMachine(Showing):
 
     def _on_ticked(self, event: e.Ticked) -> None:
         self.shown.pause, self.shown.beats, self.shown.heal = event.pause, event.beats, event.heal
+        self.shown.collective = event.collective
         if event.pause is not None:
             self.step_times.skip()
             self.pace.skip()

@@ -31,6 +31,8 @@ class Showing(StepFacts):
         waits = step.fate is Fate.OPEN and step.is_awaited and is_late
         if self.healing and (self._heal.must_load or not waits):
             return Activity.HEALING, step.began_at
+        if self.shown.collective is not None:
+            return Activity.COLLECTIVE, self.shown.collective.since
         if waits:
             return Activity.JOINING if self.healing else Activity.WAITING, step.touched_at
         return Activity.STEP, step.began_at
@@ -43,6 +45,8 @@ class Showing(StepFacts):
             return Activity.QUORUM, since
         if not self.begun:
             return Activity.STARTING, since
+        if self.shown.collective is not None:
+            return Activity.COLLECTIVE, self.shown.collective.since
         is_long = self._now - since >= LONG_S and not self.trains_between_steps
         return Activity.OUTSIDE if is_long else Activity.STEP, since
 

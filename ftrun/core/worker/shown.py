@@ -10,6 +10,8 @@ from ftrun.core.messages import HealProgress
 
 HEAL_EVERY_S = 0.5
 """Ticks come once a second, and with each message: their number must not depend on messages."""
+COLLECTIVE_EVERY_S = 5.0
+"""Other workers of the replica, and a lighthouse that is started again, learn of it late."""
 
 
 class ShownActivity:
@@ -17,12 +19,15 @@ class ShownActivity:
 
     ``pause``, ``beats``: what the script has announced at the last tick (events.py). ``heal``: what
     had arrived then. A heal that goes on is reported at most every ``HEAL_EVERY_S``.
+    ``collective``: the one in which the script waits; it is reported again and again.
     """
 
     def __init__(self) -> None:
         self.pause: Pause | None = None
         self.beats = 0
         self.heal: HealProgress | None = None
+        self.collective: Pause | None = None
+        self._collective_at = 0.0
         self._heal_shown: HealProgress | None = None
         self._heal_shown_at = -HEAL_EVERY_S
         self._beats_shown = 0
@@ -43,8 +48,9 @@ class ShownActivity:
             self._shown = Activity.STOPPED
             found.append((Activity.STOPPED, now - before - waited_s))
         is_new = activity is not self._shown or self.pause != self._pause_shown
-        if is_new or self.beats != self._beats_shown or self._heal_goes_on(activity, now):
-            self._heal_shown_at = now
+        goes_on = self._heal_goes_on(activity, now) or self._still_waits(activity, now)
+        if is_new or self.beats != self._beats_shown or goes_on:
+            self._heal_shown_at = self._collective_at = now
             self.reported(activity)
             found.append((activity, now - since))
         return found
@@ -61,3 +67,7 @@ class ShownActivity:
     def _heal_goes_on(self, activity: Activity, now: float) -> bool:
         is_more = activity is Activity.HEALING and self.heal != self._heal_shown
         return is_more and now - self._heal_shown_at >= HEAL_EVERY_S
+
+    def _still_waits(self, activity: Activity, now: float) -> bool:
+        is_due = now - self._collective_at >= COLLECTIVE_EVERY_S
+        return activity is Activity.COLLECTIVE and is_due

@@ -149,6 +149,7 @@ class Call:
         record: what is noted of it for a newcomer.
         is_large: its result is not kept. ``is_two``: it has a second phase, and ``has_result`` from
             then on.
+        since: when peers were told first that this rank waits in it.
         waited: the script has waited for it. ``clears``: it has waited for all calls before.
     """
 
@@ -162,6 +163,7 @@ class Call:
     future: torch.futures.Future[Any] | None = None
     error: Exception | None = None
     tag: object = None
+    since: float | None = None
     takes_deputy = waited = clears = is_two = is_part = is_large = has_result = False
 
     def __init__(
@@ -214,9 +216,7 @@ class Call:
         if self.kind.name != "broadcast":
             return None
         bodies = self.shell.world.given.at(self.place())
-        if bodies is None:
-            return None
-        return self.decoded(bodies)
+        return None if bodies is None else self.decoded(bodies)
 
     def decoded(self, bodies: Sequence[bytes]) -> list[torch.Tensor]:
         """A result that ``bodies`` had."""

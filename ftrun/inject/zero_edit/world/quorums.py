@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 
 from ftrun.base import clock
 from ftrun.base.errors import PeerError
+from ftrun.core.activity import Pause
 from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker.settling import Counted, Settled, count_alike, settle
+from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.world.calls import Call, State, wait_for_end
 from ftrun.inject.zero_edit.world.kept import Sent
@@ -103,6 +105,7 @@ class Quorums:
         self._full: _Build | None = None
         self._posted = self._met = NO_ATTEMPT
         self._store = ""
+        self.awaits: Pause | None = None
 
     def _seats(self, quorum: Quorum) -> tuple[int, ...]:
         workers = self._here.workers_per_replica
@@ -232,13 +235,9 @@ class Quorums:
             own = Sent(self._world.is_walking, self._posted, self._met, step, groups)
             self._posted = max(self._posted, attempt)
         client.set(f"ftrun/{prefix}/at/{self._world.rank}", own.encode())
-        told = {
-            seat: own
-            if seat == self._world.rank
-            else Sent.decode(client.get(f"ftrun/{prefix}/at/{seat}"))
-            for seat in seats
-        }
-        return told
+        others = [seat for seat in seats if seat != self._world.rank]
+        told = {x: Sent.decode(client.get(f"ftrun/{prefix}/at/{x}")) for x in others}
+        return {**told, self._world.rank: own}
 
     def _settle(
         self,
@@ -274,12 +273,8 @@ class Quorums:
         made.now = build.groups(told, old, "now", changing)
 
     def _see_that_it_can(self, calls: dict[int, Call], settled: Settled) -> None:
-        numbers = set(settled.impossible)
-        numbers.update(
-            number
-            for number in settled.again
-            if number in calls and not calls[number].kind.is_settled
-        )
+        again = [x for x in settled.again if x in calls and not calls[x].kind.is_settled]
+        numbers = set(settled.impossible).union(again)
         if numbers:
             call = next((calls[x] for x in sorted(numbers) if x in calls), None)
             what = "a collective" if call is None else call.kind.name
@@ -370,14 +365,16 @@ class Quorums:
     def waits_for(self, call: Call) -> Iterator[None]:
         """Tell the others in which call this rank waits: one whose script has ended never comes."""
         store, name = self._store, self._waits(self._world.rank)
-        shell = call.shell
-        since = [shell.round.quorum_id, shell.round.number]
-        text = json.dumps([shell.key, since, call.number]).encode()
+        key, at = call.shell.key, call.shell.round
+        text = json.dumps([key, [at.quorum_id, at.number], call.number]).encode()
+        call.since = call.since or clock.now()
+        self.awaits = Pause(f"{call.kind.name.strip('_')} at {call_site()}", call.since)
         try:
             with contextlib.suppress(PeerError), self._client(store) as client:
                 client.set(name, text)
             yield
         finally:
+            self.awaits = None
             with contextlib.suppress(PeerError), self._client(store) as client:
                 client.delete(name)
 

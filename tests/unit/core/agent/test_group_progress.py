@@ -42,3 +42,16 @@ def test_one_that_has_healed_does_not_heal_because_a_mate_does() -> None:
     groups.note(WorkerKey("0", "a", 0), first)
     groups.note(WorkerKey("0", "a", 1), progress(0.5, HealProgress(2, 10)))
     assert groups.whole("0", "a", first).heal is None
+
+
+def test_a_group_waits_in_a_collective_only_if_all_its_workers_wait() -> None:
+    groups = GroupProgress()
+    first = Progress(5, 5, Activity.COLLECTIVE)
+    groups.note(WorkerKey("0", "a", 0), first)
+    for phase, whole in (
+        (Activity.OUTSIDE, Activity.OUTSIDE),
+        (Activity.WAITING, Activity.COLLECTIVE),
+        (Activity.COLLECTIVE, Activity.COLLECTIVE),
+    ):
+        groups.note(WorkerKey("0", "a", 1), Progress(5, 5, phase))
+        assert groups.whole("0", "a", first).phase is whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftrun.core.activity import Pause
+from ftrun.core.activity import Activity, Pause
 from ftrun.core.messages import HealProgress
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
@@ -118,3 +118,20 @@ def test_a_heal_is_reported_as_it_goes_on_and_not_at_each_tick() -> None:
         if machine.handle(e.Ticked(heal=HealProgress(now, 60)), now / 10 + 4.0)
     ]
     assert quick == [10, 15, 20, 25]
+
+
+def test_a_wait_in_the_scripts_collective_is_reported_again_and_again() -> None:
+    """Between two steps and in one; its length is that over all tries of the collective."""
+    machine = run([*FORMED, *step(1.0, 2.0, 3.0, 4.0)[1:]])
+    waits = Pause("barrier at train.py:9", 5.0)
+    for began, event in ((8.0, "tick"), (21.0, "boundary")):
+        alike.handle(machine, event_of(event), began)
+        shown = []
+        for now in range(int(began), int(began) + 12):
+            found = machine.handle(e.Ticked(collective=waits), float(now))
+            shown += [(now, x) for x in found if isinstance(x, e.ShowProgress)]
+        assert [now - int(began) for now, _ in shown] == [0, 5, 10]
+        assert {x.activity for _, x in shown} == {Activity.COLLECTIVE}
+        assert [x.since_s for _, x in shown] == [now - 5.0 for now, _ in shown]
+        alike.handle(machine, e.Ticked(), began + 12)
+        assert machine.activity()[0] is not Activity.COLLECTIVE

@@ -16,10 +16,14 @@ stall every build for 5 s.
 
 Torch and ftrun set variables of their own process as they are used. Each test has the variables
 that the run began with: its jobs inherit them.
+
+What is loaded when the tests begin, torch above all, is exempt from garbage collection. Simulations
+and properties make many objects, and each full collection would go through all modules.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
@@ -76,3 +80,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_long(item.path, item.name):
             item.add_marker(pytest.mark.long)
+
+
+def pytest_collection_finish() -> None:
+    """Called by pytest when each test file is imported."""
+    gc.collect()
+    gc.freeze()

@@ -300,7 +300,7 @@ class Spawner:
             # What comes for a child before it has its own handlers waits until then.
             signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_JOB)
             with warnings.catch_warnings():
-                # Python counts threads anew, after the fork, and may be wrong: none was there.
+                # Python counts threads again after the fork, and may be wrong: there was one.
                 warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
                 pid = os.fork()
         except OSError as error:

@@ -109,7 +109,7 @@ def _size(path: Path) -> int | None:
 
 
 async def _py_spy(pid: int) -> str:
-    """What ``py-spy dump`` prints; or, if it cannot read the process, one line that says why.
+    """The output of ``py-spy dump``; if it cannot read the process, one line with the reason.
 
     It does not stop the process, which may have to answer for others meanwhile.
     """

@@ -10,7 +10,7 @@ wrapped at a resize is erased whole. The row is not there
 - for good once a program moves the cursor by itself: it draws a screen of its own;
 - while ftrun is in the background, or about to be stopped (Ctrl-Z).
 
-Not here: what the row says (status_line.py), the thread that writes (terminal.py).
+Not here: the text of the row (status_line.py), the thread that writes (terminal.py).
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class FormWanted:
 class LoopBeat:
     """The loop of a worker without a Manager goes on.
 
-    ``pause``: the pause that it has announced, for at most ``limit_s`` seconds; "": none.
+    ``pause``: the pause that it has announced; "": none. ``limit_s``: its seconds at most.
     """
 
     key: WorkerKey

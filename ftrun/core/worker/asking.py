@@ -17,7 +17,7 @@ from ftrun.core.worker.exchange import ExchangeQuestion
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The knowledge of a worker now.
+    """What one worker knows now.
 
     ``roster``: the lighthouse's answer to the last ``AskLighthouse``; None: it has not come yet.
     ``quorum``: the one in force; None: there is none. ``now``: the time, in seconds. ``is_alone``:
@@ -66,7 +66,7 @@ class AwaitChange:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpQuorum:
-    """A member has not been reached for long: peers must find out who is there (REJOIN)."""
+    """A member has not been reached for long, so the members must report again (REJOIN)."""
 
     attempt: Attempt
     replica_id: str

@@ -1,4 +1,4 @@
-"""What a worker's machine knows of its step: the questions that the shell may ask at any time.
+"""A worker's step as its machine knows it: the questions that the shell may ask at any time.
 
 Not here: events, and what follows from them (machine.py).
 """
@@ -37,7 +37,7 @@ class StepPhase(Enum):
 
 
 class StepFacts:
-    """The state of one worker's machine; nothing here changes it but ``__init__``.
+    """The state of one worker's machine. Only ``__init__`` changes it here.
 
     Args:
         key: this worker's identity.
@@ -259,8 +259,8 @@ class StepFacts:
     def takes(self, entry: Entry) -> bool:
         """Whether a peer's answer settles anything here, or it must be asked again.
 
-        What a peer at the end of its script says is for newcomers, which heal from it. Who trains
-        goes on as soon as that peer has left.
+        The answer of a peer at the end of its script is for newcomers, which heal from it. A
+        replica that trains goes on as soon as that peer has left.
         """
         return self.healing or self._peers_ended or not entry.over
 

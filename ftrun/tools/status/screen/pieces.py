@@ -1,6 +1,6 @@
 """Lines of text in pieces, each with the role that its colour follows from.
 
-A role says what a piece means, never how it looks: palette.py gives it a colour. Text from the
+A role is a meaning, not a look: palette.py gives it a colour. Text from the
 network goes through ``words.plain`` before it comes here. Pure. Not here: colours.
 """
 

@@ -42,7 +42,7 @@ class Titled(HasWidth, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """``cell``: of the row with this index, in this column, for so many cells.
+    """``cell``: of the row with this index, in this column, with this width.
 
     ``empty``: the words where there is no row.
     """

@@ -263,7 +263,7 @@ def _is_installed(path: Path) -> bool:
 
 
 def _beside(path: Path, *, is_module: bool) -> tuple[Source, Look]:
-    """A file, and what its imports find beside it, or beside the package that a module is in."""
+    """A file, and what its imports find in its directory, or next to the package of a module."""
     root, package = path.absolute().parent, list[str]()
     while is_module and (root / "__init__.py").is_file():
         package.insert(0, root.name)

@@ -399,7 +399,7 @@ class SweepReplica:
 
 @dataclass(frozen=True, slots=True)
 class SendToLighthouse:
-    """Send if there is a stream; if there is none, the next Hello has the same facts."""
+    """Send on the open stream. Without a stream the next Hello has the same facts."""
 
     message: FromAgent
 

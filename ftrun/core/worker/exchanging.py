@@ -59,8 +59,8 @@ class Exchanging:
     Attributes:
         is_void: this worker's step is void, or it was left out of its quorum: it gets its own
             value, because it meets the others at its next boundary, and not before.
-        alone_with: the replica that trains and has had no such exchange before its first step; "":
-            there is none. This worker's own value is the result then.
+        alone_with: the replica that trains and has had no such exchange before its first step, or
+            "". With such a replica this worker's own value is the result.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class StepFacts:
         heal_first: newcomers heal before their forward pass (synchronous quorum).
         contributors_max: members beyond it are spares (``FIXED_WITH_SPARES``); None: no limit.
         contributors_min: with fewer, no replica commits, and the step is repeated. ``tells_min``:
-            the lighthouse is told, and forms no smaller quorum.
+            the lighthouse knows it, and forms no smaller quorum.
         operation_timeout_s: seconds after which an outstanding operation is an error.
         quorum_timeout_s: seconds that a step waits for the next quorum's verdict.
         results_timeout_s: seconds after which no further attempt is made to get a step's results,

@@ -52,7 +52,7 @@ class Position:
 
     @staticmethod
     def decode(known: list[Any]) -> Position:
-        """What ``encode`` has made."""
+        """The value that ``encode`` has packed."""
         begun, since, *parts = known
         return Position(begun, since, *(frozenset(part) for part in parts))
 
@@ -85,7 +85,7 @@ class Counted:
 
     @staticmethod
     def decode(known: list[Any]) -> Counted:
-        """What ``encode`` has made."""
+        """The value that ``encode`` has packed."""
         position, quorum_id, number, base = known
         return Counted(Position.decode(position), Attempt(quorum_id, number), base)
 

@@ -200,7 +200,7 @@ class SnapshotSchedule:
         self._catch_up()
 
     def looked(self, age_s: float | None, now: float) -> None:
-        """The newest snapshot is ``age_s`` old; None: there is none of this job."""
+        """The newest snapshot is ``age_s`` old; None: this job has no snapshot."""
         self._looks_since = None
         since = -math.inf if age_s is None else now - max(0.0, age_s)
         if self._began_at is not None:  # a job that goes on has lost nothing since its start

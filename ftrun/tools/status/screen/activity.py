@@ -57,7 +57,7 @@ class Activity:
 
 
 def name_of(replica: ReplicaStatus) -> str:
-    """The one word."""
+    """The activity in one word."""
     if replica["is_hung"]:
         return HUNG
     if replica["restart_in_s"] is not None:

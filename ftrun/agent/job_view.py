@@ -24,7 +24,7 @@ from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import HealProgress, JobGlance, Progress, Report
 
 GLANCE_S = 20.0
-"""What a lighthouse that does not answer any more has said counts for so long."""
+"""The time for which the last answer of a silent lighthouse counts."""
 
 
 @dataclass(slots=True)

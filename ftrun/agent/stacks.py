@@ -23,7 +23,7 @@ from ftrun.inject.stacks import END_MARK, STACK_SIGNAL, stacks_path
 TAKE_TIMEOUT_S = 1.0
 LOOK_S = 0.01
 QUIET_S = 0.05
-"""An answer without its last line is complete when it has not grown for so long.
+"""An answer without its last line is complete when it has not grown for this time.
 
 A stack of more than 100 frames has no last line, and neither has a process at its exit.
 """

@@ -31,7 +31,7 @@ _MOVES = re.compile(rb"\x1b(\[[0-9;?]*[^0-9;?mK]|[78cDEM])")
 """A code that moves the cursor or changes a mode: all but colours and the erasing of a row."""
 
 Render = Callable[[int], bytes]
-"""The row for a terminal of so many columns."""
+"""The row for a terminal with this number of columns."""
 
 
 class UnderLine:

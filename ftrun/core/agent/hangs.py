@@ -31,7 +31,7 @@ from ftrun.core.failure_kinds import DIVERGED, TOGETHER
 from ftrun.core.ids import WorkerKey
 
 STACKS_WAIT_S = 2.0
-"""Stacks that are not there by then are not waited for: the replica is killed without."""
+"""The longest wait for stacks. After it the replica is killed without them."""
 
 
 class Hangs:

@@ -36,7 +36,7 @@ class Resource:
     advice: str
 
     def low_below(self) -> float:
-        """Below so many bytes it is low."""
+        """The number of bytes below which it is low."""
         limit = max(LOW_SHARE * self.total_bytes, LOW_BYTES)
         return min(limit, LOW_SHARE_MAX * self.total_bytes)
 

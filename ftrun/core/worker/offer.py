@@ -1,6 +1,6 @@
 """The state that this worker offers to peers: in a step as a donor, or between two steps.
 
-Not here: who is a donor (core/quorum.py), how it is served (checkpoint/serve.py).
+Not here: the choice of donors (core/quorum.py), how it is served (checkpoint/serve.py).
 """
 
 from __future__ import annotations

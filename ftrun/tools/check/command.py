@@ -45,7 +45,7 @@ def check_script(
         words: the script with its arguments.
         options: for ``ftrun run``.
         replicas: how many. ``workers``: of each; the last one dies.
-        steps: each run ends after so many, if the script does not end before.
+        steps: the number of steps after which each run ends, if the script does not end before.
         timeout_s: a run is ended then.
 
     Raises:

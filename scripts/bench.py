@@ -2,7 +2,7 @@
 """Benchmarks against the peers: each runs ftrun and the peer in turn in the same call.
 
 ``pip install -c constraints.txt -e ".[bench]"`` first. Every command prints a table and the machine
-and writes ``bench-out/<name>.json``; ``report`` makes docs/BENCHMARKS.md from these files.
+and writes ``bench-out/<name>.json``; ``report`` makes the pages from these files.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def local(starts: int = 2, steps: int = 8, only: str = "") -> None:
 
 @app.command()
 def report() -> None:
-    """Write docs/BENCHMARKS.md and its plots, from the results."""
+    """Write docs/BENCHMARKS.md, BENCHMARKS_DETAILS.md and their plots, from the results."""
     console.print(f"wrote {report_page.write(OUT, ROOT / 'docs')}")
 
 

@@ -3,7 +3,7 @@
 
 Compared are the workers' lines, without prefixes and in any order, the files that they wrote, and
 whether the command succeeded. Exit code 1 if a pair differs. ``--write-docs`` puts the table into
-docs/FROM_TORCHRUN.md. Not here: the flags one by one (test_torchrun_parser.py).
+docs/TORCHRUN_REFERENCE.md. Not here: the flags one by one (test_torchrun_parser.py).
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def run_case(case: Case, launcher: str, show: bool) -> Outcome:
 
 
 def table_of(rows: list[tuple[Case, Outcome, Outcome]]) -> str:
-    """The table of docs/FROM_TORCHRUN.md."""
+    """The table of docs/TORCHRUN_REFERENCE.md."""
     lines = ["| command line | under torchrun | under ftrun |", "|---|---|---|"]
     for case, theirs, ours in rows:
         variables = " ".join(f"{name}={value}" for name, value in case.env.items())
@@ -273,7 +273,7 @@ def _cut(text: str) -> str:
 
 def write_docs(table: str) -> None:
     """Replace the table between its marks."""
-    path = ROOT / "docs" / "FROM_TORCHRUN.md"
+    path = ROOT / "docs" / "TORCHRUN_REFERENCE.md"
     text = path.read_text()
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)

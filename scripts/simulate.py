@@ -10,7 +10,7 @@
 
 One line per failure; exit code 1 if there was one (with --mutants: if one was not found). A long
 run reports its progress on stderr every ten seconds. The world is in tests/sim; --write-docs
-replaces the table in docs/TESTING.md.
+replaces the table in docs/TESTING_LOG.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHUNK = 50
 PROGRESS_EVERY_S = 10.0
 SHOWN_MAX = 200
 MUTANT_SCHEDULES = 20_000
-TESTING = ROOT / "docs" / "TESTING.md"
+LOG = ROOT / "docs" / "TESTING_LOG.md"
 
 
 def main() -> int:
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         "--faults", type=int, default=1, choices=(1, 2), help="faults per run of --exhaustive"
     )
     parser.add_argument(
-        "--write-docs", action="store_true", help="write the table to docs/TESTING.md"
+        "--write-docs", action="store_true", help="write the table to docs/TESTING_LOG.md"
     )
     return parser
 
@@ -261,11 +261,11 @@ def _show(name: str, lines: Sequence[str], options: argparse.Namespace) -> None:
         return
     begin, end = f"<!-- simulate.py: {name} -->", f"<!-- end: {name} -->"
     table = "\n".join([begin, *lines, end])
-    text = TESTING.read_text()
+    text = LOG.read_text()
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     if not pattern.search(text):
-        raise SystemExit(f"{TESTING} has no place for it: {begin} … {end}")
-    TESTING.write_text(pattern.sub(lambda _: table, text))
+        raise SystemExit(f"{LOG} has no place for it: {begin} … {end}")
+    LOG.write_text(pattern.sub(lambda _: table, text))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 """Kill everything of a job that takes snapshots, again and again, and print what each kill cost.
 
     scripts/snapshots.py                 # ten kills of each kind of script, some minutes
-    scripts/snapshots.py --write-docs    # and put the table into docs/SNAPSHOT.md
+    scripts/snapshots.py --write-docs    # and put the table into docs/SNAPSHOT_REFERENCE.md
     scripts/snapshots.py --kinds explicit_fsdp --kills 3
 
 Exit code 1 if a kill has lost more than the interval and a margin, or if the job does not end with
@@ -53,7 +53,7 @@ def main() -> int:
     table = "\n".join(lines)
     print(table)
     if options.write_docs:
-        path = ROOT / "docs" / "SNAPSHOT.md"
+        path = ROOT / "docs" / "SNAPSHOT_REFERENCE.md"
         text = path.read_text()
         before, after = text.partition(BEGIN)[0], text.partition(END)[2]
         path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")

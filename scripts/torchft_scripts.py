@@ -2,7 +2,7 @@
 """Run torchft's own train_ddp.py and train_diloco.py under ftrun and under torchft, with kills.
 
     scripts/torchft_scripts.py DIRECTORY               # of torchft's repository, with both files
-    scripts/torchft_scripts.py DIRECTORY --write-docs  # and put the table into docs/FROM_TORCHFT.md
+    scripts/torchft_scripts.py DIRECTORY --write-docs  # and put it into docs/TORCHFT_REFERENCE.md
 
 The files are unchanged but for the lines of ``FORMS`` below: they are written for a larger machine,
 and end soon. torchvision would download its pictures, so one of that name stands in
@@ -99,7 +99,7 @@ def main() -> int:
     table = "\n".join([*_HEAD, *rows])
     print(table)
     if options.write_docs:
-        path = ROOT / "docs" / "FROM_TORCHFT.md"
+        path = ROOT / "docs" / "TORCHFT_REFERENCE.md"
         found = path.read_text()
         before, after = found.partition(BEGIN)[0], found.partition(END)[2]
         path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")

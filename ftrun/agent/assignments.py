@@ -1,4 +1,4 @@
-"""What a worker is sent at its start: its script, its environment, its context.
+"""The assignment of a worker at its start: its script, its environment, its context.
 
 Not here: when it starts (fleet.py), the variables (environment.py), the fork (spawner.py).
 """

@@ -36,8 +36,8 @@ class ChildSetup:
     """A fork's start.
 
     ``inherited``: the spawner's own descriptors, which the fork closes. ``stdin_fd``: ftrun's
-    standard input, for the one worker that may read it; -1: there is none. ``ignored``,
-    ``blocked``: signals that ftrun itself was started with so, and so a worker is.
+    standard input, if this worker may read it; else -1. ``ignored``, ``blocked``: the signals
+    that ftrun itself was started with so; a worker inherits them.
     """
 
     spawner_pid: int

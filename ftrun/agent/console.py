@@ -83,7 +83,7 @@ class Console:
         self._terminal.event_line(f"This agent refuses the lighthouse at {address}: {reason}")
 
     def not_accepted(self, address: str, ending: Disconnected) -> None:
-        """What answers refuses the token, or takes no agents."""
+        """Something answers there, but it refuses the token, or takes no agents."""
         self._terminal.event_line(
             not_for_agents(address, ending.words)
             if ending.refused is Refusal.PORT
@@ -147,7 +147,7 @@ class Console:
     def end(
         self, ending: EndAgent, incidents: IncidentRecords, account: JobAccount | None = None
     ) -> None:
-        """The report of the whole run. ``account``: the lighthouse's, if it has told it."""
+        """The report of the whole run. ``account``: the lighthouse's, if it was received."""
         elapsed_s = clock.now() - self._started_at
         slots, log_dir = self._supervisor.summary(), self._settings.job_log_dir
         for line in summary_lines(slots, ending, elapsed_s, log_dir, incidents, account):

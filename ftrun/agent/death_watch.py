@@ -51,7 +51,7 @@ class DeathWatch:
             self._locks = LifeLocks()
 
     def place(self, key: WorkerKey) -> str:
-        """Where a worker that is about to start finds its lock; "": there is none for it."""
+        """Where a worker that is about to start finds its lock; "": it has no lock."""
         number = self._free_number()
         if self._locks is None or number is None:
             return ""
@@ -111,7 +111,7 @@ class DeathWatch:
                 lock.wait_while(word)
 
     def _read_on(self, key: WorkerKey, status: int, rounds: int) -> None:
-        """Handle first what the worker has sent before its end: it may have said goodbye.
+        """Handle first what the worker has sent before its end, which may be its goodbye.
 
         It is in the sockets by now, so the loop reads it in its next round but one at the latest.
         """

@@ -1,4 +1,4 @@
-"""A worker's environment: torchrun's variables, for its replica group, and ftrun's own.
+"""A worker's environment: torchrun's variables of its replica group, and ftrun's own.
 
 docs/WORKER_ENVIRONMENT.md has them all. The token is in none of them (X4). Not here: the spawner's
 own environment (launch.py).

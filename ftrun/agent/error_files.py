@@ -42,7 +42,7 @@ def clear_error_file(path: Path) -> None:
 
 
 def read_error_file(path: Path) -> FailureReport | None:
-    """The exception in an error file; None if there is none in torch's form.
+    """The exception in an error file; None if the file has no exception in torch's form.
 
     The message is an object with torch's fields, or a text alone.
     """

@@ -1,7 +1,7 @@
 """The reason for a run's end, as JSON: ``exit.json`` in the job's log directory and `--json-exit`.
 
-It tells a script's exit code from an equal one of ftrun's. Not here: the table of exit codes
-(errors.py), how a job ends (core/agent/ending.py).
+It distinguishes a script's exit code from an equal one of ftrun's. Not here: the table of exit
+codes (errors.py), how a job ends (core/agent/ending.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the agent does, as records of plain values for other processes.
+"""The agent's actions, as records of plain values for other processes.
 
 | event    | further keys                                                                     |
 |----------|----------------------------------------------------------------------------------|

@@ -348,7 +348,7 @@ class Fleet:
     def _end(
         self, group: Group, group_rank: int, pid: int, status: int, reason: str = ""
     ) -> WorkerExited:
-        """All that is known of a worker's end; what was told when it died stays."""
+        """All that is known of a worker's end, with what was known when it died."""
         worker = group.workers.get(group_rank)
         if worker is not None and worker.end is not None:
             return worker.end

@@ -1,4 +1,4 @@
-"""What a process of ftrun's own writes, read in the event loop: passed on, and its last lines kept.
+"""The output of a process of ftrun's own, read in the event loop: passed on, its last lines kept.
 
 Not here: the output of workers (logs.py, last_lines.py).
 """

@@ -1,4 +1,4 @@
-"""What an agent knows of its job, for the line under the output: no request, no further process.
+"""The agent's knowledge of its job, for the line under the output. It needs no request of its own.
 
 The lighthouse's answers to heartbeats have the job's step, rate, replicas and lost time; a node's
 own workers report their steps and heals sooner. Not here: how it looks (status_line.py), and when
@@ -24,7 +24,7 @@ from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import HealProgress, JobGlance, Progress, Report
 
 GLANCE_S = 20.0
-"""What a lighthouse that does not answer any more has said counts for so long."""
+"""The time for which the last answer of a silent lighthouse counts."""
 
 
 @dataclass(slots=True)

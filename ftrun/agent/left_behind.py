@@ -1,8 +1,8 @@
-"""What a worker that has ended well leaves running, such as a background upload.
+"""Processes that a worker leaves running after it ended well, such as a background upload.
 
-It lives on, as under torchrun, also when the job ends well: then a process of its own goes on to
-write its output (``main``), because a closed pipe would end it. If the job is stopped or fails, it
-is ended like all other processes of the job (sweep.py), and named.
+They live on, as under torchrun, also when the job ends well. Then a process of its own goes on to
+write their output (``main``), because a closed pipe would end them. If the job is stopped or fails,
+they are ended like all other processes of the job (sweep.py), and named.
 
 Not here: what other workers leave, which is ended with them (sweep.py).
 """
@@ -38,7 +38,7 @@ class LeftBehind:
         self._ranks.setdefault(incarnation, set()).add(str(group_rank))
 
     def take(self, *incarnations: str) -> list[str]:
-        """What the workers of incarnations that ended well have left running, in words."""
+        """The processes that workers left running after their incarnations ended well, in words."""
         ranks = {x: self._ranks.pop(x) for x in incarnations if x in self._ranks}
         rows = linux.process_rows() if ranks else []
         return [words for row in rows if (words := _words(row.pid, ranks))]

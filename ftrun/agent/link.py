@@ -129,7 +129,7 @@ class LighthouseLink:
     def note_progress(self, key: WorkerKey, progress: Progress) -> None:
         """Keep the newest progress of a group; the next heartbeat carries it.
 
-        That it stood still is over when it is told, so it does not give way to what follows.
+        A standstill is over once it is reported, so later progress does not replace the report.
         """
         self._groups.note(key, progress)
         if key.group_rank == 0:
@@ -197,7 +197,7 @@ class LighthouseLink:
             self.send(heartbeat)
 
     def _take_progress(self, replica_id: str = "") -> tuple[ReplicaProgress, ...]:
-        """What was kept, oldest first; the time in which it was kept belongs to its phase.
+        """The kept messages, oldest first. The time for which each was kept belongs to its phase.
 
         ``replica_id``: of this replica; "": of all.
         """
@@ -218,7 +218,7 @@ class LighthouseLink:
 
 
 def _ended_in(message: FromAgent) -> str:
-    """The replica whose end the message tells; "": of none."""
+    """The replica whose end the message reports; "": of none."""
     if isinstance(message, ReplicaFinished | ReplicaLost):
         return message.replica_id
     if isinstance(message, WorkerMessage) and isinstance(message.message, Leaving):

@@ -84,7 +84,7 @@ def open_output(settings: RunSettings) -> Output:
 
 
 def start_keeping(settings: RunSettings, output: Output) -> None:
-    """Remove other jobs' logs as ``--log-keep`` says, in a thread: training waits for no disk."""
+    """Remove other jobs' logs by ``--log-keep``, in a thread: training waits for no disk."""
     keep = parse_keep(settings.log_keep)
     if not keep:
         return
@@ -99,7 +99,7 @@ def start_keeping(settings: RunSettings, output: Output) -> None:
 
 @dataclass(slots=True)
 class _Pipe:
-    """One stream of a worker. ``file``: its own file, if it has one beside the worker's log."""
+    """One stream of a worker. ``file``: its own file, if it has one besides the worker's log."""
 
     is_error: bool
     file: LogFile | None

@@ -2,8 +2,8 @@
 
 Three sources, each named in the answer: the ``oom_kill`` counter of the worker's cgroup (version 2
 ``memory.events``, version 1 ``memory.oom_control``), the machine's in ``/proc/vmstat``, and the
-kernel's log where it may be read. A counter that has risen since the worker was started, and a
-SIGKILL that ftrun has not sent, are taken together: the answer says so. Not here: what follows.
+kernel's log where it may be read. A counter that has risen since the worker was started counts
+only together with a SIGKILL that ftrun has not sent. Not here: what follows.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class MemoryWatch:
         self._machine = _counters([(vmstat, OOM_KILL)])
 
     def verdict(self) -> str:
-        """After a SIGKILL that ftrun did not send: how it is known to be the kernel's; or "".
+        """The evidence that a SIGKILL, which ftrun did not send, is the kernel's; or "".
 
-        Peers wait for it, so the log is read only if a counter has risen, or where there is none.
-        The machine's counts a worker that has moved to another cgroup too, but not whose it was: it
-        alone is an answer only where the worker's cgroup counts nothing.
+        Peers wait for the answer, so the log is read only if a counter has risen, or where there is
+        no counter. The machine's counter also counts a worker that has moved to another cgroup, but
+        does not name it. It alone is an answer only where the worker's cgroup has no counter.
         """
         risen = [(x, now) for x in self._counters or self._machine if (now := x.now()) > x.value]
         if self._machine and not risen and self._machine[0].now() <= self._machine[0].value:

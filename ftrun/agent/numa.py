@@ -210,8 +210,8 @@ def gpu_nodes(
 ) -> list[int]:
     """The NUMA node of each device, by the numbers and names of CUDA_VISIBLE_DEVICES.
 
-    ``order``: CUDA_DEVICE_ORDER. CUDA numbers the fastest GPU first without it, so numbers say
-    nothing if the GPUs are of several models and sit on several nodes.
+    ``order``: CUDA_DEVICE_ORDER. Without it CUDA numbers the fastest GPU first. So numbers are no
+    help if the GPUs are of several models and on several nodes.
 
     Raises:
         UserError: it cannot be known.

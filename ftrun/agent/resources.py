@@ -1,8 +1,8 @@
 """Reads the node's memory, the log directory's disk, its GPUs and its workers while a job runs.
 
-All reads are made in a thread, because a disk or a driver may not answer; then there is no further
-look. Workers are measured every ``MEASURE_EVERY_S``, and shortly after one has started. Not here:
-what is worth a word (core/agent/node_resources.py), the driver (nvml.py), a worker's figures
+A thread makes all reads, because a disk or a driver may not answer; then nothing is read any more.
+Workers are measured every ``MEASURE_EVERY_S``, and shortly after one has started. Not here: what is
+worth a notice (core/agent/node_resources.py), the driver (nvml.py), a worker's figures
 (worker_facts.py).
 """
 
@@ -47,7 +47,7 @@ Publish = Callable[[tuple[WorkerFacts, ...]], None]
 class ResourceWatch:
     """Looks every ``LOOK_EVERY_S``, and at GPUs before a restart.
 
-    ``open_table``: opens the driver's library, in the thread; a text instead: there is none.
+    ``open_table``: opens the driver's library, in the thread; it returns a text if it cannot.
     """
 
     def __init__(

@@ -144,7 +144,7 @@ class Spawner:
         """
         self._assert_forkable()
         if self._started.stderr >= 0:
-            # What it wrote so far is in the agent's hands, in case it had not begun.
+            # The agent has its output so far, in case it had not begun.
             os.dup2(self._started.stderr, 2)
             os.close(self._started.stderr)
         spawner_pid = os.fork()
@@ -297,10 +297,10 @@ class Spawner:
         pipes: tuple[int, ...] = ()
         try:
             pipes = open_pipes()
-            # What comes for a child before it has its own handlers waits until then.
+            # A signal for the child waits until the child has its own handlers.
             signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_JOB)
             with warnings.catch_warnings():
-                # Python counts threads anew, after the fork, and may be wrong: none was there.
+                # Python counts threads again after the fork, and may be wrong: there was one.
                 warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
                 pid = os.fork()
         except OSError as error:

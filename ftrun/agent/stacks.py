@@ -23,7 +23,7 @@ from ftrun.inject.stacks import END_MARK, STACK_SIGNAL, stacks_path
 TAKE_TIMEOUT_S = 1.0
 LOOK_S = 0.01
 QUIET_S = 0.05
-"""An answer without its last line is complete when it has not grown for so long.
+"""An answer without its last line is complete when it has not grown for this time.
 
 A stack of more than 100 frames has no last line, and neither has a process at its exit.
 """
@@ -109,7 +109,7 @@ def _size(path: Path) -> int | None:
 
 
 async def _py_spy(pid: int) -> str:
-    """What ``py-spy dump`` prints; or, if it cannot read the process, one line that says why.
+    """The output of ``py-spy dump``; if it cannot read the process, one line with the reason.
 
     It does not stop the process, which may have to answer for others meanwhile.
     """

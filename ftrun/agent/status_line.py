@@ -23,7 +23,7 @@ GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What goes on, how far it is, and the same in words. ``total`` 0: not known yet."""
+    """A piece of work, how far it is, and the same in words. ``total`` 0: not known yet."""
 
     name: str
     done: int
@@ -33,7 +33,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class LineFacts:
-    """What the line shows; None: not known. ``event``: ftrun's last line.
+    """The facts on the line; None: not known. ``event``: ftrun's last line.
 
     ``up_s``: since ftrun was started.
     """

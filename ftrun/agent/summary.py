@@ -46,7 +46,7 @@ def summary_lines(
 
 
 def _account_line(account: JobAccount, goodput: float) -> str:
-    """What the time of all replicas went to, on all nodes."""
+    """The use of the time of all replicas, on all nodes."""
     plural = "" if account.steps == 1 else "s"
     return (
         f"The account: {account.steps} step{plural} in {account.wall_s:.1f} s, goodput "

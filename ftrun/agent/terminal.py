@@ -170,7 +170,7 @@ class Terminal:
 class _Writer:
     """A thread and its queue for one descriptor. ``is_lossless``: nothing may be left out.
 
-    ``line``: the row under what is written; None: there is none.
+    ``line``: the row under the output, or None.
     """
 
     def __init__(self, fd: int, *, is_lossless: bool) -> None:

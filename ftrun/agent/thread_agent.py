@@ -100,7 +100,7 @@ class ThreadAgent:
     gone: no seat is given any more.
 
     Args:
-        wanted: the first seat, which tells how large the groups are.
+        wanted: the first seat, which has the size of the groups.
         address: of the lighthouse.
         here: the same lighthouse, if it is in this process.
         loop: the agent's own.
@@ -149,7 +149,7 @@ class ThreadAgent:
     def seat(
         self, given: SeatGiven, wanted: SeatWanted, leave: Callable[[WorkerKey, str], None]
     ) -> ThreadSeat:
-        """The seat that was given, for the Manager that this thread makes.
+        """The seat that was given to the Manager that this thread makes.
 
         ``leave`` is called when that is closed, with the failure.
         """
@@ -230,7 +230,7 @@ class ThreadAgent:
         """Give a seat.
 
         Raises:
-            UserError: there is none for these arguments.
+            UserError: no seat is free for these arguments.
         """
         given = self._replicas.seat_asked(wanted.name, wanted.rank, wanted.group_size, wanted.store)
         found = None
@@ -482,7 +482,7 @@ def _spec(job_id: str, wanted: SeatWanted, here: LighthouseHere | None) -> JobSp
 
 
 def _token() -> str:
-    """The token for a lighthouse elsewhere; a random one, which it will refuse, if there is none.
+    """The token for a lighthouse elsewhere. Without a token it is a random one, which is refused.
 
     Raises:
         UserError: the file is not usable.

@@ -10,7 +10,7 @@ wrapped at a resize is erased whole. The row is not there
 - for good once a program moves the cursor by itself: it draws a screen of its own;
 - while ftrun is in the background, or about to be stopped (Ctrl-Z).
 
-Not here: what the row says (status_line.py), the thread that writes (terminal.py).
+Not here: the text of the row (status_line.py), the thread that writes (terminal.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOVES = re.compile(rb"\x1b(\[[0-9;?]*[^0-9;?mK]|[78cDEM])")
 """A code that moves the cursor or changes a mode: all but colours and the erasing of a row."""
 
 Render = Callable[[int], bytes]
-"""The row for a terminal of so many columns."""
+"""The row for a terminal with this number of columns."""
 
 
 class UnderLine:

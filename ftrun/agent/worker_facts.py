@@ -1,4 +1,4 @@
-"""What each worker's process takes: processor time, memory, and its GPU's memory and time.
+"""The resources that each worker uses: processor time, memory, and its GPU's memory and time.
 
 Read in a thread of the ResourceWatch (resources.py), because a driver may not answer. What cannot
 be read is None. Not here: how often it is read (resources.py), what is shown of it (status/).

@@ -42,7 +42,7 @@ class DonorRefused(PeerError):
     """The donor answered and refused the request.
 
     ``ask_again``: it may accept it later. ``cannot_serve``: its state cannot be served; ``text``
-    says why.
+    has the reason.
     """
 
     def __init__(self, status: int, text: str) -> None:

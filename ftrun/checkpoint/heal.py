@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class NoneServes(PeerError):
-    """All donors have answered that they cannot serve their state; the text says why."""
+    """All donors have answered that they cannot serve their state; the text has the reasons."""
 
 
 @dataclass(frozen=True, slots=True)

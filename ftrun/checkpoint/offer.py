@@ -162,7 +162,7 @@ class Offer:
             is_wanted = self._outstanding()
             copied = self._copy(copy_bytes_max) if is_wanted else 0
             if not copied and not (is_wanted and self._layout.nbytes == 0):
-                self._free()  # a state without a leaf stays: its header says all
+                self._free()  # a state without a leaf stays: its header holds all of it
             self._retired = True
             self.generation += 1
             return copied

@@ -45,7 +45,7 @@ def write_plain(value: Any) -> Json | None:
 
 
 def read_plain(kind: str, body: Json) -> Any:
-    """The value that ``write_plain`` has written under ``kind``; of a peer, who is not trusted.
+    """The value that ``write_plain`` has written under ``kind``. It comes from a peer: not trusted.
 
     Raises:
         KeyError: there is no such kind.

@@ -70,7 +70,7 @@ class Request:
 
 
 def parse_request(head: wire.Head) -> Request | Question | ExchangeQuestion:
-    """The request with this head, and no body: for a state, an operation or an exchange.
+    """The request with this head and no body: it asks for a state, an operation or an exchange.
 
     Raises:
         Refusal: there is no such route, or the request is malformed.

@@ -4,8 +4,9 @@ A structure names their class, as a pickle does. But a receiver only looks the n
 namespaces of modules that it has loaded already: nothing is imported, and no method of a class is
 called. A member of an enum is looked up too; the fields of a new tuple or dataclass are set.
 
-Objects that this would not carry whole are refused when they are written: of a class that is not
-found under its name, with attributes beside its fields, or with a ``__del__``, which would run.
+Objects that this would not carry whole are refused when they are written: those of a class that is
+not found under its name, with attributes besides its fields, or with a ``__del__``, which would
+run.
 
 Not here: the values of the fields (format.py).
 """

@@ -32,7 +32,7 @@ def injection(settings: RunSettings) -> str:
 def in_form(settings: RunSettings, form: Form) -> RunSettings:
     """The settings of the same run in another form.
 
-    ``ONE_WORLD``: what ``--replicas 1`` says, with all workers in the one replica.
+    ``ONE_WORLD``: as with ``--replicas 1``, all workers in the one replica.
     """
     if form is Form.EXPLICIT:
         return replace(settings, inject=WATCHED)

@@ -65,7 +65,7 @@ def gather(
 
 
 def advice_notice(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> list[str]:
-    """A line about torchrun's variables beside --replicas.
+    """A line about torchrun's variables that have no effect, because of --replicas.
 
     A cluster sets them for the job that it would start: ranks of one world over its nodes.
     """

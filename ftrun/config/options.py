@@ -30,8 +30,8 @@ class Option:
     ``kind``: str, int, float, bool or Path. ``default``: None if the default depends on others, and
     then ``default_words`` states it. ``pet``: torchrun's environment variable without ``PET_``;
     ``variable``: one more, under another name.
-    ``hidden``: ``--help`` leaves it out, because ftrun has nothing to do for it;
-    docs/FROM_TORCHRUN.md has it.
+    ``hidden``: ``--help`` leaves it out, because it has no effect;
+    docs/TORCHRUN_REFERENCE.md lists it.
     """
 
     name: str

@@ -82,7 +82,7 @@ class Script:
         return (python, *(("-m",) if is_module else ()), self.target, *self.args)
 
     def as_started(self) -> Script:
-        """What a worker runs: a command, if the interpreter is another one."""
+        """The program of a worker: a command, if the interpreter is another one."""
         if not self.python:
             return self
         _, *words = self.command()
@@ -219,7 +219,7 @@ def is_compiled(path: Path, source: bytes) -> bool:
 
 
 def _is_stream(target: str) -> bool:
-    """Standard input, a pipe, a socket or a terminal; a path that is not there is none."""
+    """Whether the path is standard input, a pipe, a socket or a terminal. A missing path is not."""
     if target == "-":
         return True
     try:

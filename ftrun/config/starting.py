@@ -71,11 +71,11 @@ Look = Callable[[tuple[str, ...]], "Source | None"]
 def find(script: Source, look: Look) -> str:
     """The first variable that the script sets and a fork would miss, as ``NAME at train.py:3``.
 
-    What stands behind an ``import torch`` of the module's own level is too late for torch in any
-    process, so only the compiler's variables count there.
+    A variable that is set after an ``import torch`` of the module's own level is too late for torch
+    in any process, so only the compiler's variables count there.
 
     Returns:
-        "": there is none.
+        "": the script sets no such variable.
     """
     search = _Search(look)
     search.enter(script)
@@ -139,7 +139,7 @@ def is_read_at_start(name: str) -> bool:
 
 
 def _texts(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """What may be the name of a variable: a text, the beginning of an f-string, a keyword."""
+    """A possible name of a variable: a text, the beginning of an f-string, a keyword."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
         yield node.value, node.lineno
     elif isinstance(node, ast.keyword) and node.arg is not None:
@@ -203,7 +203,7 @@ def starts_fresh(settings: RunSettings, environ: Mapping[str, str]) -> bool:
 
 
 def line(settings: RunSettings, environ: Mapping[str, str]) -> str:
-    """What the user is told about the start of workers; "": nothing."""
+    """The notice about the start of workers; "": no notice."""
     why = why_exec(settings, environ) if settings.start != EXEC else ""
     if not why:
         return ""
@@ -219,7 +219,7 @@ def line(settings: RunSettings, environ: Mapping[str, str]) -> str:
 
 
 def line_without_fork(settings: RunSettings) -> str:
-    """What the user is told if the spawner had to begin bare (own_process.py)."""
+    """The notice if the spawner had to begin bare (own_process.py)."""
     why = (
         "Python starts a thread in each interpreter here (sitecustomize or a debugger does it), "
         "and a process with threads must not fork"
@@ -263,7 +263,7 @@ def _is_installed(path: Path) -> bool:
 
 
 def _beside(path: Path, *, is_module: bool) -> tuple[Source, Look]:
-    """A file, and what its imports find beside it, or beside the package that a module is in."""
+    """A file, and what its imports find in its directory, or next to the package of a module."""
     root, package = path.absolute().parent, list[str]()
     while is_module and (root / "__init__.py").is_file():
         package.insert(0, root.name)

@@ -1,7 +1,7 @@
 """The choice of the workers' output for the terminal: ``-r``, ``-t`` and ``--local-ranks-filter``.
 
-The log of a worker has all of its output in any case; a stream that one of the first two names has
-a file of its own beside it. Not here: the logs themselves (agent/logs.py).
+The log of a worker has all of its output in any case. A stream that ``-r`` or ``-t`` names also has
+a file of its own. Not here: the logs themselves (agent/logs.py).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def check_alone(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> Non
     """Check that this command was not started several times as a whole job.
 
     Raises:
-        UserError: an engine's variables tell so, and no option tells where the tasks meet.
+        UserError: an engine's variables show it, and no option states where the tasks meet.
     """
     if stated["lighthouse"].is_given or stated["nodes"].is_given or stated["standalone"].value:
         return
@@ -59,7 +59,7 @@ def check_alone(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> Non
 
 
 def place_of(environ: Mapping[str, str]) -> str:
-    """Which of the tasks this one is; "": it is alone, as far as its variables tell."""
+    """Which of the tasks this one is; "": its variables name no other task."""
     for sign in SIGNS:
         own, size = environ.get(sign.own, ""), environ.get(sign.size, "")
         most = size.rpartition(":")[2]

@@ -1,4 +1,4 @@
-"""The meaning of torchrun's options under ftrun; docs/FROM_TORCHRUN.md is its table for people.
+"""The meaning of torchrun's options under ftrun; docs/TORCHRUN_REFERENCE.md has the table.
 
 Not here: their spellings (options.py). Facts: torchrun of torch 2.13.
 """

@@ -135,7 +135,7 @@ class LineSplitter:
         if self._has_moved and row.is_bar:
             line = _parts(row.text) if row.is_line and row.text else []
             row.complete()
-            if line:  # beside a bar: the next one that is drawn here takes its place
+            if line:  # next to a progress bar: the next bar that is drawn here takes its place
                 row.drawn = b""
             self._at += 1
             if self._at == len(self._rows):

@@ -20,7 +20,7 @@ from ftrun.logs.lines import LineSplitter
 
 READ_BYTES = 1 << 20
 RECORDS_BACK = 64
-"""Reading begins so many records early, so that a line in pieces is whole, with its own time."""
+"""Reading begins this number of records early, so that a line in pieces is whole, with its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class LogReader:
             return
 
     def skip_to_last(self, lines: int) -> None:
-        """Go on at a place that has at least so many lines after it."""
+        """Go on at a place that has at least this number of lines after it."""
         newest = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             start = _start_of_last(newest, lines)

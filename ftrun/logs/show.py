@@ -35,7 +35,7 @@ class LogQuery:
     """Which lines are wanted.
 
     ``target``: ``REPLICA`` or ``REPLICA/RANK``; None: all workers. ``attempt``: a number, ``all``,
-    or None: the newest of each worker. ``last``: only so many lines, None: all. ``since_s``:
+    or None: the newest of each worker. ``last``: the number of lines, None: all. ``since_s``:
     seconds since 1970.
     """
 

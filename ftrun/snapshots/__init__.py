@@ -4,10 +4,9 @@ A snapshot is a directory in torch's DCP format, which ``torch.distributed.check
 without ftrun, with a manifest (``ftrun.json``) that is written last. ``manifest`` is that file;
 ``directory`` finds, names, prunes and sets aside snapshots; ``memory`` is what trainer and writer
 share; ``writer`` is the process that writes, ``process`` its other end, ``forked`` its start;
-``parts`` is what one
-worker of a replica writes, ``merging`` makes one snapshot of all parts; ``reading`` reads one back
-without pickle; ``starting`` is what a run's start says about them.
+``parts`` is what one worker of a replica writes, ``merging`` makes one snapshot of all parts;
+``reading`` reads one back without pickle; ``starting`` checks them at a run's start.
 
 Not here: when one is taken (core/worker/snapshots.py), what it holds and the copy
-(training/snapshots.py), who begins with one (training/resuming.py).
+(training/snapshots.py), how a worker begins with one (training/resuming.py).
 """

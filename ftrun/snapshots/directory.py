@@ -96,7 +96,7 @@ def _step_of(path: Path) -> int:
 
 
 def age_s(directory: Path) -> float | None:
-    """How old the newest snapshot is, by the clock of its file system; None: there is none.
+    """The age of the newest snapshot, by the clock of its file system; None: no snapshot.
 
     A file that is made now gives the time now, so that machines whose clocks differ agree.
 
@@ -213,7 +213,7 @@ def set_damaged(path: Path) -> bool:
 
 
 def set_aside(directory: Path) -> Path | None:
-    """Move all snapshots out of the way of a job that begins anew; None: there was none.
+    """Move all snapshots out of the way of a new job. Returns where; None: there was no snapshot.
 
     Raises:
         OSError: they cannot be moved.

@@ -95,7 +95,7 @@ def have_one() -> None:
 
 
 def take() -> Forked | None:
-    """The fork in reserve, once; None: there is none, or this is another process."""
+    """The fork in reserve, once; None: no fork is left, or this is another process."""
     reserve, _Process.reserve = _Process.reserve, None
     return reserve if reserve is not None and reserve.parent == os.getpid() else None
 

@@ -26,7 +26,7 @@ POSITION_CHARS_MAX = 1 << 20
 
 
 class Damaged(FtrunError):
-    """A snapshot is not whole, or not what its manifest says."""
+    """A snapshot is not whole, or differs from its manifest."""
 
 
 class Unknown(Damaged):
@@ -35,7 +35,7 @@ class Unknown(Damaged):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a snapshot is of.
+    """The origin of a snapshot.
 
     ``script``: its file's or module's name. ``inject``: the form that the script turned out to have
     (core/forms.py), ``explicit`` or ``ddp``.
@@ -70,7 +70,7 @@ class StoredLeaf:
     """A tensor, array or bytes: where its DCP item lies.
 
     ``spec``: the fields of checkpoint/leaves.py's LeafSpec. ``is_raw``: the bytes themselves, in a
-    file beside DCP's, because DCP has packed them together with other values.
+    file next to DCP's, because DCP has packed them together with other values.
     """
 
     spec: tuple[Any, ...]
@@ -82,7 +82,7 @@ class StoredLeaf:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a snapshot has for one worker of a replica.
+    """A snapshot's content for one worker of a replica.
 
     ``position``: the place of an unmodified script in its loop (inject/zero_edit/place.py); empty:
     the script knows by its state. ``structure``: of the tree (checkpoint/format.py).
@@ -113,7 +113,7 @@ class Manifest:
     mates: tuple[Share, ...] = ()
 
     def share(self, rank: int) -> Share:
-        """What worker ``rank`` of a replica goes on with.
+        """The content with which worker ``rank`` of a replica goes on.
 
         Raises:
             Damaged: there is no such share.

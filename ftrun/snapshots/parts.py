@@ -10,10 +10,10 @@ The workers of one replica write into one draft directory, each in a process of 
 | worker R, if need be | ``ftrun.leaves[.R]`` | what DCP has no item for, or the lead's alone    |
 | worker R, last       | ``.part-R``          | where all that is                                |
 
-A DTensor's local part is written as a shard of the whole tensor, with its place in it. What a
-worker holds just like the lead (a replicated weight, a step count) is stored once. What it holds
-under the lead's key, but with other bytes (random numbers), is stored beside DCP's items, because
-these have one value for all. Nothing here is pickled but what torch writes itself.
+A DTensor's local part is written as a shard of the whole tensor, with its place in it. A value
+that a worker shares with the lead (a replicated weight, a step count) is stored once. A value under
+the lead's key, but with other bytes (random numbers), is stored next to DCP's items, because these
+have one value for all. Nothing here is pickled but what torch writes itself.
 
 Not here: one checkpoint of all parts (merging.py), orders and answers (writer.py).
 """
@@ -58,7 +58,7 @@ PART = ".part-"
 class State:
     """One worker's state in shared memory.
 
-    ``chunks``: by leaf, where the local part of a DTensor begins in the whole; None: it is none, or
+    ``chunks``: by leaf, where the local part of a DTensor begins in the whole; None: no DTensor, or
     this worker is not in its mesh. ``user_key``, ``own_key``: of the tree's two parts.
     """
 
@@ -85,7 +85,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What the lead writes. ``leaves``: number and content of a leaf, by its path."""
+    """The lead's part. ``leaves``: number and content of a leaf, by its path."""
 
     keys: list[str]
     leaves: dict[str, tuple[int, str]]
@@ -123,7 +123,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one worker has written. A leaf that is a number is the lead's of this number."""
+    """The part that one worker wrote. A leaf that is a number is the lead's of this number."""
 
     rank: int
     step: int
@@ -229,7 +229,7 @@ def _dcp_files(draft: Path, items: Sequence[Item]) -> Iterator[Path]:
 
 
 def _content(state: State, index: int) -> str:
-    """What two workers must have in common so that a leaf is stored once."""
+    """The properties that two workers must share so that a leaf is stored once."""
     spec, chunk = state.specs[index], state.chunks[index]
     return json.dumps([_fields(spec), chunk, state.digest(index)])
 

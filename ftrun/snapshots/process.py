@@ -111,7 +111,7 @@ class WriterProcess:
 
 
 def _started(fds: list[int]) -> subprocess.Popen[bytes] | Forked:
-    """The fork in reserve, or an interpreter of its own if there is none any more."""
+    """The fork in reserve, or an interpreter of its own if no fork is left."""
     reserve = take()
     if reserve is not None:
         with contextlib.suppress(OSError):  # it was killed, or the script has closed descriptors

@@ -1,7 +1,7 @@
 """Reads a snapshot back: verified, without unpickling.
 
-The tensors lie in torch's DCP files, and the manifest says where, so that DCP's own index, which is
-a pickle, is not read. Not here: who reads, and what follows (training/resuming.py).
+The tensors lie in torch's DCP files, and the manifest has their places. So DCP's own index, which
+is a pickle, is not read. Not here: when a worker reads, and what follows (training/resuming.py).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _raw(data: bytes, spec: LeafSpec) -> torch.Tensor:
 
 
 def _of_dcp(data: bytes, spec: LeafSpec) -> torch.Tensor:
-    """The bytes of a tensor that DCP has stored, in the order of memory that ``spec`` says."""
+    """The bytes of a tensor that DCP has stored, in the order of memory that ``spec`` states."""
     try:
         tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         leaf = leaf_of(tensor.detach(), spec.parent, spec.name)

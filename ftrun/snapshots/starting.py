@@ -1,8 +1,8 @@
-"""What a run's start does about snapshots: refuses what cannot work, and says where the job begins.
+"""Snapshots at a run's start: refuses what cannot work, and shows where the job begins.
 
 The workers find the newest snapshot by themselves, also when all of them die later
 (training/resuming.py). Here it is read in full once, before anything starts, so that a damaged one
-is known and told.
+is known and reported.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _require_some(settings: RunSettings, here: Path) -> None:
 
 
 def _newest_verified(where: Path, lines: list[str]) -> Found | None:
-    """The newest snapshot whose bytes are right; those that are not are renamed and told."""
+    """The newest snapshot whose bytes are right. Damaged ones are renamed and reported."""
     below: int | None = None
     for _ in range(TRIES_MAX):
         try:

@@ -15,7 +15,7 @@ a kill at any moment leaves older snapshots whole and nothing that looks like on
 | ``drop``  | the lead's  | the draft goes, because a part is missing                              |
 | ``whole`` | one alone   | the first three                                                        |
 
-Not here: when a snapshot is due (core/worker/snapshots.py), the copy, and who waits for whose part
+Not here: when a snapshot is due (core/worker/snapshots.py), the copy, and the waits for parts
 (training/snapshots.py).
 """
 
@@ -216,7 +216,7 @@ def _tuples(fields: Sequence[Any]) -> list[Any]:
 
 
 def _share_of(spec: LeafSpec, workers: int) -> int:
-    """What all workers write of a leaf: of a shard each its own, of what is whole one."""
+    """The workers that write a leaf: each its own shard, and one worker what is whole."""
     return spec.nbytes * (workers if spec.mesh and is_split(spec.mesh) else 1)
 
 

@@ -1,4 +1,4 @@
-"""The plots of docs/BENCHMARKS.md, drawn from the traces in the results."""
+"""The plots of the benchmarks' pages, drawn from the traces in the results."""
 
 from __future__ import annotations
 

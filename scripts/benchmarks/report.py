@@ -1,6 +1,7 @@
-"""docs/BENCHMARKS.md from the results: the figures aimed at, hit or miss, then every table.
+"""Two pages from the results: the targets with ftrun's and its peers' figures, and every table.
 
-Not here: measuring.
+docs/BENCHMARKS.md has the targets, hit or missed, and docs/BENCHMARKS_DETAILS.md the tables. Not
+here: measuring.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ ORDER = (
     "lighthouse_10000", "goodput", "startup", "standby", "snapshot", "zero-edit", "local",
     "local-float32",
 )  # fmt: skip
+LAUNCHERS = ("torchft", "torchrun", "NVRx", "lm-resiliency")
+"""The launchers that have a column beside ftrun's, if a target's row has samples of theirs."""
 OTHER_HOURS = "other_hours"
 """The folder in ``docs/benchmarks`` of runs that are shown for comparison only."""
 ABOVE, BELOW = ">=", "<="
 _HOLDS = {ABOVE: operator.ge, BELOW: operator.le}
+HIT, MISS = "hit", "**miss**"
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Figure:
     """One figure that ftrun must reach: a row of a result and its limit.
 
     ``share``: the quantile of ftrun's samples that is judged. ``limit`` may be a peer's name:
-    then it is that peer's median.
+    then it is that peer's median. ``reason``: why it is missed, shown while it is.
     """
 
     what: str
@@ -40,18 +44,39 @@ class Figure:
     holds: str
     limit: float | str
     share: float = 0.5
+    reason: str = ""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a figure."""
+    """The outcome of a figure. ``peers``: what each peer of its row comes to."""
 
     target: str
     measured: str
-    peers: str
+    peers: Mapping[str, str]
     text: str
 
 
+_SHARED_CORES = "The simulated agents run on the same two cores as the lighthouse."
+_VERIFIED = (
+    "The receiver verifies every byte, on the two cores that also send; raw TCP does not. At 10 "
+    "Gbit/s, where the network is the limit, the target is met."
+)
+_FIXED_COST = (
+    "To begin a step and to decide on it costs a fixed time, which is a large part of a step as "
+    "short as this one: see the profile in the details."
+)
+_SHARED_BY_DONORS = (
+    "Donors and receiver share two cores, so the transfer takes time from the donors' steps."
+)
+_ONE_JOB_EACH = (
+    "A goodput compares two jobs that run one after the other, and the speed of a shared machine "
+    "changes between them: in the same run three times as many kills gave a higher goodput."
+)
+_TORCH_FIRST = (
+    "ftrun imports torch before the script begins, torchrun after the script's first line. The "
+    "first optimizer step comes earlier under ftrun."
+)
 FIGURES = (
     *(
         Figure(f"survivors' stall after a SIGKILL, {size} GB a worker, {name}", "recovery", key,
@@ -59,32 +84,39 @@ FIGURES = (
         for size, key in (("0.05", "stall_ms"), ("4", "stall_ms_4"), ("6", "stall_ms_6"))
         for name, limit, share in (("p50", 20, 0.5), ("p99", 60, 0.99))
     ),
-    Figure("steps lost by survivors per death, at most", "recovery", "lost_steps", BELOW, 0, 1.0),
+    Figure("steps that survivors lose per death, at most", "recovery", "lost_steps", BELOW, 0, 1.0),
     Figure("SIGKILL → replacement's first committed step", "recovery", "rejoin_ms", BELOW, 400),
     Figure("survivors' longest step at a join, over the median", "join", "join_stall_ms",
            BELOW, 10),
     Figure("survivors' longest step at a drain, over the median", "drain", "drain_stall_ms",
            BELOW, 10),
-    Figure("step over plain DDP, 0.1 M parameters", "step", "small_ratio", BELOW, 1.15),
+    Figure("step over plain DDP, 0.1 M parameters", "step", "small_ratio", BELOW, 1.15,
+           reason=_FIXED_COST),
     Figure("step over plain DDP, 50 M parameters", "step", "large_ratio", BELOW, 1.05),
-    Figure("steps while the lighthouse is stopped, of the usual (0 calls per step)", "recovery",
+    Figure("steps while the lighthouse is stopped, of the usual", "recovery",
            "frozen_lighthouse_percent", ABOVE, 90),
-    Figure("one death told to all of 1,000 groups and answered", "lighthouse", "death_ms",
-           BELOW, 250),
-    Figure("the lighthouse of 1,000 groups by 125 agents, at a heartbeat a second each",
-           "lighthouse", "steady_percent", BELOW, 5),
-    Figure("healing from one donor, share of raw TCP", "heal", "share_1", ABOVE, 85),
-    Figure("healing from two donors, share of raw TCP", "heal", "share_2", ABOVE, 90),
-    Figure("the same from one donor at 10 Gbit/s", "heal", "share_1_card", ABOVE, 85),
-    Figure("the same from two donors at 10 Gbit/s", "heal", "share_2_card", ABOVE, 90),
-    Figure("donor's longest step at a heal, over its median", "heal", "donor_percent", BELOW, 5),
-    Figure("goodput, one of 4 killed every 15 s", "goodput", "goodput_15", ABOVE, 98),
+    Figure("one death: all of 1,000 groups are in the next quorum", "lighthouse", "death_ms",
+           BELOW, 250, reason=_SHARED_CORES),
+    Figure("processor of a lighthouse of 1,000 groups, 125 agents", "lighthouse",
+           "steady_percent", BELOW, 5, reason=_SHARED_CORES),
+    Figure("healing from one donor, share of raw TCP", "heal", "share_1", ABOVE, 85,
+           reason=_VERIFIED),
+    Figure("healing from two donors, share of raw TCP", "heal", "share_2", ABOVE, 90,
+           reason=_VERIFIED),
+    Figure("healing from one donor at 10 Gbit/s, share of raw TCP", "heal", "share_1_card",
+           ABOVE, 85),
+    Figure("healing from two donors at 10 Gbit/s, share of raw TCP", "heal", "share_2_card",
+           ABOVE, 90),
+    Figure("donor's longest step at a heal, over its median", "heal", "donor_percent", BELOW, 5,
+           reason=_SHARED_BY_DONORS),
+    Figure("goodput, one of 4 killed every 15 s", "goodput", "goodput_15", ABOVE, 98,
+           reason=_ONE_JOB_EACH),
     Figure("goodput, one of 4 killed every 5 s", "goodput", "goodput_5", ABOVE, 95),
     Figure("`--help`", "startup", "help_ms", BELOW, 250),
     Figure("command → first line of the script, 2 workers", "startup", "first_line_ms", BELOW,
            "torchrun"),
-    Figure("the same of a script with torch's own DDP", "startup", "ddp_first_line_ms", BELOW,
-           "torchrun"),
+    Figure("command → first line of a script with torch's DDP", "startup", "ddp_first_line_ms",
+           BELOW, "torchrun", reason=_TORCH_FIRST),
     Figure("command → first optimizer step of that script", "startup", "ddp_ready_ms", BELOW,
            "torchrun"),
     Figure("resident memory of the agent", "startup", "agent_mib", BELOW, 60),
@@ -92,7 +124,7 @@ FIGURES = (
 
 
 def write(source: Path, docs: Path) -> Path:
-    """Write BENCHMARKS.md and its images.
+    """Write both pages and their images; the path of the first.
 
     The JSON files in ``source`` replace those in ``docs/benchmarks``; results that were not
     measured again stay.
@@ -102,48 +134,102 @@ def write(source: Path, docs: Path) -> Path:
     for path in source.glob("*.json"):
         shutil.copyfile(path, kept / path.name)
     results, others = _all(kept), _all(kept / OTHER_HOURS)
-    sections = [_section(results[name], docs / "img") for name in ORDER if name in results]
-    beside = [_section(others[name], None) for name in ORDER if name in others]
+    images = {name: draw(result, docs / "img") for name, result in results.items()}
+    pictures = {name: _picture(results[name], path) for name, path in images.items() if path}
+    page = docs / "BENCHMARKS.md"
+    shown = [pictures[name] for name in ORDER if name in pictures]
+    page.write_text(
+        _joined(_INTRODUCTION, _figures(results), *shown, _misses(results, others), _REPEAT)
+    )
+    sections = [
+        _section(results[name]) + (f"\n\n{pictures[name]}" if name in pictures else "")
+        for name in ORDER
+        if name in results
+    ]
+    beside = [_section(others[name]) for name in ORDER if name in others]
     if beside:
         beside.insert(0, _OTHERS)
-    page = docs / "BENCHMARKS.md"
-    parts = [_INTRODUCTION, _figures(results, others), *sections, *beside]
-    page.write_text("\n\n".join(parts) + "\n")
+    (docs / "BENCHMARKS_DETAILS.md").write_text(_joined(_DETAILS, *sections, *beside))
     return page
+
+
+def _joined(*parts: str) -> str:
+    return "\n\n".join(parts) + "\n"
 
 
 def _all(directory: Path) -> dict[str, Result]:
     return {path.stem: load(path) for path in sorted(directory.glob("*.json"))}
 
 
+def _picture(result: Result, path: Path) -> str:
+    return f"![{result.title}](img/{path.name})"
+
+
 _INTRODUCTION = """# Benchmarks
 
-Generated by `python scripts/bench.py report` from one run of each benchmark, kept in
-`docs/benchmarks`; do not edit. Each section says of which commit and hour its run is: the hours of
-a shared machine differ by more than two in speed, so compare columns, and not sections.
-Within a section ftrun and its peers took turns on the same machine, in one run: job by job, start
-by start. Mind the number of samples: some have very few, and a goodput is of one job each.
+ftrun beside other launchers: each runs the same training on the same machine, in turn. Generated by
+`scripts/bench.py report` from the recorded runs in `docs/benchmarks`; do not edit. Every sample,
+machine, date and commit: [BENCHMARKS_DETAILS.md](BENCHMARKS_DETAILS.md).
 
-The training of recovery, join, drain, goodput and donors' steps is a small model whose forward
-pass is stretched by sleeping (`scripts/benchmarks/worker.py`), so that what is added to a step is
-seen: processors have time for what ftrun and torchft do beside it. The steps of section `step`
-do not sleep."""
+The machine is shared, and its speed changes by more than two from hour to hour. So compare the
+columns of a row, and not the rows. Some rows have few samples, and a goodput is of one job each."""
+
+_REPEAT = """## How to repeat
+
+```
+pip install -c constraints.txt -e '.[bench]'    # torchft is one of its packages
+scripts/bench.py all             # every benchmark, about an hour, and these pages
+scripts/bench.py all --quick     # each shortened to one to three minutes, and no pages
+scripts/bench.py recovery        # one; --help lists them
+scripts/bench.py report          # the pages again, from the recorded runs
+```
+
+Each command prints its table and writes `bench-out/NAME.json`. `report` copies these files to
+`docs/benchmarks`; a result that was not measured again stays.
+
+In recovery, join, drain, goodput and heal the model is small and its forward pass is stretched by
+sleeping (`scripts/benchmarks/worker.py`), so that the processors have time for what a launcher adds
+to a step. The steps of the comparison with plain DDP do not sleep."""
+
+_DETAILS = """# Benchmarks in detail
+
+Every table of [BENCHMARKS.md](BENCHMARKS.md), generated by the same command; do not edit. Each
+section states the commit and the hour of its run. Within a section ftrun and its peers took turns
+on the same machine, in one run: job by job, start by start."""
 
 _OTHERS = """# Other hours
 
-Runs of earlier commits, most of them in hours in which the machine was faster. They are in the last
-column of the figures above and judge nothing."""
+Runs of earlier commits, most of them in hours in which the machine was faster. They judge
+nothing."""
 
 
-def _figures(results: Mapping[str, Result], others: Mapping[str, Result]) -> str:
-    head = ("", "target", "ftrun", "peers", "", "ftrun, another hour")
-    lines = ["## Figures aimed at", "", _cells(head), "|---" * len(head) + "|"]
+def _figures(results: Mapping[str, Result]) -> str:
+    verdicts = [(figure, judge(figure, results.get(figure.result))) for figure in FIGURES]
+    launchers = [name for name in LAUNCHERS if any(name in v.peers for _, v in verdicts)]
+    head = ("", "target", "ftrun", *launchers, "")
+    lines = ["## Targets", "", _cells(head), "|---" * len(head) + "|"]
+    for figure, verdict in verdicts:
+        peers = (verdict.peers.get(name, "") for name in launchers)
+        lines.append(_cells((figure.what, verdict.target, verdict.measured, *peers, verdict.text)))
+    missing = [name for name in LAUNCHERS if name not in launchers]
+    if missing:
+        lines += ["", f"No run of {' or '.join(missing)} is recorded here."]
+    return "\n".join(lines)
+
+
+def _misses(results: Mapping[str, Result], others: Mapping[str, Result]) -> str:
+    """Each figure that is missed, with its reason and what an earlier run came to."""
+    lines = ["## Misses", ""]
     for figure in FIGURES:
         verdict = judge(figure, results.get(figure.result))
-        other = judge(figure, others.get(figure.result))
-        texts = (verdict.target, verdict.measured, verdict.peers, verdict.text, other.measured)
-        lines.append(_cells((figure.what, *texts)))
-    return "\n".join(lines)
+        if verdict.text != MISS:
+            continue
+        text = f"- **{figure.what}**: {verdict.measured}, target {verdict.target}. {figure.reason}"
+        earlier = judge(figure, others.get(figure.result))
+        if earlier.text in (HIT, MISS):
+            text += f" An earlier run in another hour: {earlier.measured}."
+        lines.append(text)
+    return "\n".join(lines) if len(lines) > 2 else "## Misses\n\nNone."
 
 
 def _cells(texts: Iterable[str]) -> str:
@@ -155,20 +241,20 @@ def judge(figure: Figure, result: Result | None) -> Verdict:
     row = result.row(figure.row) if result is not None else None
     sign = "≥" if figure.holds == ABOVE else "≤"
     if row is None or not row.samples.get("ftrun"):
-        return Verdict(f"{sign} {figure.limit}", "-", "-", "not measured")
+        return Verdict(f"{sign} {figure.limit}", "-", {}, "not measured")
     limit = _limit(figure, row)
     value = quantile(row.samples["ftrun"], figure.share)
-    others = ", ".join(
-        f"{peer} {quantile(samples, figure.share):.{row.digits}f}"
+    peers = {
+        peer: f"{quantile(samples, figure.share):.{row.digits}f}"
         for peer, samples in row.samples.items()
         if peer != "ftrun" and samples
-    )
+    }
     reached = _HOLDS[figure.holds](value, limit)
     return Verdict(
         f"{sign} {limit:g} {row.unit}",
         f"{value:.{row.digits}f} {row.unit}",
-        others or "-",
-        "hit" if reached else "**miss**",
+        peers,
+        HIT if reached else MISS,
     )
 
 
@@ -178,7 +264,7 @@ def _limit(figure: Figure, row: Row) -> float:
     return figure.limit
 
 
-def _section(result: Result, images: Path | None) -> str:
+def _section(result: Result) -> str:
     head = headings(result.peers)
     lines = [
         f"## {result.title}",
@@ -190,8 +276,6 @@ def _section(result: Result, images: Path | None) -> str:
         "|---|" + "---:|" * (len(head) - 1),
     ]
     lines += [_cells(cells(row, result.peers)) for row in result.rows]
-    lines += ["", *(f"- {note}" for note in result.notes)]
-    image = draw(result, images) if images is not None else None
-    if image is not None:
-        lines += ["", f"![{result.title}](img/{image.name})"]
+    if result.notes:
+        lines += ["", *(f"- {note}" for note in result.notes)]
     return "\n".join(lines)

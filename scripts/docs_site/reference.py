@@ -17,7 +17,7 @@ from ftrun.config.options import COMMAND_ONLY, OPTIONS, SECTIONS, Option
 CLI_INTRODUCTION = """# Command line
 
 `ftrun SCRIPT` is `ftrun run SCRIPT`. What torchrun's options mean here:
-[From torchrun](FROM_TORCHRUN.md).
+[torchrun's options](TORCHRUN_REFERENCE.md).
 
 An option of `ftrun run` may also stand in the environment or in `ftrun.toml`. The command line wins
 over the environment, and the environment over the file. In `ftrun.toml` its key is the long flag

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 from benchmarks import goodput, join, recovery
 from benchmarks.jobs import Line
-from benchmarks.report import ABOVE, BELOW, Figure, judge, write
+from benchmarks.report import ABOVE, BELOW, FIGURES, MISS, OTHER_HOURS, Figure, judge, write
 from benchmarks.results import Result, Row, cells, headings, load, quantile, ratio, save, worst
 
 STEP_S = 0.1
@@ -111,8 +111,31 @@ def test_results_survive_their_file_and_make_a_page(tmp_path: Path) -> None:
     path = save(Result("startup", "Starting", [row], notes=["a note"]), tmp_path / "out")
     assert load(path).row("help_ms") == row
     page = write(tmp_path / "out", tmp_path).read_text()
-    assert "| `--help` | ≤ 250 ms | 100.0 ms | torchrun 2000.0 | hit |" in page
-    assert "not measured" in page and "- a note" in page
+    assert "| `--help` | ≤ 250 ms | 100.0 ms | 2000.0 | hit |" in page
+    assert "not measured" in page and "No run of torchft or NVRx or lm-resiliency" in page
+    assert "- a note" in (tmp_path / "BENCHMARKS_DETAILS.md").read_text()
+
+
+def test_a_miss_is_named_with_its_reason_and_an_earlier_run(tmp_path: Path) -> None:
+    def startup(first_line_ms: float) -> Result:
+        samples = {"ftrun": [first_line_ms], "torchrun": [2000.0]}
+        return Result(
+            "startup", "Starting", [Row("ddp_first_line_ms", "first line", "ms", samples)]
+        )
+
+    save(startup(3000.0), tmp_path / "out")
+    save(startup(2500.0), tmp_path / "benchmarks" / OTHER_HOURS)
+    page = write(tmp_path / "out", tmp_path).read_text()
+    _, _, misses = page.partition("## Misses")
+    assert "3000.0 ms, target ≤ 2000 ms. ftrun imports torch before" in misses
+    assert "An earlier run in another hour: 2500.0 ms." in misses
+
+
+def test_each_recorded_miss_has_a_reason() -> None:
+    kept = Path(__file__).parents[2] / "docs" / "benchmarks"
+    for figure in FIGURES:
+        if judge(figure, load(kept / f"{figure.result}.json")).text == MISS:
+            assert figure.reason, figure.what
 
 
 def test_the_page_keeps_what_was_not_measured_again(tmp_path: Path) -> None:
@@ -121,6 +144,7 @@ def test_the_page_keeps_what_was_not_measured_again(tmp_path: Path) -> None:
     save(Result("join", "Joining", [], notes=["of the first run, too"]), first)
     save(Result("join", "Joining", [], notes=["of the second run"]), second)
     write(first, tmp_path)
-    page = write(second, tmp_path).read_text()
+    write(second, tmp_path)
+    page = (tmp_path / "BENCHMARKS_DETAILS.md").read_text()
     assert "- of the first run\n" in page and "- of the second run\n" in page
     assert "of the first run, too" not in page

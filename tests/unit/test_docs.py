@@ -12,7 +12,11 @@ from docs_site import links
 from docs_site.links import ROOT
 
 NAV = re.compile(r"^ +- .*: (\S+\.md)$", re.MULTILINE)
+SECTION = re.compile(r"^  - (\w+):\n((?: {6}.*\n)+)", re.MULTILINE)
 GENERATED = {"API.md", "CLI.md"}
+README_WORDS_MAX, PAGE_WORDS_MAX = 900, 1_500
+SHORT = ("TESTING.md", "BENCHMARKS.md")
+"""Pages of other sections that answer one question, too."""
 
 
 def problems(source: str, text: str) -> list[str]:
@@ -50,6 +54,19 @@ def test_a_link_or_an_anchor_that_leads_nowhere_is_found() -> None:
 def test_each_document_is_in_the_navigation_once() -> None:
     entries = sorted(NAV.findall((ROOT / "mkdocs.yml").read_text()))
     assert entries == sorted({*map(links.page_of, links.documents()), *GENERATED})
+
+
+def test_a_page_that_answers_a_question_is_short() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnot_in_nav:")[0]
+    sections = dict(SECTION.findall(nav))
+    assert list(sections) == ["Start", "Guides", "Reference", "Inside"]
+    limits = dict.fromkeys(
+        (*NAV.findall(sections["Start"] + sections["Guides"]), *SHORT), PAGE_WORDS_MAX
+    )
+    files = {links.page_of(path): ROOT / path for path in links.documents()}
+    words = {page: len(files[page].read_text().split()) for page in limits}
+    limits |= {"index.md": README_WORDS_MAX}
+    assert {page: count for page, count in words.items() if count > limits[page]} == {}
 
 
 def test_links_become_the_sites() -> None:

@@ -99,7 +99,7 @@ class FormWanted:
 class LoopBeat:
     """The loop of a worker without a Manager goes on.
 
-    ``pause``: the pause that it has announced, for at most ``limit_s`` seconds; "": none.
+    ``pause``: the pause that it has announced; "": none. ``limit_s``: its seconds at most.
     """
 
     key: WorkerKey
@@ -399,7 +399,7 @@ class SweepReplica:
 
 @dataclass(frozen=True, slots=True)
 class SendToLighthouse:
-    """Send if there is a stream; if there is none, the next Hello has the same facts."""
+    """Send on the open stream. Without a stream the next Hello has the same facts."""
 
     message: FromAgent
 

@@ -98,9 +98,9 @@ class Unconfirmed:
         self._sent.append((now, evidence))
 
     def recorded(self, incarnations: tuple[str, ...], number: int, *, is_open: bool) -> None:
-        """The lighthouse has sent a record about these; of one that is open the number is kept.
+        """The lighthouse has sent a record about these. The number of an open one is kept.
 
-        A lighthouse that has lost its files learns from it that the failure has been told.
+        A lighthouse that has lost its files learns from it that the failure has been reported.
         """
         self.last_number = max(self.last_number, number)
         kept: list[tuple[float, FailureEvidence]] = []
@@ -112,7 +112,7 @@ class Unconfirmed:
         self._sent = deque(kept, maxlen=UNCONFIRMED_MAX)
 
     def again(self, now: float) -> tuple[FailureEvidence, ...]:
-        """What a lighthouse to which this agent has come may not know, with its present age."""
+        """The failures that this agent's new lighthouse may not know, with their present age."""
         return tuple([_aged(evidence, now - at) for at, evidence in self._sent])
 
 

@@ -61,8 +61,8 @@ class Failure:
     """A worker that did not end well.
 
     ``status``: the exit code, or minus the signal. ``report``: its uncaught exception, if there was
-    one. ``reason``: why it was given up, or could not be started. ``memory``: why its end is known
-    to be the kernel's, for want of memory; "": it is not. ``hangs``: it was given up because it did
+    one. ``reason``: why it was given up, or could not be started. ``memory``: the evidence that
+    the kernel ended it because memory ran out; "": none. ``hangs``: it was given up because it did
     not go on. ``is_of_node``: --health-check found the node not well. ``on_request``: people killed
     it. ``unjoined``: its script has ended with exit code 0 before it had joined its peers.
     """
@@ -82,7 +82,7 @@ class Failure:
 
     @property
     def kind(self) -> str:
-        """One word of core/failure_kinds.py."""
+        """A kind of core/failure_kinds.py."""
         if self.is_of_node:
             return kinds.UNHEALTHY
         if self.hangs:

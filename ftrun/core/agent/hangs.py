@@ -1,10 +1,9 @@
 """Workers that do not go on: their Python stacks are taken, and then their replica is given up.
 
-A worker is found by its silence (hang_watch.py), by its loop (loop_watch.py), by a timer of its own
-script (script_timers.py), or by the lighthouse, which had no answer from it or knows that its peers
-wait for it.
-The stacks are evidence and end with the process, so they are taken before it is killed. That takes
-a moment, and at most ``STACKS_WAIT_S``.
+A worker is found by its silence (hang_watch.py), by its loop (loop_watch.py), or by a timer of its
+own script (script_timers.py). Or the lighthouse finds it: it had no answer, or peers wait for the
+worker. The stacks are evidence and end with the process, so they are taken before it is killed.
+That takes a moment, and at most ``STACKS_WAIT_S``.
 
 Not here: what follows (supervisor.py), how stacks are taken (agent/stacks.py).
 """
@@ -32,7 +31,7 @@ from ftrun.core.failure_kinds import DIVERGED, TOGETHER
 from ftrun.core.ids import WorkerKey
 
 STACKS_WAIT_S = 2.0
-"""Stacks that are not there by then are not waited for: the replica is killed without."""
+"""The longest wait for stacks. After it the replica is killed without them."""
 
 
 class Hangs:
@@ -106,7 +105,7 @@ class Hangs:
             self._give_up(slot, gone)
 
     def given_up(self, incarnation: str, reason: str) -> None:
-        """The lighthouse goes on without this replica, for this reason."""
+        """The lighthouse goes on without this replica. ``reason``: why."""
         slot = self._slots.of_incarnation(incarnation)
         if slot is not None and slot.phase is SlotPhase.RUNNING:
             why = reason if reason.startswith(TOGETHER) else f"was given up: {reason}"

@@ -6,10 +6,10 @@ from the moment at which a request was *sent* (a Hello, a heartbeat that asks), 
 at which its answer arrived, because the time that the answer took is unknown. Workers receive the
 end of the lease ahead of time, because a stopped agent cannot warn them later.
 
-``AgentLease`` is what the answers mean. ``LeaseRequests`` decides which heartbeats ask for one:
-a lease needs an answer now and then, not every second, and an answer costs the lighthouse as much
-as a heartbeat. In a job of many nodes the progress of all replicas costs as much again, so there
-only the heartbeats that ask carry it.
+``AgentLease`` is what the answers mean. ``LeaseRequests`` decides which heartbeats ask for one. A
+lease needs an answer now and then, not every second, and an answer costs the lighthouse as much as
+a heartbeat. In a job of many nodes the progress of all replicas costs as much again. So there only
+the heartbeats that ask carry it.
 
 Not here: the stream (protocol/rpc.py), when a heartbeat is sent (agent/link.py).
 """

@@ -29,7 +29,7 @@ class LighthouseStarts:
     def ended(self, lived_s: float, *, was_ready: bool, is_hopeless: bool) -> float | None:
         """The delay until it is started again; None: it is not.
 
-        ``is_hopeless``: it has said that the next one would end in the same way.
+        ``is_hopeless``: it reported that the next one would end in the same way.
         """
         self.has_served |= was_ready
         if was_ready and lived_s >= HEALTHY_S:
@@ -41,7 +41,7 @@ class LighthouseStarts:
         return float(min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2.0 ** (self.short_lives - 1)))
 
     def then(self, delay_s: float | None) -> str:
-        """What follows, as the end of a sentence about how it has ended."""
+        """The next action, as the end of a sentence about how the lighthouse has ended."""
         if delay_s is None:
             return "It is not started again, so the job ends here"
         if self.has_served:

@@ -103,7 +103,7 @@ class _Loop:
     look_at: float | None = None
 
     def at_step(self, step: int, beats: int, now: float) -> None:
-        """It reports this step, and so many heartbeats within steps."""
+        """It reports this step, and its number of heartbeats within steps."""
         has_rested = self.is_resting
         if has_rested or step != self.steps:
             self.times.reached(step, now)

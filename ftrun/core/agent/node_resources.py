@@ -1,12 +1,12 @@
-"""When memory, a disk or a GPU of the node is worth a word, and when a GPU is free again.
+"""When memory, a disk or a GPU of the node is worth a notice, and when a GPU is free again.
 
 | resource               | low, or not free                           | enough again   |
 |------------------------|--------------------------------------------|----------------|
 | memory, disk of logs   | below 5 % or 1 GiB, and below a quarter    | 1.5 times that |
 | a GPU before a restart | 5 % and 256 MiB above its use at the start | less than that |
 
-Each crossing is told once. ECC errors and Xids are told when more come. Not here: reading them
-(agent/resources.py, agent/nvml.py).
+Each crossing is reported once. ECC errors and Xids are reported when more come. Not here: reading
+them (agent/resources.py, agent/nvml.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Resource:
     advice: str
 
     def low_below(self) -> float:
-        """Below so many bytes it is low."""
+        """The number of bytes below which it is low."""
         limit = max(LOW_SHARE * self.total_bytes, LOW_BYTES)
         return min(limit, LOW_SHARE_MAX * self.total_bytes)
 
@@ -47,7 +47,7 @@ class Gpu:
 
     ``ecc_errors``: memory errors that could not be corrected, since the driver was loaded; None:
     the GPU does not count them. ``pids``: processes that use it, if they are visible from here.
-    ``busy_share``: of the last moments in which it computed; None: it does not tell.
+    ``busy_share``: of the last moments in which it computed; None: not known.
     """
 
     index: int
@@ -70,7 +70,7 @@ class Gpu:
 
 
 class NodeResources:
-    """Remembers what was told, so that it is told once."""
+    """Remembers what was reported, so that each fact is reported once."""
 
     def __init__(self) -> None:
         self._low: set[str] = set()

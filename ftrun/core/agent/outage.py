@@ -31,7 +31,7 @@ STANDS_NOTICE_S = 3.0
 class Outage:
     """``_gone_at``: when a connected lighthouse went; None while it is there, or never was.
 
-    ``_remind_at``: when the next notice of an isolation is due; None: there is none.
+    ``_remind_at``: when the next notice of an isolation is due; None: no notice is due.
     """
 
     def __init__(

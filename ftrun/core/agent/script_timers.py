@@ -75,7 +75,7 @@ class ScriptTimers:
         self._signalled[rank] = (number, why)
 
     def cause(self, rank: int, status: int) -> str:
-        """Why a worker has ended with this status, if a timer is the cause; "": it is none."""
+        """Why a worker has ended with this status, if a timer is the cause; else ""."""
         number, why = self._signalled.get(rank, (0, ""))
         return why if number and status == -number else ""
 

@@ -78,25 +78,24 @@ class SlotSummary:
 class SlotState:
     """One slot. Deadlines are None while they are off.
 
-    ``alive``: group_ranks whose process is not gone. ``dying``: those of them whose death is told
-    already. ``has_manager``: one of its workers has sent
-    a message, so there is a Manager. ``left``: the group_ranks that left at a boundary.
-    ``left_early``: the step at which its script has ended while its peers train on. ``lost``:
-    the loss of this incarnation is reported. ``killed``: how, if the group did not end when asked.
-    ``has_trained``: the slot was in a quorum once; ``has_joined``: this incarnation was;
-    ``has_committed``: the slot has committed a step. ``steps_alone``: an optimizer steps, and there
-    is no Manager; ``has_stepped``: the same of this incarnation, which was started at ``begun_at``.
-    ``lost_at``: since when the slot cannot train; None while it can. ``hang_watch``,
-    ``loop_watch``, ``script_timers``: watch this incarnation's workers. ``ends``: how its workers
-    have ended so far, if badly. ``is_failing``: it has failed, and is judged when all of its
-    workers have ended. ``hung``: it is given up when its stacks are taken, or at ``stacks_at``.
-    ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed group have ended.
-    ``given_up``: it is not started again, and the lighthouse decides what follows. ``has_failed``:
-    this incarnation has, so the node's health is checked before the next; ``is_checked``,
-    ``is_healthy``: it is asked for, or found good (health.py). ``asked_with``: the signal that its
-    scripts were asked to stop with. ``leaves``: what people have asked of this incarnation; None:
-    nothing. ``killed_on_request``: workers that people have killed.
-    ``forgotten``: the slot is another agent's as soon as the processes here have ended.
+    ``alive``: group_ranks whose process is not gone. ``dying``: those of them whose death is
+    reported already. ``has_manager``: one of its workers has sent a message, so there is a Manager.
+    ``left``: the group_ranks that left at a boundary. ``left_early``: the step at which its script
+    has ended while its peers train on. ``lost``: the loss of this incarnation is reported.
+    ``killed``: how, if the group did not end when asked. ``has_trained``: the slot was in a quorum
+    once; ``has_joined``: this incarnation was; ``has_committed``: the slot has committed a step.
+    ``steps_alone``: an optimizer steps, and there is no Manager; ``has_stepped``: the same of this
+    incarnation, which was started at ``begun_at``. ``lost_at``: since when the slot cannot train;
+    None while it can. ``hang_watch``, ``loop_watch``, ``script_timers``: watch this incarnation's
+    workers. ``ends``: how its workers have ended so far, if badly. ``is_failing``: it has failed,
+    and is judged when all of its workers have ended. ``hung``: it is given up when its stacks are
+    taken, or at ``stacks_at``. ``restart_in_s``, ``outcome_ahead``: what follows when all workers
+    of a failed group have ended. ``given_up``: it is not started again, and the lighthouse decides
+    what follows. ``has_failed``: this incarnation has, so the node's health is checked before the
+    next; ``is_checked``, ``is_healthy``: it is asked for, or found good (health.py).
+    ``asked_with``: the signal that its scripts were asked to stop with. ``leaves``: what people
+    have asked of this incarnation; None: nothing. ``killed_on_request``: workers that people have
+    killed. ``forgotten``: the slot is another agent's as soon as the processes here have ended.
     ``goes_after``: the incarnations here that train on, and that have no quorum yet. Its next start
     waits until ``goes_at``, which comes earlier once they have.
     """

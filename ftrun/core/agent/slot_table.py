@@ -63,7 +63,7 @@ class NodeSlots:
             self._given_up[slot.replica_id] = slot.summary()
 
     def forget_drained(self) -> None:
-        """A lighthouse is back. What people have drained is no slot here, unless it says so again.
+        """A lighthouse is back. A drained slot is not ours, unless the lighthouse assigns it again.
 
         It knows from our Hello that the replica has ended; it may not know that we keep the slot.
         """
@@ -141,7 +141,7 @@ class NodeSlots:
             phase = slot.phase
             runs = phase is SlotPhase.RUNNING or phase is SlotPhase.STOPPING
             assert bool(slot.alive) == runs, self._described(slot)
-            # A death that is told is a failure; its group neither runs on nor ends well.
+            # A reported death is a failure: its group neither runs on nor ends well.
             assert not slot.dying or slot.has_failed or slot.is_failing, self._described(slot)
             assert (phase is SlotPhase.WAITING) == (slot.wake_at is not None), self._described(slot)
             assert (phase is SlotPhase.ENDED) == (slot.outcome is not None), self._described(slot)

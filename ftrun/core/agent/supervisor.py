@@ -19,10 +19,10 @@ instructions that it returns. Each slot that the lighthouse has assigned is in o
 | people ask       | RUNNING | asked; left: STOPPING   |                 |           |
 
 "Next" after STOPPING is WAITING for a restart, ENDED, or the slot's removal. A group that is asked
-to stop has the whole grace (inject/stopping.py); if it must be killed then, the report says so. The
-rest of a broken group is killed first, and its loss is reported right after that (Q3).
+to stop has the whole grace (inject/stopping.py); if it must be killed then, the report notes it.
+The rest of a broken group is killed first, and its loss is reported right after that (Q3).
 
-A death is one failure, told once: as ``WorkerDying`` where the kernel shows it early, else as
+A death is one failure, handled once: as ``WorkerDying`` where the kernel shows it early, else as
 ``WorkerExited``. Peers wait for the loss alone; the restart, the verdict and the report wait until
 the process is gone. The restart also waits until the replicas here that train on have their next
 quorum, and ``REPAIR_S`` more, but ``SURVIVORS_FIRST_S`` at most. Else its imports would take the
@@ -286,7 +286,7 @@ class Supervisor:
 
     @property
     def is_ending(self) -> bool:
-        """True once the job is to end here, for any cause."""
+        """True once the job is to end here, whatever the cause."""
         return self._ending.has_begun
 
     def summary(self) -> tuple[SlotSummary, ...]:
@@ -407,7 +407,7 @@ class Supervisor:
             self._group_ended(slot)
 
     def _worker_ended(self, slot: SlotState, end: WorkerExited) -> None:
-        """Judge a worker's end. A death that was told before changes nothing more."""
+        """Judge a worker's end. A death that was handled before changes nothing more."""
         slot.hang_watch.gone(end.group_rank)
         slot.loop_watch.gone(end.group_rank)
         slot.script_timers.gone(end.group_rank)
@@ -742,6 +742,6 @@ def _due(at: float | None, now: float) -> bool:
 
 
 def _runs_apart(slot: SlotState, since_s: float = 0.0) -> Heartbeat:
-    """What its workers, without a Manager, cannot report; ``since_s``: for so long."""
+    """The activity of workers that cannot report it, without a Manager; ``since_s``: its age."""
     progress = Progress(0, 0, Activity.APART, since_s=since_s)
     return Heartbeat((ReplicaProgress(slot.replica_id, slot.incarnation, progress),), quiet=True)

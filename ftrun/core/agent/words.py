@@ -119,7 +119,7 @@ ELSEWHERE = (
 
 
 def elsewhere(can_begin_again: bool) -> ShowNotice:
-    """What is trained does not heal, because ftrun is not in the processes that train it."""
+    """The training does not heal, because ftrun is not in the processes that train."""
     then = (
         "ftrun begins again with one world of all workers"
         if can_begin_again

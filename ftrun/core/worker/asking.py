@@ -17,10 +17,10 @@ from ftrun.core.worker.exchange import ExchangeQuestion
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The knowledge of a worker now.
+    """What one worker knows now.
 
     ``roster``: the lighthouse's answer to the last ``AskLighthouse``; None: it has not come yet.
-    ``quorum``: the one in force; None: there is none. ``now``: the time, in seconds. ``is_alone``:
+    ``quorum``: the one in force, or None. ``now``: the time, in seconds. ``is_alone``:
     its step is void, or it was left out, and joins others at its next boundary. ``in_step``: a step
     is under way in it. ``gaps``: how often a quorum may have left it out. ``late_to``:
     it is late for the names of this step and of earlier ones.
@@ -46,8 +46,8 @@ class AskPeer:
 
 @dataclass(frozen=True, slots=True)
 class AskLighthouse:
-    """Ask for a Roster. ``anew``: a peer of the former one was not reached: forget that one, and
-    ask after a moment."""
+    """Ask for a Roster. ``anew``: a peer of the former Roster was not reached, so forget that
+    Roster, and ask after a moment."""
 
     anew: bool = False
 
@@ -66,7 +66,7 @@ class AwaitChange:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpQuorum:
-    """A member has not been reached for long: peers must find out who is there (REJOIN)."""
+    """A member has not been reached for long, so the members must report again (REJOIN)."""
 
     attempt: Attempt
     replica_id: str

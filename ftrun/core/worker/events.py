@@ -180,7 +180,7 @@ class StateSpoiled:
 
 @dataclass(frozen=True, slots=True)
 class HealFailed:
-    """No donor gave the state for ``tag``. ``is_refused``: each has said that it cannot."""
+    """No donor gave the state for ``tag``. ``is_refused``: each donor answered that it cannot."""
 
     tag: Tag
     reason: str

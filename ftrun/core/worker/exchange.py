@@ -60,7 +60,7 @@ ASKED_BY_MAX = 8
 
 
 class Kind(str, Enum):
-    """What is exchanged under a name."""
+    """The data that is exchanged under a name."""
 
     VALUES = ""
     """What the script gives, or ftrun for it."""

@@ -1,12 +1,12 @@
 """One exchange under way, of one worker: whom to ask next, what to keep, when it is over. Pure.
 
-The caller asks ``next`` what to do, does it, tells how it went, and asks again, until ``next`` has
-nothing left. It may ask at any time: what it knows of its peers may have changed meanwhile, and an
-answer to a question that does not count any more is dropped.
+The caller asks ``next`` what to do, does it, reports the outcome, and asks again, until ``next``
+has nothing left. It may ask at any time, because the knowledge about its peers changes. An answer
+to a question that does not count any more is dropped.
 
-Before the first step the lighthouse's Roster says who takes part. Those that train already have
-exchanged: a replica that comes later reads what one of them keeps, and gives nothing. Between two
-steps the members of the quorum in force take part.
+Before the first step the lighthouse's Roster lists the replicas that take part. Replicas that
+train have exchanged already: a later replica reads what one of them keeps, and gives nothing.
+Between two steps the members of the quorum in force take part.
 
 Not here: the rules of an exchange and its name (exchange.py); sockets, waiting and deadlines
 (training/exchanges.py).
@@ -59,8 +59,8 @@ class Exchanging:
     Attributes:
         is_void: this worker's step is void, or it was left out of its quorum: it gets its own
             value, because it meets the others at its next boundary, and not before.
-        alone_with: the replica that trains and has had no such exchange before its first step; "":
-            there is none. This worker's own value is the result then.
+        alone_with: the replica that trains and has had no such exchange before its first step, or
+            "". With such a replica this worker's own value is the result.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class _BetweenSteps:
             self._decide(gives=True)
 
     def _is_late(self, known: Known) -> bool:
-        """Peers may have completed this exchange, or have been told that nothing comes."""
+        """Peers may have completed this exchange, or know that this worker gives nothing."""
         name = self._of.name
         return name.step <= known.late_to or self._of.kept.has_declined(name)
 

@@ -1,4 +1,4 @@
-"""What a worker's machine knows of its step: the questions that the shell may ask at any time.
+"""A worker's step as its machine knows it: the questions that the shell may ask at any time.
 
 Not here: events, and what follows from them (machine.py).
 """
@@ -37,7 +37,7 @@ class StepPhase(Enum):
 
 
 class StepFacts:
-    """The state of one worker's machine; nothing here changes it but ``__init__``.
+    """The state of one worker's machine. Only ``__init__`` changes it here.
 
     Args:
         key: this worker's identity.
@@ -48,7 +48,7 @@ class StepFacts:
         heal_first: newcomers heal before their forward pass (synchronous quorum).
         contributors_max: members beyond it are spares (``FIXED_WITH_SPARES``); None: no limit.
         contributors_min: with fewer, no replica commits, and the step is repeated. ``tells_min``:
-            the lighthouse is told, and forms no smaller quorum.
+            the lighthouse knows it, and forms no smaller quorum.
         operation_timeout_s: seconds after which an outstanding operation is an error.
         quorum_timeout_s: seconds that a step waits for the next quorum's verdict.
         results_timeout_s: seconds after which no further attempt is made to get a step's results,
@@ -259,8 +259,8 @@ class StepFacts:
     def takes(self, entry: Entry) -> bool:
         """Whether a peer's answer settles anything here, or it must be asked again.
 
-        What a peer at the end of its script says is for newcomers, which heal from it. Who trains
-        goes on as soon as that peer has left.
+        The answer of a peer at the end of its script is for newcomers, which heal from it. A
+        replica that trains goes on as soon as that peer has left.
         """
         return self.healing or self._peers_ended or not entry.over
 

@@ -73,7 +73,7 @@ class HealState:
         self.torn = True
 
     def refuse(self) -> bool:
-        """All donors have refused; whether so often that no other try is made."""
+        """All donors have refused. Returns whether the tries are used up."""
         self._refusals += 1
         return self._refusals >= REFUSALS_MAX
 

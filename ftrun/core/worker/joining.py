@@ -32,7 +32,7 @@ _PRESENT, _HAS_BATCH, _HEALS, _BY_ALL, _THROWS = (1 << bit for bit in range(5))
 
 
 class Stepped(IntEnum):
-    """What a replica knows of the script between ``backward()`` and ``step()``.
+    """A replica's knowledge of the script between ``backward()`` and ``step()``.
 
     UNKNOWN: this process has led no step yet. PLAIN: the averaged gradients are stepped as they
     are. CHANGED: gradients or settings were changed at least once.

@@ -493,7 +493,7 @@ class StepMachine(Showing):
         quorum = event.quorum
         step.is_blind = self.isolated  # then the quorum may have been replaced (Q3)
         if event.pauses:
-            step.awaited_since = None  # who has said so may take its time
+            step.awaited_since = None  # a member that announced a pause may take its time
         tag = self.reduced if self.healing else step.decisive
         held = self._heal.after
         if tag is not None and held is not None and quorum.state == held.committed(tag):

@@ -1,8 +1,9 @@
-"""What a worker shows of its last steps, so that replicas that have grown apart are found. Pure.
+"""Marks of a worker's last steps, by which replicas that have grown apart are found. Pure.
 
 Progress goes out ten times a second at most, and each replica sends its own, so two of them rarely
-show the same step. So the newest step that 1, 10, 100 … divides is shown each: of these some are
-the same on all replicas. Not here: what is done about a difference (core/lighthouse/divergence.py).
+show the same step. So a worker shows the newest step that each of 1, 10, 100 … divides. Some of
+these are the same on all replicas. Not here: what is done about a difference
+(core/lighthouse/divergence.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The state that this worker offers to peers: in a step as a donor, or between two steps.
 
-Not here: who is a donor (core/quorum.py), how it is served (checkpoint/serve.py).
+Not here: the choice of donors (core/quorum.py), how it is served (checkpoint/serve.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ftrun.core.worker.quorums import Quorums
 
 
 class StateOffer:
-    """What is offered now, at most one state.
+    """The state that is offered now, if any.
 
     Attributes:
         keeps_state: the state is kept between two steps; see ``StateKept``.
@@ -33,9 +33,9 @@ class StateOffer:
         yield e.OfferState(tag, state, len(quorum.newcomers))
 
     def offer_kept(self, state: StateId, quorums: Quorums) -> Iterable[e.Instruction]:
-        """Offer the state that is kept between two steps, to those who have lost the last one.
+        """Offer the state that is kept between two steps to replicas that have lost the last step.
 
-        Who joins anew is not served: it wants the place of the next step too.
+        A newcomer is not served, because it also needs the place of the next step.
         """
         quorum = quorums.in_force
         if not self.keeps_state or quorum is None or not quorums.is_unentered:

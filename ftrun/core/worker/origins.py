@@ -1,4 +1,4 @@
-"""Whose value a replica takes when it joins its peers: one table for all that a script counts.
+"""The origin of each value that a replica takes when it joins its peers: one table for all values.
 
 The *donor* trains, and its value is of the place at which the replica joins. The *predecessor* had
 the replica's slot, and its values are of its last noted step. Which values differ between replicas
@@ -10,7 +10,7 @@ is known before any death: both have their values of the steps at which all repl
 | nothing is left of the predecessor | the donor's |
 | a framework's own | the donor's, unless the predecessor has changed it later |
 | whole numbers that differed by the same at two steps (a cursor by rank) | the donor's, shifted |
-| its function was called anew since: the predecessor's is gone | the donor's |
+| its function was called again since: the predecessor's is gone | the donor's |
 | it differed and grew on both (a sum by rank); loops stand alike | both: as far from the donor's |
 | it differed; the donor has not changed it since, or loops stand alike | the predecessor's |
 | it differed, and the loops have gone on (a sum that each epoch begins) | the donor's, and named |
@@ -30,7 +30,7 @@ from typing import Any
 
 
 class Origin(Enum):
-    """Whose a value is. ``STAND_IN``: the donor's, although that is not this replica's.
+    """Where a value comes from. ``STAND_IN``: the donor's, in place of this replica's own.
 
     ``SHIFTED``, ``CONTINUED``: as far from the donor's as the predecessor's was while all trained.
     For the time in which the replica was away its donor is its deputy, and counts for it.
@@ -46,7 +46,7 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of one value.
+    """The facts about one value.
 
     Attributes:
         own_step, donor_step, left_step: when this replica, its donor and its predecessor have
@@ -56,7 +56,7 @@ class Known:
         together_step: the newer one of these.
         has_left: the predecessor's values are there, of the same life of the job.
         is_framework: it is a framework's own.
-        is_called_anew: its function was called anew since the predecessor's values.
+        is_called_anew: its function was called again since the predecessor's values.
         stands_alike: the loops around stand where they stood then.
         begins_here: it is a flag, of code that draws batches ahead of the loop's steps: the replica
             draws these itself, from the iteration's beginning.
@@ -114,7 +114,7 @@ class Known:
 
 
 def origin(known: Known) -> Origin:
-    """Whose value the replica takes."""
+    """The origin of the value that the replica takes."""
     if known.begins_here:
         return Origin.OWN
     donor = Origin.OWN if known.own_step > known.donor_step else Origin.DONOR

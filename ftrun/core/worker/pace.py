@@ -67,5 +67,5 @@ class Pace:
         self._began_at, self._waited_s = now, 0.0
 
     def skip(self) -> None:
-        """The step under way says nothing of the pace."""
+        """Leave the step under way out of the pace."""
         self._began_at = self._waits_since = None

@@ -15,15 +15,15 @@ workers that leave, one may die unseen.)
 
 A script may also end in one replica while its peers train on: one rank has left the loop. Such a
 peer waits in a reduction or an exchange for this worker, and this worker at the end for such a
-peer. A question about an exchange to which this worker does not come any more tells that. And a
-peer that trains answers with that fact, and where: from the very state that this worker holds, or
-from a later one. Then this worker leaves alone, *early*, and so do its mates, by the lighthouse's
-word. A peer that is merely slower, in an evaluation for example, has no reduction under way at this
-state and does not answer so; nor does one that has just healed to it, because its script may be on
-its way to the end.
+peer. This worker learns of it when a peer asks about an exchange to which it does not come any
+more, or when a peer that trains answers so. The answer states where the peer trains: from the very
+state that this worker holds, or from a later one. Then this worker leaves alone, *early*, and the
+lighthouse lets its mates leave too. A peer that is merely slower, in an evaluation for example, has
+no reduction under way at this state and does not answer so; nor does one that has just healed to
+it, because its script may be on its way to the end.
 
 Meanwhile the worker stands at a step that nobody commits. Under each quorum it reports to the
-lighthouse that it reaches no later step: so others join at this one.
+lighthouse that it reaches no later step, so that others join at this one.
 
 Not here: waiting (training/lingering.py); sockets (training/exchanges.py).
 """

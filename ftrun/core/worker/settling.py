@@ -1,8 +1,8 @@
 """Which collectives of a script are complete when a rank has died in the middle of one. Pure.
 
 Every rank numbers the calls that it makes on a group of the script's. At a death all calls under
-way come to an end: each is complete at this rank or is not, for good. Then the survivors tell each
-other how far they are, and each comes to the same answer by itself:
+way come to an end: each is complete at this rank or is not, for good. Then the survivors
+exchange how far they are, and each comes to the same answer by itself:
 
 | call k at the survivors                                | what follows                          |
 |--------------------------------------------------------|---------------------------------------|
@@ -11,12 +11,12 @@ other how far they are, and each comes to the same answer by itself:
 | nobody has completed it                                | all issue it again, in order          |
 | one has completed it, without a result or second phase | it cannot be settled                  |
 
-A call that a rank has not begun yet is put down as a gift, and taken when the rank comes to it.
-Where ranks join, all count anew: the call before is -1 for those that were there. The
-*second phase* is a small all-reduce after a call whose result is large, or is another one at each
-rank: who has passed it knows that all have their results, so that none of them needs a copy.
+The result of a call that a rank has not begun yet is kept as a gift, until the rank comes to it.
+Where ranks join, all count from 0 again: the call before is -1 for those that were there. The
+*second phase* is a small all-reduce after a call whose result is large, or differs between ranks.
+A rank that has passed it knows that all have their results, so that none of them needs a copy.
 
-Not here: process groups and tensors (inject/zero_edit/world/), whom the survivors are (machine.py).
+Not here: process groups and tensors (inject/zero_edit/world/), which ranks survive (machine.py).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Position:
 
     @staticmethod
     def decode(known: list[Any]) -> Position:
-        """What ``encode`` has made."""
+        """The value that ``encode`` has packed."""
         begun, since, *parts = known
         return Position(begun, since, *(frozenset(part) for part in parts))
 
@@ -85,7 +85,7 @@ class Counted:
 
     @staticmethod
     def decode(known: list[Any]) -> Counted:
-        """What ``encode`` has made."""
+        """The value that ``encode`` has packed."""
         position, quorum_id, number, base = known
         return Counted(Position.decode(position), Attempt(quorum_id, number), base)
 
@@ -117,11 +117,11 @@ def count_alike(told: Mapping[int, Counted]) -> Alike:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What becomes of the calls of one group.
+    """The outcome of the calls of one group.
 
-    ``gives``: for a number the rank that gives its result, and those that lack it. ``stands``:
-    numbers whose own result stands at each rank. ``again``: numbers that those who have begun them
-    issue again, in order. ``impossible``: numbers that cannot be settled.
+    ``gives``: by number, the rank that gives the result, and those that lack it. ``stands``:
+    numbers whose own result stands at each rank. ``again``: numbers that the ranks that have begun
+    them issue again, in order. ``impossible``: numbers that cannot be settled.
     """
 
     gives: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)

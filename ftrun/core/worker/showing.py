@@ -1,4 +1,4 @@
-"""What a worker's main thread does, for people and for the agent: by the latest event.
+"""The activity of a worker's main thread, for people and the agent, by the latest event.
 
 Not here: when it is sent again (shown.py), the events (machine.py).
 """

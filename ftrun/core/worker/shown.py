@@ -1,6 +1,7 @@
 """The activity of one worker's main thread as it was last reported, and when to report a new one.
 
-Not here: what the activity is (machine.py), what follows from it (core/activity.py says who reads).
+Not here: what the activity is (machine.py), what follows from it (core/activity.py lists its
+readers).
 """
 
 from __future__ import annotations

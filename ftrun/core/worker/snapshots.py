@@ -15,10 +15,10 @@ finished, so it looks into the directory before it writes.
 |                         |             | than an interval, nothing                          |
 | a write is over a limit |             | ABANDON                                            |
 
-What a kill of everything loses is at most one interval, and the time of one write: a snapshot is
-due one interval after the last one was *begun*, whoever has begun it, and at once if it was left
-out because that one was still being written. After one that failed the next is due at its usual
-time. A writer that is asked to leave takes a last one.
+A kill of everything loses at most one interval and the time of one write. A snapshot is due one
+interval after the last one was *begun*, by whichever writer, and at once if it was skipped because
+the last one was still being written. After a failed one the next is due at its usual time. A
+writer that is asked to leave takes a last one.
 
 If a replica has several workers, all of them copy at one boundary, each its own part. Their clocks
 differ, so the first of them, the *lead*, has the schedule above, and the vote that ends each step
@@ -29,11 +29,11 @@ differ, so the first of them, the *lead*, has the schedule above, and the vote t
 | the lead                | it was the writer when the step began; it is idle; one is due    |
 | each other worker       | it is idle                                                       |
 
-If the bit is true of all and the step is committed, all TAKE when the next step begins, whoever is
-the writer by then: none of them asks a clock, or a quorum that may have changed. If that boundary
-is none for snapshots, the bit is void, and the next vote carries it again. While another worker
-still makes its memory ready, or writes its part of one that has failed, the lead asks in each vote;
-after an interval of that it SKIPs, which tells it, and asks on. The others WARM their writing
+If the bit is true of all and the step is committed, all TAKE when the next step begins, even if the
+writer has changed: none of them asks a clock, or a quorum that may have changed. If no snapshot can
+be taken at that boundary, the bit is void, and the next vote carries it again. While another worker
+still prepares its memory, or writes its part of a failed snapshot, the lead asks in each vote.
+After an interval of that it SKIPs, which reports it, and asks on. The others WARM their writing
 processes when the replica has become the writer, as a lead does when it LOOKs.
 
 Not here: what is written and where (snapshots/), the copy (training/snapshots.py).
@@ -51,7 +51,7 @@ LIMIT_MIN_S = 600.0
 
 
 class Decision(Enum):
-    """What the shell does now."""
+    """An action of the shell."""
 
     NOTHING = "nothing"
     LOOK = "look"
@@ -200,7 +200,7 @@ class SnapshotSchedule:
         self._catch_up()
 
     def looked(self, age_s: float | None, now: float) -> None:
-        """The newest snapshot is ``age_s`` old; None: there is none of this job."""
+        """The newest snapshot is ``age_s`` old; None: this job has no snapshot."""
         self._looks_since = None
         since = -math.inf if age_s is None else now - max(0.0, age_s)
         if self._began_at is not None:  # a job that goes on has lost nothing since its start
@@ -300,23 +300,23 @@ class PartSchedule:
 
 @dataclass
 class SkipNotices:
-    """When people are told of skipped snapshots: one line when it begins, one when it is over.
+    """When to report skipped snapshots: one line when skipping begins, one when it is over.
 
-    Where each second one is skipped, it begins again and again: so only at each doubling of the
-    number. ``told``: the number at the last notice.
+    If every second snapshot is skipped, skipping begins again and again. So it is reported only at
+    each doubling of the number. ``told``: the number at the last notice.
     """
 
     told: int = 0
     is_on: bool = False
 
     def skipped(self, total: int) -> bool:
-        """One more is skipped, ``total`` so far: whether people are told."""
+        """One more is skipped, ``total`` so far. Returns whether to report it."""
         if self.is_on or total < 2 * self.told:
             return False
         self.told, self.is_on = total, True
         return True
 
     def written(self) -> bool:
-        """One is written: whether people are told, because they know of skipped ones."""
+        """One is written. Returns whether to report it, because skipped ones were reported."""
         was_on, self.is_on = self.is_on, False
         return was_on

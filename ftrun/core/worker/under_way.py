@@ -148,7 +148,7 @@ class StepUnderWay:
     def note_wait(self, now: float) -> None:
         """An operation was issued, has completed, or was compared: the wait may begin or end.
 
-        It begins anew when an operation has completed that had not in any attempt before.
+        It begins again when an operation has completed that had not in any attempt before.
         """
         is_progress = self.operations.completed > self._completed_max
         self._completed_max = max(self._completed_max, self.operations.completed)
@@ -158,7 +158,7 @@ class StepUnderWay:
             self.awaited_since = now
 
     def put_off(self, by_s: float) -> None:
-        """These seconds do not count, for any deadline."""
+        """Leave these seconds out of every deadline."""
         if self.deadline is not None:
             self.deadline += by_s
         if self.awaited_since is not None:

@@ -4,7 +4,7 @@ In the first run nothing dies. In the second, replicas die in training and while
 and their peers wait for the newcomers: it must end as the first one. In the third they die in an
 evaluation. Of several workers per replica one dies once, and the peers train on.
 
-Not here: where they die (plan.py), what is said about the runs (verdict.py).
+Not here: where they die (plan.py), the verdict about the runs (verdict.py).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def check_script(
         words: the script with its arguments.
         options: for ``ftrun run``.
         replicas: how many. ``workers``: of each; the last one dies.
-        steps: each run ends after so many, if the script does not end before.
+        steps: the number of steps after which each run ends, if the script does not end before.
         timeout_s: a run is ended then.
 
     Raises:
@@ -189,7 +189,7 @@ def _watched(
 
 
 def differences_of(logs: Path) -> list[str]:
-    """What the lighthouse has found to differ between replicas, by the job's events."""
+    """The differences between replicas that the lighthouse has found, by the job's events."""
     found: list[str] = []
     for path in logs.glob("*/events.jsonl"):
         for line in path.read_text().splitlines():

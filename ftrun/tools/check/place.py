@@ -66,7 +66,7 @@ class Place:
         self._before: dict[str, tuple[int, int]] = {}
 
     def begin(self) -> None:
-        """Copy the source, for a run."""
+        """Make the copy of the source in which a run works."""
         total = 0
         self.path.mkdir(parents=True)
         for number, (name, entry) in enumerate(_walk(self._source, leaves_out=self._kept)):
@@ -117,7 +117,7 @@ def _size(of: Mapping[str, int], step: int) -> int:
 
 
 def compare(undisturbed: dict[str, Path], killed: dict[str, Path], due: Due) -> Files:
-    """The files that a run with deaths has written, beside those of the undisturbed one.
+    """The files that a run with deaths has written, compared with those of the undisturbed run.
 
     Args:
         due: what a replica that died while it wrote would have written before its successor could

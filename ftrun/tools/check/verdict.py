@@ -140,7 +140,7 @@ def _deaths(trial: Trial, run: Run) -> Iterator[str]:
 
 
 def _changes(runs: Sequence[Run]) -> Iterator[str]:
-    """What the script changes, and no newcomer is given."""
+    """Values that the script changes and that no newcomer receives."""
     reports = [report for run in runs for report in run.reports.values()]
     changes = sorted({name for report in reports for name in report["changes"]})
     if changes:
@@ -151,7 +151,7 @@ def _changes(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _only_first(reports: Reports) -> Iterator[str]:
-    """What nobody writes while the first replica is away."""
+    """Files that nobody writes while the first replica is away."""
     first, *others = (set(reports[index]["files"]) for index in sorted(reports))
     names = sorted(first.difference(*others))
     if names:
@@ -159,7 +159,7 @@ def _only_first(reports: Reports) -> Iterator[str]:
 
 
 def _ends(trial: Trial, run: Run, kind: str) -> Iterator[str]:
-    """What is wrong with a run by itself."""
+    """Problems of one run by itself."""
     if run.is_late:
         yield f"the run {kind} did not end within {trial.timeout_s:g} s (--timeout)"
         return
@@ -268,7 +268,7 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
 
 
 def _counted(before: Reports, after: Reports) -> Iterator[str]:
-    """What a death in an evaluation has changed: a peer counts twice there, which is no error."""
+    """Changes by a death in an evaluation: a peer counts twice there, which is no error."""
     values = [*_other_values(before, after)]
     if values:
         yield f"after deaths in evaluations, in which a peer counted twice: {_some(values)}"

@@ -21,8 +21,8 @@ from ftrun.config.words import respell
 
 EPILOG = (
     "Every option of torchrun is accepted in its spelling, or refused with what to use instead: "
-    "docs/FROM_TORCHRUN.md. Each option may also stand in the environment (FTRUN_MAX_RESTARTS, "
-    "PET_MAX_RESTARTS) or in ftrun.toml (max-restarts = 3)."
+    "docs/TORCHRUN_REFERENCE.md. Each option may also stand in the environment "
+    "(FTRUN_MAX_RESTARTS, PET_MAX_RESTARTS) or in ftrun.toml (max-restarts = 3)."
 )
 HELP = "Run SCRIPT in replica groups; arguments after SCRIPT are its own."
 

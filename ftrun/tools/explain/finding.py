@@ -84,7 +84,7 @@ def find(query: Query) -> Found:
 
 def _named(job_id: str, query: Query) -> Found:
     """The job with this id: its lighthouse's records or, if that does not answer, its logs'."""
-    job = read_job(job_id)  # its agent may be dead: the lighthouse, or its logs, still tell
+    job = read_job(job_id)  # its agent may be dead: the lighthouse, or its logs, have the records
     own = query.log_dir / job_id
     if job is None:
         return _from_logs(job_id, own)
@@ -139,7 +139,7 @@ def _ask(job: RunningJob, query: Query) -> Found | None:
 
 
 def _from_logs(job_id: str, directory: Path, *, may_go_on: bool = False) -> Found:
-    """What is on disk. ``may_go_on``: its agent lives, so an open incident is not over yet."""
+    """The records on disk. ``may_go_on``: the agent lives, so an open incident is not over yet."""
     if not directory.is_dir():
         raise UserError(
             f"There is no job {job_id} here: none runs on this machine, and {directory} does not "
@@ -152,7 +152,7 @@ def _from_logs(job_id: str, directory: Path, *, may_go_on: bool = False) -> Foun
 
 
 def _left_open(record: Record) -> Record:
-    """A record that nobody will close any more says so."""
+    """Mark a record that nobody will close any more."""
     if not record.get("is_open"):
         return record
     words = "the job does not run on this machine any more, and no later record has come"

@@ -73,7 +73,7 @@ class Job:
 
         Raises:
             UserError: nothing was started.
-            LaunchError: the host has ended without a last word.
+            LaunchError: the host has ended without a last record.
             BaseException: KeyboardInterrupt, or what a signal handler of the program or ``listen``
                 raises; the job has ended then.
         """

@@ -19,8 +19,8 @@ from ftrun.tools.launching.records import Record
 class Life:
     """One start of a replica group. ``pids``, ``failures``: by rank in the group.
 
-    ``is_stopped``: the agent stops it, so that further exits are no failures. ``is_asked``: it was
-    asked to stop, so that its loss is none either.
+    ``is_stopped``: the agent stops it, so further exits are no failures. ``is_asked``: it was asked
+    to stop, so its loss is no failure either.
     """
 
     replica_id: str

@@ -72,7 +72,7 @@ class Asker:
         return operation
 
     def follow(self, operation: OperationStatus) -> OperationStatus:
-        """What has become of it, once that changes, or after a while.
+        """The operation's state, once it changes, or after a while.
 
         Raises: as ``begin``, and RequestLost.
         """
@@ -123,7 +123,7 @@ class Asker:
                 time.sleep(RETRY_S)
 
     def _check_may_come_back(self, error: LighthouseUnreachable) -> None:
-        """Raise the error if nothing tells that there ever was a lighthouse."""
+        """Raise the error if nothing shows that a lighthouse ever ran."""
         if not (self._is_acknowledged or error.was_sent or self._agent_lives()):
             raise error
 

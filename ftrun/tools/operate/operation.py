@@ -40,8 +40,8 @@ def parse_words(
 ) -> tuple[str | None, Target]:
     """``[JOB] [REPLICA[.RANK]]`` to a job id, or None, and a target.
 
-    One word alone is a replica if the command needs one, or if it looks like one and no job has it
-    as its id.
+    A single argument is a replica if the command needs one. It is also a replica if it looks like
+    one and no job has that id.
 
     Raises:
         UserError: a replica is missing, or is no number.

@@ -22,7 +22,7 @@ Record = dict[str, Any]
 
 @dataclass(slots=True)
 class Story:
-    """What the events tell. Times are seconds since ``began``: the account's beginning.
+    """The content of the events. Times are seconds since ``began``: the account's beginning.
 
     ``job``: its last ``job`` event; ``account``: its last one; ``bands``: of the last account that
     has them. ``points``: time and step of each account; ``step_times``: time

@@ -44,7 +44,7 @@ EXIT_BYTES_MAX = 1024 * 1024
 
 
 class State(Enum):
-    """What the last look has found."""
+    """The result of the last look."""
 
     LOOKING = "looking"
     CHOOSING = "choosing"
@@ -56,7 +56,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What is known of the job. ``taken_at``: when ``status`` came, on ftrun's clock.
+    """The present knowledge of the job. ``taken_at``: when ``status`` came, on ftrun's clock.
 
     ``words``: what is wrong. ``tried_at``: when the lighthouse was last asked in vain, and
     ``next_s`` how long after that it is asked again. ``jobs``: to choose from. ``job``: the file of
@@ -213,7 +213,7 @@ class Source:
 
 
 def _exit_of(directory: Path, job: RunningJob) -> OutcomeStatus | None:
-    """What exit.json of the job has; None: it has none, or an earlier run's."""
+    """The content of the job's exit.json; None: no such file, or an earlier run's."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         with open(directory / EXIT_FILE, "rb") as file:
             found: Any = json.loads(file.read(EXIT_BYTES_MAX))

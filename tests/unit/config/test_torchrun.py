@@ -15,7 +15,7 @@ from ftrun.config.torchrun import notices, variable_notices
 from tests.unit.run_settings import resolved, stated
 
 CORES = len(os.sched_getaffinity(0))
-DOC = Path(__file__).parents[3] / "docs" / "FROM_TORCHRUN.md"
+DOC = Path(__file__).parents[3] / "docs" / "TORCHRUN_REFERENCE.md"
 
 
 def test_torchruns_spelling_of_a_job_has_torchruns_meaning() -> None:

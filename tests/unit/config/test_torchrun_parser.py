@@ -1,4 +1,4 @@
-"""torchrun's own parser against the table of options and docs/FROM_TORCHRUN.md.
+"""torchrun's own parser against the table of options and docs/TORCHRUN_REFERENCE.md.
 
 A torch whose torchrun has another flag, default or choice fails here.
 """
@@ -16,7 +16,7 @@ from ftrun.config.settings import RunSettings
 from ftrun.config.torchrun import NUMA_BINDINGS, START_METHODS
 from tests.unit.run_settings import resolved, stated
 
-DOC = Path(__file__).parents[3] / "docs" / "FROM_TORCHRUN.md"
+DOC = Path(__file__).parents[3] / "docs" / "TORCHRUN_REFERENCE.md"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,7 +43,7 @@ def option_of(action: argparse.Action) -> Option:
 
 
 def row_of(action: argparse.Action) -> str:
-    """Its row in the table of docs/FROM_TORCHRUN.md, or nothing."""
+    """Its row in the table of docs/TORCHRUN_REFERENCE.md, or nothing."""
     flag = re.escape(max(dashed(action), key=len))
     row = re.search(rf"^\| `-[^|]*(?<![a-z-]){flag}[` ].*|^\| `{flag}[` ].*", DOC.read_text(), re.M)
     return row.group(0) if row else ""
@@ -54,7 +54,7 @@ def test_every_flag_of_torchrun_is_an_option_and_in_the_table(action: argparse.A
     """A new torch with a new flag fails here."""
     option = option_of(action)
     assert dashed(action) <= set(option.flags)
-    assert row_of(action), f"docs/FROM_TORCHRUN.md has no row for {dashed(action)}"
+    assert row_of(action), f"docs/TORCHRUN_REFERENCE.md has no row for {dashed(action)}"
     assert option.name in TORCHRUN_NAMES
     variable = getattr(action, "env", None) or f"PET_{action.dest.upper()}"
     has_variable = type(action).__name__ in ("env", "check_env")

@@ -1,4 +1,4 @@
-"""What a replica does now, in a word, with how urgent that is.
+"""A replica's activity in one word, and its urgency.
 
 Pure. Not here: how a replica's time is booked (core/lighthouse), how it is painted (columns.py).
 """
@@ -46,7 +46,7 @@ _BY_USE = {
 class Activity:
     """``name``: one of ORDER, or a use that this screen does not know. ``words``: with its facts.
 
-    ``age``: for how long. ``mark`` and ``role`` say the same as the name, at a glance.
+    ``age``: its duration. ``mark`` and ``role`` show the same as the name, at a glance.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Activity:
 
 
 def name_of(replica: ReplicaStatus) -> str:
-    """The one word."""
+    """The activity in one word."""
     if replica["is_hung"]:
         return HUNG
     if replica["restart_in_s"] is not None:
@@ -72,7 +72,7 @@ def name_of(replica: ReplicaStatus) -> str:
 
 
 def activity(replica: ReplicaStatus, wait: WaitStatus | None = None) -> Activity:
-    """What it does, for how long. ``wait``: what the job waits for, which may be this replica."""
+    """Its activity and its age. ``wait``: what the job waits for, which may be this replica."""
     name = name_of(replica)
     mark, role = look(name)
     words, since = name, age(replica["use_s"])

@@ -49,7 +49,7 @@ _Updated = MainScreen | DetailPage | TorchftPage | ChoiceScreen | WaitScreen
 
 
 class Doors(Protocol):
-    """What the app needs of the outside: a ``Source``, or a stand-in for a picture alone."""
+    """The app's only access to a job: a ``Source``, or a stand-in that shows one picture."""
 
     def choose(self, job_id: str | None) -> None:
         """Watch this job; None: choose again."""
@@ -153,7 +153,7 @@ class StatusApp(App[int]):
             self._show()
 
     def _look_at_size(self) -> None:
-        """Tell the screen its size again, if the word of a resize did not come to it."""
+        """Send the screen its size again, in case it missed a resize."""
         stdout = sys.__stdout__
         if self.is_headless or stdout is None or not stdout.isatty():
             return

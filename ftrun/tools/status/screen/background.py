@@ -44,7 +44,7 @@ class Background:
             os.write(sys.stdout.fileno(), QUESTION)
 
     def is_light(self) -> bool | None:
-        """The answer; None: there is none within ``ANSWER_S``."""
+        """The answer; None: no answer within ``ANSWER_S``."""
         if self._fd < 0:
             return None
         found, deadline = b"", clock.now() + ANSWER_S
@@ -73,7 +73,7 @@ def is_light(answer: bytes) -> bool | None:
 
 
 def said_by(environ: Mapping[str, str]) -> bool | None:
-    """What COLORFGBG says, which some terminals set."""
+    """The background by COLORFGBG, which some terminals set."""
     last = environ.get("COLORFGBG", "").rpartition(";")[2]
     if not last.isdecimal():
         return None

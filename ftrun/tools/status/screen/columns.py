@@ -32,7 +32,7 @@ NAME_CELLS = 26
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What the cells need besides their row."""
+    """The facts that cells need besides their row."""
 
     history: History
     straggler_s: float | None

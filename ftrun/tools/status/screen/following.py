@@ -23,7 +23,7 @@ _ESCAPES = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[
 
 @dataclass(frozen=True, slots=True)
 class LogText:
-    """One line. ``is_note``: ftrun's own word, not the worker's."""
+    """One line. ``is_note``: a note of ftrun's, not the worker's output."""
 
     text: str
     is_note: bool = False

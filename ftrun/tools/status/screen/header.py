@@ -122,7 +122,7 @@ def state_words(picture: Picture) -> Piece:
 
 
 def happening(picture: Picture, now: float, notice: str = "") -> Line:
-    """What is waited for or, if nothing is, what happened last."""
+    """The present wait or, if there is no wait, the last event."""
     status = picture.status
     assert status is not None
     if notice:

@@ -1,4 +1,4 @@
-"""What the screens need of their app.
+"""The interface that the screens need of their app.
 
 Not here: how it is done (app.py).
 """

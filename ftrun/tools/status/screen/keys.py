@@ -15,9 +15,9 @@ MARGIN = 1
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A key in the line of keys. ``action``: of the screen, for a click; ``rank``: the last to go.
+    """A key in the line of keys. ``action``: the screen's, which a click starts.
 
-    The lowest ranks are kept longest when the line is too short.
+    ``rank``: if the line is too short, keys of high rank are left out first.
     """
 
     key: str

@@ -1,6 +1,6 @@
 """A widget with lines of pieces, which paints only what has changed since it was painted last.
 
-Not here: what the lines say (header.py, details.py).
+Not here: the text of the lines (header.py, details.py).
 """
 
 from __future__ import annotations

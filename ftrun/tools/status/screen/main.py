@@ -1,6 +1,6 @@
 """The main screen: head, replicas, timeline and incidents, the line of keys.
 
-Not here: what its parts say (header.py, columns.py, changes.py), the pages over it (pages.py).
+Not here: the text of its parts (header.py, columns.py, changes.py), the pages over it (pages.py).
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class DetailPage(Page):
         self._rank = rank
 
     def rows(self, cells: int) -> Sequence[Line]:
-        """What is known of it now."""
+        """The present facts about it."""
         status = self._host.picture.status
         replica = None if status is None else find(status, self._replica_id)
         if status is None or replica is None:

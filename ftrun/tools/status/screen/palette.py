@@ -1,7 +1,7 @@
 """The colours of the roles, for dark and light backgrounds and for the terminal's own palette.
 
-Colour says only what a mark or a word says too, so nothing is lost without colours. Not here: what
-has which role.
+A mark or a word shows the same as a colour, so nothing is lost without colours. Not here: the role
+of each piece.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lines of text in pieces, each with the role that its colour follows from.
 
-A role says what a piece means, never how it looks: palette.py gives it a colour. Text from the
+A role is a meaning, not a look: palette.py gives it a colour. Text from the
 network goes through ``words.plain`` before it comes here. Pure. Not here: colours.
 """
 
@@ -35,7 +35,7 @@ def text_of(pieces: Line) -> str:
 
 
 def cut(pieces: Line, cells: int) -> Line:
-    """At most so many cells; an ellipsis is where the rest was."""
+    """At most this number of cells; an ellipsis stands for the rest."""
     if width(pieces) <= cells:
         return pieces
     if cells <= 0:
@@ -52,7 +52,7 @@ def cut(pieces: Line, cells: int) -> Line:
 
 
 def fit(pieces: Line, cells: int, *, right: bool = False) -> Line:
-    """Exactly so many cells: cut, or filled with spaces."""
+    """Exactly this number of cells: cut, or filled with spaces."""
     pieces = cut(pieces, cells)
     fill = (" " * (cells - width(pieces)), TEXT)
     if not fill[0]:

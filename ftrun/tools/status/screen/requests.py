@@ -31,7 +31,7 @@ Target = Callable[[], tuple[str, str, TlsFiles]]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is asked for. ``rank`` None: the whole replica."""
+    """The requested operation. ``rank`` None: the whole replica."""
 
     command: str
     replica_id: str
@@ -39,7 +39,7 @@ class Order:
 
     @property
     def subject(self) -> str:
-        """What it is about, in words."""
+        """The target of the operation, in words."""
         rank = "" if self.rank is None else f".{self.rank}"
         return f"{'replica' if self.rank is None else 'worker'} {self.replica_id}{rank}"
 
@@ -63,7 +63,7 @@ class Requests:
         told: Callable[[str], None],
         ended: Callable[[OperationStatus], None],
     ) -> None:
-        """Send an operation; ``told``: each new sentence about it, ``ended``: its outcome."""
+        """Send an operation; ``told`` gets each new sentence about it, ``ended`` its outcome."""
 
         def work() -> None:
             ending = self._follow(order, told)

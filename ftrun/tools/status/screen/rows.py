@@ -26,7 +26,7 @@ NOWHERE = "no node"
 
 
 class Fold(Enum):
-    """What the replicas are grouped by."""
+    """The key by which replicas are grouped."""
 
     NONE = "none"
     STATE = "state"
@@ -59,7 +59,7 @@ class Row:
 
 @dataclass
 class View:
-    """What the person at the keys has chosen. ``flipped``: rows that are not as they begin."""
+    """The user's choices. ``flipped``: rows that were opened or closed by hand."""
 
     fold: Fold | None = None
     flipped: set[str] = field(default_factory=set)

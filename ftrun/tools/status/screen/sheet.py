@@ -42,7 +42,7 @@ class Titled(HasWidth, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """``cell``: of the row with this index, in this column, for so many cells.
+    """``cell``: of the row with this index, in this column, with this width.
 
     ``empty``: the words where there is no row.
     """
@@ -130,7 +130,7 @@ class Sheet(ScrollView, can_focus=True):
     # ------------------------------------------------------------ moves
 
     def action_move(self, rows: int) -> None:
-        """Move the cursor by so many rows, as far as there are any."""
+        """Move the cursor by this number of rows, within the table."""
         self.action_put(self.cursor + rows)
 
     def action_put(self, row: int) -> None:

@@ -31,7 +31,7 @@ class TorchftPage(Page):
         super().__init__("torchft's replicas")
 
     def rows(self, _cells: int) -> Sequence[Line]:
-        """What is known of them now."""
+        """The present facts about torchft's jobs."""
         status = self._host.picture.status
         found = None if status is None else status.get("torchft")
         if found is None:

@@ -106,7 +106,7 @@ class ChoiceScreen(Screen[None]):
 
 
 class WaitScreen(Screen[None]):
-    """There is nothing to show yet; the words say why, and what happens next."""
+    """Nothing can be shown yet. The text has the reason, and what happens next."""
 
     def compose(self) -> ComposeResult:
         """Called by textual."""

@@ -269,6 +269,8 @@ class Agent(Actor):
             if message.cause.startswith("hangs") and not self._stands_still(message.incarnation):
                 raise Violation("Q4", f"{message.incarnation} is killed as one that hangs")
             self.world.invariants.killed(message.incarnation)
+            # Also a script that ended after it was asked to stop, which may have had more to do.
+            self.world.invariants.quorums.ended.discard(message.replica_id)
         elif isinstance(message, m.ReplicaFinished):
             self.world.invariants.slot_ends(message.replica_id)
         if self.stream is not None:

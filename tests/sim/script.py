@@ -164,7 +164,8 @@ class Script:
             step = machine.position
             yield from self._should_commit()
             yield from self._exchange("after the step")
-            if self._world.keeps and is_last_of_loop(step):
+            is_void = machine.state.step < step  # a quorum went on from there, and has ended
+            if self._world.keeps and is_last_of_loop(step) and not is_void:
                 yield from loop_ends(self, has_lost=machine.state.step == step)
                 if machine.phase is StepPhase.LEFT:
                     self._exit(DRAINED_STATUS)

@@ -80,7 +80,8 @@ class SlotState:
 
     ``alive``: group_ranks whose process is not gone. ``dying``: those of them whose death is
     reported already. ``has_manager``: one of its workers has sent a message, so there is a Manager.
-    ``left``: the group_ranks that left at a boundary. ``left_early``: the step at which its script
+    ``left``: the group_ranks that left at a boundary. ``done``: those whose script had ended before
+    anybody asked it to stop. ``left_early``: the step at which its script
     has ended while its peers train on. ``lost``: the loss of this incarnation is reported.
     ``killed``: how, if the group did not end when asked. ``has_trained``: the slot was in a quorum
     once; ``has_joined``: this incarnation was; ``has_committed``: the slot has committed a step.
@@ -111,6 +112,7 @@ class SlotState:
     failure_reports: dict[int, FailureReport] = field(default_factory=dict)
     has_manager: bool = False
     left: set[int] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
     left_early: int | None = None
     killed: str = ""
     asked_with: int = 0
@@ -159,7 +161,7 @@ class SlotState:
         self.alive = set(range(workers))
         self.dying = set()
         self.failure_reports = {}
-        self.left = set()
+        self.left, self.done = set(), set()
         self.hang_watch = HangWatch(hang_timeout_s)
         self.loop_watch = LoopWatch(hang_factor)
         self.script_timers = ScriptTimers()

@@ -422,6 +422,8 @@ class Supervisor:
             slot.ends.note(self._out.now, failure_of(slot, end))
         elif self.is_ending and not slot.killed:
             slot.status = end.status
+            if end.status:
+                slot.done.discard(end.group_rank)
 
     def _fail(self, slot: SlotState, event: WorkerExited) -> None:
         """Kill the rest of a broken group, and then report its loss.
@@ -466,7 +468,7 @@ class Supervisor:
         elif was_running and slot.has_left:
             self._stopping.report_lost(slot, "it has left")
             self._wait(slot, LEFT_WAIT_S)
-        elif was_running:
+        elif was_running or self._was_done(slot):
             slot.end(Outcome.FINISHED, self._out.now)
             self._out.send(slot.finished())
             return  # what a script leaves running when it has ended is its own
@@ -476,6 +478,11 @@ class Supervisor:
             self._stopping.report_lost(slot, "its slot was given away for a moment")
             self._wait(slot, 0.0)
         self._out.add(sweep)
+
+    def _was_done(self, slot: SlotState) -> bool:
+        """The request to stop came after the end of each script, and before the processes' ends."""
+        is_well = self.is_ending and not (slot.killed or slot.failure_reports)
+        return is_well and len(slot.done) == self._settings.workers_per_replica
 
     def _has_not_joined(self, incarnation: str) -> None:
         """The peers train on, and a newcomer has ended with exit code 0 before it joined them.
@@ -643,6 +650,8 @@ class Supervisor:
                     slot.left_early = step
                 if reason is LeaveReason.DRAINED:
                     slot.left.add(key.group_rank)
+                if reason is LeaveReason.FINISHED and slot.phase is SlotPhase.RUNNING:
+                    slot.done.add(key.group_rank)
                 self._on_request.left(slot)
             case _:
                 pass

@@ -321,11 +321,14 @@ class StepFacts:
 
     @property
     def must_catch_up(self) -> bool:
-        """Between two steps: the quorum in force goes on from a state that is not held here."""
+        """Between two steps: the quorum in force goes on from a state that is not held here.
+
+        Also one that does not know that: it is given up at the boundary, and the next one does.
+        """
         quorum = self.in_force
         if quorum is None or not self._quorums.is_unentered:
             return False
-        return self._quorums.is_newcomer(quorum)
+        return self._quorums.is_newcomer(quorum) or quorum.state not in (None, self.state)
 
     @property
     def heals_first(self) -> bool:

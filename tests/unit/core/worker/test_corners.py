@@ -276,8 +276,12 @@ def test_a_newcomer_in_its_step_is_told_that_its_peers_are_at_their_end() -> Non
 
 @pytest.mark.parametrize(
     ("quorum", "lacks"),
-    [("at 6/A+1.1#1: 0 1 newcomers 0", True), ("at 5/A: 0 1", False)],
-    ids=["the peers have committed the step", "nobody has"],
+    [
+        ("at 6/A+1.1#1: 0 1 newcomers 0", True),
+        ("at 6/A+1.1#1: 0 1 newcomers 1", True),
+        ("at 5/A: 0 1", False),
+    ],
+    ids=["the peers have committed the step", "the lighthouse does not know", "nobody has"],
 )
 def test_who_has_lost_a_step_between_two_steps_knows_whether_it_lacks_the_state(
     quorum: str, lacks: bool

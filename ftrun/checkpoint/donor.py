@@ -75,17 +75,21 @@ class DonorLink:
         receiver: str,
         deadline: float,
         certificate: str | None = None,
+        *,
+        catches_up: bool = False,
     ) -> None:
         """A link that is not connected yet.
 
         ``key``: of the proofs. ``certificate``: the fingerprint of the certificate that the donor
-        must show; None: no TLS.
+        must show; None: no TLS. ``catches_up``: a state that is kept between two steps will do.
         """
         self.address = address
         self._base = f"/state/{tag.path()}"
         self._key = key
         self._certificate = certificate
         self._fields = {"host": address, wire.RECEIVER_FIELD: receiver}
+        if catches_up:
+            self._fields[wire.CATCHES_UP_FIELD] = "1"
         self._deadline = deadline
         self._lock = threading.Lock()
         self._ended = False

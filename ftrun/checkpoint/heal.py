@@ -78,6 +78,7 @@ def fetch(
     arrivals: Arrivals | None = None,
     streams_per_donor: int | None = None,
     certificates: Mapping[str, str] | None = None,
+    catches_up: bool = False,
 ) -> FetchedState:
     """Fetch the state that ``donors`` offer under ``tag``.
 
@@ -94,6 +95,7 @@ def fetch(
         streams_per_donor: connections to each; default two to a single donor, else one.
         certificates: by address, the fingerprint of the certificate that each donor must show: all
             connections use TLS. Default: none does.
+        catches_up: take also a state that a donor keeps between two steps.
 
     Raises:
         UserError: a DTensor is sharded in another way than that of ``mine``; names its key.
@@ -102,7 +104,7 @@ def fetch(
             answer of a donor that refused for good, if one did.
     """
     key, deadline = heal_key(token), clock.now() + timeout_s
-    order = _Order(tag, key, deadline, cancel, expected, overwrite, certificates)
+    order = _Order(tag, key, deadline, cancel, expected, overwrite, certificates, catches_up)
     order.arrivals = arrivals or Arrivals()
     order.streams = streams_per_donor or (STREAMS_ALONE if len(donors) == 1 else 1)
     order.mine = leaves_of(mine) if mine is not None else None
@@ -143,6 +145,7 @@ class _Order:
     expected: StateId | None
     overwrite: Overwrite | None
     certificates: Mapping[str, str] | None
+    catches_up: bool
     arrivals: Arrivals = field(default_factory=Arrivals)
     streams: int = 1
     mine: tuple[Leaf, ...] | None = None
@@ -157,7 +160,8 @@ class _Order:
     def link(self, address: str) -> DonorLink:
         # A donor that has announced no certificate is refused, like one that shows another.
         shown = None if self.certificates is None else self.certificates.get(address, "")
-        return DonorLink(address, self.tag, self.key, self.receiver, self.deadline, shown)
+        terms = (self.tag, self.key, self.receiver, self.deadline, shown)
+        return DonorLink(address, *terms, catches_up=self.catches_up)
 
 
 class _Transfer:

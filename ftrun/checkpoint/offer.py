@@ -65,12 +65,21 @@ class Offer:
     Attributes:
         gate: a thread that touches the layout's memory is inside it.
         generation: rises when the memory changes, which makes earlier views useless.
+        kept: only receivers that catch up get it.
     """
 
     def __init__(
-        self, tag: Tag, state_id: StateId, header: bytes, layout: Layout, expected: int
+        self,
+        tag: Tag,
+        state_id: StateId,
+        header: bytes,
+        layout: Layout,
+        expected: int,
+        *,
+        kept: bool = False,
     ) -> None:
         self.tag = tag
+        self.kept = kept
         self.header = header
         self.gate = Gate()
         self.generation = 0

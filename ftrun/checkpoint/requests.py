@@ -37,6 +37,7 @@ class Request:
     receiver: str
     query: str
     lacks: str | None
+    catches_up: bool
 
     def chunks(self, nbytes: int) -> range:
         """The chunks that ``offset`` and ``length`` name, of a state of ``nbytes``.
@@ -97,7 +98,8 @@ def parse_request(head: wire.Head) -> Request | Question | ExchangeQuestion:
     if not 0 < len(receiver) <= RECEIVER_CHARS_MAX:
         raise Refusal("400 Bad Request", f"{wire.RECEIVER_FIELD} is missing")
     lacks = head.fields.get(wire.LACKS_FIELD)
-    return Request(route, _parse_tag(tag_text), receiver, url.query, lacks)
+    catches_up = wire.CATCHES_UP_FIELD in head.fields
+    return Request(route, _parse_tag(tag_text), receiver, url.query, lacks, catches_up)
 
 
 def _parse_question(method: str, path: str, query: str) -> Question:

@@ -126,6 +126,8 @@ class StateServer:
         expected: int = 0,
         copied: Mapping[int, torch.Tensor] | None = None,
         unlike: Collection[str] = (),
+        *,
+        kept: bool = False,
     ) -> int:
         """Serve ``tree`` under ``tag`` from its own memory, until ``retire`` or ``withdraw``.
 
@@ -141,6 +143,8 @@ class StateServer:
                 Those of donors may differ.
             unlike: beginnings of the paths of leaves that may differ between donors, and of which
                 small ones may change before ``retire``.
+            kept: it is kept between two steps, for receivers that catch up; it is not offered yet
+                to any other.
 
         Returns:
             The number of bytes on offer.
@@ -154,7 +158,7 @@ class StateServer:
         small = {i for i in own if packed.leaves[i].spec.nbytes <= OWN_COPIED_MAX}
         layout = Layout([_still(x.data, copied, i in small) for i, x in enumerate(packed.leaves)])
         header = header_of(tag, state_id, packed, own).encode()
-        offer = Offer(tag, state_id, header, layout, expected)
+        offer = Offer(tag, state_id, header, layout, expected, kept=kept)
         with self._lock:
             self._newest = max(tag, self._newest or tag)
             old = [self._offers.pop(tag)] if tag in self._offers else []
@@ -271,7 +275,7 @@ class StateServer:
             if isinstance(request, ExchangeQuestion):
                 self._answer_exchange(to.pipe, request)
                 return True
-            offer = self._find(request.tag)
+            offer = self._find(request)
         except Refusal as why:
             _send(to.pipe, why.status, str(why).encode())
             return False
@@ -293,9 +297,12 @@ class StateServer:
         _send(to.pipe, "401 Unauthorized", text, {CHALLENGE_FIELD: challenge_field(challenge)})
         return is_first
 
-    def _find(self, tag: Tag) -> Offer:
+    def _find(self, request: Request) -> Offer:
+        tag = request.tag
         with self._lock:
             offer, newest, refusal = self._offers.get(tag), self._newest, self._refusal
+        if offer and offer.kept and not request.catches_up:
+            raise Refusal("409 Conflict", f"{tag} is not offered yet: a step has not begun here")
         if offer:
             return offer
         if refusal is not None and refusal[0] == tag:

@@ -23,6 +23,8 @@ PIECES_PER_CALL = 512
 """Buffers per sendmsg: the kernel takes 1024 at most."""
 
 RECEIVER_FIELD = "x-ftrun-receiver"
+CATCHES_UP_FIELD = "x-ftrun-catches-up"
+"""In any request for a state: one that is kept between two steps will do."""
 DIGEST_FIELD = "x-ftrun-digest"
 LACKS_FIELD = "x-ftrun-lacks"
 """In a request for data: the chunks that no donor has sent yet, ``first-stop,first-stop``."""

@@ -388,7 +388,8 @@ class Healing:
             tree = self._send(self._transport, order.tag.step, tree)
         else:
             tree[PASSED] = passed
-        self._server.offer(order.tag, order.state, tree, order.receivers, copied, unlike)
+        terms = (order.receivers, copied, unlike)
+        self._server.offer(order.tag, order.state, tree, *terms, kept=order.kept)
 
     def _send(self, transport: ScriptTransport, step: int, tree: dict[str, Any]) -> dict[str, Any]:
         """Let the script's transport send ``tree``; returns what ftrun serves instead."""
@@ -486,6 +487,7 @@ class Healing:
                     overwrite=self._overwrite(order),
                     arrivals=self._arrivals,
                     certificates=order.certificates,
+                    catches_up=order.load.catches_up,
                 )
             except NoneServes as error:
                 refusals.append(str(error))

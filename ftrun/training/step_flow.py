@@ -112,12 +112,18 @@ class StepFlow:
         """What a script's own process group knows of an error, at the end of each step."""
 
     def begin(
-        self, freeze_membership: bool, timeout_s: float | None, *, for_draw: bool = False
+        self,
+        freeze_membership: bool,
+        timeout_s: float | None,
+        *,
+        for_draw: bool = False,
+        catches_up: bool = False,
     ) -> bool:
         """Begin a step, unless one is under way in which nothing has happened yet.
 
         ``for_draw``: because its batch is drawn now; a newcomer heals first. Until such a step is
-        decided no other one begins, because the batch belongs to it.
+        decided no other one begins, because the batch belongs to it. ``catches_up``: only to take
+        the peers' state.
 
         Returns:
             False if this replica has left instead.
@@ -144,7 +150,8 @@ class StepFlow:
         machine.serves_between_steps = self._healing.serves_between_steps
         engine.register()
         while True:
-            self._await_step(freeze_membership, until.left_s(timeout_s), until)
+            boundary = e.BoundaryReached(freeze_membership, catches_up)
+            self._await_step(boundary, until.left_s(timeout_s), until)
             if machine.phase is StepPhase.LEFT:
                 engine.note_progress(at_once=True)
                 return False
@@ -162,10 +169,10 @@ class StepFlow:
             self.heal_after_backward()  # whose the samples are, and whether any are left, heals
         return True
 
-    def _await_step(self, freeze_membership: bool, timeout_s: float, until: _Until) -> None:
+    def _await_step(self, boundary: e.BoundaryReached, timeout_s: float, until: _Until) -> None:
         """Come to the boundary, and wait until a step has begun there or this replica has left."""
         engine, machine = self._engine, self._machine
-        engine.feed(e.BoundaryReached(freeze_membership))
+        engine.feed(boundary)
         engine.raise_fatal()
         if not machine.in_step:
             engine.wait_until(
@@ -204,7 +211,7 @@ class StepFlow:
             self._quorum_limit_s,
             "a quorum",
         )
-        if not machine.must_catch_up or not self.begin(True, None):
+        if not machine.must_catch_up or not self.begin(True, None, catches_up=True):
             return True
         has_state = not machine.healing
         reason = "it was begun to take the peers' state"

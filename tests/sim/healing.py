@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 class Offer:
     """A state under its tag. ``copy``: of the content when it was retired.
 
-    ``is_refused``: the donor cannot serve it, and says so.
+    ``kept``: between two steps. ``is_refused``: the donor cannot serve it, and says so.
     """
 
     donor: Worker
     tag: Tag
     state: StateId
     receivers: int
+    kept: bool = False
     finished: set[int] = field(default_factory=set)
     retired: bool = False
     copy: int | None = None
@@ -70,13 +71,16 @@ class Fetched:
 class Fetch:
     """One running transfer."""
 
-    def __init__(self, worker: Worker, tag: Tag, quorum: Quorum, in_place: bool) -> None:
+    def __init__(
+        self, worker: Worker, tag: Tag, quorum: Quorum, in_place: bool, catches_up: bool
+    ) -> None:
         rank = worker.key.group_rank
         self.worker = worker
         self.number = worker.world.next_number()
         self.tag = tag
         self.quorum = quorum
         self._in_place = in_place
+        self._catches_up = catches_up
         self.donors = [
             member.endpoints[rank].heal
             for member in quorum.members
@@ -100,7 +104,8 @@ class Fetch:
         living = [donor for donor in donors if donor.alive]
         heard = [donor for donor in living if self._hears(donor)]
         known = [donor.offers[self.tag] for donor in heard if self.tag in donor.offers]
-        offers = [offer for offer in known if offer.content is not None]
+        mine = [offer for offer in known if self._catches_up or not offer.kept]
+        offers = [offer for offer in mine if offer.content is not None]
         if not living:
             self._fail("all donors are gone")
         elif sum(offer.is_refused for offer in known) == len(donors):

@@ -348,6 +348,7 @@ def _takes_the_unreached_for_gone(self: Parting, ask: Any, now: float, *, reache
             mate.stage = Stage.LEAVES
 
 
+_OFFERS_KEPT = StateOffer.offer_kept
 _LOSSES = ("kill_worker", "cut")
 _DEATHS = ("kill_worker", "kill_two_workers")
 _REQUESTS = ("operator_restart", "kill_lighthouse")
@@ -382,6 +383,15 @@ _sends = StepFacts.look_up
 
 def _answers_at_once(self: StepMachine, question: Question) -> Entry | None:
     return _sends(self, replace(question, cleared=False))
+
+
+def _offers_to_peers_only(
+    self: StateOffer, state: ids.StateId, quorums: Quorums
+) -> list[e.Instruction]:
+    quorum = quorums.in_force
+    if quorum is None or not self.trained_with.issuperset(quorum.members):
+        return []
+    return list(_OFFERS_KEPT(self, state, quorums))
 
 
 def _never_over(_self: StepMachine, entry: Entry) -> bool:
@@ -515,6 +525,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a lost step waits for the next one": Mutant(
         StateOffer, "offer_kept", lambda *_: (), "L1", ("kill_worker",), KEEPING_FROM
+    ),
+    "a newcomer keeps a lost step lost": Mutant(
+        StateOffer, "offer_kept", _offers_to_peers_only, "L1", ("kill_worker",), KEEPING_FROM
     ),
     "who joins at the end is not told": Mutant(
         StepFacts, "takes", _never_over, "L1", ("kill_worker",), LINGERING_FROM

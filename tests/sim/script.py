@@ -236,7 +236,7 @@ class Script:
         freezes, rng = self._world.freezes, self._world.rng
         hold = holds or freezes.at(machine.state.step, rng, prepares=prepares)
         before = machine.state
-        worker.feed(e.BoundaryReached(freeze_membership=hold))
+        worker.feed(e.BoundaryReached(freeze_membership=hold, catches_up=holds))
         yield Until(
             lambda: machine.in_step or machine.phase is StepPhase.LEFT, QUORUM_TIMEOUT_S, "a quorum"
         )

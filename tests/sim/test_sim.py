@@ -64,6 +64,7 @@ SOON = {
     "the end is no reason to join": 20,
     "too few for ever": 20,
     "refusals are counted": 190,
+    "a newcomer keeps a lost step lost": 35,
 }
 """The seeds to begin with, which are near one that finds the bug: at most seconds for each."""
 RARE = {

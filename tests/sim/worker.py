@@ -288,13 +288,13 @@ class Worker(Actor):
             case e.FailOperations(reason):
                 self.error = self.error or reason
                 self._afterwards.extend((reduction, None) for reduction in self.reductions)
-            case e.LoadState(tag, quorum, in_place):
+            case e.LoadState(tag, quorum, in_place, catches_up):
                 if self._fetch is not None:
                     self._fetch.cancel()
-                self._fetch = Fetch(self, tag, quorum, in_place)
-            case e.OfferState(tag, state, receivers):
+                self._fetch = Fetch(self, tag, quorum, in_place, catches_up)
+            case e.OfferState(tag, state, receivers, kept):
                 self.world.invariants.offers(self.key, tag, state, self.content)
-                self.offers[tag] = Offer(self, tag, state, receivers)
+                self.offers[tag] = Offer(self, tag, state, receivers, kept)
                 if self.serves_nothing or self.world.faults.strikes(self.world, "serving_error"):
                     self.cannot_serve(tag)
             case e.RetireState(tag):

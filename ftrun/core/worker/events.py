@@ -34,9 +34,13 @@ from ftrun.core.worker.comparison import USUAL, Entry, Question, Shape
 
 @dataclass(frozen=True, slots=True)
 class BoundaryReached:
-    """The script wants to begin its next step. ``freeze_membership``: nobody may join."""
+    """The script wants to begin its next step. ``freeze_membership``: nobody may join.
+
+    ``catches_up``: it does so to take its peers' state, and gives the step up at once.
+    """
 
     freeze_membership: bool = False
+    catches_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,20 +347,26 @@ class LoadState:
     """Fetch the state for ``tag`` from the donors in the background.
 
     ``in_place``: it may be written over the script's own, after ``OverwriteBegun``.
+    ``catches_up``: a state that a donor keeps between two steps will do.
     """
 
     tag: Tag
     quorum: Quorum
     in_place: bool = False
+    catches_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OfferState:
-    """Serve the script's state for ``tag`` to ``receivers`` peers until RetireState."""
+    """Serve the script's state for ``tag`` to ``receivers`` peers until RetireState.
+
+    ``kept``: between two steps, so only to peers that catch up.
+    """
 
     tag: Tag
     state: StateId
     receivers: int
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

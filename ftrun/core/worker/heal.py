@@ -29,6 +29,7 @@ class HealState:
     their forward pass (a synchronous quorum). ``healed_to``: the step of the state that it began
     with, that was applied last, or with which it came back after it was left out.
     ``given_at``: the same, but for the last. ``has_committed``: this process has committed a step.
+    ``catches_up``: the step was begun for the peers' state alone.
     """
 
     def __init__(self, state: StateId, heals_first: bool) -> None:
@@ -41,6 +42,7 @@ class HealState:
         self._refusals = 0  # by all donors, in a row
         self.healed_to = self.given_at = state.step
         self.has_committed = False
+        self.catches_up = False
 
     def reset(self, state: StateId) -> None:
         """The script has set its state."""

@@ -122,6 +122,7 @@ class StepMachine(Showing):
         if self._step is not None:  # the script went on without deciding: the step is abandoned
             self._end_step(self._step, False, False, "the step was not decided")
         self._quorums.at_boundary(event.freeze_membership)
+        self._heal.catches_up = event.catches_up
         self._between_steps = StepPhase.WAITING
         self._between_since = self._now
         self.pace.waits(self._now)
@@ -213,7 +214,7 @@ class StepMachine(Showing):
         """Report the quorum in force, and offer or fetch its state. Once per attempt."""
         self._send(m.InForce(quorum.attempt, tag.step))
         if self._heal.must_load:
-            self._out.append(e.LoadState(tag, quorum, in_place=self._heal.is_fresh))
+            self._out.append(e.LoadState(tag, quorum, self._heal.is_fresh, self._heal.catches_up))
         if self._quorums.is_donor(quorum):
             self._out += self._offer.offer(tag, self.state, quorum)
 

@@ -35,14 +35,19 @@ class StateOffer:
     def offer_kept(self, state: StateId, quorums: Quorums) -> Iterable[e.Instruction]:
         """Offer the state that is kept between two steps to replicas that have lost the last step.
 
-        A newcomer is not served, because it also needs the place of the next step.
+        A newcomer is not served, because it also needs the place of the next step. It waits for
+        that, also in a quorum with one that is served.
         """
         quorum = quorums.in_force
         if not self.keeps_state or quorum is None or not quorums.is_unentered:
             return
-        is_wanted = quorums.is_donor(quorum) and quorum.state == state
-        if is_wanted and self.trained_with.issuperset(quorum.members):
-            yield from self.offer(Tag(quorum.attempt, quorum.first_step), state, quorum)
+        if quorums.is_donor(quorum) and quorum.state == state:
+            wanting = [x for x in quorum.members if x.replica_id in quorum.newcomers]
+            served = self.trained_with.intersection(wanting)
+            if served:
+                yield from self.retire()
+                self._tag = Tag(quorum.attempt, quorum.first_step)
+                yield e.OfferState(self._tag, state, len(served), kept=True)
 
     def retire(self) -> Iterable[e.Instruction]:
         """Offer nothing more."""

@@ -464,7 +464,7 @@ def test_those_left_out_are_asked_when_all_others_are_gone(stage: Stage) -> None
 
 def test_the_end_waits_for_a_stream_that_is_about_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen: another stream began as the fetch ended, and the newcomer died of a RuntimeError."""
-    order = heal._Order(TAG, b"", clock.now() + TIMEOUT_S, None, None, None, None)
+    order = heal._Order(TAG, b"", clock.now() + TIMEOUT_S, None, None, None, None, False)
     transfer = heal._Transfer(order)
     monkeypatch.setattr(transfer, "_work", lambda work, address: None)
     begun, go, plain = threading.Event(), threading.Event(), threading.Thread.start

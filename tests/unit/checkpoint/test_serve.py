@@ -219,6 +219,15 @@ def test_a_request_without_a_receiver_is_refused(server: StateServer) -> None:
     assert ask(server, path("header"), x_ftrun_receiver="r" * 65)[0] == 400
 
 
+def test_a_state_kept_between_two_steps_is_for_those_that_catch_up(server: StateServer) -> None:
+    server.offer(TAG, STATE_ID, {"w": torch.ones(2)}, kept=True)
+    status, text = ask(server, path("header"))
+    assert status == 409 and b"not offered yet" in text
+    assert ask(server, path("header"), x_ftrun_catches_up="1")[0] == 200
+    server.offer(TAG, STATE_ID, {"w": torch.ones(2)})  # the donor's next step has begun
+    assert ask(server, path("header"))[0] == 200
+
+
 def test_only_the_offered_tag_is_served(server: StateServer) -> None:
     assert ask(server, path("header"))[0] == 409
     server.offer(TAG, STATE_ID, {"w": torch.ones(2)})

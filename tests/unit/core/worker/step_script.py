@@ -103,7 +103,9 @@ def machine_of(line: str) -> StepMachine:
 QUORUM = r"(\S+)(?: at (\S+))?:((?: \d+)*)(?: newcomers((?: \d+)+))?(?: recomputes((?: \d+)+))?"
 
 EVENTS: dict[str, Callable[..., e.Event]] = {
-    r"boundary( freeze)?": lambda freeze: e.BoundaryReached(bool(freeze)),
+    r"boundary( freeze)?( to catch up)?": lambda freeze, catches_up: e.BoundaryReached(
+        bool(freeze), bool(catches_up)
+    ),
     r"issue( batched)?( closes)?": lambda batched, closes: e.OperationIssued(
         bool(batched), bool(closes)
     ),
@@ -206,10 +208,12 @@ def words_of(instruction: e.Instruction, name: Names) -> str:
             return f"fail script: {reason}"
         case e.FailOperations(reason):
             return _plain(f"fail operations: {reason}", name)
-        case e.LoadState(tag, _, in_place):
-            return f"load {tag}" if in_place else f"load {tag} into new memory"
-        case e.OfferState(tag, state, receivers):
-            return f"offer {tag} {name(state)} to {receivers}"
+        case e.LoadState(tag, _, in_place, catches_up):
+            kept = ", also one that is kept" if catches_up else ""
+            return f"load {tag}{kept}" if in_place else f"load {tag}{kept} into new memory"
+        case e.OfferState(tag, state, receivers, kept):
+            who = " that catch up" if kept else ""
+            return f"offer {tag} {name(state)} to {receivers}{who}"
         case e.RetireState(tag):
             return f"retire {tag}"
         case e.ShowProgress(activity, since_s):

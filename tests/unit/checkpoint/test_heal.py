@@ -222,11 +222,22 @@ def test_what_the_receiver_could_not_give_to_others_does_not_hinder_it(stage: St
     assert same(mine["model"], state()["model"])  # in place, as ever
 
 
-def test_donors_that_cannot_serve_are_passed_over_and_named(stage: Stage) -> None:
+def test_donors_that_cannot_serve_are_passed_over_and_named(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, other = stage.donor(state()), stage.donor(state())
     one.refuse(TAG, "Replica 0 cannot: é" + "x" * 5000)
-    healed = stage.heal(one.address, other.address)
-    assert healed.donors == (other.address,)
+    heard, plain = threading.Event(), heal._Transfer._work
+
+    def work(transfer: heal._Transfer, task: Any, address: str) -> None:
+        plain(transfer, task, address)
+        if address == one.address:
+            heard.set()
+
+    monkeypatch.setattr(heal._Transfer, "_work", work)
+    late = gate(other, stage, heard)  # else the heal may end before it has heard the refusal
+    healed = stage.heal(one.address, late)
+    assert healed.donors == (late,)
     assert "Replica 0 cannot: é" in healed.left_out[one.address]
     other.refuse(TAG, "Replica 1 cannot")
     with pytest.raises(NoneServes, match=r"Replica [01] cannot.*; Replica [01] cannot"):

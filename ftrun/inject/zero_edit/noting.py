@@ -387,7 +387,7 @@ class Noting:
         """Of each function on the stack the values that have changed since the first step."""
         here, names = self.note(), [spot.name for spot in first.stack]
         found = []
-        for spot, values in zip(here.stack, here.read.values, strict=False):
+        for spot, values in zip(here.stack, here.read.plain().values, strict=False):
             if spot.name in names:
                 before = first.read.values[names.index(spot.name)]
                 found.append((spot.name, differing(before, values)))

@@ -100,8 +100,7 @@ class Script:
         )
         self.tensors = Tensors(
             lambda: self.models.wrapped,
-            lambda: self.models.loose(),
-            lambda: self.models.late_roots(),
+            lambda: self.models.beside(),
             self.counters.walk,
         )
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731

@@ -13,11 +13,9 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from ftrun.inject.zero_edit.frames import Values
 from ftrun.inject.zero_edit.values import limits
-from ftrun.inject.zero_edit.values.kinds import TENSOR, is_plain, plain_values, short
+from ftrun.inject.zero_edit.values.kinds import is_plain, packed, plain_values, short, unpacked
 from ftrun.inject.zero_edit.values.units import mapped
 
 _TRANSFORMERS = "transformers.trainer"
@@ -59,11 +57,11 @@ class _Stateful(Part):
         return mapped(self._owner.state_dict(), lambda x: x)  # callbacks replace their tensors
 
     def _encode(self, found: Any) -> dict[str, Any]:
-        return {"state": _packed(found)}
+        return {"state": packed(found)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the state of a peer."""
-        known = _unpacked(state["state"])
+        known = unpacked(state["state"])
         if known:
             self._owner.load_state_dict(known)
 
@@ -167,26 +165,6 @@ class Frameworks:
         for index, callback in enumerate(_first(callbacks)):
             self._holders[f"{type(callback).__name__}[{index}]"] = callback
         return True
-
-
-def _packed(value: Any) -> Any:
-    return mapped(value, _packed_leaf)
-
-
-def _packed_leaf(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.numel() <= limits.TABLE:
-        kind = str(value.dtype).removeprefix("torch.")
-        return {TENSOR: [kind, list(value.shape), value.flatten().tolist()]}
-    return value
-
-
-def _unpacked(value: Any) -> Any:
-    if isinstance(value, dict) and list(value) == [TENSOR]:
-        kind, shape, numbers = value[TENSOR]
-        return torch.tensor(numbers, dtype=getattr(torch, kind)).reshape(shape)
-    if isinstance(value, dict):
-        return {key: _unpacked(item) for key, item in value.items()}
-    return type(value)(map(_unpacked, value)) if type(value) in (list, tuple) else value
 
 
 def _are_loaded() -> bool:

@@ -23,7 +23,14 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ftrun.inject.zero_edit.counting import KNOWN_SEQUENCES, RANGES
-from ftrun.inject.zero_edit.frames import Spot, Values, is_loop_package, spot_of, variables_of
+from ftrun.inject.zero_edit.frames import (
+    Spot,
+    Values,
+    is_loop_package,
+    of_code,
+    spot_of,
+    variables_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +114,17 @@ def _names(target: ast.expr) -> set[str]:
     return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
 
 
-@lru_cache(maxsize=4096)
-def drawn(code: CodeType, line: int) -> frozenset[str]:
+def drawn(code: CodeType, line: int) -> set[str]:
     """The variables that the ``for`` loops around a line of this code, or in it, draw into."""
+    return {name for first, last, names in _draws(code) if first <= line <= last for name in names}
+
+
+@of_code
+def _draws(code: CodeType) -> list[tuple[int, int, set[str]]]:
+    """The lines of the ``for`` loops in this code, and the variables that they draw into."""
     loops = () if is_loop_package(code.co_filename) else _iterations(code.co_filename)
-    return frozenset(
-        name
-        for loop in loops
-        if loop.code == code.co_firstlineno and loop.first <= line <= loop.last and loop.header
-        for name in _names(loop.target)
-    )
+    of_this = [x for x in loops if x.code == code.co_firstlineno and x.header]
+    return [(loop.first, loop.last, _names(loop.target)) for loop in of_this]
 
 
 def innermost(frames: Sequence[FrameType]) -> tuple[CodeType, int] | None:

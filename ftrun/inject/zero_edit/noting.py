@@ -271,8 +271,9 @@ class Noting:
 
     def commit(self) -> None:
         """A step has ended."""
-        began = time.thread_time()
-        if self._randomness.step_ended():
+        if self._randomness.is_noted:
+            began = time.thread_time()
+            self._randomness.step_ended()
             self._sparing.took(time.thread_time() - began)
         self._steps_without += 1
         self._sparing.step_ended()

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from ftrun.inject.zero_edit.counting import (
     RANGES,
-    Counted,
     Items,
     Numbers,
     Ranges,
@@ -248,23 +247,6 @@ def test_a_loop_that_was_left_does_not_end_and_one_at_its_last_number_does() -> 
     assert not loops.one_ends()
     next(inner)
     assert loops.one_ends()
-
-
-class Jumping:
-    def __iter__(self) -> Jumping:
-        return self
-
-    def __next__(self) -> str:
-        for counted in Counted.drawing():
-            counted.jump(10)
-        return "batch"
-
-
-def test_enumerate_follows_jumps() -> None:
-    RANGES.is_on = True
-    counted = follow(enumerate(Jumping(), 1))
-    assert isinstance(counted._source, Counted)
-    assert [next(counted)[0] for _ in range(3)] == [11, 22, 33]
 
 
 @pytest.mark.parametrize(

@@ -86,14 +86,11 @@ class OpenIterators:
         self._open = [ref for ref, _ in found]
         return [it for _, it in found]
 
-    def has_only(self, iterator: LoaderIterator) -> bool:
-        """Whether no other one is open, without a doubt."""
-        return len(self._open) == 1 and self._open[0]() is iterator
-
     def learn(self, iterator: LoaderIterator) -> None:
         """Remember that the loop at this place trains, and how far it draws ahead."""
-        key = iterator.loop
-        iterator.learned = iterator.cursor.held
+        if iterator.learned == iterator.cursor.held:
+            return
+        key, iterator.learned = iterator.loop, iterator.cursor.held
         if key in self._held or len(self._held) < LOOPS_MAX:
             self._held[key] = iterator.cursor.held
 

@@ -68,8 +68,7 @@ class Charge:
             "lost": self._script.lost,
             "carried": carried,
             "loose": loose,
-            "tensors": found,
-            "changing": tensors.changing(),
+            "changes": sorted({*tensors.changing(), *self._script.counters.changing()}),
             "lacking": self._script.moving.lacking,
         }
 

@@ -411,17 +411,13 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
 
     from ftrun.training.elastic_loader import ElasticLoader
 
-    plain = DataLoader.__iter__
+    def __iter__(plain: Callable[[Any], Iterator[Any]], loader: Any) -> Any:
+        if isinstance(loader, ElasticLoader):
+            return plain(loader)
+        claimed = claims(loader)
+        return LoaderIterator(loader, lambda: plain(loader)) if claimed is None else claimed
 
-    def __iter__(self: Any) -> Any:
-        if isinstance(self, ElasticLoader):
-            return plain(self)
-        claimed = claims(self)
-        if claimed is not None:
-            return claimed
-        return LoaderIterator(self, lambda: plain(self))
-
-    patches.put(DataLoader, "__iter__", __iter__)
+    patches.around(DataLoader, "__iter__", __iter__)
     patches.put(Samplers, "kinds", (Sampler,))
     patches.put(Samplers, "iterate", staticmethod(_iterate))
     patches.after(DataLoader, "__init__", functools.partial(_note_made, Counter()))

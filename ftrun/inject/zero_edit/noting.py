@@ -75,7 +75,6 @@ class Noting:
     """Notes the script's draws.
 
     Attributes:
-        look: called whenever the script is noted.
         has_place: this replica has shown its peers a place, or has joined them at one.
         idle: the stacks of passes in training that are of no step (``passes_again``).
         begun_at: the first pass of the step under way; empty: it is not idle.
@@ -103,7 +102,6 @@ class Noting:
         self._frameworks = frameworks
         self._counters = counters
         self._exchanges = exchanges
-        self.look: Callable[[], None] = lambda: None
         self._order = 0
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
@@ -212,7 +210,6 @@ class Noting:
         return Noted(self._order, is_passed=True)
 
     def _note(self, here: tuple[Spot, ...], frames: list[FrameType], *, begins: bool) -> Noted:
-        self.look()
         self._order += 1
         variables = [variables_of(frame) for frame in frames]
         self._frameworks.look(variables)

@@ -147,8 +147,6 @@ class Script:
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing)
         self.trial = trial_of(here)
-        if self.trial is not None:
-            self.noting.look = self.trial.look
         self._connect_newcomers(on)
 
     def _connect_newcomers(self, on: Handlers) -> None:

@@ -123,6 +123,15 @@ class Counters:
         together = list(self._together)
         return counters, partial(_details, self._changes.steps, step, cuts, self._last, together)
 
+    def changing(self) -> list[str]:
+        """The containers that have changed and do not heal, in words."""
+        return [
+            f"{path} ({x.kind.__name__}, {function.partition(':')[0]})"
+            for function, values in self._changes.known().items()
+            for path, (x, _) in values.items()
+            if type(x) is Copy and not x.heals
+        ]
+
     # ------------------------------------------------------------ passing over a loop
 
     def remember(self) -> None:

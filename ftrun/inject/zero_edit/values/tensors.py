@@ -107,6 +107,7 @@ class Tensors:
         self._known: dict[Key, _Known] = {}
         self._changed: set[Key] = set()
         self._others: set[Key] = set()
+        self._grown: set[Key] = set()  # lists
         self._has_begun = False
         self.words: list[str] = []
         self.lacking: list[str] = []
@@ -129,8 +130,15 @@ class Tensors:
                 if key not in now and identity not in met and len(now) < limits.TRACKED:
                     met.add(identity)  # several frames reach the same object
                     is_batch, last = path in batches, before.get(identity)
+                    self._note_grown(key, value, identity)
                     now[key] = self._met(key, value, last, identity, begins, is_batch)
         self._known = now
+
+    def _note_grown(self, key: Key, value: Any, identity: tuple[int, ...]) -> None:
+        """Note a list that the script keeps, and that has more or fewer tensors than before."""
+        before = self._known[key].identity if key in self._known else identity
+        if type(value) is list and before[0] == identity[0] and len(before) != len(identity):
+            self._grown.add(key)
 
     def _met(
         self,
@@ -163,10 +171,10 @@ class Tensors:
         self._has_begun = True
 
     def changing(self) -> list[str]:
-        """The attributes and items that are always another tensor, in words: they do not heal."""
-        return sorted(
-            f"{path} ({function.partition(':')[0]})" for function, path in self._rebound()
-        )
+        """The attributes and items that are always another tensor, and the lists that get more of
+        them, in words: they do not heal."""
+        keys = {*self._rebound(), *(self._grown - self._changed)}
+        return [f"{path} ({function.partition(':')[0]})" for function, path in keys]
 
     def _rebound(self) -> list[Key]:
         new = {key for key, known in self._known.items() if known.mark is _LATER}

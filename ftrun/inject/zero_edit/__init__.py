@@ -92,9 +92,9 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     elif variables is None and here.replicas > 1:
         sharding.refuse_all(patches)
     script.stepping.install(patches)
-    loaders.Draws.before, loaders.Draws.ended = loop.before_draw, loop.loader_ended
+    loaders.OPEN.before_draw, loaders.OPEN.ended = loop.before_draw, loop.loader_ended
     loaders.install(patches, script.exactly_once.claim)
-    counting.Turns.before = loop.before_turn
+    counting.RANGES.before_turn = loop.before_turn
     counting.install()
     opening = Opening(
         here,

@@ -35,12 +35,6 @@ _PIECE: Any = type(iter(range(0)))
 _OF_KNOWN = frozenset(type(iter(kind(()))) for kind in KNOWN_SEQUENCES if kind is not range)
 
 
-class Turns:
-    """The event of a turn that begins, for the loop (loop.py)."""
-
-    before: Callable[[Spot], None] = staticmethod(lambda spot: None)
-
-
 class _Told:
     """A piece of ``Numbers`` that tells of each turn of its loop before it gives the next number.
     That may set the loop, and so the piece."""
@@ -54,7 +48,7 @@ class _Told:
         return self
 
     def __next__(self) -> int:
-        Turns.before(self.spot)
+        RANGES.before_turn(self.spot)
         return int(next(self.piece))
 
     def __setstate__(self, index: int) -> None:
@@ -236,11 +230,19 @@ class Ranges:
 
     Attributes:
         is_on: the loops of the script are followed.
-        tells_all: each turn of the loops that begin is told of, as those of the loops in ``told``.
+        tells_all: each turn of the loops that begin is told of, as those of the loops in ``told``,
+            by ``before_turn`` (loop.py).
+        is_compiling: torch compiles the function that runs, once it is there.
+        samplers: torch's classes whose iterators give batches of indices; ``iterate``: makes them
+            as a loader's (loaders.py).
     """
 
     def __init__(self) -> None:
         self.is_on = self.tells_all = False
+        self.before_turn: Callable[[Spot], None] = lambda spot: None
+        self.is_compiling: Callable[[], bool] = lambda: False
+        self.samplers: tuple[type, ...] = ()
+        self.iterate: Callable[[Any], Any] = iter
         self.told: set[Spot] = set()
         self._sites: set[tuple[int, int]] = set()  # of ``told``
         self._loops: dict[tuple[int, int], tuple[weakref.ref[Any], CodeType]] = {}
@@ -342,19 +344,6 @@ class Ranges:
 RANGES = Ranges()
 
 
-class Compiler:
-    """Of torch, once it is there. ``is_compiling``: it compiles the function that runs."""
-
-    is_compiling: Callable[[], bool] = staticmethod(lambda: False)
-
-
-class Samplers:
-    """Torch's classes whose iterators give batches of indices. ``iterate``: as a loader's."""
-
-    kinds: tuple[type, ...] = ()
-    iterate: Callable[[Any], Any] = staticmethod(iter)
-
-
 _NEW = (lambda iterable: sys.getrefcount(iterable))(object())
 """References to an argument that only its caller has."""
 
@@ -364,7 +353,7 @@ def follow(iterable: Any) -> Any:
 
     In what torch.compile compiles, and for a script that is not followed, that is ``iterable``.
     """
-    if Compiler.is_compiling() or not RANGES.is_on:
+    if RANGES.is_compiling() or not RANGES.is_on:
         return iterable
     kind = type(iterable)
     numbers = iterable if kind is range else None
@@ -372,8 +361,8 @@ def follow(iterable: Any) -> Any:
         numbers = _counts(iterable)
     if numbers is not None:
         followed: Any = Numbers.begin(numbers)
-    elif issubclass(kind, Samplers.kinds):
-        return Samplers.iterate(iterable)
+    elif issubclass(kind, RANGES.samplers):
+        return RANGES.iterate(iterable)
     elif hasattr(kind, "__iter__") or hasattr(kind, "__getitem__"):
         followed = Items.over(iter(iterable))
     else:
@@ -395,4 +384,4 @@ def install() -> None:
     """Torch is there from now on, and may compile a function of the script's."""
     from torch.compiler import is_compiling
 
-    Compiler.is_compiling = staticmethod(is_compiling)
+    RANGES.is_compiling = is_compiling

@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import IterableDataset, Sampler
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.counting import Samplers
+from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.cursor import Cursor
 from ftrun.inject.zero_edit.frames import (
     NOWHERE,
@@ -41,17 +41,15 @@ ENDED_MAX = 16
 ITERATORS_DEEP = 4
 
 
-class Draws:
-    """The events of a loader's iterator, for the loop (loop.py)."""
-
-    before: Callable[[LoaderIterator], None] = staticmethod(lambda iterator: None)
-    ended: Callable[[LoaderIterator], None] = staticmethod(lambda iterator: None)
-
-
 class OpenIterators:
-    """The iterators that are open, in the order in which the script began them."""
+    """The iterators that are open, in the order in which the script began them.
+
+    ``before_draw``, ``ended``: called when one is asked for a batch, and has none (loop.py).
+    """
 
     def __init__(self) -> None:
+        self.before_draw: Callable[[LoaderIterator], None] = lambda iterator: None
+        self.ended: Callable[[LoaderIterator], None] = lambda iterator: None
         self._open: list[weakref.ref[LoaderIterator]] = []
         self._held: dict[tuple[tuple[Spot, ...], int], int | None] = {}
         self._ended: deque[LoaderIterator] = deque(maxlen=ENDED_MAX)
@@ -243,7 +241,7 @@ class LoaderIterator:
         if threading.current_thread() is not threading.main_thread():
             self.is_elsewhere = self.is_fresh = True
             return next(self._inner)
-        Draws.before(self)
+        OPEN.before_draw(self)
         cursor = self.cursor
         if cursor.has_ended:
             raise StopIteration
@@ -254,7 +252,7 @@ class LoaderIterator:
         except StopIteration:
             cursor.has_ended = True
             OPEN.end(self)
-            Draws.ended(self)
+            OPEN.ended(self)
             raise
         finally:
             cursor.drawn += 1
@@ -418,8 +416,8 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
         return LoaderIterator(loader, lambda: plain(loader)) if claimed is None else claimed
 
     patches.around(DataLoader, "__iter__", __iter__)
-    patches.put(Samplers, "kinds", (Sampler,))
-    patches.put(Samplers, "iterate", staticmethod(_iterate))
+    patches.put(RANGES, "samplers", (Sampler,))
+    patches.put(RANGES, "iterate", _iterate)
     patches.after(DataLoader, "__init__", functools.partial(_note_made, Counter()))
 
 

@@ -17,7 +17,6 @@ from ftrun.inject.zero_edit.counting import (
     Items,
     Numbers,
     Ranges,
-    Turns,
     follow,
 )
 from ftrun.inject.zero_edit.frames import Spot
@@ -304,7 +303,7 @@ def test_turns_are_told_before_they_begin(
         if told[-1] == 1:
             assert loops.come_to(at, 3)
 
-    monkeypatch.setattr(Turns, "before", staticmethod(before))
+    monkeypatch.setattr(RANGES, "before_turn", before)
     if known:
         first = make()
         loops.note(CODE, 1, first)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
-from ftrun.inject.zero_edit.loaders import OPEN, Draws, LoaderIterator, follow
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, follow
 
 
 class Numbers(Dataset[int]):
@@ -222,7 +222,7 @@ def test_pythons_own_enumerate_counts_on_in_the_middle_of_a_draw() -> None:
             follow([(iterator, iterator.go_to(None, 5))])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Draws, "before", staticmethod(before))
+        patch.setattr(OPEN, "before_draw", before)
         found = [(index, batch.tolist()) for index, batch in pairs]
     assert found[0] == (5, [10, 11]) and len(found) == 15
 
@@ -272,7 +272,7 @@ def test_pythons_own_enumerate_over_a_generator_counts_its_items() -> None:
             follow([(iterator, iterator.go_to(None, 12))], 2)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Draws, "before", staticmethod(before))
+        patch.setattr(OPEN, "before_draw", before)
         begun = 1
         index, batch = next(enumerate(epoch()))
     assert (index, batch.tolist()) == (2, [24, 25])

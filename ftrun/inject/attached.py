@@ -65,10 +65,10 @@ class Attached:
         self.alone = Alone(here, store)
         headers.install(is_on=carries, directory=Path(here.socket_path).parent)
         if inject == AUTO:
-            from ftrun.inject.zero_edit import early
+            from ftrun.inject.zero_edit import variables
 
             several = here.workers_per_replica > 1
-            self._variables = early.watch(environment, explicit, are_several=several)
+            self._variables = variables.watch(environment, explicit, are_several=several)
         if "torch" in sys.modules:
             self._attach()
         else:

@@ -14,7 +14,6 @@ ftrun itself. Begin with ``states.py``.
 | sharding.py | FSDP2's ``fully_shard``, within replicas of several workers |
 | stepping.py | optimizers, schedulers, GradScaler |
 | loaders.py, cursor.py | DataLoader iterators; which of their batches a step trains on |
-| reading.py | the way of a newcomer through an IterableDataset |
 | exactly_once.py | the loader of training batches, under ``--data exactly-once`` |
 | around.py | loops that cannot be set, and stand elsewhere than at the peers |
 | passing.py | the way of a newcomer past loops that its peers have left |
@@ -27,14 +26,13 @@ ftrun itself. Begin with ``states.py``.
 | carried.py | the objects of the script whose state heals |
 | ending.py | the state for a replica that has died at the end of the script |
 | trial.py | ``ftrun check``: a worker's part in a trial |
-| settings.py, marking.py | what replicas compare of a step, so that nothing diverges silently |
+| marking.py | what replicas compare of a step, so that nothing diverges silently |
 | files.py, rewriting.py | the script's files: none is left half written, or emptied at a restart |
 | directories.py | a run's own directory, by the time or a number, stays that of the predecessor |
 | checkpoints.py | ``torch.distributed.checkpoint``: one replica writes for all |
 | told.py, charge.py | notices to the user; what ftrun takes charge of |
 | attaching.py | under ``auto``: which form the script turns out to have |
-| variables.py | the environment of both forms, and the script's first read of it |
-| early.py | what an open script does before it imports torch |
+| variables.py | what an open script does before its form is known: reads, and names of ftrun's |
 | refusals.py | refusals of scripts that cannot be carried |
 | randomness.py | random numbers: what a worker leaves, and a newcomer goes on with |
 | patches.py | the patches, and their removal |
@@ -94,9 +92,9 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     elif variables is None and here.replicas > 1:
         sharding.refuse_all(patches)
     script.stepping.install(patches)
-    loaders.Draws.before, loaders.Draws.ended = loop.before_draw, loop.loader_ended
+    loaders.OPEN.before_draw, loaders.OPEN.ended = loop.before_draw, loop.loader_ended
     loaders.install(patches, script.exactly_once.claim)
-    counting.Turns.before = loop.before_turn
+    counting.RANGES.before_turn = loop.before_turn
     counting.install()
     opening = Opening(
         here,

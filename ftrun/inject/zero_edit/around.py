@@ -6,24 +6,30 @@ Python gives no access to the iterator of such a loop. As long as its variables 
 they have at its peers, as in ``for phase in ["train", "val"]`` while all train, it stands right.
 Else the replica would go through some of it twice, and train on when its peers have finished.
 
-The loops are found in the script's source, by the line at which a frame stands. Not here: loops
-that are set (counting.py), loops over loaders (loaders.py).
+The loops are found in the script's source (headers.py), by the line at which a frame stands. Not
+here: loops that are set (counting.py), loops over loaders (loaders.py).
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
 
 from ftrun.inject.zero_edit.counting import KNOWN_SEQUENCES, RANGES
-from ftrun.inject.zero_edit.frames import Spot, Values, is_loop_package, spot_of, variables_of
+from ftrun.inject.zero_edit.frames import (
+    Spot,
+    Values,
+    is_loop_package,
+    of_code,
+    spot_of,
+    variables_of,
+)
+from ftrun.inject.zero_edit.headers import COMPREHENSIONS, Iteration, iterations
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,37 +40,6 @@ class Loop:
     first: int
     last: int
     words: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Iteration:
-    """A loop or a part of a comprehension, from line ``first`` to ``last``.
-
-    ``header``: the line of what it goes ``over``; 0: it is a ``while``. ``begins``: a frame in it
-    stands from this line on. ``code``: the first line of its code. ``function``: the name of that,
-    if it is the comprehension's own; else "". ``collects``: makes a list, a set or a dict, which
-    nobody can reach before it is whole.
-    """
-
-    target: ast.expr
-    over: ast.expr
-    header: int
-    first: int
-    last: int
-    begins: int
-    code: int
-    function: str = ""
-    collects: bool = False
-
-
-_COMPREHENSIONS: dict[Any, str] = {
-    ast.ListComp: "<listcomp>",
-    ast.SetComp: "<setcomp>",
-    ast.DictComp: "<dictcomp>",
-    ast.GeneratorExp: "<genexpr>",
-}
-"""Each has a frame of its own before Python 3.12, a generator also later."""
-_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def unlike(
@@ -92,7 +67,7 @@ def unlike(
     ]
 
 
-def _of_targets(loop: _Iteration, theirs: Values, here: Values) -> Iterator[tuple[str, object]]:
+def _of_targets(loop: Iteration, theirs: Values, here: Values) -> Iterator[tuple[str, object]]:
     """The values of the loop's variables that differ."""
     names = _names(loop.target)
     for path, value in theirs.items():
@@ -107,16 +82,17 @@ def _names(target: ast.expr) -> set[str]:
     return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
 
 
-@lru_cache(maxsize=4096)
-def drawn(code: CodeType, line: int) -> frozenset[str]:
+def drawn(code: CodeType, line: int) -> set[str]:
     """The variables that the ``for`` loops around a line of this code, or in it, draw into."""
+    return {name for first, last, names in _draws(code) if first <= line <= last for name in names}
+
+
+@of_code
+def _draws(code: CodeType) -> list[tuple[int, int, set[str]]]:
+    """The lines of the ``for`` loops in this code, and the variables that they draw into."""
     loops = () if is_loop_package(code.co_filename) else _iterations(code.co_filename)
-    return frozenset(
-        name
-        for loop in loops
-        if loop.code == code.co_firstlineno and loop.first <= line <= loop.last and loop.header
-        for name in _names(loop.target)
-    )
+    of_this = [x for x in loops if x.code == code.co_firstlineno and x.header]
+    return [(loop.first, loop.last, _names(loop.target)) for loop in of_this]
 
 
 def innermost(frames: Sequence[FrameType]) -> tuple[CodeType, int] | None:
@@ -124,7 +100,7 @@ def innermost(frames: Sequence[FrameType]) -> tuple[CodeType, int] | None:
     one with ``while``, in a comprehension or in a package."""
     for frame in frames:
         code = frame.f_code
-        if is_loop_package(code.co_filename) or code.co_name in _COMPREHENSIONS.values():
+        if is_loop_package(code.co_filename) or code.co_name in COMPREHENSIONS.values():
             return None
         for loop in reversed(_around(frame)):
             if not loop.collects:
@@ -145,16 +121,16 @@ def collecting(frames: Sequence[FrameType]) -> list[str]:
     )
 
 
-def _untracked(frame: FrameType) -> list[_Iteration]:
+def _untracked(frame: FrameType) -> list[Iteration]:
     """The loops around the line at which a frame stands, but for those that can be set."""
     return [loop for loop in _around(frame) if loop.header and _is_fixed(loop, frame)]
 
 
-def _around(frame: FrameType) -> list[_Iteration]:
+def _around(frame: FrameType) -> list[Iteration]:
     code = frame.f_code
     if is_loop_package(code.co_filename):
         return []
-    name = code.co_name if code.co_name in _COMPREHENSIONS.values() else ""
+    name = code.co_name if code.co_name in COMPREHENSIONS.values() else ""
     return [
         loop
         for loop in _iterations(code.co_filename)
@@ -163,7 +139,7 @@ def _around(frame: FrameType) -> list[_Iteration]:
     ]
 
 
-def _is_fixed(loop: _Iteration, frame: FrameType) -> bool:
+def _is_fixed(loop: Iteration, frame: FrameType) -> bool:
     """Whether a loop is over something that nobody can set. An iterator in a variable may be one
     that can be set."""
     over, by = loop.over, frame.f_back if loop.function else frame
@@ -187,35 +163,8 @@ def _value(node: ast.expr, frame: FrameType) -> object:
 
 
 @lru_cache(maxsize=256)
-def _iterations(file: str) -> tuple[_Iteration, ...]:
+def _iterations(file: str) -> tuple[Iteration, ...]:
     """The loops of a file, each one before those in it."""
-    found: list[_Iteration] = []
     with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
-        _find(ast.parse(Path(file).read_bytes()), 1, found)
-    return tuple(found)
-
-
-def _find(node: ast.AST, code: int, found: list[_Iteration]) -> None:
-    """Collect the loops in a node. ``code``: the first line of the code object that has it: a
-    function's, or the module's."""
-    if isinstance(node, _Function):
-        decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-        code = min([node.lineno, *(x.lineno for x in decorators)])
-    elif isinstance(node, ast.For | ast.While):
-        last = node.end_lineno or node.lineno
-        more = node.lineno, last, node.body[0].lineno, code
-        if isinstance(node, ast.For):
-            found.append(_Iteration(node.target, node.iter, node.iter.lineno, *more))
-        else:
-            found.append(_Iteration(node.test, node.test, 0, *more))
-    elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-        collects = not isinstance(node, ast.GeneratorExp)
-        has_frame = not collects or sys.version_info < (3, 12)
-        first, own = node.lineno, node.lineno if has_frame else code
-        within = first, node.end_lineno or first, first, own
-        name = _COMPREHENSIONS[type(node)] if has_frame else ""
-        found += [
-            _Iteration(x.target, x.iter, first, *within, name, collects) for x in node.generators
-        ]
-    for inner in ast.iter_child_nodes(node):
-        _find(inner, code, found)
+        return tuple(iterations(ast.parse(Path(file).read_bytes())))
+    return ()

@@ -31,11 +31,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import ftrun
 from ftrun.core.forms import Form
 from ftrun.inject import torchft_names
-from ftrun.inject.zero_edit.early import EXPLICIT_NAMES, has_imported_ftrun
 from ftrun.inject.zero_edit.frames import call_site, is_script
 from ftrun.inject.zero_edit.refusals import refuse, refuse_own, want
 from ftrun.inject.zero_edit.trial import note_refusal
-from ftrun.inject.zero_edit.variables import Variables
+from ftrun.inject.zero_edit.variables import EXPLICIT_NAMES, Variables, has_imported_ftrun
 from ftrun.training import compiling, context
 
 _DISTRIBUTED = ("/torch/distributed/", "/ftrun/inject/zero_edit/world/")

@@ -94,7 +94,7 @@ class Carried:
     def versions_kept(self) -> Iterator[None]:
         """A backward pass may still need what is loaded: parameters get the values that they have,
         and one reads no running averages that its forward pass has moved."""
-        roots = [*self._models.wrapped, *self._models.loose_roots()]
+        roots = [*self._models.wrapped, *self._models.beside().values()]
         parts = [part for module in roots for part in (module.parameters(), module.buffers())]
         known = {id(x): x for part in parts for x in part}
         plain = tuple(x for x in known.values() if type(x) in (torch.nn.Parameter, torch.Tensor))

@@ -62,15 +62,13 @@ class Charge:
         found = tensors.carried()
         if found:
             carried.append(f"tensors {', '.join(sorted({path for _, path in found}))}")
-        beside = {**models.loose(), **models.late_roots()}
         return {
             "parameters": self._script.marking.digest(),
-            "kept": digests_of(models.wrapped, beside, self._script.marking.optimizers),
+            "kept": digests_of(models.wrapped, models.beside(), self._script.marking.optimizers),
             "lost": self._script.lost,
             "carried": carried,
             "loose": loose,
-            "tensors": found,
-            "changing": tensors.changing(),
+            "changes": sorted({*tensors.changing(), *self._script.counters.changing()}),
             "lacking": self._script.moving.lacking,
         }
 
@@ -97,7 +95,7 @@ def parts(models: Models, stepping: Stepping) -> tuple[list[str], list[str]]:
     carried = [
         _names("DistributedDataParallel of", in_whole, lambda x: sites[id(x)]),
         _names("FSDP2's", sharded, lambda x: sites[id(x)]),
-        _names("other modules", models.loose_roots()),
+        _names("other modules", [*models.beside().values()]),
         _names("optimizers", managed, stepping.optimizers.site_of),
         _names("schedulers", stepping.schedulers.all(), stepping.schedulers.site_of),
         _names("scalers", scalers, stepping.scalers.site_of),

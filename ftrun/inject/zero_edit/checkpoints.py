@@ -24,7 +24,7 @@ from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
-from ftrun.inject.zero_edit.patches import Patches, replace_everywhere
+from ftrun.inject.zero_edit.patches import Patches, around_everywhere
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import World
@@ -68,13 +68,11 @@ class Checkpoints:
 
     def _replace(self, module: Any, name: str, ours: Callable[..., Any]) -> None:
         """Let ``ours`` stand in where a checkpoint is of all ranks."""
-        plain = getattr(module, name)
 
-        @functools.wraps(plain)
-        def stand_in(state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        def stand_in(plain: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
             return (ours if _is_of_the_world(kwargs) else plain)(state_dict, *args, **kwargs)
 
-        replace_everywhere(name, plain, stand_in)
+        around_everywhere(module, name, stand_in)
 
     def _save_at_once(
         self, save: Callable[..., Any], state: Any, *args: Any, **kwargs: Any

@@ -5,7 +5,6 @@ hold iterators that nobody else can reach. So each header of a loop in the scrip
 what it goes over to ``follow`` (headers.py), which gives the loop an iterator that is known here:
 
 - Over a ``range``, or a new ``itertools.count`` of whole numbers, one that can be set.
-- Over a new ``enumerate``, one that follows the jumps of the loaders beneath it.
 - Over a sampler of torch's, the iterator of a loader (loaders.py): the script makes its batches.
 - Over anything else one that counts the items, and goes on after a later one: it reads those
   between. Of a package's generator, as tqdm's, a range that it goes over is moved on instead.
@@ -21,9 +20,9 @@ import operator
 import re
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import CodeType, GeneratorType
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from ftrun.inject.zero_edit.frames import Spot, spot_at
 
@@ -34,12 +33,6 @@ GENERATORS_DEEP = 4
 _COUNT = re.compile(r"count\((-?\d+)(?:, (\d+))?\)")
 _PIECE: Any = type(iter(range(0)))
 _OF_KNOWN = frozenset(type(iter(kind(()))) for kind in KNOWN_SEQUENCES if kind is not range)
-
-
-class Turns:
-    """The event of a turn that begins, for the loop (loop.py)."""
-
-    before: Callable[[Spot], None] = staticmethod(lambda spot: None)
 
 
 class _Told:
@@ -55,7 +48,7 @@ class _Told:
         return self
 
     def __next__(self) -> int:
-        Turns.before(self.spot)
+        RANGES.before_turn(self.spot)
         return int(next(self.piece))
 
     def __setstate__(self, index: int) -> None:
@@ -89,6 +82,10 @@ class Numbers(itertools.chain[int]):
         """The number that was taken last; None: none yet."""
         turns = self.turns()
         return self.over[turns - 1] if turns else None
+
+    def numbers(self) -> Numbers:
+        """Itself."""
+        return self
 
     def turns(self) -> int:
         """How many numbers were taken."""
@@ -219,7 +216,7 @@ class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
         is_known = type(self._source) in _OF_KNOWN
         return operator.length_hint(self._source, 1) if is_known else 1
 
-    def within(self) -> Within | None:
+    def numbers(self) -> Within | None:
         """The one ``range`` that a package's generator goes over; None: it is none, or has not."""
         found = _within(self._source) if type(self._source) is GeneratorType else ()
         return Within(found[0]) if len(found) == 1 else None
@@ -233,20 +230,30 @@ class Ranges:
 
     Attributes:
         is_on: the loops of the script are followed.
-        tells_all: each turn of the loops that begin is told of, as those of the loops in ``told``.
+        tells_all: each turn of the loops that begin is told of, as those of the loops in ``told``,
+            by ``before_turn`` (loop.py).
+        is_compiling: torch compiles the function that runs, once it is there.
+        samplers: torch's classes whose iterators give batches of indices; ``iterate``: makes them
+            as a loader's (loaders.py).
     """
 
     def __init__(self) -> None:
         self.is_on = self.tells_all = False
+        self.before_turn: Callable[[Spot], None] = lambda spot: None
+        self.is_compiling: Callable[[], bool] = lambda: False
+        self.samplers: tuple[type, ...] = ()
+        self.iterate: Callable[[Any], Any] = iter
         self.told: set[Spot] = set()
         self._sites: set[tuple[int, int]] = set()  # of ``told``
         self._loops: dict[tuple[int, int], tuple[weakref.ref[Any], CodeType]] = {}
+        self._spots: dict[tuple[int, int], Spot] = {}  # of those that were asked for
 
     def note(self, code: CodeType, line: int, iterator: Any) -> None:
         """A loop begins at a line of ``code``. A loop over little may begin very often."""
         key = id(code), line
         if len(self._loops) >= SITES_MAX and key not in self._loops:
             self._loops = {at: x for at, x in self._loops.items() if x[0]() is not None}
+            self._spots.clear()
         if self._loops.pop(key, None) or len(self._loops) < SITES_MAX:
             self._loops[key] = weakref.ref(iterator), code
             if self.tells_all or key in self._sites:
@@ -268,25 +275,24 @@ class Ranges:
     def _live(self) -> dict[Spot, Numbers | Items]:
         """Of several at one place the newest one: a package's have no lines."""
         found: dict[Spot, Numbers | Items] = {}
-        for (_, line), (held, code) in list(self._loops.items()):
+        for key, (held, code) in list(self._loops.items()):
             iterator = held()
             if iterator is not None:
-                found[spot_at(code, line)] = iterator
+                spot = self._spots.get(key)
+                if spot is None:
+                    spot = self._spots[key] = spot_at(code, key[1])
+                found[spot] = iterator
         return found
 
     def _all(self) -> dict[Spot, Numbers | Within]:
         """Those over numbers."""
-        within = {
-            spot: loop if isinstance(loop, Numbers) else loop.within()
-            for spot, loop in self._live().items()
-        }
+        within = {spot: loop.numbers() for spot, loop in self._live().items()}
         return {spot: loop for spot, loop in within.items() if loop is not None}
 
     def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
         """The number that each loop in one of these functions has taken last."""
-        found = (
-            (spot, loop.taken()) for spot, loop in self._all().items() if spot.name in functions
-        )
+        live = [(x, y.numbers()) for x, y in self._live().items() if x.name in functions]
+        found = [(spot, loop.taken()) for spot, loop in live if loop is not None]
         return tuple((spot, number) for spot, number in found if number is not None)
 
     def over(self, functions: Collection[str]) -> tuple[tuple[Spot, range], ...]:
@@ -338,52 +344,6 @@ class Ranges:
 RANGES = Ranges()
 
 
-class Counted:
-    """Counts as ``enumerate``, and follows the jumps of the loaders that it draws from."""
-
-    __slots__ = ("__weakref__", "_iterator", "_next")
-    _drawing: ClassVar[list[Counted]] = []
-
-    def __init__(self, iterator: Iterator[Any], start: int) -> None:
-        self._iterator = iterator
-        self._next = start
-
-    def __iter__(self) -> Counted:
-        return self
-
-    def __next__(self) -> tuple[int, Any]:
-        Counted._drawing.append(self)
-        try:
-            value = next(self._iterator)
-        finally:
-            Counted._drawing.remove(self)
-        number = self._next
-        self._next += 1
-        return number, value
-
-    def jump(self, by: int) -> None:
-        """Count on from a number that is greater by ``by``."""
-        self._next += by
-
-    @staticmethod
-    def drawing() -> Iterable[Counted]:
-        """The iterators that are drawing their next item now."""
-        return Counted._drawing
-
-
-class Compiler:
-    """Of torch, once it is there. ``is_compiling``: it compiles the function that runs."""
-
-    is_compiling: Callable[[], bool] = staticmethod(lambda: False)
-
-
-class Samplers:
-    """Torch's classes whose iterators give batches of indices. ``iterate``: as a loader's."""
-
-    kinds: tuple[type, ...] = ()
-    iterate: Callable[[Any], Any] = staticmethod(iter)
-
-
 _NEW = (lambda iterable: sys.getrefcount(iterable))(object())
 """References to an argument that only its caller has."""
 
@@ -393,29 +353,23 @@ def follow(iterable: Any) -> Any:
 
     In what torch.compile compiles, and for a script that is not followed, that is ``iterable``.
     """
-    if Compiler.is_compiling() or not RANGES.is_on:
+    if RANGES.is_compiling() or not RANGES.is_on:
         return iterable
-    kind, is_new = type(iterable), sys.getrefcount(iterable) <= _NEW
+    kind = type(iterable)
     numbers = iterable if kind is range else None
-    if kind is itertools.count and is_new:
+    if kind is itertools.count and sys.getrefcount(iterable) <= _NEW:
         numbers = _counts(iterable)
     if numbers is not None:
         followed: Any = Numbers.begin(numbers)
-    elif issubclass(kind, Samplers.kinds):
-        return Samplers.iterate(iterable)
+    elif issubclass(kind, RANGES.samplers):
+        return RANGES.iterate(iterable)
     elif hasattr(kind, "__iter__") or hasattr(kind, "__getitem__"):
-        source = _counted(iterable) if kind is enumerate and is_new else iter(iterable)
-        followed = Items.over(source)
+        followed = Items.over(iter(iterable))
     else:
         return iterable  # Python finds out
     frame = sys._getframe(1)
     RANGES.note(frame.f_code, frame.f_lineno, followed)
     return followed
-
-
-def _counted(counting: Any) -> Any:
-    _, (iterator, start) = counting.__reduce__()
-    return counting if type(iterator) in {_PIECE, *_OF_KNOWN} else Counted(iterator, start)
 
 
 def _counts(counting: Any) -> range | None:
@@ -430,4 +384,4 @@ def install() -> None:
     """Torch is there from now on, and may compile a function of the script's."""
     from torch.compiler import is_compiling
 
-    Compiler.is_compiling = staticmethod(is_compiling)
+    RANGES.is_compiling = is_compiling

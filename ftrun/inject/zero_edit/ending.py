@@ -51,29 +51,24 @@ class Ending:
 
     Attributes:
         has_followed: this replica has joined peers that have finished.
-        replays: how many steps it still has to go through again.
         is_behind: it has joined peers that train, some steps after its place.
+        is_replaying: it goes through these steps; ``replays``: so many are left.
+        stands_still: nothing may step, because this replica holds the state after these steps.
     """
 
     def __init__(
         self, carried: Carried, tensors: Tensors, has_begun: Callable[[], bool] = lambda: True
     ) -> None:
         self._carried, self._tensors, self._has_begun = carried, tensors, has_begun
-        self.has_followed = False
         self.replays = 0
         self._copy: tuple[State, State] | None = None
         self._given: tuple[State, State] = _NOTHING
-        self._is_replayed = self._goes_on = self._is_offered = False
-        self.is_behind = self._is_between = False
+        self.has_followed = self.is_behind = self.is_replaying = False
+        self.stands_still = self._is_offered = False
 
     @property
     def _is_of_commit(self) -> bool:
         return self._copy is not None and bool(self._copy[0].get(OF_COMMIT))
-
-    @property
-    def stands_still(self) -> bool:
-        """Whether nothing may step, because this replica holds the state after these steps."""
-        return self.is_behind or (self.has_followed and not self._goes_on)
 
     # ------------------------------------------------------------ while it trains
 
@@ -138,49 +133,27 @@ class Ending:
         self._carried.apply(self._given[0])
         self.load_tensors(self._given[1])
 
-    # ------------------------------------------------------------ some steps after its place
+    # ------------------------------------------------------------ steps that its peers have taken
 
-    def fall_behind(self, steps: int) -> None:
-        """This replica has healed to the state of peers that have taken ``steps`` steps with the
-        batches that it draws now: it goes through these alone, and nothing is stepped."""
-        self.is_behind, self.replays, self._is_between = True, steps, False
-        self._copy = _copied(self._given[0]), _copied(self._given[1])
-
-    @property
-    def goes_again(self) -> bool:
-        """Whether the next pass is of such a step."""
-        return self.is_behind and not (self._is_between and not self.replays)
-
-    def pass_begins(self) -> bool:
-        """A pass in training begins; whether it is of such a step. The next one is its peers'."""
-        if self._is_between and not self.replays:
-            self.is_behind = False
-        self._is_between = False
-        return self.is_behind
-
-    def pass_ends(self) -> None:
-        """Such a step ends with the first optimizer that steps.
-
-        What it has changed, such as buffers, becomes what the peers have given.
-        """
-        if not self._is_between:
-            self._is_between = True
-            self.replays -= 1
-            if not self.replays:
-                with self._carried.versions_kept():
-                    self._restore()
-
-    # ------------------------------------------------------------ after its peers
-
-    def follow(self, commits: int) -> None:
-        """This replica has healed to the state of peers that have finished, ``commits`` steps after
-        the place at which it stands now."""
-        self.has_followed, self.replays = True, max(1, commits)
+    def replay(self, steps: int, *, is_over: bool) -> None:
+        """This replica has healed to the state of peers that have taken ``steps`` steps after the
+        place at which it stands: it goes through these alone, and nothing is stepped. ``is_over``:
+        they have finished."""
+        self.has_followed, self.is_behind = is_over, not is_over
+        self.replays = max(1, steps)
+        self.is_replaying = self.stands_still = True
         self._copy = _copied(self._given[0]), _copied(self._given[1])
         self._given = _NOTHING
 
+    @property
+    def goes_again(self) -> bool:
+        """Whether the next pass is of a step that peers have taken which train on."""
+        return self.is_behind and self.replays > 0
+
     def step_again(self) -> None:
         """A step ends that this replica has gone through again: its result has healed already.
+
+        What it has changed, such as buffers, becomes what the peers have given.
 
         Raises:
             UserError: its peers have finished before this step.
@@ -192,13 +165,23 @@ class Ending:
                 "same lines in another call, or goes on by values that ftrun does not carry"
             )
         self.replays -= 1
-        self._is_replayed = self.replays == 0
+        if self.is_behind and not self.replays:
+            self._restore()  # before the next pass, which may begin with a broadcast of buffers
 
-    def before_draw(self) -> None:
-        """After the replay, restore what the script has changed in it, for example an average."""
-        if self._is_replayed:
-            self._is_replayed, self._goes_on = False, self._is_of_commit
-            self._restore()
+    def goes_on(self) -> bool:
+        """The script draws, or begins a pass or a reduction: whether that is of its own steps.
+
+        At the end of the script what it has changed after the replay, for example an average, is
+        restored first.
+        """
+        if self.is_replaying and not self.replays:
+            self.is_replaying = self.is_behind = False
+            self.stands_still = self.has_followed and not self._is_of_commit
+            if self.has_followed:
+                self._restore()
+        return not (self.is_replaying or self.has_followed)
+
+    # ------------------------------------------------------------ the end
 
     def finish(self) -> None:
         """The script has come to its end: peers may heal from this replica once more.
@@ -215,9 +198,10 @@ class Ending:
         if self._copy is None:
             return
         state, tensors = copy.deepcopy(self._copy)
-        self._carried.apply({**state, CALLBACKS: []})
-        if tensors and not self._carried.has_ended:
-            self._tensors.load(tensors)
+        with self._carried.versions_kept():
+            self._carried.apply({**state, CALLBACKS: []})
+            if tensors and not self._carried.has_ended:
+                self._tensors.load(tensors)
 
 
 def part(manager: Manager, mates: Mates, replica_id: str) -> None:

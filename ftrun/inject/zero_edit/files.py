@@ -11,7 +11,6 @@ rewriting.py.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 import sysconfig
@@ -25,7 +24,7 @@ import torch
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import INSTALLED, is_script
-from ftrun.inject.zero_edit.patches import Patches, replace_everywhere
+from ftrun.inject.zero_edit.patches import Patches, around_everywhere
 
 SAFETENSORS = ("safetensors.torch", "safetensors.numpy")
 DRAFTS_MAX, OWN_MAX = 64, 4_096
@@ -149,39 +148,32 @@ def _real(path: Path) -> Path:
 
 def install(patches: Patches, drafts: Drafts) -> None:
     """Patch ``torch.save``, and ``safetensors`` when the script imports it."""
-    _patch_names(patches, drafts)
-    plain = torch.save
 
-    @functools.wraps(plain)
-    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+    def save(plain: Callable[..., None], obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
         if isinstance(f, (str, os.PathLike)):
             with drafts.of(Path(f)) as draft:
                 plain(obj, draft, *args, **kwargs)
         else:
             plain(obj, f, *args, **kwargs)
 
-    patches.put(torch, "save", save)
-    patches.put(torch.serialization, "save", save)
+    _patch_names(patches, drafts)
+    patches.around(torch, "save", save, torch.serialization)
     for name in SAFETENSORS:
-        patches.when_imported(name, functools.partial(_patch_safetensors, drafts))
+        patches.when_imported(name, lambda module: _patch_safetensors(drafts, module))
 
 
 def _patch_safetensors(drafts: Drafts, module: Any) -> None:
-    plain = module.save_file
-
-    @functools.wraps(plain)
-    def save_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> None:
+    def save_file(plain: Any, tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> None:
         with drafts.of(Path(filename)) as draft:
             plain(tensors, draft, *args, **kwargs)
 
-    module.save_file = save_file
-    replace_everywhere("save_file", plain, save_file)
+    around_everywhere(module, "save_file", save_file)
 
 
-def is_by_script() -> bool:
-    """Whether the innermost frame that has called our caller is the script's, but for the standard
-    library's."""
-    frame: FrameType | None = sys._getframe(2)
+def is_by_script(deep: int = 2) -> bool:
+    """Whether a frame of the script's has called our caller, ``deep`` frames from here; those of
+    the standard library's around it do not count."""
+    frame: FrameType | None = sys._getframe(deep)
     while frame is not None:
         file = frame.f_code.co_filename
         is_standard = file.startswith(("<frozen", *_STANDARD))
@@ -194,34 +186,27 @@ def is_by_script() -> bool:
 def _patch_names(patches: Patches, drafts: Drafts) -> None:
     """A file that was not written is not renamed either (``os.replace`` of a temporary one); one
     that stays is neither replaced nor removed."""
-
-    def patched(name: str) -> None:
-        plain = getattr(os, name)
-
-        @functools.wraps(plain)
-        def rename(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
-            if drafts.is_dropped(src):
-                drafts.tell_dropped(Path(dst))
-            elif os.path.isfile(src) and drafts.drops_at(Path(dst)) and is_by_script():
-                drafts.tell_dropped(Path(dst))
-                plain_remove(src)
-            else:
-                if not os.path.lexists(dst):
-                    drafts.made(dst)
-                plain(src, dst, *args, **kwargs)
-
-        patches.put(os, name, rename)
-
     plain_remove = os.remove
-    for name in ("replace", "rename"):
-        patched(name)
 
-    def remove(path: Any, *, dir_fd: int | None = None) -> None:
+    def rename(plain: Callable[..., None], src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+        if drafts.is_dropped(src):
+            drafts.tell_dropped(Path(dst))
+        elif os.path.isfile(src) and drafts.drops_at(Path(dst)) and is_by_script(3):
+            drafts.tell_dropped(Path(dst))
+            plain_remove(src)
+        else:
+            if not os.path.lexists(dst):
+                drafts.made(dst)
+            plain(src, dst, *args, **kwargs)
+
+    def remove(plain: Callable[..., None], path: Any, *, dir_fd: int | None = None) -> None:
         is_name = dir_fd is None and isinstance(path, (str, os.PathLike))
-        if is_name and drafts.drops_at(Path(path)) and is_by_script():
+        if is_name and drafts.drops_at(Path(path)) and is_by_script(3):
             drafts.tell_dropped(Path(path))
         else:
-            plain_remove(path, dir_fd=dir_fd)
+            plain(path, dir_fd=dir_fd)
 
+    for name in ("replace", "rename"):
+        patches.around(os, name, rename)
     for name in ("remove", "unlink"):
-        patches.put(os, name, functools.wraps(plain_remove)(remove))
+        patches.around(os, name, remove)

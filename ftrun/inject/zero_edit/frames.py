@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import CO_OPTIMIZED
-from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 LOOP_PACKAGES = (
     "/transformers/",
@@ -31,6 +30,7 @@ LOOP_PACKAGES = (
 INSTALLED = ("/site-packages/", "/dist-packages/")
 """Also of another environment than this interpreter's own."""
 DEPTH_MAX = 64
+CODES_MAX = 65_536
 Values = dict[str, Any]
 """Plain values by path (values/)."""
 
@@ -42,6 +42,24 @@ _LIBRARIES = tuple(
         if (path := sysconfig.get_path(name))
     }
 )
+
+
+Found = TypeVar("Found")
+
+
+def of_code(find: Callable[[CodeType], Found]) -> Callable[[CodeType], Found]:
+    """Remember what a function finds of code, by its id: to hash code takes microseconds."""
+    known: dict[int, tuple[Found, CodeType]] = {}
+
+    def remembered(code: CodeType) -> Found:
+        found = known.get(id(code))
+        if found is None:
+            if len(known) >= CODES_MAX:
+                known.clear()
+            found = known[id(code)] = find(code), code  # which keeps its id
+        return found[0]
+
+    return remembered
 
 
 @lru_cache(maxsize=65_536)
@@ -80,7 +98,7 @@ NOWHERE = Spot("?", 0)
 """A place that no frame of the script's has."""
 
 
-@lru_cache(maxsize=65_536)
+@of_code
 def _name(code: CodeType) -> tuple[str, bool]:
     name = f"{Path(code.co_filename).name}:{code.co_name}"
     return name, is_loop_package(code.co_filename)
@@ -97,12 +115,16 @@ def spot_at(code: CodeType, line: int) -> Spot:
     return Spot(name, 0 if is_package else line)
 
 
-@lru_cache(maxsize=65_536)
-def _column(code: CodeType, instruction: int) -> int:
-    if not hasattr(code, "co_positions"):  # before Python 3.11
-        return 0
-    _, _, column, _ = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
-    return column or 0
+@of_code
+def _columns(code: CodeType) -> tuple[int, ...]:
+    """The column of each instruction; none before Python 3.11."""
+    positions = code.co_positions() if hasattr(code, "co_positions") else ()
+    return tuple(column or 0 for _, _, column, _ in positions)
+
+
+def _column(frame: FrameType) -> int:
+    columns, at = _columns(frame.f_code), frame.f_lasti // 2
+    return columns[at] if at < len(columns) else 0
 
 
 def spots_of(frames: Sequence[FrameType]) -> tuple[Spot, ...]:
@@ -110,7 +132,7 @@ def spots_of(frames: Sequence[FrameType]) -> tuple[Spot, ...]:
     found = []
     for index, frame in enumerate(frames):
         name, is_package = _name(frame.f_code)
-        column = _column(frame.f_code, frame.f_lasti) if index and not is_package else 0
+        column = _column(frame) if index and not is_package else 0
         found.append(Spot(name, 0 if is_package else frame.f_lineno, column))
     return tuple(found)
 
@@ -144,7 +166,7 @@ def call_site() -> str:
     return near_site() or "the script"
 
 
-@lru_cache(maxsize=65_536)
+@of_code
 def _script_file(code: CodeType) -> str:
     """The name of the script's file that has this code; "": no file of the script's has it."""
     file = code.co_filename

@@ -9,7 +9,7 @@ Left alone: loops that call nothing, what the script itself compiles (``exec``, 
 tool compiles for it (``-m pdb``: the main file), and functions that a decorator compiles from their
 bytecode. A new worker finds what another one has compiled in the job's own directory.
 
-Not here: what ``follow`` does (counting.py).
+Not here: what ``follow`` does (counting.py), where a frame stands in its loops (around.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import hashlib
 import marshal
 import os
 import sys
+from dataclasses import dataclass, replace
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
@@ -33,9 +34,39 @@ NAME = "__ftrun_follow__"
 """Of ``follow`` in the script's modules."""
 PACKAGE_FILES = ("/transformers/trainer", "/loops/", "/accelerate/data_loader")
 """Those of a loop's package that have a loop around training steps: others are many."""
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+COMPREHENSIONS: dict[Any, str] = {
+    ast.ListComp: "<listcomp>",
+    ast.SetComp: "<setcomp>",
+    ast.DictComp: "<dictcomp>",
+    ast.GeneratorExp: "<genexpr>",
+}
+"""Each has a frame of its own before Python 3.12, a generator also later."""
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _CALLS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.GeneratorExp)
 _DISPLAYS = (ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp)
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """A loop or a part of a comprehension, from line ``first`` to ``last``.
+
+    ``header``: the line of what it goes ``over``; 0: it is a ``while``. ``begins``: a frame in it
+    stands from this line on. ``code``: the first line of its code. ``has_step``: it may have a step
+    in it, and is followed. ``function``: the name of its code, if that is the comprehension's own;
+    else "". ``collects``: makes a list, a set or a dict, which nobody can reach before it is whole.
+    """
+
+    node: Any
+    target: ast.expr
+    over: ast.expr
+    header: int
+    first: int
+    last: int
+    begins: int
+    code: int
+    has_step: bool = False
+    function: str = ""
+    collects: bool = False
 
 
 def install(*, is_on: bool, directory: Path | None = None) -> None:
@@ -90,8 +121,7 @@ class _Cache:
 def _compiled(source: bytes, path: str) -> CodeType | None:
     try:
         tree = ast.parse(source, path)
-        loops: list[Any] = []
-        _find(tree, loops)
+        loops = [loop.node for loop in iterations(tree) if loop.has_step]
         for loop in loops:
             name = ast.copy_location(ast.Name(NAME, ast.Load()), loop.iter)
             loop.iter = ast.copy_location(ast.Call(name, [loop.iter], []), loop.iter)
@@ -107,29 +137,47 @@ def _is_followed(path: str) -> bool:
     return is_script(path) and not is_many
 
 
-def _find(node: Any, loops: list[Any]) -> bool:
-    """Collect the loops in a node that may have a step in them; whether it calls or yields."""
-    kind = type(node)
-    if any("jit" in ast.unparse(x) for x in getattr(node, "decorator_list", ())):
+def iterations(tree: ast.AST) -> list[Iteration]:
+    """The loops in a file, each one before those in it."""
+    found: list[Iteration] = []
+    _find(tree, 1, found)
+    return found
+
+
+def _find(node: ast.AST, code: int, found: list[Iteration]) -> bool:
+    """Collect the loops in a node; whether it calls or yields. ``code``: the first line of the code
+    object that has it: a function's, or the module's."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    if isinstance(node, _Function):
+        code = min([node.lineno, *(x.lineno for x in decorators)])
+    at = len(found)
+    calls_of = {id(part): _find(part, code, found) for part in ast.iter_child_nodes(node)}
+    calls = isinstance(node, _CALLS) or any(calls_of.values())
+    if isinstance(node, ast.For | ast.While):
+        last = node.end_lineno or node.lineno
+        more = node.lineno, last, node.body[0].lineno, code
+        if isinstance(node, ast.For):
+            within = any(calls_of[id(x)] for x in (*node.body, *node.orelse))
+            has_step = within and not isinstance(node.iter, _DISPLAYS)
+            loop = Iteration(node, node.target, node.iter, node.iter.lineno, *more, has_step)
+        else:
+            loop = Iteration(node, node.test, node.test, 0, *more)
+        found.insert(at, loop)
+    elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        collects = not isinstance(node, ast.GeneratorExp)
+        has_frame = not collects or sys.version_info < (3, 12)
+        first, own = node.lineno, node.lineno if has_frame else code
+        within_lines = first, node.end_lineno or first, first, own
+        name = COMPREHENSIONS[type(node)] if has_frame else ""
+        found[at:at] = [
+            Iteration(x, x.target, x.iter, first, *within_lines, has_step, name, collects)
+            for x in node.generators
+            for has_step in [calls and not (x.is_async or isinstance(x.iter, _DISPLAYS))]
+        ]
+    if any("jit" in ast.unparse(x) for x in decorators):  # it is compiled from its bytecode
+        found[at:] = [replace(loop, has_step=False) for loop in found[at:]]
         return True
-    if kind is ast.For:
-        around = [_find(node.target, loops), _find(node.iter, loops)]
-        within = [_find(x, loops) for x in (*node.body, *node.orelse)]
-        _add(node, loops, has_step=any(within))
-        return any(around) or any(within)
-    calls = kind in _CALLS
-    for part in ast.iter_child_nodes(node):
-        calls |= _find(part, loops)
-    if kind in _COMPREHENSIONS:
-        for one in node.generators:
-            _add(one, loops, has_step=calls)
     return calls
-
-
-def _add(loop: Any, loops: list[Any], *, has_step: bool) -> None:
-    is_other = isinstance(loop.iter, _DISPLAYS) or getattr(loop, "is_async", False)
-    if has_step and not is_other:
-        loops.append(loop)
 
 
 def _import_follow(tree: ast.Module) -> None:

@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from types import FrameType, GeneratorType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import IterableDataset, Sampler
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.counting import Counted, Samplers
+from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.cursor import Cursor
 from ftrun.inject.zero_edit.frames import (
     NOWHERE,
@@ -38,19 +38,18 @@ from ftrun.inject.zero_edit.values.kinds import plain_values
 
 LOOPS_MAX = 1024
 ENDED_MAX = 16
-
-
-class Draws:
-    """The events of a loader's iterator, for the loop (loop.py)."""
-
-    before: Callable[[LoaderIterator], None] = staticmethod(lambda iterator: None)
-    ended: Callable[[LoaderIterator], None] = staticmethod(lambda iterator: None)
+ITERATORS_DEEP = 4
 
 
 class OpenIterators:
-    """The iterators that are open, in the order in which the script began them."""
+    """The iterators that are open, in the order in which the script began them.
+
+    ``before_draw``, ``ended``: called when one is asked for a batch, and has none (loop.py).
+    """
 
     def __init__(self) -> None:
+        self.before_draw: Callable[[LoaderIterator], None] = lambda iterator: None
+        self.ended: Callable[[LoaderIterator], None] = lambda iterator: None
         self._open: list[weakref.ref[LoaderIterator]] = []
         self._held: dict[tuple[tuple[Spot, ...], int], int | None] = {}
         self._ended: deque[LoaderIterator] = deque(maxlen=ENDED_MAX)
@@ -85,14 +84,11 @@ class OpenIterators:
         self._open = [ref for ref, _ in found]
         return [it for _, it in found]
 
-    def has_only(self, iterator: LoaderIterator) -> bool:
-        """Whether no other one is open, without a doubt."""
-        return len(self._open) == 1 and self._open[0]() is iterator
-
     def learn(self, iterator: LoaderIterator) -> None:
         """Remember that the loop at this place trains, and how far it draws ahead."""
-        key = iterator.loop
-        iterator.learned = iterator.cursor.held
+        if iterator.learned == iterator.cursor.held:
+            return
+        key, iterator.learned = iterator.loop, iterator.cursor.held
         if key in self._held or len(self._held) < LOOPS_MAX:
             self._held[key] = iterator.cursor.held
 
@@ -136,7 +132,6 @@ class LoaderIterator:
         noted: the script at the first draw since the last step (noting.py).
         length: how many batches it has; None: that is not known.
         learned: ``cursor.held`` as it was remembered last.
-        counted_by: each ``enumerate`` that draws from it.
         order: the state of torch's generator before it was made, from which a sampler without a
             seed has its order; None: its sampler has a seed.
         here: refers to it, and does not keep it.
@@ -161,7 +156,6 @@ class LoaderIterator:
         self.length: int | None = None
         self.learned: int | None = -1
         self.is_fresh = self.is_training = self.is_elsewhere = False
-        self.counted_by: weakref.WeakSet[Counted] = weakref.WeakSet()
         self._make = make
         self._begin()
         self.here = weakref.ref(self)
@@ -247,9 +241,7 @@ class LoaderIterator:
         if threading.current_thread() is not threading.main_thread():
             self.is_elsewhere = self.is_fresh = True
             return next(self._inner)
-        for counted in Counted.drawing():
-            self.counted_by.add(counted)
-        Draws.before(self)
+        OPEN.before_draw(self)
         cursor = self.cursor
         if cursor.has_ended:
             raise StopIteration
@@ -260,7 +252,7 @@ class LoaderIterator:
         except StopIteration:
             cursor.has_ended = True
             OPEN.end(self)
-            Draws.ended(self)
+            OPEN.ended(self)
             raise
         finally:
             cursor.drawn += 1
@@ -349,38 +341,43 @@ def follow(moved: Sequence[tuple[LoaderIterator, int]], items: int | None = None
     ``items``: by so many items of a generator that draws from the first loader: it may have begun
     in the middle of that one, as where one iterator serves all epochs.
     """
-    followed: set[int] = set()
+    left = [x for x in gc.get_objects() if type(x) is enumerate]
+    running = _running_generators()
     for number, (iterator, by) in enumerate(moved):
-        by = items if items is not None and not number else by
-        for counted in [*iterator.counted_by, *_enumerates_over(iterator)]:
-            if id(counted) in followed:
-                continue
-            followed.add(id(counted))
-            if isinstance(counted, Counted):
-                counted.jump(by)
-            else:
-                _count_on(counted, by)
+        for counted in [x for x in left if _is_of(_source(x), iterator, running, ITERATORS_DEEP)]:
+            left.remove(counted)
+            _count_on(counted, items if items is not None and not number else by)
 
 
-def _enumerates_over(iterator: LoaderIterator) -> list[enumerate[Any]]:
-    """Python's own over an iterator, or over a generator that draws from it now: a progress bar's
-    loop may hold one."""
-    over: list[Any] = [x for x in gc.get_referrers(iterator) if type(x) is enumerate]
+def _running_generators() -> set[int]:
+    """The generators on the stack, by their frames: they draw now."""
     frame: FrameType | None = sys._getframe()
-    running = set()
+    found = set()
     while frame is not None:
         if frame.f_code.co_flags & inspect.CO_GENERATOR:
-            running.add(id(frame))
+            found.add(id(frame))
         frame = frame.f_back
-    for holder in gc.get_objects() if running else ():
-        if type(holder) is enumerate:
-            inner = [x for x in gc.get_referents(holder) if type(x) is GeneratorType]
-            over += [holder for x in inner if x.gi_running and id(x.gi_frame) in running]
-    return over
+    return found
+
+
+def _source(counted: Any) -> Any:
+    """What an ``enumerate`` goes over."""
+    return counted.__reduce__()[1][0]
+
+
+def _is_of(source: Any, iterator: LoaderIterator, running: Set[int], deep: int) -> bool:
+    """Whether what gives items has them from a loader's iterator: it is that one, ``zip`` and the
+    like, an iterator of the script's, or a generator that runs now."""
+    kind = type(source)
+    if source is iterator or kind is GeneratorType:
+        return source is iterator or (source.gi_running and id(source.gi_frame) in running)
+    leads_on = deep and (kind in (tuple, dict) or hasattr(kind, "__next__"))
+    inner = gc.get_referents(source) if leads_on else ()
+    return any(_is_of(x, iterator, running, deep - 1) for x in inner)
 
 
 def _count_on(counted: Any, by: int) -> None:
-    """Let Python's own count on from a number that is greater by ``by``: its first field."""
+    """Let an ``enumerate`` count on from a number that is greater by ``by``: its first field."""
     number = ctypes.c_ssize_t.from_address(id(counted) + object.__basicsize__)
     if number.value == counted.__reduce__()[1][1]:
         number.value += by
@@ -412,19 +409,15 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
 
     from ftrun.training.elastic_loader import ElasticLoader
 
-    plain = DataLoader.__iter__
+    def __iter__(plain: Callable[[Any], Iterator[Any]], loader: Any) -> Any:
+        if isinstance(loader, ElasticLoader):
+            return plain(loader)
+        claimed = claims(loader)
+        return LoaderIterator(loader, lambda: plain(loader)) if claimed is None else claimed
 
-    def __iter__(self: Any) -> Any:
-        if isinstance(self, ElasticLoader):
-            return plain(self)
-        claimed = claims(self)
-        if claimed is not None:
-            return claimed
-        return LoaderIterator(self, lambda: plain(self))
-
-    patches.put(DataLoader, "__iter__", __iter__)
-    patches.put(Samplers, "kinds", (Sampler,))
-    patches.put(Samplers, "iterate", staticmethod(_iterate))
+    patches.around(DataLoader, "__iter__", __iter__)
+    patches.put(RANGES, "samplers", (Sampler,))
+    patches.put(RANGES, "iterate", _iterate)
     patches.after(DataLoader, "__init__", functools.partial(_note_made, Counter()))
 
 

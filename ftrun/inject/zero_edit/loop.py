@@ -35,15 +35,17 @@ from ftrun.inject.zero_edit.ending import part
 from ftrun.inject.zero_edit.exactly_once import ExactIterator
 from ftrun.inject.zero_edit.frames import Spot, stack
 from ftrun.inject.zero_edit.loaders import LoaderIterator, refuse_threads
+from ftrun.inject.zero_edit.moving import come_near
 from ftrun.inject.zero_edit.noting import Noted
 from ftrun.inject.zero_edit.passing import peers_are_gone, stands_elsewhere
 from ftrun.inject.zero_edit.place import Place, digest
-from ftrun.inject.zero_edit.reading import come_near
 from ftrun.inject.zero_edit.refusals import Refused, is_unfit
 from ftrun.inject.zero_edit.script import Script
 from ftrun.inject.zero_edit.states import Course, Event, State
 from ftrun.training.context import WorkerContext
 from ftrun.training.manager import Manager
+
+_WITHIN = frozenset({State.STEPPING, State.REPLAYING, State.FOLLOWING})
 
 
 class Loop:
@@ -76,7 +78,7 @@ class Loop:
             return
         if script.trial is not None and not iterator.entry:
             script.trial.loader_begins()
-        script.ending.before_draw()
+        script.ending.goes_on()
         if not self._course.at(Event.DRAW).has_stepped and script.joins_at():
             self._draws_on_its_way(iterator)
         script.noting.draw(iterator)
@@ -142,11 +144,8 @@ class Loop:
             case State.STEPPING:
                 script.noting.passes_again(draws)
                 return True
-            case State.BEHIND:
-                return not self._is_behind(Event.PASS)
             case State.FOLLOWING:
-                self._course.goes(Event.PASS, State.REPLAYING)
-                return False
+                return self._goes_on(Event.PASS)
             case State.REPLAYING | State.ENDED:
                 return False
         script.exactly_once.expect()
@@ -169,9 +168,9 @@ class Loop:
                 self.script.noting.begun_at = ()
             case State.BETWEEN:
                 self._begin(self.script.noting.training(), is_late=True)
-            case State.BEHIND:
-                return not self._is_behind(Event.REDUCE)
-            case State.REPLAYING | State.FOLLOWING | State.ENDED:
+            case State.FOLLOWING:
+                return self._goes_on(Event.REDUCE)
+            case State.REPLAYING | State.ENDED:
                 return False
         return True
 
@@ -185,15 +184,13 @@ class Loop:
                 self._course.goes(Event.STEP, State.PASSING)
                 script.noting.commit()
                 return False
-            case State.BEHIND:
-                script.ending.pass_ends()
-                script.noting.commit()
-                if script.trial is not None:
-                    script.trial.goes_through_again()
-                return False
             case State.REPLAYING:
                 self._course.goes(Event.STEP, State.FOLLOWING)
                 script.ending.step_again()
+                if script.ending.is_behind:
+                    script.noting.commit()
+                    if script.trial is not None:
+                        script.trial.goes_through_again()
                 return False
             case State.PASSING | State.JOINING | State.FOLLOWING | State.ENDED:
                 return False
@@ -225,7 +222,7 @@ class Loop:
 
     def _begin_counting(self, noted: Noted) -> Noted:
         self.script.tensors.begin()
-        self._first = replace(noted, read=noted.read.without_containers())
+        self._first = replace(noted, read=noted.read.plain())
         return self._first
 
     def _has_begun(self, manager: Manager) -> None:
@@ -248,12 +245,11 @@ class Loop:
         script.lost += not self._outcome
         script.noting.commit()
 
-    def _is_behind(self, event: Event) -> bool:
-        """Whether a pass is of a step that the peers have taken before this replica joined."""
-        is_behind = self.script.ending.pass_begins()
-        if not is_behind:
-            self._course.goes(event, State.STEPPING)
-        return is_behind
+    def _goes_on(self, event: Event) -> bool:
+        """Between steps that its peers have taken: whether what begins is of a step with them."""
+        goes_on = self.script.ending.goes_on()
+        self._course.goes(event, State.STEPPING if goes_on else State.REPLAYING)
+        return goes_on
 
     # ------------------------------------------------------------ a newcomer
 
@@ -313,7 +309,7 @@ class Loop:
             return True  # the peers have gone: nobody to heal from, so it begins at the beginning
         script.counters.restore(loaded)
         script.rewriting.joined()
-        until = loaded.since(manager.current_step())
+        until = manager.current_step() - loaded.taken
         begin_again = iterator.begin_again if iterator is not None else lambda: None
         with script.randomness.joining(until, begin_again):
             self._go_to(loaded, iterator, is_drawn=False)
@@ -337,10 +333,8 @@ class Loop:
         """Set all to the peers' place, in a step that has begun."""
         self.script.moving.go_to(place, first, is_drawn=is_drawn)
         self.script.standing.is_at(place)
-        if self.script.ending.has_followed:
+        if self.script.ending.is_replaying:
             self._course.goes(Event.PLACED, State.REPLAYING)
-        elif self.script.ending.is_behind:
-            self._course.goes(Event.PLACED, State.BEHIND)
 
     def loads(self) -> bool:
         """Whether the peers' state is loaded now. They may have gone on to another loop, or to
@@ -381,7 +375,7 @@ class Loop:
             if script.mates.is_lead:
                 who = f"replica {script.here.replica_id}"
                 told.say(f"{who} joined at the end of the script, to which its own files led it")
-        elif state in (State.STEPPING, State.BEHIND):  # between a forward pass and its step
+        elif state in _WITHIN and not script.ending.has_followed:  # between a pass and its step
             self._outcome = manager.should_commit()
         self._course.goes(Event.END, State.ENDED)
         script.ending.finish()

@@ -21,6 +21,7 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.values.tensors import LATE
 from ftrun.inject.zero_edit.world.world import World
 from ftrun.training import compiling
 from ftrun.training.manager import Manager
@@ -176,17 +177,14 @@ class Models:
                 self._is_alone = is_alone
                 module.set_requires_all_reduce(not is_alone)  # else within the replica only
 
-    def loose_roots(self) -> list[nn.Module]:
+    def beside(self) -> dict[str, nn.Module]:
         """Modules with a state of their own that no DistributedDataParallel wraps and no other one
-        contains: an average of the weights, a teacher. One may be around a wrapped model."""
-        return [module for module, _ in self._beside()]
-
-    def loose(self) -> dict[str, nn.Module]:
-        """The same by class, line and number."""
-        return _named(self._beside())
-
-    def _beside(self) -> list[tuple[nn.Module, str]]:
-        return self._outermost() if self._roots is None else self._roots
+        contains, by class, line and number: an average of the weights, a teacher, a copy of the
+        best model. One may be around a wrapped model. After those of the first step the later ones,
+        with LATE in their names."""
+        if self._roots is None:
+            return _named(self._outermost())
+        return {**_named(self._roots), **_named(self._outermost(), LATE)}
 
     def _outermost(self) -> list[tuple[nn.Module, str]]:
         """Of the modules that were noted those with a state of their own that are no part of
@@ -223,25 +221,17 @@ class Models:
         if len(self._made) < limit:
             self._made.append((weakref.ref(made), call_site()))
 
-    def late_roots(self) -> dict[str, nn.Module]:
-        """Modules with a state that were made after the first step, by class, line and number.
-
-        An average of the weights that begins later, a copy of the best model. None is a part of
-        another module.
-        """
-        return {} if self._roots is None else _named(self._outermost())
-
 
 def _tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
     yield from module.parameters()
     yield from module.buffers()
 
 
-def _named(made: Iterable[tuple[nn.Module, str]]) -> dict[str, nn.Module]:
+def _named(made: Iterable[tuple[nn.Module, str]], suffix: str = "") -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {}
     numbers = Counter[str]()
     for module, site in made:
-        name = f"{type(module).__name__} ({site})"
+        name = f"{type(module).__name__} ({site}){suffix}"
         numbers[name] += 1
         found[f"{name} {numbers[name]}"] = module
     return found

@@ -1,5 +1,9 @@
 """A replica is set to its peers' place: loops, counters, tensors outside the modules, and loaders.
 
+The batches of an IterableDataset must be read to be passed over, and a peer that trains waits for a
+newcomer from the moment at which it joins. So a newcomer reads before that, until it is near to
+where its peers are; they go on meanwhile, and it looks again where they are.
+
 Not here: when that is done (loop.py), and how the state itself heals (training/healing.py).
 """
 
@@ -23,6 +27,11 @@ from ftrun.inject.zero_edit.values.counters import Counters
 from ftrun.inject.zero_edit.values.sources import Taken
 from ftrun.inject.zero_edit.values.tensors import Tensors
 from ftrun.training.context import WorkerContext
+
+NEAR = 32
+"""Batches of an IterableDataset that are left to be read when it has joined."""
+ROUNDS_MAX = 16
+"""A newcomer that reads twice as fast as its peers train needs five for 1,000 batches."""
 
 
 class Moving:
@@ -97,10 +106,8 @@ class Moving:
             taken.lacking.append(f"what was counted in the last {place.commits} steps")
         self.lacking = taken.lacking
         self._begun_with = () if is_drawn else place.begun_with
-        if place.has_finished:
-            self._ending.follow(place.commits)
-        elif place.behind:
-            self._ending.fall_behind(place.behind)
+        if place.has_finished or place.behind:
+            self._ending.replay(place.taken, is_over=place.has_finished)
         with self._ordering() as is_known:
             _move(found, facts, _items(place, before), is_drawn=is_drawn, is_known=is_known)
         self._set_calls(place)
@@ -180,3 +187,30 @@ def _move(
             iterator.spot, iterator.number = loader.spot, loader.number
         moved.append((iterator, by))
     follow(moved, items)
+
+
+def come_near(
+    iterator: LoaderIterator | None, find: Callable[[], Place], *, who: str, tells: bool
+) -> None:
+    """Read up to the peers' place, but for ``NEAR`` batches, before they wait for this replica.
+
+    Args:
+        iterator: the one that is about to give its first batch; None: there is nothing to read.
+        find: gives the present place of the peers.
+        who: the name of this replica, for people.
+        tells: print a notice; one worker of a replica does.
+    """
+    if iterator is None or not iterator.must_read:
+        return
+    for index in range(ROUNDS_MAX):
+        found, _ = matched(find().loaders, iterator)
+        places = [x for x, like in found if like is iterator]
+        left = places[0].drawn - iterator.cursor.drawn if places else 0
+        if left <= NEAR:
+            return
+        if tells and not index:
+            told.say(
+                f"{who} reads {left} batches of the loader at {iterator.spot} to come to its "
+                "peers' place, because an IterableDataset has no indices. They train on meanwhile"
+            )
+        follow([(iterator, iterator.go_to(None, places[0].drawn))])

@@ -75,7 +75,6 @@ class Noting:
     """Notes the script's draws.
 
     Attributes:
-        look: called whenever the script is noted.
         has_place: this replica has shown its peers a place, or has joined them at one.
         idle: the stacks of passes in training that are of no step (``passes_again``).
         begun_at: the first pass of the step under way; empty: it is not idle.
@@ -103,9 +102,7 @@ class Noting:
         self._frameworks = frameworks
         self._counters = counters
         self._exchanges = exchanges
-        self.look: Callable[[], None] = lambda: None
         self._order = 0
-        self._sole: LoaderIterator | None = None  # gives all batches of a step that is passed
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
         self.idle: set[tuple[Spot, ...]] = set()
@@ -125,7 +122,6 @@ class Noting:
         if not (is_noted or is_first) and iterator.drawn_again:
             if iterator.noted is None:
                 iterator.noted = self._pass()
-                self._look_if_sole(iterator)
             return
         began = time.thread_time()
         frames = script_frames()
@@ -140,11 +136,6 @@ class Noting:
             iterator.noted = noted
         if is_noted:
             self._sparing.took(time.thread_time() - began)
-            self._look_if_sole(iterator)
-
-    def _look_if_sole(self, iterator: LoaderIterator) -> None:
-        is_known = iterator.is_training and iterator.learned == iterator.cursor.held
-        self._sole = iterator if is_known and OPEN.has_only(iterator) else None
 
     def stands(self, draws: Sequence[LoaderIterator], *, passes: bool = False) -> Noted:
         """The script where it stands, in a step without a draw of its own; ``passes``: nowhere.
@@ -219,7 +210,6 @@ class Noting:
         return Noted(self._order, is_passed=True)
 
     def _note(self, here: tuple[Spot, ...], frames: list[FrameType], *, begins: bool) -> Noted:
-        self.look()
         self._order += 1
         variables = [variables_of(frame) for frame in frames]
         self._frameworks.look(variables)
@@ -241,12 +231,7 @@ class Noting:
 
         Those without a draw since the last step come last.
         """
-        sole = self._sole
         self._has_passed = True
-        if sole is not None and sole.is_fresh and OPEN.has_only(sole):
-            sole.cursor.begin()
-            self._steps_without = 0
-            return [sole]
         opened = OPEN.all()
         self._mark_training([iterator for iterator in opened if iterator.is_fresh])
         found = [x for x in opened if x.is_training and not x.is_done]
@@ -271,18 +256,13 @@ class Noting:
 
     def commit(self) -> None:
         """A step has ended."""
-        began = time.thread_time()
-        if self._randomness.step_ended():
+        if self._randomness.is_noted:
+            began = time.thread_time()
+            self._randomness.step_ended()
             self._sparing.took(time.thread_time() - began)
         self._steps_without += 1
         self._sparing.step_ended()
-        sole, self._sole = self._sole, None
         self._turn, self._has_passed, self.begun_at = None, False, ()
-        if sole is not None and OPEN.has_only(sole):
-            sole.is_fresh, sole.noted = False, None
-            sole.cursor.commit()
-            OPEN.commit()
-            return
         opened = OPEN.all()
         for iterator in opened:
             is_next = not iterator.is_training and any(
@@ -340,7 +320,7 @@ class Noting:
 
         None: the step goes on with the batches of the one before, or it is not known.
         """
-        if (self._sole is None or not draws) and self._is_unclear(draws):
+        if self._is_unclear(draws):
             return None
         turn = self._turn
         if not draws and self._is_told:
@@ -387,7 +367,7 @@ class Noting:
         """Of each function on the stack the values that have changed since the first step."""
         here, names = self.note(), [spot.name for spot in first.stack]
         found = []
-        for spot, values in zip(here.stack, here.read.values, strict=False):
+        for spot, values in zip(here.stack, here.read.plain().values, strict=False):
             if spot.name in names:
                 before = first.read.values[names.index(spot.name)]
                 found.append((spot.name, differing(before, values)))

@@ -25,16 +25,23 @@ class Patches:
         self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
+    def around(self, owner: Any, name: str, ours: Callable[..., Any], *also: Any) -> None:
+        """Let a function or a method be ``ours``, which gets the plain one and the arguments.
+
+        ``also``: other modules that have the function under this name.
+        """
+        stand_in = around(getattr(owner, name), ours)
+        for one in (owner, *also):
+            self.put(one, name, stand_in)
+
     def after(self, owner: Any, name: str, note: Callable[[Any], None]) -> None:
         """Call ``note`` with an object when a method of its class has returned."""
-        plain = getattr(owner, name)
 
-        @functools.wraps(plain)
-        def method(made: Any, *args: Any, **kwargs: Any) -> None:
+        def method(plain: Callable[..., None], made: Any, *args: Any, **kwargs: Any) -> None:
             plain(made, *args, **kwargs)
             note(made)
 
-        self.put(owner, name, method)
+        self.around(owner, name, method)
 
     def when_imported(self, name: str, call: Callable[[Any], None]) -> None:
         """Call with the module ``name`` once it is imported, before anybody has names of it.
@@ -65,8 +72,21 @@ class Patches:
                 setattr(owner, name, before)
 
 
-def replace_everywhere(name: str, plain: Any, ours: Any) -> None:
-    """Let ``ours`` stand for the function ``plain`` in all modules that have it under ``name``."""
-    for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get(name) is plain:
-            setattr(module, name, ours)
+def around(plain: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that stands for ``plain``: ``ours``, which gets that and the arguments."""
+
+    @functools.wraps(plain)
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        return ours(plain, *args, **kwargs)
+
+    return stand_in
+
+
+def around_everywhere(module: Any, name: str, ours: Callable[..., Any]) -> None:
+    """Let a function of ``module`` be ``ours`` for good, in all modules that have it."""
+    plain = getattr(module, name)
+    stand_in = around(plain, ours)
+    setattr(module, name, stand_in)
+    for one in list(sys.modules.values()):
+        if getattr(one, "__dict__", {}).get(name) is plain:
+            setattr(one, name, stand_in)

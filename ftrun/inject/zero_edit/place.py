@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -31,18 +31,6 @@ class LoaderPlace:
     held: int | None = None
     made_at: Spot = NOWHERE
     made_before: int = 0
-
-    def encode(self) -> list[Any]:
-        """As JSON has it."""
-        made = [_spot(self.made_at), self.made_before]
-        return [_spot(self.spot), self.number, self.epoch, self.drawn, self.held, *made]
-
-    @staticmethod
-    def decode(known: Sequence[Any]) -> LoaderPlace:
-        """Read what ``encode`` has made. An older ftrun's may lack where the loader was made."""
-        spot, number, epoch, drawn, held, *made = known
-        at, before = made if made else (_spot(NOWHERE), 0)
-        return LoaderPlace(Spot(*spot), number, epoch, drawn, held, Spot(*at), before)
 
 
 Numbers = tuple[list[tuple[Any, ...]], tuple[tuple[Spot, int], ...], tuple[Spot, int] | None]
@@ -110,49 +98,16 @@ class Place:
 
     def encode(self) -> str:
         """As JSON."""
-        details = self.details()
-        return json.dumps(
-            {
-                "stack": [_spot(spot) for spot in self.stack],
-                "entry": [_spot(spot) for spot in self.entry],
-                "loaders": [x.encode() for x in self.loaders],
-                "ranges": [[_spot(spot), number] for spot, number in self.ranges],
-                "over": [[_spot(x), y.start, y.stop, y.step] for x, y in self.over],
-                "counters": list(self.counters),
-                "begun_with": list(self.begun_with),
-                "exchanges": self.exchanges,
-                "has_finished": self.has_finished,
-                "commits": self.commits,
-                "behind": self.behind,
-                "calls": [list(x) for x in self.calls],
-                "turn": self.turn and [_spot(self.turn[0]), self.turn[1]],
-                "idle": [[_spot(spot) for spot in stack] for stack in self.idle],
-                "details": [getattr(details, x.name) for x in fields(Details)],
-            }
-        )
+        known = {x.name: getattr(self, x.name) for x in fields(self)}
+        details = [getattr(self.details(), x.name) for x in fields(Details)]
+        return json.dumps({**known, "details": details}, default=_parts)
 
     @staticmethod
     def decode(text: str) -> Place:
         """The place that ``encode`` has written."""
-        known = json.loads(text)
-        details, turn = Details(*known.get("details", ())), known.get("turn")
-        return Place(
-            stack=tuple(Spot(*spot) for spot in known["stack"]),
-            entry=tuple(Spot(*spot) for spot in known["entry"]),
-            loaders=tuple(LoaderPlace.decode(x) for x in known["loaders"]),
-            ranges=tuple((Spot(*spot), number) for spot, number in known["ranges"]),
-            over=tuple((Spot(*spot), range(*x)) for spot, *x in known.get("over", ())),
-            counters=tuple(known["counters"]),
-            begun_with=tuple((name, values) for name, values in known["begun_with"]),
-            exchanges=known["exchanges"],
-            has_finished=known["has_finished"],
-            commits=known["commits"],
-            behind=known.get("behind", 0),
-            details=lambda: details,
-            calls=known.get("calls", ()),
-            turn=turn and (Spot(*turn[0]), turn[1]),
-            idle=tuple(tuple(Spot(*x) for x in stack) for stack in known.get("idle", ())),
-        )
+        known = json.loads(text, object_hook=_record)
+        details = Details(*known.pop("details"))
+        return Place(details=lambda: details, **{name: _tuples(x) for name, x in known.items()})
 
     def among(self, before: int, now: int) -> Place:
         """The same place in the data among another number of replicas.
@@ -166,10 +121,11 @@ class Place:
         loaders = tuple(replace(x, drawn=x.drawn * before // now) for x in self.loaders)
         return replace(self, loaders=loaders)
 
-    def since(self, step: int) -> int:
-        """The step of this place, of a replica that has healed to ``step``: it goes through the
-        steps once more that its peers have taken since."""
-        return step - (self.commits if self.has_finished else self.behind)
+    @property
+    def taken(self) -> int:
+        """The steps that the peers have taken since, with its batches or to their end: a replica
+        that has healed to it goes through these once more."""
+        return self.commits if self.has_finished else self.behind
 
     def words(self) -> str:
         """For people."""
@@ -184,8 +140,27 @@ class Place:
         return ", ".join(parts) or "its training loop"
 
 
-def _spot(spot: Spot) -> list[str | int]:
-    return [spot.name, spot.line, *([spot.column] if spot.column else [])]
+_RECORDS: Mapping[str, type] = {"spot": Spot, "loader": LoaderPlace, "range": range}
+
+
+def _parts(record: Any) -> dict[str, list[Any]]:
+    """A record inside a place, as JSON has it."""
+    if type(record) is range:
+        return {"range": [record.start, record.stop, record.step]}
+    name = "spot" if type(record) is Spot else "loader"
+    return {name: [getattr(record, x.name) for x in fields(record)]}
+
+
+def _record(found: dict[str, Any]) -> Any:
+    """What ``_parts`` was given; a dict that is none stays."""
+    [name, *more] = found or [""]
+    is_record = not more and name in _RECORDS and type(found[name]) is list
+    return _RECORDS[name](*found[name]) if is_record else found
+
+
+def _tuples(value: Any) -> Any:
+    """A field of a place: tuples all the way, but in the values of the script."""
+    return tuple(map(_tuples, value)) if type(value) is list else value
 
 
 def digest(stack: Sequence[Spot]) -> str:

@@ -134,6 +134,9 @@ class _Left:
 class Randomness:
     """The random numbers of one worker. For the main thread.
 
+    Attributes:
+        is_noted: the step under way.
+
     Args:
         path: of the slot's file; ``rank``: of this worker in the script's world.
         step: how many steps are committed; ``life``: of the job, "" before the first step.
@@ -149,7 +152,7 @@ class Randomness:
         self._path = path
         self._rank, self._step, self._life = rank, step, life
         self._journal: Journal | None = None
-        self._is_off = self._is_noted = False
+        self._is_off = self.is_noted = False
         self._order: torch.Tensor | None = None
         self._left: _Left | None = None
 
@@ -167,15 +170,14 @@ class Randomness:
             order: the state of torch's generator before the first iterator of the step was made,
                 from which a sampler without a seed has its order; None: the step has none.
         """
-        self._is_noted, self._order = True, order
+        self.is_noted, self._order = True, order
         self._leave(states, is_between=False)
 
-    def step_ended(self) -> bool:
-        """A step has ended: what follows draws from here. False: the step was not noted."""
-        is_noted, self._is_noted = self._is_noted, False
-        if is_noted and not self._is_off:
+    def step_ended(self) -> None:
+        """A step that was noted has ended: what follows draws from here."""
+        self.is_noted = False
+        if not self._is_off:
             self._leave(States.now(), is_between=True)
-        return is_noted
 
     def _leave(self, states: States, *, is_between: bool) -> None:
         life = self._life()

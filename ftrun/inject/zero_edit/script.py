@@ -100,8 +100,7 @@ class Script:
         )
         self.tensors = Tensors(
             lambda: self.models.wrapped,
-            lambda: self.models.loose(),
-            lambda: self.models.late_roots(),
+            lambda: self.models.beside(),
             self.counters.walk,
         )
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
@@ -148,8 +147,6 @@ class Script:
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing)
         self.trial = trial_of(here)
-        if self.trial is not None:
-            self.noting.look = self.trial.look
         self._connect_newcomers(on)
 
     def _connect_newcomers(self, on: Handlers) -> None:

@@ -12,13 +12,12 @@ Not here: averages (training/sharded.py), steps (loop.py).
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from ftrun.inject.zero_edit.frames import call_site
-from ftrun.inject.zero_edit.patches import Patches, replace_everywhere
+from ftrun.inject.zero_edit.patches import Patches, around_everywhere
 from ftrun.inject.zero_edit.refusals import refuse
 
 if TYPE_CHECKING:
@@ -35,10 +34,7 @@ def install(models: Models) -> None:
 
 
 def _patch(module: Any, models: Models) -> None:
-    plain = getattr(module, NAME)
-
-    @functools.wraps(plain)
-    def fully_shard(model: Any, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
+    def fully_shard(plain: Any, model: Any, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
         if not models.makes_ddp():
             return plain(model, *args, mesh=mesh, **kwargs)
         _check(mesh, kwargs)
@@ -48,7 +44,7 @@ def _patch(module: Any, models: Models) -> None:
             models.add_sharded(part)
         return made
 
-    replace_everywhere(NAME, plain, fully_shard)
+    around_everywhere(module, NAME, fully_shard)
 
 
 def refuse_all(patches: Patches) -> None:
@@ -62,7 +58,7 @@ def refuse_all(patches: Patches) -> None:
                 "all workers are one world"
             )
 
-        replace_everywhere(NAME, getattr(module, NAME), fully_shard)
+        around_everywhere(module, NAME, fully_shard)
 
     patches.when_imported(MODULE, patch)
 

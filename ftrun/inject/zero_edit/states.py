@@ -14,10 +14,12 @@ passes over the loops in which they are not, joins where they are, and is set to
 | JOINING | has come to its peers: it waits for them, and takes their state |
 | STEPPING | is in a step |
 | BETWEEN | is between two steps |
-| BEHIND | is in a step, and goes alone through those before it that have the same batch |
-| REPLAYING | has joined peers that have finished: it goes through one of their last steps again |
+| REPLAYING | has joined peers some steps after its place: it goes through one of these alone |
 | FOLLOWING | the same, between two of these and after the last one |
 | ENDED | has come to the end of the script |
+
+It is some steps after its place if its peers have finished, or have taken several steps with one
+batch: then it goes on with them in the step that has begun.
 
 What has happened is one of the script's events, or the Manager has begun a step (BEGUN), or the
 replica was set to its peers' place (PLACED). A step begins as STEPPING in any case, because it is
@@ -42,10 +44,11 @@ class State(Enum):
     JOINING = "joining"
     STEPPING = "stepping"
     BETWEEN = "between"
-    BEHIND = "behind"
     REPLAYING = "replaying"
     FOLLOWING = "following"
     ENDED = "ended"
+
+    __hash__ = object.__hash__  # an enumeration's own takes a microsecond in each step
 
     @property
     def has_stepped(self) -> bool:
@@ -68,6 +71,8 @@ class Event(Enum):
     END = "the script has ended"
     BEGUN = "a step has begun"
     PLACED = "set to the peers' place"
+
+    __hash__ = object.__hash__
 
 
 _S, _E = State, Event
@@ -106,17 +111,21 @@ TABLE: Mapping[State, _Row] = MappingProxyType(
             REDUCE=(),
             STEP=(_S.BETWEEN,),
             END=(_S.ENDED,),
-            PLACED=(_S.STEPPING, _S.BEHIND, _S.REPLAYING, _S.PASSING),
+            PLACED=(_S.STEPPING, _S.REPLAYING, _S.PASSING),
         ),
         # further optimizers of the step come here, and share its outcome
         _S.BETWEEN: _row(
             DRAW=(), PASS=(), REDUCE=(), STEP=(), END=(_S.ENDED,), BEGUN=(_S.STEPPING,)
         ),
-        _S.BEHIND: _row(
-            DRAW=(), PASS=(_S.STEPPING,), REDUCE=(_S.STEPPING,), STEP=(), END=(_S.ENDED,)
-        ),
         _S.REPLAYING: _row(DRAW=(), PASS=(), REDUCE=(), STEP=(_S.FOLLOWING,), END=(_S.ENDED,)),
-        _S.FOLLOWING: _row(DRAW=(), PASS=(_S.REPLAYING,), REDUCE=(), STEP=(), END=(_S.ENDED,)),
+        # after the last one, with peers that train, its own step is under way
+        _S.FOLLOWING: _row(
+            DRAW=(),
+            PASS=(_S.REPLAYING, _S.STEPPING),
+            REDUCE=(_S.REPLAYING, _S.STEPPING),
+            STEP=(),
+            END=(_S.ENDED,),
+        ),
         # at exit a script may still run its model: nobody else does
         _S.ENDED: _row(DRAW=(), PASS=(), REDUCE=(), STEP=(), END=()),
     }
@@ -125,7 +134,7 @@ TABLE: Mapping[State, _Row] = MappingProxyType(
 state does not have cannot happen there."""
 
 _BEFORE = frozenset({_S.SET_UP, _S.PASSING, _S.GHOST, _S.JOINING})
-_IN_STEP = frozenset({_S.GHOST, _S.STEPPING, _S.BEHIND, _S.REPLAYING})
+_IN_STEP = frozenset({_S.GHOST, _S.STEPPING, _S.REPLAYING})
 
 
 class Course:

@@ -155,16 +155,14 @@ class Stepping:
 
     def _guard(self, kind: Any) -> None:
         """Let schedulers stand still in a replay: what they hold is of its end."""
-        plain = kind.step
 
-        @functools.wraps(plain)
-        def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        def step(plain: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             is_first = getattr(scheduler, "_is_initial", False) or not self._knows(scheduler)
             if not is_first and (self._is_replay() or not self._counts(scheduler)):
                 return None
             return plain(scheduler, *args, **kwargs)
 
-        self._patches.put(kind, "step", step)
+        self._patches.around(kind, "step", step)
 
     def _knows(self, scheduler: Any) -> bool:
         """Whether a scheduler has been made; it steps once while it is."""
@@ -233,24 +231,21 @@ class Stepping:
     def _patch_scaler(self) -> None:
         scaler: Any = torch.amp.GradScaler
         self._patches.after(scaler, "__init__", self.scalers.add)
-        plain, plain_update = scaler.step, scaler.update
 
-        @functools.wraps(plain)
-        def step(own: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        def step(plain: Any, own: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             result = plain(own, optimizer, *args, **kwargs)
             if self._is_in_step() and self._is_managed(optimizer):
                 self._commit()  # infinite gradients, on all replicas alike: nothing is changed
             return result
 
-        @functools.wraps(plain_update)
-        def update(own: Any, *args: Any, **kwargs: Any) -> None:
+        def update(plain: Any, own: Any, *args: Any, **kwargs: Any) -> None:
             if not self._is_replay():
-                plain_update(own, *args, **kwargs)
+                plain(own, *args, **kwargs)
             else:  # as an update leaves it
                 getattr(own, "_per_optimizer_states", {}).clear()
 
-        self._patches.put(scaler, "step", step)
-        self._patches.put(scaler, "update", update)
+        self._patches.around(scaler, "step", step)
+        self._patches.around(scaler, "update", update)
 
 
 def _schedulers_without_super() -> list[type]:

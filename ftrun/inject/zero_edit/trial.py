@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -27,9 +27,7 @@ from torch.optim import Optimizer
 from ftrun.checkpoint.leaves import local_of
 from ftrun.inject.zero_edit.frames import script_frames
 from ftrun.inject.zero_edit.randomness import States, seed_with
-from ftrun.inject.zero_edit.values.histories import carries
 from ftrun.inject.zero_edit.values.survey import survey
-from ftrun.inject.zero_edit.values.walk import Walk
 
 if TYPE_CHECKING:
     from ftrun.training.context import WorkerContext
@@ -40,7 +38,6 @@ PLAN, REFUSED = "plan.json", "refused.json"
 TRAINING, WRITING, EVALUATION = "training", "writing", "evaluation"
 BESIDE = "modules beside the model"
 TENSORS_MAX = 1_000
-NAMES_MAX = 64
 TOGETHER_STEPS = 10
 STEPS_MAX, FILES_MAX = 10_000, 10_000
 SAMPLE_BYTES = 64 << 10
@@ -78,8 +75,6 @@ class Trial:
     _draws: set[int] = field(default_factory=set)
     _drawn: bytes = b""
     _trained: set[int] = field(default_factory=set)  # parameters, by their identity
-    _first: dict[tuple[str, str], Any] = field(default_factory=dict)
-    _grows: dict[tuple[str, str], str] = field(default_factory=dict)
 
     # ------------------------------------------------------------ what the script does
 
@@ -180,28 +175,10 @@ class Trial:
             name = f"join-{self.replica_id}-{self.starts}.json"
             _write(self.directory / name, {"at": place, "set": set_to, "lacking": lacking})
 
-    def look(self) -> None:
-        """The script draws a batch: which of its containers have changed since the first one?"""
-        for reached in Walk().walk(script_frames()):
-            function = reached.function
-            lists = {path: x for path, x in reached.units.items() if type(x) is list}
-            for path, value in (reached.containers | lists).items():
-                mark = _mark(value, self._trained)
-                if mark is None or len(self._first) > NAMES_MAX:
-                    continue
-                if self._first.setdefault((function, path), mark) != mark:
-                    file = function.partition(":")[0]
-                    words = f"{path} ({type(value).__name__}, {file})"
-                    self._grows[function, path] = words
-
-    def _left(self, carried: Collection[tuple[str, str]]) -> list[str]:
-        return [words for key, words in self._grows.items() if key not in carried]
-
     # ------------------------------------------------------------ the report
 
     def write(self, facts: dict[str, Any], now: dict[str, Any] | None = None) -> None:
         """Leave the report. ``now``: all values that the script reaches; None: it has ended."""
-        changing, carried = facts.pop("changing"), facts.pop("tensors")
         if not self.reports:
             return
         _write(
@@ -215,7 +192,6 @@ class Trial:
                 "saves": self._saves,
                 "evaluations": self._evaluations,
                 "draws": sorted(self._draws),
-                "changes": sorted({*changing, *self._left(carried)}),
                 "now": now or {},
                 **facts,
             },
@@ -329,18 +305,3 @@ def _write(path: Path, facts: dict[str, Any]) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(facts, default=str))
     os.replace(draft, path)
-
-
-def _mark(value: Any, trained: Collection[int]) -> Any:
-    """A value that changes with a container that does not heal; None: the container heals.
-
-    ``trained``: the parameters of the models, which heal wherever the script lists them.
-    """
-    inner = list(value.values() if isinstance(value, dict) else value)[:TENSORS_MAX]
-    if inner and all(id(x) in trained for x in inner):
-        return None
-    if any(isinstance(x, torch.Tensor) for x in inner):
-        tensors = [x for x in inner if isinstance(x, torch.Tensor) and not x.is_inference()]
-        versions = [x._version for x in tensors]
-        return type(value).__name__, len(value), versions
-    return None if carries(value) else (type(value).__name__, len(value))

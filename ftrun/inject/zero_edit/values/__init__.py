@@ -9,9 +9,9 @@ Names that say ``rank`` or ``device`` belong to each replica.
 draw, the nearest first, within limits.py. A batch is no value: the next draw gives another object.
 
 **When it has changed** (changes.py). A value that has never changed since the first step belongs to
-its replica, which has made it itself. For each of the others the step of its last change is kept:
-plain values and copies of containers (histories.py) in one record each. Tensors have versions
-instead (units.py, tensors.py), and travel with the state that heals, because they are large.
+its replica, which has made it itself. For each of the others the step of its last change is kept;
+of a container its copy counts (histories.py). Tensors have versions instead (units.py, tensors.py),
+and travel with the state that heals, because they are large.
 
 **Who wins** (sources.py, by the table of ``core/worker/origins.py``). A newcomer takes each value
 from whoever has changed it last: its donor, from the place at which it joins; its predecessor in

@@ -3,7 +3,7 @@
 A value that has never changed belongs to its replica (the rank, arguments, paths). One that only
 one replica changes, because it alone keeps it, has a later step there than its peers have for it,
 also if they once got it from there. Pure.
-There is one record for plain values, and one for the copies of containers (histories.py).
+A container is one value: its copy (histories.py).
 
 Not here: reading (walk.py), tensors, which have versions (tensors.py).
 """

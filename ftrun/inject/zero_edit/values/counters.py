@@ -20,7 +20,7 @@ from ftrun.inject.zero_edit.place import Details, Place
 from ftrun.inject.zero_edit.values import changes, histories
 from ftrun.inject.zero_edit.values.changes import NEVER, Changes
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
-from ftrun.inject.zero_edit.values.histories import Copy, Cut, Packed, see
+from ftrun.inject.zero_edit.values.histories import Copy, Cut, copies_in, plain_of, see
 from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.values.sources import FRAMEWORK, Pair, Sources, Taken
 from ftrun.inject.zero_edit.values.walk import Reached, Walk, values_of
@@ -33,26 +33,21 @@ TOGETHER = 4
 
 @dataclass(slots=True)
 class Read:
-    """Plain values and containers of some frames, innermost first; then a framework's.
+    """The values of some frames, innermost first; then a framework's. Of containers the copies.
 
     Nobody changes it. (A frozen one takes three times as long, and each draw makes one.)
     """
 
     functions: tuple[str, ...] = ()
     values: tuple[Values, ...] = ()
-    containers: tuple[dict[str, Copy], ...] = ()
 
-    def without_containers(self) -> Read:
+    def plain(self) -> Read:
         """The plain values alone, for one that is kept: a container may be large."""
-        return Read(self.functions, self.values)
+        return Read(self.functions, tuple(map(plain_of, self.values)))
 
-    def plain(self) -> Iterable[tuple[str, Values]]:
-        """The plain values by function."""
+    def by_function(self) -> Iterable[tuple[str, Values]]:
+        """The values of each frame, with its function."""
         return zip(self.functions, self.values, strict=True)
-
-    def seen(self) -> Iterable[tuple[str, dict[str, Copy]]]:
-        """The containers by function."""
-        return zip(self.functions, self.containers, strict=False)
 
 
 class Counters:
@@ -82,52 +77,43 @@ class Counters:
         self._together: deque[tuple[int, dict[str, Values]]] = deque(maxlen=TOGETHER)
         self._tried_again = NEVER
         self._step, self._life, self._last = step, life, last
-        self.walk, self._changes, self._lists = Walk(step), Changes(), Changes()
+        self.walk, self._changes = Walk(step), Changes()
         self._path, self._legacy = path, Legacy(path)
         self._left_for = ""  # the life whose values are being left
         self._has_begun_anew = False  # values were set since
         self._own: dict[str, set[str]] = {}
-        self._before: list[tuple[FrameType, Values, dict[str, Packed]]] = []
+        self._before: list[tuple[FrameType, Values]] = []
 
     def read(self, reached: Sequence[Reached]) -> Read:
         """The script as it stands, from what its frames reach. It runs at every draw."""
-        functions = [x.function for x in reached]
-        values = [x.values for x in reached]
-        containers = []
         for one in reached:
-            before = self._lists.before(one.function)
-            containers.append(
-                {path: see(x, before.get(path)) for path, x in one.containers.items()}
-            )
-        values.append(self._frameworks.values())
-        return Read((*functions, FRAMEWORK), tuple(values), tuple(containers))
+            before = self._changes.before(one.function)
+            for path, container in one.containers.items():
+                one.values[path] = see(container, before.get(path))
+        functions, values = [x.function for x in reached], [x.values for x in reached]
+        return Read((*functions, FRAMEWORK), (*values, self._frameworks.values()))
 
     def begin(self, read: Read) -> None:
         """The script before its first step: nothing has changed."""
         self.walk.begin()
-        self._changes.begin(read.plain())
-        self._lists.begin(read.seen())
+        self._changes.begin(read.by_function())
         self._has_begun_anew = True
 
     def note(
         self, read: Read, ranges: tuple[tuple[Spot, int], ...]
     ) -> tuple[tuple[Values, ...], Callable[[], Details]]:
         """The script at a place: what has ever changed, and the details for peers that ask."""
-        step = self._step()
-        changed = self._changes.note(read.plain(), step)
-        grown = _those_that_heal(self._lists.note(read.seen(), step))
-        life = self._life()
+        step, life = self._step(), self._life()
+        changed = self._changes.note(read.by_function(), step)
         is_new = life != self._left_for or self._has_begun_anew
-        if life and (is_new or not self._legacy.add(step, changed, grown, ranges)):
-            self._leave(life, ranges)
-        cuts = [
-            (function, path, self._lists.step_of(function, path), copy)
-            for function, copies in zip(
-                read.functions, self._lists.changed(read.seen()), strict=False
-            )
-            for path, copy in copies.items()
-        ]
-        counters = self._changes.changed(read.plain())
+        if life and (is_new or not self._legacy.add(step, changed, ranges)):
+            self._left_for, self._has_begun_anew = life, False
+            self._legacy.begin(life, self._changes.known(), ranges)
+        ever = self._changes.changed(read.by_function())
+        inner = {name: values for name, values in zip(read.functions, ever, strict=True) if values}
+        step_of = self._changes.step_of
+        cuts = [(name, path, step_of(name, path), x) for name, path, x in copies_in(inner)]
+        counters = tuple(map(plain_of, ever))
         if self._together and self._together[-1][0] == step:
             self._together.pop()  # it is tried again, with other values: nobody can compare them
             self._tried_again = step
@@ -137,15 +123,14 @@ class Counters:
         together = list(self._together)
         return counters, partial(_details, self._changes.steps, step, cuts, self._last, together)
 
-    def _leave(self, life: str, ranges: tuple[tuple[Spot, int], ...]) -> None:
-        self._left_for, self._has_begun_anew = life, False
-        lists = [
-            (function, path, step, copy)
-            for function, copies in self._lists.known().items()
-            for path, (copy, step) in copies.items()
-            if copy.heals
+    def changing(self) -> list[str]:
+        """The containers that have changed and do not heal, in words."""
+        return [
+            f"{path} ({x.kind.__name__}, {function.partition(':')[0]})"
+            for function, values in self._changes.known().items()
+            for path, (x, _) in values.items()
+            if type(x) is Copy and not x.heals
         ]
-        self._legacy.begin(life, self._changes.known(), lists, ranges)
 
     # ------------------------------------------------------------ passing over a loop
 
@@ -154,24 +139,26 @@ class Counters:
         frames = script_frames()
         read = self.read(self.walk.walk(frames))
         self._before = [
-            (frame, dict(values), {p: x.packed() for p, x in containers.items() if x.heals})
-            for frame, values, containers in zip(frames, read.values, read.containers, strict=False)
+            (
+                frame,
+                {
+                    path: x.packed() if type(x) is Copy else x
+                    for path, x in values.items()
+                    if type(x) is not Copy or x.heals
+                },
+            )
+            for frame, values in zip(frames, read.values, strict=False)
         ]
 
     def restore(self, place: Place) -> None:
         """Set what the peers do not give at ``place`` to what it was then, in the calls that have
         not returned since."""
         before, self._before = self._before, []
-        given = {name: set(values) for name, values in _by_function(place).items()}
-        for name, path, _, _ in place.details().lists if before else ():
-            given.setdefault(name, set()).add(path)
         now = script_frames()
-        for frame, values, lists in before:
+        for frame, values in before:
             if any(frame is x for x in now):
-                theirs = given.get(spot_of(frame).name, set())
-                plain = {path: value for path, value in values.items() if path not in theirs}
-                rest = {path: packed for path, packed in lists.items() if path not in theirs}
-                write_values(frame, plain, rest)
+                theirs = _given(place, spot_of(frame).name)
+                write_values(frame, {path: x for path, x in values.items() if path not in theirs})
 
     # ------------------------------------------------------------ joining
 
@@ -179,22 +166,22 @@ class Counters:
         """The loops around this newcomer that cannot be set to a place."""
         frames = script_frames()
         here = {name: values_of(frame).values for name, frame in innermost_of(frames).items()}
-        return around.unlike(frames, _by_function(place), here)
+        there = {spot.name: _plain_at(place, spot.name) for spot in place.stack}
+        return around.unlike(frames, there, here)
 
     def take(self, place: Place) -> Taken:
         """Set the script's variables to the place of the peers, at the state that has healed."""
         theirs = place.details()
-        until = place.since(self._step())
+        until = self._step() - place.taken
         left = None if self._left_for else left_at(self._path, until)
         taken = Taken(lacking=list(theirs.lacking))
         taken.has_left = bool(self._left_for) or left is not None
         left = left if left is not None and left.life == self._life() else None
         pairs = [] if left is None else self._pairs(theirs, left)
         sources = Sources(place, left, pairs, self._changes.step_of)
-        given = _by_function(place)
         frames = script_frames()
         for function, frame in innermost_of(frames).items():
-            self._take(frame, function, given.get(function, {}), sources, taken)
+            self._take(frame, function, _given(place, function), sources, taken)
         for values in place.counters[len(place.stack) :]:
             donors, own, _ = sources.of(FRAMEWORK, values)
             taken.changed += self._frameworks.write(donors)
@@ -210,40 +197,28 @@ class Counters:
         sources: Sources,
         taken: Taken,
     ) -> None:
-        theirs = sources.place.details()
         donors, own, found = sources.of(function, values)
-        own_lists = sources.own_lists(function)
-        lists = {
-            path: packed
-            for name, path, step, packed in theirs.lists
-            if name == function
-            and path not in own_lists
-            and self._lists.step_of(name, path) <= step
-        }
-        taken.changed += write_values(frame, donors, lists)
-        taken.of_its_own += write_values(frame, own, own_lists)
+        taken.changed += write_values(frame, donors)
+        taken.of_its_own += write_values(frame, own)
         taken.continued += [path for path, by in found.items() if by is Origin.CONTINUED]
         taken.lacking += [
             f"its own {path} (ranks differ: it has its peer's)"
             for path, by in found.items()
             if by is Origin.STAND_IN
         ]
-        taken.lacking += lacks(frame, [*values, *lists])
-        self._own[function] = {*own, *own_lists}
+        taken.lacking += lacks(frame, values)
+        self._own[function] = set(own)
 
     def _pairs(self, theirs: Details, left: Left) -> list[Pair]:
         """The values of the donor and of the predecessor at steps at which all trained, and that
         both have noted. This replica may be a donor before all are together again."""
         known = [(step, values) for step, values in theirs.together if step in left.noted]
         pairs = [
-            (step, values, then.values)
+            (step, values, then.plain())
             for step, values in known
             if (then := left_at(self._path, step)) is not None
         ]
-        self._together.extend(
-            (step, {name: {path: x for path, (x, _) in of.items()} for name, of in own.items()})
-            for step, _, own in pairs
-        )
+        self._together.extend((step, own) for step, _, own in pairs)
         return pairs[-2:]
 
     def _adopt(self, frames: list[FrameType], theirs: Details, left: Left | None) -> None:
@@ -251,14 +226,11 @@ class Counters:
         self.begin(self.read(self.walk.walk(frames)))
         self._changes.adopt(theirs.changed)
         for name, path, step, _ in theirs.lists:
-            self._lists.adopt({name: {path: step}})
-        if left is None:
-            return
+            self._changes.adopt({name: {path: step}})
+        left_values = {} if left is None else left.values
         for function, paths in self._own.items():
-            values = left.values.get(function, {})
-            lists = {p: step for (name, p), (_, step) in left.lists.items() if name == function}
+            values = left_values.get(function, {})
             self._changes.adopt({function: {p: values[p][1] for p in paths if p in values}})
-            self._lists.adopt({function: {p: lists[p] for p in paths if p in lists}})
 
     def set_begun_with(self, begun_with: Mapping[str, Values]) -> None:
         """The newcomer's first step begins: the script has set counters on its way here."""
@@ -267,16 +239,16 @@ class Counters:
             write_values(frame, {path: x for path, x in values.items() if path not in own})
 
 
-def _those_that_heal(changed: Mapping[str, Mapping[str, Copy]]) -> list[tuple[str, str, Copy]]:
-    found = [(name, path, x) for name, copies in changed.items() for path, x in copies.items()]
-    return [one for one in found if one[2].heals]
+def _plain_at(place: Place, function: str) -> Values:
+    """The plain values of a function at a place."""
+    at = zip(place.stack, place.counters, strict=False)
+    return next((values for spot, values in at if spot.name == function), {})
 
 
-def _by_function(place: Place) -> dict[str, Values]:
-    found: dict[str, Values] = {}
-    for spot, values in zip(place.stack, place.counters, strict=False):
-        found.setdefault(spot.name, values)
-    return found
+def _given(place: Place, function: str) -> Values:
+    """All values of a function that a place has."""
+    lists = {path: x for name, path, _, x in place.details().lists if name == function}
+    return {**_plain_at(place, function), **lists}
 
 
 def _details(
@@ -288,4 +260,7 @@ def _details(
 ) -> Details:
     """The details of a place. In any thread."""
     lists, lacking = histories.within_limits(cuts)
-    return Details(changes.copied(steps, until), lists, lacking, last(), together)
+    changed = changes.copied(steps, until)
+    for function, path, *_ in cuts:
+        changed[function].pop(path, None)  # the step stands with the container, if that is given
+    return Details(changed, lists, lacking, last(), together)

@@ -10,14 +10,12 @@ Not here: the loops themselves (LOOP_PACKAGES in frames.py), the rest of the sta
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-
-import torch
 
 from ftrun.inject.zero_edit.frames import Values
 from ftrun.inject.zero_edit.values import limits
-from ftrun.inject.zero_edit.values.kinds import TENSOR, is_plain, plain_values, short
+from ftrun.inject.zero_edit.values.kinds import is_plain, packed, plain_values, short, unpacked
 from ftrun.inject.zero_edit.values.units import mapped
 
 _TRANSFORMERS = "transformers.trainer"
@@ -25,11 +23,20 @@ _LIGHTNING = ("lightning.pytorch.loops", "pytorch_lightning.loops")
 
 
 class Part:
-    """Something whose state heals: as it was at the place that this replica shows its peers."""
+    """Something whose state heals: as it was at the place that this replica shows its peers.
 
-    def __init__(self, owner: Any) -> None:
-        self._owner = owner
-        self._at_place: Any = None
+    Args:
+        read: takes the state of now; what it returns gives that at any time.
+        load: takes the state of a peer.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Callable[[], dict[str, Any]]],
+        load: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._read, self.load_state_dict = read, load
+        self._at_place: Callable[[], dict[str, Any]] | None = None
 
     def capture(self) -> None:
         """This replica shows its peers the place where it stands."""
@@ -37,58 +44,47 @@ class Part:
 
     def state_dict(self) -> dict[str, Any]:
         """The state."""
-        return self._encode(self._read() if self._at_place is None else self._at_place)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the state of a peer."""
-        for name, value in state.items():
-            setattr(self._owner, name, value)
-
-    def _read(self) -> Any:
-        raise NotImplementedError
-
-    def _encode(self, found: Any) -> dict[str, Any]:
-        return dict(found)
+        return (self._at_place or self._read())()
 
 
-class _Stateful(Part):
+def _stateful(owner: Any) -> Part:
     """A callback of Lightning: its state with tensors as numbers, because those of a replica that
     has just begun differ in number and shape."""
 
-    def _read(self) -> Any:
-        return mapped(self._owner.state_dict(), lambda x: x)  # callbacks replace their tensors
+    def read() -> Callable[[], dict[str, Any]]:
+        found = mapped(owner.state_dict(), lambda x: x)  # callbacks replace their tensors
+        return lambda: {"state": packed(found)}
 
-    def _encode(self, found: Any) -> dict[str, Any]:
-        return {"state": _packed(found)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the state of a peer."""
-        known = _unpacked(state["state"])
+    def load(state: dict[str, Any]) -> None:
+        known = unpacked(state["state"])
         if known:
-            self._owner.load_state_dict(known)
+            owner.load_state_dict(known)
+
+    return Part(read, load)
 
 
-class _Exported(Part):
+def _exported(owner: Any) -> Part:
     """A callback of transformers that gives its state for checkpoints."""
 
-    def _read(self) -> Any:
-        return dict(self._owner.state()["attributes"])
+    def read() -> Callable[[], dict[str, Any]]:
+        found = owner.state()["attributes"]
+        return dict(found).copy
+
+    return Part(read, lambda state: vars(owner).update(state))
 
 
-class _History(Part):
+def _history(trainer: Any) -> Part:
     """The log of transformers' Trainer, all of which is in the next checkpoint of rank 0."""
 
-    def _read(self) -> Any:
-        entries = self._owner.state.log_history
-        return entries, len(entries)  # it only grows, and this is read in each step
+    def read() -> Callable[[], dict[str, Any]]:
+        entries = trainer.state.log_history
+        count = len(entries)  # it only grows, and this is read in each step
+        return lambda: {"log_history": entries[:count]}
 
-    def _encode(self, found: Any) -> dict[str, Any]:
-        entries, count = found
-        return {"log_history": entries[:count]}
+    def load(state: dict[str, Any]) -> None:
+        trainer.state.log_history = list(state["log_history"])
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the state of a peer."""
-        self._owner.state.log_history = list(state["log_history"])
+    return Part(read, load)
 
 
 class Frameworks:
@@ -152,41 +148,21 @@ class Frameworks:
             self._owner = self._trainer = own
             self._holders = {}
             callbacks = own.callback_handler.callbacks
-            self._parts = [_Exported(x) for x in _first(callbacks) if hasattr(x, "state")]
-            self._parts.append(_History(own))
+            self._parts = [_exported(x) for x in _first(callbacks) if hasattr(x, "state")]
+            self._parts.append(_history(own))
         elif any(x.startswith(_LIGHTNING) for x in modules) and hasattr(own, "trainer"):
             self._owner = own
             if own.trainer is self._trainer:
                 return True
             self._trainer = own.trainer
             callbacks = self._trainer.callbacks
-            self._parts = [_Stateful(x) for x in _first(callbacks)]
+            self._parts = [_stateful(x) for x in _first(callbacks)]
             self._holders = {"module": self._trainer.lightning_module}
         else:
             return False
         for index, callback in enumerate(_first(callbacks)):
             self._holders[f"{type(callback).__name__}[{index}]"] = callback
         return True
-
-
-def _packed(value: Any) -> Any:
-    return mapped(value, _packed_leaf)
-
-
-def _packed_leaf(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.numel() <= limits.TABLE:
-        kind = str(value.dtype).removeprefix("torch.")
-        return {TENSOR: [kind, list(value.shape), value.flatten().tolist()]}
-    return value
-
-
-def _unpacked(value: Any) -> Any:
-    if isinstance(value, dict) and list(value) == [TENSOR]:
-        kind, shape, numbers = value[TENSOR]
-        return torch.tensor(numbers, dtype=getattr(torch, kind)).reshape(shape)
-    if isinstance(value, dict):
-        return {key: _unpacked(item) for key, item in value.items()}
-    return type(value)(map(_unpacked, value)) if type(value) in (list, tuple) else value
 
 
 def _are_loaded() -> bool:

@@ -1,8 +1,8 @@
 """Containers of plain values that a script fills: lists of losses, dicts of lists, sets of names.
 
-A container is one value, of which a copy is kept. A list that only grows is not copied again: its
-new values are added to the copy, and the place has that copy and its length. Values are plain, or
-paths, or tuples, lists, dicts and sets of these.
+A container is one value: its copy. A list that only grows is not copied again: its new values are
+added to the copy, and the place has that copy and its length. Values are plain, or paths, or
+tuples, lists, dicts and sets of these.
 
 Not here: where containers are found (walk.py), when they have changed (changes.py), how they are
 set (writing.py).
@@ -13,21 +13,27 @@ from __future__ import annotations
 import json
 import operator
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
-from ftrun.inject.zero_edit.values import kinds, limits
-from ftrun.inject.zero_edit.values.kinds import DICTS, KINDS, PLAIN, Kind, is_plain, is_single
+from ftrun.inject.zero_edit.frames import Values
+from ftrun.inject.zero_edit.values import limits
+from ftrun.inject.zero_edit.values.kinds import (
+    DICTS,
+    KINDS,
+    Kind,
+    Packed,
+    is_plain,
+    is_single,
+    packed_values,
+)
 
 SAMPLED = 8
 _SHORT = frozenset({int, float, bool, type(None)})
-_NAMES: dict[type, str] = {list: "list", deque: "deque", set: "set", tuple: "tuple"}
-
-Packed = dict[str, Any]
-"""A container as JSON has it: its kind, and its values."""
+_COPIED = frozenset({list, deque, set, tuple, *DICTS})
 
 
 class NotPlain(Exception):
@@ -63,10 +69,21 @@ Cut = tuple[str, str, int, Copy]
 """Function, path, step of the last change, and the container at a place."""
 
 
-def see(container: Any, before: Copy | None = None) -> Copy:
-    """A container as it is. It runs at every draw. ``before``: the copy of the draw before."""
+def plain_of(values: Values) -> Values:
+    """The values that are no containers."""
+    return {path: value for path, value in values.items() if type(value) is not Copy}
+
+
+def copies_in(of: Mapping[str, Values]) -> list[tuple[str, str, Copy]]:
+    """Function, path and copy of the containers among values."""
+    every = ((name, path, x) for name, values in of.items() for path, x in values.items())
+    return [one for one in every if type(one[2]) is Copy]
+
+
+def see(container: Any, last: Any = None) -> Copy:
+    """A container as it is. It runs at every draw. ``last``: the value of the draw before."""
     kind, length = type(container), len(container)
-    before = before if before is not None and before.kind is kind else None
+    before = last if type(last) is Copy and last.kind is kind else None
     try:
         if length > (limits.LIST if kind is list else limits.TABLE):
             raise NotPlain
@@ -124,11 +141,7 @@ def _frozen(value: Any, depth: int = 0) -> Any:
         return value
     if KINDS[kind] is Kind.TENSOR and is_single(value):
         return value
-    if (
-        depth >= limits.DICTS_DEEP
-        or not (kind in _NAMES or kind in DICTS)
-        or len(value) > limits.ITEMS
-    ):
+    if depth >= limits.DICTS_DEEP or kind not in _COPIED or len(value) > limits.ITEMS:
         raise NotPlain
     if kind in DICTS:
         return {_frozen(k, depth + 1): _frozen(v, depth + 1) for k, v in list(value.items())}
@@ -137,41 +150,7 @@ def _frozen(value: Any, depth: int = 0) -> Any:
     return value if is_same else kind(frozen)
 
 
-# ---------------------------------------------------------------- as JSON
-
-
-def packed_values(kind: type, values: Sequence[Any]) -> Packed:
-    """A container of ``kind`` with these values."""
-    name = "dict" if kind in DICTS else _NAMES[kind]
-    return {"kind": name, "values": [x if type(x) in PLAIN else _packed(x) for x in values]}
-
-
-def _packed(value: Any) -> Any:
-    if KINDS[type(value)] < Kind.BAG and not isinstance(value, PurePath):
-        return kinds.as_plain(value)
-    if isinstance(value, PurePath):
-        return {"kind": "path", "values": [str(value)]}
-    items = value.items() if type(value) in DICTS else value
-    return packed_values(type(value), list(items))
-
-
-def unpacked(value: Any) -> Any:
-    """The value that was packed as ``value``."""
-    if type(value) is not dict or "kind" not in value:
-        return kinds.unpacked(value)
-    values = [x if type(x) is not dict else unpacked(x) for x in value["values"]]
-    match value["kind"]:
-        case "dict":
-            return dict(values)
-        case "path":
-            return Path(values[0])
-        case "set":
-            return set(values)
-        case "deque":
-            return deque(values)
-        case "tuple":
-            return tuple(values)
-    return values
+# ---------------------------------------------------------------- for peers and successors
 
 
 def within_limits(cuts: Iterable[Cut]) -> tuple[list[list[Any]], list[str]]:

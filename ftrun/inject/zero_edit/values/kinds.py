@@ -1,11 +1,13 @@
 """What a value is: the kinds of objects that a script's variables, attributes and items have.
 
 Plain values are Python's numbers, texts, flags and None. Numbers of numpy, tensors that are one
-number, enum members and tuples of these are plain values too, in a form that JSON has: a number of
-numpy as Python's, the others as a dict of one key. A newcomer gets a new tensor, because the one
-that it holds may be a part of another one. A tensor on another device is not read: the training
-thread would wait for that device in each step. A tuple is one value, because nobody can change a
-part of it: ``best = (score, epoch)``.
+number, enum members and tuples of these are plain values too. A newcomer gets a new tensor, because
+the one that it holds may be a part of another one. A tensor on another device is not read: the
+training thread would wait for that device in each step. A tuple is one value, because nobody can
+change a part of it: ``best = (score, epoch)``.
+
+All values travel in one form, which JSON has (``packed``): a number of numpy as Python's, and what
+JSON does not have as its kind with its parts.
 
 Names that say ``rank`` or ``device`` belong to each replica, whatever their value.
 
@@ -17,10 +19,11 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import lru_cache
+from pathlib import Path, PurePath
 from typing import Any, cast
 
 from ftrun.inject.zero_edit.frames import Values, is_loop_package, is_script
@@ -30,8 +33,20 @@ PLAIN = (int, float, bool, str, type(None))
 DICTS = (dict, defaultdict, OrderedDict, Counter)
 CONTAINERS = frozenset({list, deque, set, *DICTS})
 """What a script collects values in."""
-TENSOR, TUPLE, ENUM = "ftrun.tensor", "ftrun.tuple", "ftrun.enum"
-_PACKED = ([TENSOR], [TUPLE], [ENUM])
+Packed = dict[str, Any]
+"""A value that JSON does not have: its kind, and its parts."""
+_MADE_OF: Mapping[str, Callable[[list[Any]], Any]] = {
+    "list": list,
+    "deque": deque,
+    "set": set,
+    "dict": dict,
+    "tuple": tuple,
+}
+"""What is made of the parts, by its kind."""
+_NAMES: Mapping[type, str] = {
+    **{kind: kind.__name__ for kind in (list, deque, set, tuple)},
+    **dict.fromkeys(DICTS, "dict"),
+}
 _OWN = re.compile(r"rank|process_zero|main_process|is_main|is_master|is_lead|hostname|^pid$|device")
 
 
@@ -188,40 +203,57 @@ def is_single(tensor: Any) -> bool:
     return tensor.device.type == "cpu" and not tensor.is_quantized
 
 
-def as_plain(value: Any) -> Any:
-    """A plain value, as JSON has it."""
+def packed(value: Any) -> Any:
+    """A plain value, a container or a small tensor as JSON has it; anything else as it is."""
     kind = KINDS[type(value)]
     if kind is Kind.NUMBER:
         return value.item()
-    if kind is Kind.TENSOR:
-        return {TENSOR: [str(value.dtype).removeprefix("torch."), value.tolist()]}
-    if kind is Kind.TUPLE:
-        return {TUPLE: [as_plain(x) for x in value]}
+    if kind is Kind.TENSOR and value.numel() <= limits.TABLE:
+        dtype = str(value.dtype).removeprefix("torch.")
+        return _packed("tensor", [dtype, list(value.shape), value.flatten().tolist()])
     if kind is Kind.ENUM:
-        return {ENUM: [type(value).__module__, type(value).__qualname__, value.name]}
-    return value
+        return _packed("enum", [type(value).__module__, type(value).__qualname__, value.name])
+    if type(value) in _NAMES:
+        return packed_values(type(value), value.items() if type(value) in DICTS else value)
+    return _packed("path", [str(value)]) if isinstance(value, PurePath) else value
+
+
+def packed_values(kind: type, values: Iterable[Any]) -> Packed:
+    """A container of ``kind`` with these values."""
+    return _packed(_NAMES[kind], [x if type(x) in PLAIN else packed(x) for x in values])
+
+
+def _packed(kind: str, parts: list[Any]) -> Packed:
+    return {"kind": kind, "values": parts}
+
+
+def is_container(value: Any) -> bool:
+    """Whether a container was packed as ``value``."""
+    return type(value) is dict and value["kind"] in _MADE_OF and value["kind"] != "tuple"
 
 
 def plain_values(values: dict[str, Any]) -> Values:
     """The plain values among an object's attributes that do not belong to one rank."""
     return {
-        name: as_plain(value)
+        name: packed(value)
         for name, value in values.items()
         if is_plain(value) and not is_own(name)
     }
 
 
 def unpacked(value: Any) -> Any:
-    """The tensor, tuple or member that was packed as ``value``; anything else as it is."""
-    if type(value) is not dict or list(value) not in _PACKED:
+    """The value that was packed as ``value``."""
+    if type(value) is not dict or "kind" not in value:
         return value
-    if TUPLE in value:
-        return tuple(unpacked(item) for item in value[TUPLE])
-    if ENUM in value:
-        return _enum(*value[ENUM])
-    torch = sys.modules["torch"]
-    kind, numbers = value[TENSOR]
-    return torch.tensor(numbers, dtype=getattr(torch, kind))
+    kind, parts = value["kind"], value["values"]
+    if kind == "tensor":
+        torch, (dtype, shape, numbers) = sys.modules["torch"], parts
+        return torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(shape)
+    if kind == "enum":
+        return _enum(*parts)
+    if kind == "path":
+        return Path(parts[0])
+    return _MADE_OF[kind]([unpacked(x) if type(x) is dict else x for x in parts])
 
 
 def _enum(module: str, path: str, name: str) -> Any:

@@ -19,16 +19,14 @@ from typing import Any
 from ftrun.base import clock
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import Spot, Values
-from ftrun.inject.zero_edit.values import limits
-from ftrun.inject.zero_edit.values.histories import Copy, Cut, Packed
+from ftrun.inject.zero_edit.values.histories import Copy, copies_in, plain_of, within_limits
 from ftrun.inject.zero_edit.values.journal import Journal, read
+from ftrun.inject.zero_edit.values.kinds import is_container
 
 LONG = 64
 LONG_EVERY_S = 1.0
 """A container of more than ``LONG`` values that does not only grow is written that often."""
 Ranges = tuple[tuple[Spot, int], ...]
-Grown = tuple[str, str, Copy]
-"""Function, path and copy of a container that has changed."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -37,16 +35,21 @@ class Left:
     """The values that a predecessor has left.
 
     ``life``: of the job; another one begins if all replicas are lost. ``values``: by function and
-    path, with the step of the last change; ``lists``: the same of containers. ``ranges``: the last
-    numbers of its ``range`` loops. ``noted``: steps at which it has noted all that
-    had changed.
+    path, with the step of the last change. ``ranges``: the last numbers of its ``range`` loops.
+    ``noted``: steps at which it has noted all that had changed.
     """
 
     life: str
     values: dict[str, dict[str, tuple[Any, int]]]
-    lists: dict[tuple[str, str], tuple[Packed, int]]
     ranges: dict[Spot, int] = field(default_factory=dict)
     noted: frozenset[int] = frozenset()
+
+    def plain(self) -> dict[str, Values]:
+        """The plain values."""
+        return {
+            function: {path: x for path, (x, _) in values.items() if not is_container(x)}
+            for function, values in self.values.items()
+        }
 
 
 class Legacy:
@@ -65,26 +68,24 @@ class Legacy:
         self._paid_at = clock.now()
 
     def begin(
-        self,
-        life: str,
-        known: Mapping[str, Mapping[str, tuple[Any, int]]],
-        lists: Sequence[Cut],
-        ranges: Ranges,
+        self, life: str, known: Mapping[str, Mapping[str, tuple[Any, int]]], ranges: Ranges
     ) -> None:
-        """Leave all values that have ever changed."""
+        """Leave all values that have ever changed, each with the step."""
         if self._is_off:
             return
         self._ranges = ranges
         self._owed.clear()
-        packed, size = [], 0
-        for function, path, step, copy in sorted(lists, key=lambda x: x[3].length):
-            one = [function, path, step, copy.packed()]
-            size += len(_encode(one))
-            if size > limits.CONTAINERS_BYTES:
-                told.once(f"{path} is too large to be left to a worker that follows this one")
-                continue
-            packed.append(one)
-        entry = {"life": life, "known": known, "lists": packed, "ranges": _plain(ranges)}
+        every = [(f, p, step, x) for f, of in known.items() for p, (x, step) in of.items()]
+        values: dict[str, dict[str, Any]] = {function: {} for function in known}
+        for function, path, step, value in every:
+            if type(value) is not Copy:
+                values[function][path] = value, step
+        lists, lacking = within_limits(x for x in every if type(x[3]) is Copy and x[3].heals)
+        for function, path, step, packed in lists:
+            values[function][path] = packed, step
+        for words in lacking:
+            told.once(f"{words} is too large to be left to a worker that follows this one")
+        entry = {"life": life, "known": values, "ranges": _plain(ranges)}
         try:
             self._journal = self._journal or Journal(self._path)
             is_written = self._journal.begin(_encode(entry).encode())
@@ -93,27 +94,28 @@ class Legacy:
             told.once(f"what this worker alone counts is lost with it: {error}")
         self._is_off = not is_written
 
-    def add(
-        self, step: int, changed: Mapping[str, Values], grown: Sequence[Grown], ranges: Ranges
-    ) -> bool:
+    def add(self, step: int, changed: Mapping[str, Values], ranges: Ranges) -> bool:
         """Leave what has changed at ``step``; False: there is no room, so that a beginning is due.
 
         It runs in every step that is noted.
         """
         if self._is_off or self._journal is None:
             return True
-        more = self._due(grown) if grown or self._owed else []
-        if not changed and not more:
+        if not changed and not self._owed:
             return True
-        entry: dict[str, Any] = {"step": step, "set": changed}
+        more = self._due([x for x in copies_in(changed) if x[2].heals])
+        plain = {function: found for function, x in changed.items() if (found := plain_of(x))}
+        if not plain and not more:
+            return True
+        entry: dict[str, Any] = {"step": step, "set": plain}
         if more:
             entry["grown"] = more
         if ranges != self._ranges:
             self._ranges, entry["ranges"] = ranges, _plain(ranges)
         return self._journal.add(_encode(entry).encode())
 
-    def _due(self, grown: Sequence[Grown]) -> list[list[Any]]:
-        """The containers to be written now."""
+    def _due(self, grown: Sequence[tuple[str, str, Copy]]) -> list[list[Any]]:
+        """The containers to be written now. ``grown``: those that have changed."""
         now = []
         for function, path, copy in grown:
             is_whole = copy.start == 0 or (function, path) in self._owed
@@ -149,9 +151,8 @@ def _joined(entries: Sequence[dict[str, Any]], until: int) -> Left:
         function: {path: (value, step) for path, (value, step) in values.items() if step <= until}
         for function, values in first["known"].items()
     }
-    lists = {(f, p): (packed, step) for f, p, step, packed in first["lists"] if step <= until}
     noted = frozenset(entry["step"] for entry in entries[1:])
-    left = Left(first["life"], known, lists, _ranges(first["ranges"]), noted)
+    left = Left(first["life"], known, _ranges(first["ranges"]), noted)
     for entry in entries[1:]:
         step = entry["step"]
         if step > until:
@@ -160,12 +161,13 @@ def _joined(entries: Sequence[dict[str, Any]], until: int) -> Left:
             of_function = known.setdefault(function, {})
             of_function.update((path, (value, step)) for path, value in values.items())
         for function, path, start, packed in entry.get("grown", ()):
-            before = lists.get((function, path))
+            of_function = known.setdefault(function, {})
+            before = of_function.get(path)
             if start:
                 if before is None or len(before[0]["values"]) < start:
                     continue  # it was too large for the beginning
                 packed["values"] = before[0]["values"][:start] + packed["values"]
-            lists[function, path] = (packed, step)
+            of_function[path] = (packed, step)
         if "ranges" in entry:
             left.ranges = _ranges(entry["ranges"])
     return left

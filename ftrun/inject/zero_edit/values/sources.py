@@ -20,15 +20,14 @@ from ftrun.core.worker.origins import Known, Origin, origin
 from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.changes import NEVER
-from ftrun.inject.zero_edit.values.histories import Packed
 from ftrun.inject.zero_edit.values.kinds import is_own
 from ftrun.inject.zero_edit.values.legacy import Left
 
 TOLD_MAX = 12
 FRAMEWORK = ""
 """Stands for a function's name, for the values that a framework keeps."""
-Pair = tuple[int, dict[str, Values], dict[str, dict[str, tuple[Any, int]]]]
-"""A step, and by function the values of the donor and of the predecessor."""
+Pair = tuple[int, dict[str, Values], dict[str, Values]]
+"""A step, and by function the plain values of the donor and of the predecessor."""
 _UNCHANGED = object()
 
 
@@ -54,7 +53,9 @@ class Sources:
     def of(self, function: str, values: Values) -> tuple[Values, Values, dict[str, Origin]]:
         """The donor's ``values`` that are taken; this slot's own; the origin of each of both."""
         place, left, pairs = self.place, self._left, self._pairs
-        steps = place.details().changed.get(function, {})
+        theirs = place.details()
+        lists = {path: step for name, path, step, _ in theirs.lists if name == function}
+        steps = {**theirs.changed.get(function, {}), **lists}
         before = {} if left is None else left.values.get(function, {})
         is_anew = left is not None and _is_called_anew(function, place, left.ranges)
         stands_alike = left is not None and _stand_alike(place, left.ranges)
@@ -82,19 +83,6 @@ class Sources:
             elif found in (Origin.DONOR, Origin.STAND_IN) and path in values:
                 donors[path] = values[path]
         return donors, own, {path: origins[path] for path in (*donors, *own)}
-
-    def own_lists(self, function: str) -> dict[str, Packed]:
-        """The predecessor's containers that its peers have not changed later."""
-        place, left = self.place, self._left
-        if left is None or _is_called_anew(function, place, left.ranges):
-            return {}
-        theirs = place.details()
-        steps = {path: step for name, path, step, _ in theirs.lists if name == function}
-        return {
-            path: packed
-            for (name, path), (packed, step) in left.lists.items()
-            if name == function and steps.get(path, NEVER) < step and not is_own(path)
-        }
 
 
 @dataclass(slots=True)
@@ -135,8 +123,7 @@ def _then(function: str, path: str, pair: Pair) -> tuple[Any, Any]:
     unless it had changed on neither."""
     _, donors, left = pair
     there = donors.get(function, {}).get(path, _UNCHANGED)
-    here, _ = left.get(function, {}).get(path, (_UNCHANGED, NEVER))
-    return there, here
+    return there, left.get(function, {}).get(path, _UNCHANGED)
 
 
 def _stand_alike(place: Place, then: Mapping[Spot, int]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from ftrun.inject.zero_edit.frames import Values, is_loop_package, spot_of, variables_of
 from ftrun.inject.zero_edit.values import limits
-from ftrun.inject.zero_edit.values.kinds import LEFT_OUT, as_plain, holds_values, is_own, is_plain
+from ftrun.inject.zero_edit.values.kinds import LEFT_OUT, holds_values, is_own, is_plain, packed
 
 DEEP = limits.DEEP + limits.DICTS_DEEP
 _LEFT_OUT = (
@@ -51,7 +51,7 @@ def _look(found: Values, met: set[int], path: str, value: Any, deep: int) -> Non
     if len(found) >= limits.TRACKED:
         return
     if is_plain(value):
-        found[path] = as_plain(value)
+        found[path] = packed(value)
         return
     if not deep or id(value) in met or isinstance(value, ModuleType | FunctionType):
         return

@@ -6,7 +6,8 @@ rest of it. A newcomer sets it in place where it can, because the script may hol
 names; a tensor that is a part of another one is replaced, so that the other one stays as it is.
 
 Modules beside the trained ones are here too, by the line that made them: a replica may have others
-than its peers, as an average that rank 0 alone keeps.
+than its peers, as an average that rank 0 alone keeps. So may one have more or fewer of those that
+were made after the first step.
 
 Not here: plain values (counters.py), trained modules and optimizers (carried.py).
 """
@@ -41,9 +42,11 @@ DOUBTS_MAX = 2
 KEY = "beside"
 """In the state that heals. Replicas may have different units there: they are not compared."""
 _OWN = object()
-UNITS, REBOUND, LOOSE, LATE = "units", "rebound", "loose", "late"
+UNITS, REBOUND, MODULES = "units", "rebound", "modules"
 """Parts of the state: the units that heal; the names of always new tensors, which do not; the
-states of modules beside the trained ones; of those that were made after the first step."""
+states of modules beside the trained ones."""
+LATE = " late"
+"""In the name of a module beside the trained ones that was made after the first step."""
 _LATER: Mark = ((ref(Thin), 0),)  # it may be a batch
 Key = tuple[str, str]
 """Function and path."""
@@ -89,22 +92,22 @@ class Tensors:
 
     Args:
         modules: gives the modules whose parameters and buffers heal by themselves.
-        loose, late: give the other modules by name: of the first step, and made after it.
+        beside: gives the other modules by name.
         walk: finds them.
     """
 
     def __init__(
         self,
         modules: Callable[[], Iterable[torch.nn.Module]],
-        loose: Callable[[], Mapping[str, torch.nn.Module]] = dict,
-        late: Callable[[], Mapping[str, torch.nn.Module]] = dict,
+        beside: Callable[[], Mapping[str, torch.nn.Module]] = dict,
         walk: Walk | None = None,
     ) -> None:
         self._walk = walk or Walk()
-        self._modules, self._loose, self._late = modules, loose, late
+        self._modules, self._beside = modules, beside
         self._known: dict[Key, _Known] = {}
         self._changed: set[Key] = set()
         self._others: set[Key] = set()
+        self._grown: set[Key] = set()  # lists
         self._has_begun = False
         self.words: list[str] = []
         self.lacking: list[str] = []
@@ -127,8 +130,15 @@ class Tensors:
                 if key not in now and identity not in met and len(now) < limits.TRACKED:
                     met.add(identity)  # several frames reach the same object
                     is_batch, last = path in batches, before.get(identity)
+                    self._note_grown(key, value, identity)
                     now[key] = self._met(key, value, last, identity, begins, is_batch)
         self._known = now
+
+    def _note_grown(self, key: Key, value: Any, identity: tuple[int, ...]) -> None:
+        """Note a list that the script keeps, and that has more or fewer tensors than before."""
+        before = self._known[key].identity if key in self._known else identity
+        if type(value) is list and before[0] == identity[0] and len(before) != len(identity):
+            self._grown.add(key)
 
     def _met(
         self,
@@ -161,10 +171,10 @@ class Tensors:
         self._has_begun = True
 
     def changing(self) -> list[str]:
-        """The attributes and items that are always another tensor, in words: they do not heal."""
-        return sorted(
-            f"{path} ({function.partition(':')[0]})" for function, path in self._rebound()
-        )
+        """The attributes and items that are always another tensor, and the lists that get more of
+        them, in words: they do not heal."""
+        keys = {*self._rebound(), *(self._grown - self._changed)}
+        return [f"{path} ({function.partition(':')[0]})" for function, path in keys]
 
     def _rebound(self) -> list[Key]:
         new = {key for key, known in self._known.items() if known.mark is _LATER}
@@ -183,9 +193,8 @@ class Tensors:
 
     def state(self) -> dict[str, Any]:
         """The units that have changed, and the names of tensors that do not heal."""
-        loose, late = self._loose(), self._late()
-        trained = self._trained()
-        own = trained | _memory_of([*loose.values(), *late.values()])
+        beside, trained = self._beside(), self._trained()
+        own = trained | _memory_of(beside.values())
         found: dict[str, Any] = {}
         for key, known in list(self._known.items()):
             value = known.value
@@ -195,12 +204,9 @@ class Tensors:
             value = _without(value, own)
             if value is not _OWN:
                 found[" ".join(key)] = {"value": value, "device": _device_of(value)}
-        states = [
-            {name: travelling(_state_of(module, trained)) for name, module in modules.items()}
-            for modules in (loose, late)
-        ]
+        states = {name: travelling(_state_of(x, trained)) for name, x in beside.items()}
         rebound = [" ".join(key) for key in self._rebound()]
-        return {UNITS: found, REBOUND: rebound, LOOSE: states[0], LATE: states[1]}
+        return {UNITS: found, REBOUND: rebound, MODULES: states}
 
     def _trained(self) -> set[int]:
         return _memory_of(self._modules())
@@ -211,19 +217,13 @@ class Tensors:
         self._others.update(rebound)  # donors must not differ in what they name
         self.words = []
         self.lacking = sorted({f"{path} (rebound)" for _, path in rebound})
-        loose, late = self._loose(), self._late()
-        own = self._trained()
-        self._load_modules(loose, tree.get(LOOSE, {}), own)
-        self._load_modules(late, tree.get(LATE, {}), own)
-        self.lacking += [
-            f"the {_made(x)}, which its peers lack" for x in loose if x not in tree.get(LOOSE, {})
-        ]
-        self.lacking += [
-            f"the {_made(x)}, which was made after the first step"
-            for x in tree.get(LATE, {})
-            if x not in late
-        ]
-        own |= _memory_of([*loose.values(), *late.values()])
+        beside, given, own = self._beside(), tree.get(MODULES, {}), self._trained()
+        self._load_modules(beside, given, own)
+        for name in sorted(beside.keys() ^ given.keys()):
+            if (name in given) is (LATE in name):
+                why = "was made after the first step" if name in given else "its peers lack"
+                self.lacking.append(f"the {_made(name)}, which {why}")
+        own |= _memory_of(beside.values())
         left = {tuple(key.split(" ", 1)): entry for key, entry in tree.get(UNITS, {}).items()}
         for function, frame in innermost_of(script_frames()).items():
             variables = FrameVariables(frame)
@@ -260,7 +260,7 @@ class Tensors:
 
 def _made(name: str) -> str:
     """Class and line of a module."""
-    return name.rpartition(" ")[0]
+    return name.rpartition(" ")[0].removesuffix(LATE)
 
 
 def _state_of(module: torch.nn.Module, trained: set[int]) -> dict[str, Any]:

@@ -37,13 +37,13 @@ from ftrun.inject.zero_edit.values.kinds import (
     KINDS,
     LEFT_OUT,
     Kind,
-    as_plain,
     is_data,
     is_name,
     is_of_loop_package,
     is_single,
     is_table,
     is_value,
+    packed,
 )
 from ftrun.inject.zero_edit.values.units import is_leaf, is_of_tensors
 
@@ -246,7 +246,7 @@ class _Search:
             self._nodes.append((path, value, kind, depth, dicts, mode))
         elif kind is Kind.TUPLE and is_value(value):
             if mode & VALUES:
-                self._to.values[path] = as_plain(value)
+                self._to.values[path] = packed(value)
         else:
             self._collection(path, value, kind, depth, dicts, mode)
 
@@ -257,11 +257,11 @@ class _Search:
         elif kind is Kind.TENSOR or kind is Kind.ARRAY:
             if kind is Kind.TENSOR and is_single(value):
                 if mode & VALUES:
-                    self._to.values[path] = as_plain(value)
+                    self._to.values[path] = packed(value)
             elif mode & TENSORS and is_leaf(value):
                 self._to.units[path] = value
         else:
-            self._to.values[path] = as_plain(value)
+            self._to.values[path] = packed(value)
 
     def _collection(
         self, path: str, value: Any, kind: int, depth: int, dicts: int, mode: int

@@ -13,7 +13,7 @@ import ctypes
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, cast
@@ -25,12 +25,13 @@ from ftrun.inject.zero_edit.values import histories
 from ftrun.inject.zero_edit.values.kinds import (
     CONTAINERS,
     DICTS,
-    as_plain,
     holds_values,
     is_own,
     is_value,
     named,
+    packed,
     short,
+    unpacked,
 )
 from ftrun.inject.zero_edit.values.units import memory
 from ftrun.inject.zero_edit.values.walk import CLASS
@@ -165,13 +166,10 @@ def _class_named(name: str) -> type | None:
     return found if isinstance(found, type) and holds_values(cast(Hashable, found)) else None
 
 
-def write_values(
-    frame: FrameType, values: Values, lists: Mapping[str, histories.Packed] | None = None
-) -> list[str]:
-    """Set plain values and containers of a frame; returns what was changed, as ``name a→b``."""
+def write_values(frame: FrameType, values: Values) -> list[str]:
+    """Set values of a frame; returns what was changed, as ``name a→b``."""
     here = FrameVariables(frame)
-    found = (_written(here, path, new) for path, new in (*values.items(), *(lists or {}).items()))
-    changed = [words for words in found if words]
+    changed = [words for path, new in values.items() if (words := _written(here, path, new))]
     here.close()
     return changed
 
@@ -184,16 +182,16 @@ def lacks(frame: FrameType, paths: Iterable[str]) -> list[str]:
     )
 
 
-def _written(here: FrameVariables, path: str, packed: Any) -> str:
+def _written(here: FrameVariables, path: str, given: Any) -> str:
     """Set one value; returns what was changed, "" if nothing was."""
     made, _, attribute = path.rpartition(".")
     if attribute == CLASS:
-        return f"{made} made" if here.make(made, packed) else ""
+        return f"{made} made" if here.make(made, given) else ""
     found = here.find(path)
     if found is None:
         return ""
     holder, key = found
-    value, new = holder.get(key, _ABSENT), histories.unpacked(packed)
+    value, new = holder.get(key, _ABSENT), unpacked(given)
     if value is _ABSENT:  # the script has not set it yet
         here.put(holder, key, new)
         return f"{path} →{_short(new)}"
@@ -202,7 +200,7 @@ def _written(here: FrameVariables, path: str, packed: Any) -> str:
         is_fit = type(value) in CONTAINERS and histories.are_alike(value, new)
         is_due = is_fit and not histories.are_equal(value, new)
     else:
-        is_due = is_value(value) and not _are_equal(value, packed)
+        is_due = is_value(value) and not _are_equal(value, given)
     if not is_due:
         return ""
     before = _short(value)
@@ -218,7 +216,7 @@ def _short(value: Any) -> str:
 
 
 def _are_equal(value: Any, new: Any) -> bool:
-    plain = as_plain(value)
+    plain = packed(value)
     return type(plain) is type(new) and bool(plain == new)
 
 

@@ -229,24 +229,21 @@ def _gathered(tensors: Sequence[torch.Tensor], there: There) -> tuple[Any, list[
 
 def _fewer_allgather(call: Call, there: There) -> Issued:
     outputs, inputs, _ = call.args
+    return _spread(outputs, inputs, there)
+
+
+def _fewer_allgather_single(call: Call, there: There) -> Issued:
+    output, tensor, _ = call.args
+    return _spread([list(output.view(there.size, -1))], [tensor.contiguous().view(-1)], there)
+
+
+def _spread(outputs: Any, inputs: Sequence[torch.Tensor], there: There) -> Issued:
     work, parts = _gathered(inputs, there)
 
     def spread() -> None:
         for found, into in zip(parts, outputs, strict=False):  # only the root of a gather has some
             for place, tensor in enumerate(into):
                 tensor.copy_(found[there.deputy(place)].view_as(tensor))
-
-    return work, spread
-
-
-def _fewer_allgather_single(call: Call, there: There) -> Issued:
-    output, tensor, _ = call.args
-    work, parts = _gathered([tensor.contiguous().view(-1)], there)
-
-    def spread() -> None:
-        into = output.view(there.size, -1)
-        for place in range(there.size):
-            into[place].copy_(parts[0][there.deputy(place)])
 
     return work, spread
 

@@ -10,7 +10,6 @@ Not here: the collectives inside (calls.py).
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -44,17 +43,11 @@ class Objects:
     def install(self, patches: Patches) -> None:
         """Patch the functions where scripts find them."""
         for name in OUTPUT:
-            plain = getattr(distributed_c10d, name)
-            begin = functools.partial(self._call, plain, inspect.signature(plain))
-            stand_in = functools.wraps(plain)(begin)
-            for module in (dist, distributed_c10d):
-                patches.put(module, name, stand_in)
+            patches.around(distributed_c10d, name, self._call, dist)
 
-    def _call(
-        self, plain: Callable[..., Any], names: inspect.Signature, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _call(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
-            given = names.bind(*args, **kwargs).arguments
+            given = inspect.signature(plain).bind(*args, **kwargs).arguments
         except TypeError:
             return plain(*args, **kwargs)  # torch's own error
         group = given.get("group")

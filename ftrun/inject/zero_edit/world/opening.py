@@ -73,7 +73,6 @@ class Opening:
         self._size = here.replicas * mates.size
         self._store = self._prefix = ""
         self._worlds = 0  # that the script has made
-        self._plain: Any = None
         self._leaves, self._pid = leaves, os.getpid()
 
     def install(self, patches: Patches) -> None:
@@ -81,8 +80,8 @@ class Opening:
         dist.Backend.register_backend(
             BACKEND, self._make, extended_api=True, devices=["cpu", "cuda"]
         )
-        self._plain = distributed_c10d._new_process_group_helper
-        patches.put(distributed_c10d, "_new_process_group_helper", self._helper())
+        name = distributed_c10d._new_process_group_helper.__name__
+        patches.around(distributed_c10d, name, self._helper)
         init = self._init(dist.init_process_group)
         patches.put(dist, "init_process_group", init)
         patches.put(distributed_c10d, "init_process_group", init)
@@ -163,25 +162,27 @@ class Opening:
 
     # ------------------------------------------------------------ groups
 
-    def _helper(self) -> Callable[..., Any]:
-        plain = self._plain
-
-        @functools.wraps(plain)
-        def helper(
-            size: int, rank: int, ranks: Any, backend: Any, store: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            if not self._is_shelled(backend):
-                return plain(size, rank, ranks, backend, store, *args, **kwargs)
-            kwargs["backend_options"] = _Wished(backend, kwargs.get("backend_options"))
-            kwargs.pop("device_id", None)
-            made, found = plain(size, rank, ranks, BACKEND, store, *args, **kwargs)
-            tables = distributed_c10d._world
-            if made in tables.pg_map:  # not a rank that is no member
-                tables.pg_map[made] = (dist.Backend(backend), found)
-                tables.pg_backend_config[made] = str(distributed_c10d.BackendConfig(backend))
-            return made, found
-
-        return helper
+    def _helper(
+        self,
+        plain: Callable[..., Any],
+        size: int,
+        rank: int,
+        ranks: Any,
+        backend: Any,
+        store: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if not self._is_shelled(backend):
+            return plain(size, rank, ranks, backend, store, *args, **kwargs)
+        kwargs["backend_options"] = _Wished(backend, kwargs.get("backend_options"))
+        kwargs.pop("device_id", None)
+        made, found = plain(size, rank, ranks, BACKEND, store, *args, **kwargs)
+        tables = distributed_c10d._world
+        if made in tables.pg_map:  # not a rank that is no member
+            tables.pg_map[made] = (dist.Backend(backend), found)
+            tables.pg_backend_config[made] = str(distributed_c10d.BackendConfig(backend))
+        return made, found
 
     def _is_shelled(self, backend: Any) -> bool:
         if not self._world.is_open:

@@ -64,32 +64,6 @@ class _Build:
                     built.shutdown()
 
 
-@dataclass(frozen=True, slots=True)
-class _Connecting:
-    """Connects groups in a thread that builds."""
-
-    world: World
-    store: str
-    prefix: str
-    timeout_s: float
-    signal: AbortSignal
-
-    def groups(
-        self, told: dict[int, Sent], seats: tuple[int, ...], name: str, shells: dict[str, Shell]
-    ) -> Connected:
-        """Connect ``shells`` among ``seats``; not those that a member has not made."""
-        made: Connected = {}
-        for key, shell in sorted(shells.items()):
-            here = self.world.places(shell, seats)
-            if all(key in told[shell.seats[place]].groups for place in here):
-                at = f"{self.prefix}/{name}/{key}"
-                built = self.world.build_one(
-                    shell, here, self.store, at, self.timeout_s, self.signal
-                )
-                made[key] = here, built
-        return made
-
-
 class Quorums:
     """Makes the groups of each quorum: a ``Beside`` of the Manager's own group.
 
@@ -182,13 +156,28 @@ class Quorums:
             seat for seat in seats if not told[seat].is_walking and told[seat].posted >= latest
         )
         made.seats = old if self._world.rank in old else ()
-        build = _Connecting(self._world, quorum.store, prefix, timeout_s, signal)
+
+        def connect(seats: tuple[int, ...], name: str, shells: dict[str, Shell]) -> Connected:
+            """Connect ``shells`` among ``seats``; not those that a member has not made."""
+            places = {key: self._world.places(shell, seats) for key, shell in shells.items()}
+            return {
+                key: (
+                    here,
+                    self._world.build_one(
+                        shells[key], here, quorum.store, f"{prefix}/{name}/{key}", timeout_s, signal
+                    ),
+                )
+                for key, here in sorted(places.items())
+                if all(key in told[shells[key].seats[place]].groups for place in here)
+            }
+
         if not is_switch and self._world.rank in old:
-            self._settle(made, build, client, prefix, told, old)
+            changing = self._settle(made, client, prefix, told, old)
+            made.now = connect(old, "now", changing)
         if is_switch or len(old) < len(seats):  # also one by which a rank leaves
             made.all_seats = seats
             made.full_at = 0 if is_switch else max(told[seat].next_step for seat in old or seats)
-            made.full = build.groups(told, seats, "all", self._world.shells)
+            made.full = connect(seats, "all", self._world.shells)
 
     def _stop(self, shells: Sequence[Shell]) -> list[BuiltGroup]:
         """Hold the calls of these groups from now on; returns what is to be aborted."""
@@ -242,12 +231,12 @@ class Quorums:
     def _settle(
         self,
         made: _Build,
-        build: _Connecting,
         client: StoreClient,
         prefix: str,
         told: dict[int, Sent],
         old: tuple[int, ...],
-    ) -> None:
+    ) -> dict[str, Shell]:
+        """Settle the calls of the groups that change; returns these."""
         changing: dict[str, Shell] = {}
         for key, shell in sorted(self._world.shells.items()):
             those = [seat for seat in old if seat in shell.seats and key in told[seat].groups]
@@ -270,7 +259,7 @@ class Quorums:
                 if self._world.rank in lacking:
                     tag, bodies, _ = unpacked(client.get(at))
                     made.bodies[key, number] = bodies, Attempt(*tag)
-        made.now = build.groups(told, old, "now", changing)
+        return changing
 
     def _see_that_it_can(self, calls: dict[int, Call], settled: Settled) -> None:
         again = [x for x in settled.again if x in calls and not calls[x].kind.is_settled]

@@ -201,7 +201,7 @@ def test_the_dicts_of_the_groups_stay_those_that_the_script_holds() -> None:
 
 def test_a_backward_pass_may_still_need_what_is_loaded_again() -> None:
     made = Made([sgd(1)])
-    made.world.loose_roots = list
+    made.world.beside = dict
     model = made.models[0]
     loss = model(torch.ones(2, requires_grad=True)).sum()
     with made.carried.versions_kept():

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from ftrun.inject.zero_edit.counting import (
     RANGES,
-    Counted,
     Items,
     Numbers,
     Ranges,
-    Turns,
     follow,
 )
 from ftrun.inject.zero_edit.frames import Spot
@@ -250,23 +248,6 @@ def test_a_loop_that_was_left_does_not_end_and_one_at_its_last_number_does() -> 
     assert loops.one_ends()
 
 
-class Jumping:
-    def __iter__(self) -> Jumping:
-        return self
-
-    def __next__(self) -> str:
-        for counted in Counted.drawing():
-            counted.jump(10)
-        return "batch"
-
-
-def test_enumerate_follows_jumps() -> None:
-    RANGES.is_on = True
-    counted = follow(enumerate(Jumping(), 1))
-    assert isinstance(counted._source, Counted)
-    assert [next(counted)[0] for _ in range(3)] == [11, 22, 33]
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -322,7 +303,7 @@ def test_turns_are_told_before_they_begin(
         if told[-1] == 1:
             assert loops.come_to(at, 3)
 
-    monkeypatch.setattr(Turns, "before", staticmethod(before))
+    monkeypatch.setattr(RANGES, "before_turn", before)
     if known:
         first = make()
         loops.note(CODE, 1, first)

@@ -62,7 +62,7 @@ def test_who_has_followed_gives_on_what_is_beside_the_objects() -> None:
     ending, part = made()
     ending.load({"weight": torch.ones(1)})
     ending.load_tensors({"units": {"shadow": torch.ones(2)}})
-    ending.follow(1)
+    ending.replay(1, is_over=True)
     ending.step_again()
     change(part, 9.0)
     ending.finish()
@@ -93,12 +93,12 @@ def test_what_a_replay_changes_is_as_at_the_commit_and_the_end_stays() -> None:
     ending, part = made()
     ending.load({"weight": torch.ones(1), OF_COMMIT: True})
     ending.load_tensors({})
-    ending.follow(1)
+    ending.replay(1, is_over=True)
     assert ending.stands_still
     change(part, 5.0)  # an average, once more
     ending.step_again()
     assert ending.stands_still  # a scheduler that steps after the optimizer
-    ending.before_draw()
+    assert not ending.goes_on()
     assert part.weight.item() == 1.0 and not ending.stands_still
     change(part, 9.0)  # its best weights
     ending.finish()
@@ -110,10 +110,10 @@ def test_a_state_of_the_end_is_taken_once_more_at_the_end() -> None:
     ending, part = made()
     ending.load({"weight": torch.ones(1)})
     ending.load_tensors({})
-    ending.follow(0)
+    ending.replay(0, is_over=True)
     change(part, 5.0)
     ending.step_again()
-    ending.before_draw()
+    assert not ending.goes_on()
     assert part.weight.item() == 1.0 and ending.stands_still
     change(part, 9.0)
     ending.finish()
@@ -123,16 +123,14 @@ def test_a_state_of_the_end_is_taken_once_more_at_the_end() -> None:
 def test_a_step_that_the_peers_have_taken_is_gone_through_alone() -> None:
     ending, part = made()
     ending.load({"weight": torch.ones(1)})
-    ending.fall_behind(2)
+    ending.replay(2, is_over=False)
     for _ in range(2):
-        assert ending.goes_again and ending.pass_begins() and ending.stands_still
-        assert ending.pass_begins(), "a second pass of the same step"
+        assert ending.goes_again and not ending.goes_on() and ending.stands_still
         change(part, 9.0)  # such as buffers, by the pass itself
-        ending.pass_ends()
-        assert ending.is_behind, "a second optimizer of the same step does not step either"
-        ending.pass_ends()
+        ending.step_again()
+        assert ending.is_behind and ending.stands_still, "a scheduler that steps after it"
     assert part.weight.item() == 1.0
-    assert not ending.goes_again and not ending.pass_begins() and not ending.stands_still
+    assert not ending.goes_again and ending.goes_on() and not ending.stands_still
     assert not ending.is_behind
 
 

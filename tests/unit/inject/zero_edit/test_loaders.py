@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
-from ftrun.inject.zero_edit.counting import Counted
-from ftrun.inject.zero_edit.loaders import OPEN, Draws, LoaderIterator, follow
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, follow
 
 
 class Numbers(Dataset[int]):
@@ -177,12 +176,31 @@ def test_a_sampler_whose_values_have_healed_is_asked_anew() -> None:
 
 def test_enumerate_counts_on_from_where_its_loader_was_moved() -> None:
     first, other = (iterator_of(DataLoader(Numbers(), 2)) for _ in range(2))
-    pairs = Counted(zip(first, other, strict=True), 0)
-    alone = Counted(iter([5, 6]), 0)
-    assert next(pairs)[0] == 0 and next(alone) == (0, 5)
+    pairs, alone = enumerate(zip(first, other, strict=True)), enumerate([first, other])
+    assert next(pairs)[0] == 0 and next(alone) == (0, first)
     follow([(first, first.move_to(None, 4)), (other, other.move_to(None, 4))])
     assert next(pairs)[0] == 5, "once, although two loaders were moved"
-    assert next(alone) == (1, 6)
+
+    assert next(alone) == (1, other), "it goes over them, and does not draw"
+
+
+def test_enumerate_over_an_iterator_of_the_scripts_counts_on() -> None:
+    class Prefetcher:
+        def __init__(self, loader: LoaderIterator) -> None:
+            self.loader, self.ready = loader, next(loader)
+
+        def __iter__(self) -> Prefetcher:
+            return self
+
+        def __next__(self) -> Any:
+            ready, self.ready = self.ready, next(self.loader)
+            return ready
+
+    iterator = iterator_of(DataLoader(Numbers(), 2))
+    pairs = enumerate(map(str, Prefetcher(iterator)))
+    assert next(pairs)[0] == 0
+    follow([(iterator, 7)])
+    assert next(pairs)[0] == 8
 
 
 def test_pythons_own_enumerate_counts_on_too() -> None:
@@ -204,7 +222,7 @@ def test_pythons_own_enumerate_counts_on_in_the_middle_of_a_draw() -> None:
             follow([(iterator, iterator.go_to(None, 5))])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Draws, "before", staticmethod(before))
+        patch.setattr(OPEN, "before_draw", before)
         found = [(index, batch.tolist()) for index, batch in pairs]
     assert found[0] == (5, [10, 11]) and len(found) == 15
 
@@ -254,7 +272,7 @@ def test_pythons_own_enumerate_over_a_generator_counts_its_items() -> None:
             follow([(iterator, iterator.go_to(None, 12))], 2)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Draws, "before", staticmethod(before))
+        patch.setattr(OPEN, "before_draw", before)
         begun = 1
         index, batch = next(enumerate(epoch()))
     assert (index, batch.tolist()) == (2, [24, 25])

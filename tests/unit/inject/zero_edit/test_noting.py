@@ -11,7 +11,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from ftrun.inject.zero_edit.frames import Spot
-from ftrun.inject.zero_edit.loaders import OPEN, Draws, LoaderIterator
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.noting import PHASE_STEPS, Noting, matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
 from ftrun.inject.zero_edit.randomness import Randomness
@@ -31,7 +31,7 @@ def noting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Noting]:
     made = Noting(
         frameworks, counters_of(frameworks), Tensors(lambda: ()), lambda: 0, sparing, randomness
     )
-    monkeypatch.setattr(Draws, "before", staticmethod(made.draw))
+    monkeypatch.setattr(OPEN, "before_draw", made.draw)
     yield made
     OPEN.commit()
 

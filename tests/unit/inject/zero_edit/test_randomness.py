@@ -101,7 +101,8 @@ class Worker:
             self.made.note(states, None if iterator is None else iterator.order)
             found.append(drawn()[0])
             self.step += 1
-            assert self.made.step_ended()
+            assert self.made.is_noted
+            self.made.step_ended()
         return found
 
     def joins(self) -> None:
@@ -146,7 +147,7 @@ def test_a_full_disk_costs_the_numbers_and_no_step(
 ) -> None:
     worker = Worker(tmp_path / "nowhere" / "r")
     worker.made.note(States.now(), None)
-    assert worker.made.step_ended()
+    worker.made.step_ended()
     assert worker.made.now() is None
     assert "the random numbers of this worker are lost with it" in capfd.readouterr().err
 

@@ -45,7 +45,8 @@ def test_a_newcomer_passes_and_joins_before_it_has_stepped() -> None:
         course.goes(event, state)
         assert not course.now.has_stepped
     course.goes(Event.BEGUN, State.STEPPING)
-    course.goes(Event.PLACED, State.BEHIND)
+    course.goes(Event.PLACED, State.REPLAYING)
+    course.goes(Event.STEP, State.FOLLOWING)
     course.goes(Event.REDUCE, State.STEPPING)
 
 

@@ -14,12 +14,11 @@ from ftrun.inject.zero_edit.values import histories, limits
 from ftrun.inject.zero_edit.values.changes import Changes
 from ftrun.inject.zero_edit.values.histories import (
     carries,
-    packed_values,
     put_into,
     see,
-    unpacked,
     within_limits,
 )
+from ftrun.inject.zero_edit.values.kinds import packed_values, unpacked
 
 F = "train.py:main"
 
@@ -205,5 +204,5 @@ def test_containers_are_set_in_place() -> None:
 def test_paths_are_values() -> None:
     """Seen: a list of the checkpoints that were saved, the oldest of which is removed."""
     found = histories._frozen_all([Path("a") / "b", (Path("c"), 1)])
-    packed = histories.packed_values(list, found)
-    assert histories.unpacked(json.loads(json.dumps(packed))) == [Path("a/b"), (Path("c"), 1)]
+    packed = packed_values(list, found)
+    assert unpacked(json.loads(json.dumps(packed))) == [Path("a/b"), (Path("c"), 1)]

@@ -9,33 +9,39 @@ import pytest
 
 from ftrun.base import clock
 from ftrun.inject.zero_edit.frames import Spot
-from ftrun.inject.zero_edit.values import histories, legacy
-from ftrun.inject.zero_edit.values.histories import Copy, unpacked
+from ftrun.inject.zero_edit.values import legacy
+from ftrun.inject.zero_edit.values.histories import Copy
 from ftrun.inject.zero_edit.values.journal import Journal
-from ftrun.inject.zero_edit.values.legacy import Legacy, left_at
+from ftrun.inject.zero_edit.values.kinds import is_container, unpacked
+from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
 
 F = "train.py:main"
 LOOP = ((Spot(F, 4), 2),)
 
 
-def copied(path: str, start: int, length: int, values: list[Any]) -> tuple[str, str, Copy]:
+def copied(path: str, start: int, length: int, values: list[Any]) -> dict[str, dict[str, Any]]:
     """A container that had ``start`` of its values before."""
-    return F, path, Copy(list, length, values, start)
+    return {F: {path: Copy(list, length, values, start)}}
 
 
 def lists_at(path: Path) -> dict[str, object]:
     left = left_at(path, 10_000)
     assert left is not None
-    return {name: unpacked(packed) for (_, name), (packed, _) in left.lists.items()}
+    return lists_in(left)
+
+
+def lists_in(left: Left) -> dict[str, object]:
+    found = left.values.get(F, {})
+    return {path: unpacked(x) for path, (x, _) in found.items() if is_container(x)}
 
 
 def test_values_and_their_steps(tmp_path: Path) -> None:
     path = tmp_path / "left"
     assert left_at(path, 10_000) is None
     worker = Legacy(path)
-    worker.begin("life", {F: {"best": (float("inf"), 0)}}, [], LOOP)
-    assert worker.add(3, {F: {"best": 0.5, "name": "ä"}}, [], LOOP)
-    assert worker.add(4, {"train.py:epoch": {"i": 1}}, [], ((Spot(F, 4), 3),))
+    worker.begin("life", {F: {"best": (float("inf"), 0)}}, LOOP)
+    assert worker.add(3, {F: {"best": 0.5, "name": "ä"}}, LOOP)
+    assert worker.add(4, {"train.py:epoch": {"i": 1}}, ((Spot(F, 4), 3),))
     left = left_at(path, 10_000)
     assert left is not None and left.life == "life"
     assert left.values == {F: {"best": (0.5, 3), "name": ("ä", 3)}, "train.py:epoch": {"i": (1, 4)}}
@@ -45,29 +51,28 @@ def test_values_and_their_steps(tmp_path: Path) -> None:
 def test_values_as_they_were_at_an_earlier_step(tmp_path: Path) -> None:
     """Seen: a successor went through the last two steps again, with the counters after them."""
     worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
-    worker.begin(
-        "life", {F: {"old": (1, 2), "new": (5, 7)}}, [(F, "log", 3, Copy(list, 1, [1]))], LOOP
-    )
+    log = Copy(list, 1, [1])
+    worker.begin("life", {F: {"old": (1, 2), "new": (5, 7), "log": (log, 3)}}, LOOP)
     values: list[object] = [1, 2, 3]
-    worker.add(5, {F: {"steps": 5}}, [copied("log", 1, 2, values)], LOOP)
-    worker.add(7, {F: {"steps": 7, "new": 5}}, [copied("log", 2, 3, values)], ())
+    worker.add(5, {F: {"steps": 5, **copied("log", 1, 2, values)[F]}}, LOOP)
+    worker.add(7, {F: {"steps": 7, "new": 5, **copied("log", 2, 3, values)[F]}}, ())
     left = left_at(path, 6)
     assert left is not None
-    assert left.values == {F: {"old": (1, 2), "steps": (5, 5)}}
-    assert {name: unpacked(x) for (_, name), (x, _) in left.lists.items()} == {"log": [1, 2]}
+    assert left.plain() == {F: {"old": 1, "steps": 5}} and left.values[F]["steps"] == (5, 5)
+    assert lists_in(left) == {"log": [1, 2]}
     assert left.ranges == dict(LOOP)
 
 
 def test_lists_that_grow(tmp_path: Path) -> None:
     worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
     values: list[object] = [1, 2]
-    worker.begin("life", {}, [(F, "log", 0, Copy(list, 2, list(values)))], ())
+    worker.begin("life", {F: {"log": (Copy(list, 2, list(values)), 0)}}, ())
     values += [(3, 0.5), {"a": 1}]
-    assert worker.add(1, {}, [copied("log", 2, 3, values)], ())
+    assert worker.add(1, copied("log", 2, 3, values), ())
     assert lists_at(path) == {"log": [1, 2, (3, 0.5)]}
-    assert worker.add(2, {}, [copied("log", 3, 4, values)], ())
+    assert worker.add(2, copied("log", 3, 4, values), ())
     assert lists_at(path) == {"log": values}
-    assert worker.add(3, {}, [copied("log", 0, 1, [9])], ())
+    assert worker.add(3, copied("log", 0, 1, [9]), ())
     assert lists_at(path) == {"log": [9]}
 
 
@@ -77,49 +82,46 @@ def test_a_long_container_that_changes_is_not_written_in_each_step(
     now = [100.0]
     monkeypatch.setattr(clock, "now", lambda: now[0])
     worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
-    worker.begin("life", {}, [], ())
+    worker.begin("life", {}, ())
     for step in range(5):
-        worker.add(step, {}, [copied("w", 0, 100, [step] * 100)], ())
+        worker.add(step, copied("w", 0, 100, [step] * 100), ())
     assert lists_at(path) == {}
     now[0] += legacy.LONG_EVERY_S
-    worker.add(6, {}, [], ())
+    worker.add(6, {}, ())
     assert lists_at(path) == {"w": [4] * 100}
-    worker.add(7, {}, [copied("w", 0, 100, [7] * 100)], ())
+    worker.add(7, copied("w", 0, 100, [7] * 100), ())
     grown = [7] * 100 + [8]
-    worker.add(8, {}, [copied("w", 100, 101, grown)], ())  # needs what is owed
+    worker.add(8, copied("w", 100, 101, grown), ())  # needs what is owed
     now[0] += legacy.LONG_EVERY_S
-    worker.add(9, {}, [], ())
+    worker.add(9, {}, ())
     assert lists_at(path) == {"w": grown}
 
 
 def test_a_full_file_asks_for_a_beginning(tmp_path: Path) -> None:
     worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
-    worker.begin("life", {}, [], ())
+    worker.begin("life", {}, ())
     step = 0
-    while worker.add(step, {F: {"n": step, "text": "x" * 1000}}, [], ()):
+    while worker.add(step, {F: {"n": step, "text": "x" * 1000}}, ()):
         step += 1
     left = left_at(path, 10_000)
     assert left is not None and left.values[F]["n"] == (step - 1, step - 1)
     large = [0.123456789] * 40_000
-    lists: list[Any] = [
-        (F, "small", 5, Copy(list, 1, [1])),
-        (F, "large", 5, Copy(list, 40_000, large)),
-    ]
-    worker.begin("life", {F: {"n": (step, step)}}, lists, ())
+    lists = {"small": (Copy(list, 1, [1]), 5), "large": (Copy(list, 40_000, large), 5)}
+    worker.begin("life", {F: {"n": (step, step), **lists}}, ())
     assert lists_at(path) == {"small": [1]}
-    assert worker.add(step, {}, [copied("large", 40_000, 40_001, [*large, 1])], ())
+    assert worker.add(step, copied("large", 40_000, 40_001, [*large, 1]), ())
     assert lists_at(path) == {"small": [1]}
 
 
 def test_a_disk_that_is_full_is_no_failure(tmp_path: Path) -> None:
     worker = Legacy(tmp_path / "gone" / "left")
-    worker.begin("life", {}, [], ())
-    assert worker.add(1, {F: {"n": 1}}, [], ())
+    worker.begin("life", {}, ())
+    assert worker.add(1, {F: {"n": 1}}, ())
 
 
 def test_a_strange_file_is_nothing(tmp_path: Path) -> None:
     path = tmp_path / "left"
-    for entry in (b"[]", b"{}", b"x", b'{"life": 1, "known": 2, "lists": [], "ranges": []}'):
+    for entry in (b"[]", b"{}", b"x", b'{"life": 1, "known": 2, "ranges": []}'):
         Journal(path).begin(entry)
         assert left_at(path, 10_000) is None
-    assert histories.unpacked(3) == 3
+    assert unpacked(3) == 3

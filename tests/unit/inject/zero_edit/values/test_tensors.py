@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 from ftrun.inject.zero_edit import around
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
-from ftrun.inject.zero_edit.values.tensors import LATE, REBOUND, UNITS, Tensors
+from ftrun.inject.zero_edit.values.tensors import LATE, MODULES, REBOUND, UNITS, Tensors
 from ftrun.inject.zero_edit.values.walk import Walk
 
 HERE = "test_tensors.py"
@@ -310,16 +310,17 @@ def as_script(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_module_that_was_made_late_heals_if_the_newcomer_has_made_it_too() -> None:
     theirs, ours = nn.Linear(2, 1), nn.Linear(2, 1)
-    both = {"Linear (a.py:3) 1": theirs, "Net (a.py:9) 1": theirs}
-    donor = Tensors(lambda: (), late=lambda: both)
-    newcomer = Tensors(lambda: (), late=lambda: {"Linear (a.py:3) 1": ours})
+    name = f"Linear (a.py:3){LATE} 1"
+    both = {name: theirs, f"Net (a.py:9){LATE} 1": theirs}
+    donor = Tensors(lambda: (), lambda: both)
+    newcomer = Tensors(lambda: (), lambda: {name: ours})
     state = donor.state()
-    assert set(state[LATE]) == set(both)
+    assert set(state[MODULES]) == set(both)
     newcomer.load(state)
     assert torch.equal(theirs.weight, ours.weight)
     assert newcomer.words == ["Linear (a.py:3)"]
     assert newcomer.lacking == ["the Net (a.py:9), which was made after the first step"]
-    other = Tensors(lambda: (), late=lambda: {"Linear (a.py:3) 1": nn.Linear(3, 1)})
+    other = Tensors(lambda: (), lambda: {name: nn.Linear(3, 1)})
     other.load(state)
     assert len(other.lacking) == 2 and other.words == []
 
@@ -345,7 +346,7 @@ def of_learner(learner: Learner) -> tuple[Models, Tensors]:
     models = Models(anything, anything, lambda: anything, lambda: True, lambda: None)
     models._made = [(weakref.ref(x), "a.py:7") for x in (learner, *learner.children())]
     models.wrapped = [learner.student]
-    return models, Tensors(lambda: models.wrapped, models.loose, models.late_roots)
+    return models, Tensors(lambda: models.wrapped, models.beside)
 
 
 def test_a_module_around_the_trained_one_heals_without_it() -> None:
@@ -353,7 +354,7 @@ def test_a_module_around_the_trained_one_heals_without_it() -> None:
     theirs.get_buffer("updates").add_(3)
     before = ours.student.weight.clone()
     (models, donor), (_, newcomer) = of_learner(theirs), of_learner(ours)
-    assert models.loose_roots() == [theirs]
+    assert [*models.beside().values()] == [theirs]
     newcomer.load(donor.state())
     assert torch.equal(theirs.teacher.weight, ours.teacher.weight) and ours.updates == 3
     assert torch.equal(before, ours.student.weight)
@@ -367,7 +368,7 @@ def test_a_wrapper_with_nothing_of_its_own_is_none_of_these() -> None:
     models = of_learner(Learner())[0]
     wrapper = nn.Sequential(net)
     models._made, models.wrapped = [(weakref.ref(wrapper), "a.py:9")], [net]
-    assert models.loose() == {}
+    assert models.beside() == {}
 
 
 def test_an_average_that_one_rank_alone_keeps_is_named_and_asked_of_nobody() -> None:
@@ -392,18 +393,19 @@ def test_modules_that_are_made_late_are_known_by_their_line() -> None:
     try:
         early = nn.Linear(2, 2)
         models.keep()
-        assert models.late_roots() == {}
+        assert [*models.beside().values()] == [early]
         models.wrapped.append(early)
         average, plain = AveragedModel(early), nn.ReLU()
         made = [nn.Linear(1, 1) for _ in range(2)]
         wrapper = nn.Sequential(early)
-        found = models.late_roots()
+        [_, *found] = models.beside()
+        modules = [models.beside()[name] for name in found]
     finally:
         patches.undo()
-    assert list(found.values()) == [average, *made]
+    assert modules == [average, *made]
     assert [name.partition(" ")[0] for name in found] == ["AveragedModel", "Linear", "Linear"]
     assert [name[-2:] for name in found] == [" 1", " 1", " 2"]
     assert plain
     assert wrapper
-    del made, found
-    assert list(models.late_roots().values()) == [average]
+    del made, modules
+    assert [*models.beside().values()] == [early, average]

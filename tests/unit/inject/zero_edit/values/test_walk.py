@@ -17,12 +17,12 @@ import torch
 
 from ftrun.inject.zero_edit.frames import Values, variables_of
 from ftrun.inject.zero_edit.values import limits
-from ftrun.inject.zero_edit.values.histories import packed_values
 from ftrun.inject.zero_edit.values.kinds import (
-    as_plain,
     holds_values,
     is_of_loop_package,
     is_own,
+    packed,
+    packed_values,
 )
 from ftrun.inject.zero_edit.values.walk import Walk, values_of
 from ftrun.inject.zero_edit.values.writing import lacks, write_values
@@ -84,8 +84,8 @@ def test_tensors_that_are_single_numbers() -> None:
     best, row, learned = torch.tensor(0.5), torch.zeros(2), torch.tensor(1.0, requires_grad=True)
     other: Any = None
     found = values_of(sys._getframe()).values
-    assert found == {"best": {"ftrun.tensor": ["float32", 0.5]}, "other": None}
-    new = {"ftrun.tensor": ["int64", 3]}
+    assert found == {"best": {"kind": "tensor", "values": ["float32", [], [0.5]]}, "other": None}
+    new = {"kind": "tensor", "values": ["int64", [], [3]]}
     before = best
     assert write_values(sys._getframe(), {"best": new, "row": new, "other": new}) == [
         "best tensor(0.5000)→tensor(3)",
@@ -208,19 +208,19 @@ def test_a_tuple_of_plain_values_is_one_value() -> None:
     holder.inner = (1, None)
     frame = sys._getframe()
     found = values_of(frame).values
-    assert {name for name in found if "ftrun.tuple" in str(found[name])} == {
+    assert {name for name in found if "'tuple'" in str(found[name])} == {
         "best",
         "single",
         "holder.inner",
         "table[best]",
     }
-    assert found["scores[last]"] == {"ftrun.tensor": ["float32", 0.5]}
+    assert found["scores[last]"] == {"kind": "tensor", "values": ["float32", [], [0.5]]}
     assert scores
     other = {"best": (0.25, 4), "single": (torch.tensor(2.5), 7)}
 
     def newcomer(best: Any, single: Any, late: Any) -> tuple[Any, ...]:
         words = write_values(
-            sys._getframe(), {"best": as_plain(other["best"]), "single": as_plain(other["single"])}
+            sys._getframe(), {"best": packed(other["best"]), "single": packed(other["single"])}
         )
         return words, best, single, late
 
@@ -378,7 +378,7 @@ def test_values_are_set_in_the_objects_that_are_there() -> None:
         "trainer.callbacks[7].count": 14,
     }
     lists = {"by_number[#5].values": packed_values(list, [1, 2])}
-    words = write_values(sys._getframe(), values, lists)
+    words = write_values(sys._getframe(), {**values, **lists})
     assert trainer.callbacks[0].count == 11
     assert trainer.callbacks[1]["inner"].count == 12
     assert (by_number[5].count, by_number[5].values) == (13, [1, 2])
@@ -401,7 +401,7 @@ def test_objects_that_a_newcomer_lacks_are_made() -> None:
     plain: Any = {}
     some: Any = []
     lists = {path: packed_values(list, x) for path, x in containers.items()}
-    words = write_values(sys._getframe(), values, lists)
+    words = write_values(sys._getframe(), {**values, **lists})
     assert (meters["loss"].count, meters["loss"].local_rank) == (2, 7)
     assert (type(plain["loss"]), vars(plain["loss"])) == (Plain, {"count": 3, "values": [3]})
     assert (type(some[0]), vars(some[0])) == (Plain, {"count": 4, "values": [4]})

@@ -9,7 +9,8 @@ A launcher needs one of these forms, which the environment chooses:
   from the newest. lm-resiliency restores model and optimizer itself, and gives the step.
 
 It writes what ``benchmarks/worker.py`` writes: a line per step to ``steps.<rank>.<pid>``, and
-``end.<rank>.<pid>``. It ends at the step that the file ``stop`` names.
+``end.<rank>.<pid>``. It ends at the step that the file ``stop`` names. Each form imports what it
+needs, because a launcher that starts workers again pays for their imports.
 """
 
 from __future__ import annotations
@@ -25,10 +26,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 PEER = os.environ["BENCH_PEER"]
@@ -81,14 +79,8 @@ def train(model: nn.Module) -> None:
 
 def train_with_torchft(model: nn.Module) -> None:
     """The same with torchft's API: one replica is one process."""
-    from torchft import (
-        DistributedDataParallel as Averaged,
-    )
-    from torchft import (
-        Manager,
-        Optimizer,
-        ProcessGroupGloo,
-    )
+    from torchft import DistributedDataParallel as Averaged
+    from torchft import Manager, Optimizer, ProcessGroupGloo
 
     adam = torch.optim.Adam(model.parameters(), lr=1e-3)
 
@@ -124,6 +116,8 @@ def train_with_torchft(model: nn.Module) -> None:
 
 def sharded(model: nn.Sequential | nn.Module) -> nn.Module:
     """The model under FSDP2, each layer by itself."""
+    from torch.distributed.fsdp import fully_shard
+
     for layer in model.children():
         if isinstance(layer, nn.Linear):
             fully_shard(layer)
@@ -146,6 +140,9 @@ def save(step: int, network: nn.Module, optimizer: torch.optim.Optimizer) -> Non
     folder = Path(CHECKPOINTS)
     folder.mkdir(exist_ok=True)
     if IS_SHARDED:
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
         model_state, optimizer_state = get_state_dict(network, optimizer)
         state = {"model": model_state, "optimizer": optimizer_state}
         dcp.save(state, checkpoint_id=folder / f"step-{step}")
@@ -172,6 +169,9 @@ def load(network: nn.Module, optimizer: torch.optim.Optimizer) -> int:
         network.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         return step
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
     model_state, optimizer_state = get_state_dict(network, optimizer)
     state = {"model": model_state, "optimizer": optimizer_state}
     dcp.load(state, checkpoint_id=folder / f"step-{step}")

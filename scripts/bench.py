@@ -191,7 +191,7 @@ def report() -> None:
 
 @app.command("all")
 def everything(quick: bool = False) -> None:
-    """Every benchmark at its full length (about an hour), and the report.
+    """Every benchmark at its full length (about two hours), and the report.
 
     ``--quick``: each shortened to one to three minutes, and no report.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import shutil
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from benchmarks.results import Result, Row, cells, headings, load, quantile
 ORDER = (
     "recovery", "join", "drain", "step", "step-profile", "heal", "heal-tls", "lighthouse",
     "lighthouse_10000", "goodput", "startup", "standby", "snapshot", "zero-edit", "local",
-    "local-float32",
+    "local-float32", "rivals", "rivals-fsdp",
 )  # fmt: skip
 LAUNCHERS = ("torchft", "torchrun", "NVRx", "lm-resiliency")
 """The launchers that have a column beside ftrun's, if a target's row has samples of theirs."""
@@ -35,7 +35,8 @@ class Figure:
     """One figure that ftrun must reach: a row of a result and its limit.
 
     ``share``: the quantile of ftrun's samples that is judged. ``limit`` may be a peer's name:
-    then it is that peer's median. ``reason``: why it is missed, shown while it is.
+    then it is that peer's median. ``reason``: why it is missed, shown while it is. ``is_count``:
+    samples are 1 or 0, and the limit is a share of the ones in percent.
     """
 
     what: str
@@ -45,6 +46,7 @@ class Figure:
     limit: float | str
     share: float = 0.5
     reason: str = ""
+    is_count: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,14 @@ FIGURES = (
     Figure("command → first optimizer step of that script", "startup", "ddp_ready_ms", BELOW,
            "torchrun"),
     Figure("resident memory of the agent", "startup", "agent_mib", BELOW, 60),
+    Figure("one of 4 DDP workers killed: recovered / kills", "rivals", "recovered", ABOVE, 100,
+           is_count=True),
+    Figure("… SIGKILL → the next step at all 4, p50", "rivals", "again_s", BELOW, 1),
+    Figure("… SIGKILL → the next step at all 4, worst", "rivals", "again_s", BELOW, 2, 1.0),
+    Figure("… steps repeated by survivors, at most", "rivals", "repeated", BELOW, 0, 1.0),
+    Figure("one of 4 FSDP2 workers killed, no replicas: recovered / kills", "rivals-fsdp",
+           "recovered", ABOVE, 100, is_count=True),
+    Figure("… SIGKILL → the next step at all 4, p50", "rivals-fsdp", "again_s", BELOW, 3),
 )  # fmt: skip
 
 
@@ -178,18 +188,24 @@ _REPEAT = """## How to repeat
 
 ```
 pip install -c constraints.txt -e '.[bench]'    # torchft is one of its packages
-scripts/bench.py all             # every benchmark, about an hour, and these pages
+scripts/bench.py all             # every benchmark, about two hours, and these pages
 scripts/bench.py all --quick     # each shortened to one to three minutes, and no pages
 scripts/bench.py recovery        # one; --help lists them
+scripts/bench.py rivals          # ftrun, torchft, torchrun, NVRx and lm-resiliency in turn
 scripts/bench.py report          # the pages again, from the recorded runs
 ```
 
 Each command prints its table and writes `bench-out/NAME.json`. `report` copies these files to
 `docs/benchmarks`; a result that was not measured again stays.
 
+NVRx and lm-resiliency are in no extra: `rivals` leaves out what it doesn't find in `build/rivals`,
+and shows the commands that install it there, without CUDA.
+
 In recovery, join, drain, goodput and heal the model is small and its forward pass is stretched by
 sleeping (`scripts/benchmarks/worker.py`), so that the processors have time for what a launcher adds
-to a step. The steps of the comparison with plain DDP do not sleep."""
+to a step. The steps of the comparison with plain DDP do not sleep. In rivals all launchers run
+`scripts/benchmarks/rivals/worker.py`; those that restart all workers begin from the checkpoint that
+the script saves every 10 steps, or from lm-resiliency's copies."""
 
 _DETAILS = """# Benchmarks in detail
 
@@ -243,19 +259,25 @@ def judge(figure: Figure, result: Result | None) -> Verdict:
     if row is None or not row.samples.get("ftrun"):
         return Verdict(f"{sign} {figure.limit}", "-", {}, "not measured")
     limit = _limit(figure, row)
-    value = quantile(row.samples["ftrun"], figure.share)
-    peers = {
-        peer: f"{quantile(samples, figure.share):.{row.digits}f}"
-        for peer, samples in row.samples.items()
-        if peer != "ftrun" and samples
+    told = {
+        peer: _summary(figure, row, samples) for peer, samples in row.samples.items() if samples
     }
-    reached = _HOLDS[figure.holds](value, limit)
+    value, text = told.pop("ftrun")
+    target_unit, unit = ("%", "") if figure.is_count else (row.unit, f" {row.unit}")
     return Verdict(
-        f"{sign} {limit:g} {row.unit}",
-        f"{value:.{row.digits}f} {row.unit}",
-        peers,
-        HIT if reached else MISS,
+        f"{sign} {limit:g} {target_unit}",
+        f"{text}{unit}",
+        {peer: theirs for peer, (_, theirs) in told.items()},
+        HIT if _HOLDS[figure.holds](value, limit) else MISS,
     )
+
+
+def _summary(figure: Figure, row: Row, samples: Sequence[float]) -> tuple[float, str]:
+    """What the samples come to, and how the table has it."""
+    if figure.is_count:
+        return 100 * statistics.fmean(samples), f"{sum(samples):.0f}/{len(samples)}"
+    value = quantile(samples, figure.share)
+    return value, f"{value:.{row.digits}f}"
 
 
 def _limit(figure: Figure, row: Row) -> float:

@@ -58,7 +58,12 @@ class Rival:
 
 RIVALS = (
     Rival("ftrun"),
-    Rival("torchft", ("ddp",), note="torchft starts nothing: a loop starts a dead group at once"),
+    Rival(
+        "torchft",
+        ("ddp",),
+        note="torchft starts nothing, so a loop starts a dead group at once; with its README's "
+        "join timeout of 10 s, which passes when one survivor does not notice the death",
+    ),
     Rival(
         "torchrun",
         note="with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, because restarted workers otherwise read "

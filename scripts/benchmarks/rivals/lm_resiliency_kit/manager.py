@@ -12,6 +12,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 from lm_resiliency.integrations.torchrun import (
@@ -81,7 +82,7 @@ def connect(port: int) -> TCPStore:
             time.sleep(LOOK_S)
 
 
-def initial_placement(coordinator: TorchrunRecoveryCoordinator):  # type: ignore[no-untyped-def]
+def initial_placement(coordinator: TorchrunRecoveryCoordinator) -> Any:
     """The nodes of generation 0, or None before they have registered."""
     return coordinator.initial_placement(active_node_count=1, allocated_node_count=1)
 

@@ -3,20 +3,20 @@
 Its own adapter makes an NCCL group for DDP, also if only checkpoints are on.
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
-
 from lm_resiliency.integrations.pytorch import enable_resiliency
 from lm_resiliency.integrations.torchrun import NativePyTorchAdapter
 from lm_resiliency.integrations.torchrun.worker_adapter import _feature_options, _recovery_options
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 class OnCPU(NativePyTorchAdapter):

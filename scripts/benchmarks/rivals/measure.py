@@ -97,14 +97,14 @@ def _run_job(
                 victim = VICTIMS[record.count % len(VICTIMS)]
                 try:
                     record.kills.append(_kill(job, victim, rng))
-                except Late as late:
+                except (Late, ProcessLookupError) as error:
                     record.failed += 1
-                    _show(job, late)
+                    _show(job, error)
                     return
             record.ends.append(_end(job))
     except Late as late:
         record.unstarted += 1
-        print(f"{name} did not start: {late}")
+        print(f"{name}: not started: {late}")
 
 
 def _kill(job: Job, victim: int, rng: random.Random) -> Kill:
@@ -112,6 +112,7 @@ def _kill(job: Job, victim: int, rng: random.Random) -> Kill:
 
     Raises:
         Late: the job did not recover.
+        ProcessLookupError: the victim had ended before.
     """
     job.await_step(job.reached() + 1 + rng.randrange(INTERVAL_STEPS), RECOVERY_TIMEOUT_S)
     time.sleep(rng.random() * STEP_S)
@@ -171,9 +172,9 @@ def _end(job: Job) -> str:
     return "equal on all" if len(set(job.ends().values())) == 1 else "unequal"
 
 
-def _show(job: Job, late: Late) -> None:
+def _show(job: Job, error: Exception) -> None:
     """The last output of a job that did not recover."""
-    print(f"{job.peer}: not recovered: {late}")
+    print(f"{job.peer}: not recovered: {error}")
     for process in job.launched:
         print(*(f"  | {line}" for line in process.output.splitlines()[-OUTPUT_LINES:]), sep="\n")
 
@@ -199,19 +200,25 @@ def _result(mode: str, records: Mapping[str, Record], notes: Sequence[str]) -> R
         "rivals" if mode == "ddp" else f"rivals-{mode}",
         f"SIGKILL of one of {WORKERS} workers under each launcher, {form}",
         [
-            Row("recovered", "kills: 1 if recovered, else 0", "", recovered, True, 0),
+            Row("recovered", "a kill is recovered", "1 or 0", recovered, True, 0),
             Row("again_s", "SIGKILL → the next step at all ranks", "s", of("again_s"), digits=2),
             Row("stall_s", "survivors' longest step, beyond the median", "s", of("stall_s"),
                 digits=2),
             Row("repeated", "steps repeated by survivors", "steps", of("repeated"), digits=0),
         ],
         notes=[
+            "Recovered / kills: " + "; ".join(_counted(*item) for item in records.items()) + ".",
             *notes,
             "Final parameters: "
             + "; ".join(f"{p}: {_told(r.ends)}" for p, r in records.items())
             + ".",
         ],
     )  # fmt: skip
+
+
+def _counted(peer: str, record: Record) -> str:
+    unstarted = f" ({record.unstarted} jobs did not start)" if record.unstarted else ""
+    return f"{peer} {len(record.kills)}/{record.count}{unstarted}"
 
 
 def _told(ends: Sequence[str]) -> str:

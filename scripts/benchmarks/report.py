@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.plots import draw
-from benchmarks.results import Result, Row, cells, headings, load, quantile
+from benchmarks.results import Result, Row, counted, grid, load, quantile
 
 ORDER = (
     "recovery", "join", "drain", "step", "step-profile", "heal", "heal-tls", "lighthouse",
@@ -35,8 +35,8 @@ class Figure:
     """One figure that ftrun must reach: a row of a result and its limit.
 
     ``share``: the quantile of ftrun's samples that is judged. ``limit`` may be a peer's name:
-    then it is that peer's median. ``reason``: why it is missed, shown while it is. ``is_count``:
-    samples are 1 or 0, and the limit is a share of the ones in percent.
+    then it is that peer's median. ``reason``: why it is missed, shown while it is. The limit of
+    a row that is a count is a share in percent.
     """
 
     what: str
@@ -46,7 +46,6 @@ class Figure:
     limit: float | str
     share: float = 0.5
     reason: str = ""
-    is_count: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,13 +121,12 @@ FIGURES = (
     Figure("command → first optimizer step of that script", "startup", "ddp_ready_ms", BELOW,
            "torchrun"),
     Figure("resident memory of the agent", "startup", "agent_mib", BELOW, 60),
-    Figure("one of 4 DDP workers killed: recovered / kills", "rivals", "recovered", ABOVE, 100,
-           is_count=True),
+    Figure("one of 4 DDP workers killed: recovered / kills", "rivals", "recovered", ABOVE, 100),
     Figure("… SIGKILL → the next step at all 4, p50", "rivals", "again_s", BELOW, 1),
     Figure("… SIGKILL → the next step at all 4, worst", "rivals", "again_s", BELOW, 2, 1.0),
     Figure("… steps repeated by survivors, at most", "rivals", "repeated", BELOW, 0, 1.0),
     Figure("one of 4 FSDP2 workers killed, no replicas: recovered / kills", "rivals-fsdp",
-           "recovered", ABOVE, 100, is_count=True),
+           "recovered", ABOVE, 100),
     Figure("… SIGKILL → the next step at all 4, p50", "rivals-fsdp", "again_s", BELOW, 3),
 )  # fmt: skip
 
@@ -263,10 +261,9 @@ def judge(figure: Figure, result: Result | None) -> Verdict:
         peer: _summary(figure, row, samples) for peer, samples in row.samples.items() if samples
     }
     value, text = told.pop("ftrun")
-    target_unit, unit = ("%", "") if figure.is_count else (row.unit, f" {row.unit}")
     return Verdict(
-        f"{sign} {limit:g} {target_unit}",
-        f"{text}{unit}",
+        f"{sign} {limit:g} {'%' if row.is_count else row.unit}",
+        f"{text} {row.unit}",
         {peer: theirs for peer, (_, theirs) in told.items()},
         HIT if _HOLDS[figure.holds](value, limit) else MISS,
     )
@@ -274,8 +271,8 @@ def judge(figure: Figure, result: Result | None) -> Verdict:
 
 def _summary(figure: Figure, row: Row, samples: Sequence[float]) -> tuple[float, str]:
     """What the samples come to, and how the table has it."""
-    if figure.is_count:
-        return 100 * statistics.fmean(samples), f"{sum(samples):.0f}/{len(samples)}"
+    if row.is_count:
+        return 100 * statistics.fmean(samples), counted(samples)
     value = quantile(samples, figure.share)
     return value, f"{value:.{row.digits}f}"
 
@@ -287,7 +284,7 @@ def _limit(figure: Figure, row: Row) -> float:
 
 
 def _section(result: Result) -> str:
-    head = headings(result.peers)
+    head, rows = grid(result)
     lines = [
         f"## {result.title}",
         "",
@@ -297,7 +294,7 @@ def _section(result: Result) -> str:
         _cells(head),
         "|---|" + "---:|" * (len(head) - 1),
     ]
-    lines += [_cells(cells(row, result.peers)) for row in result.rows]
+    lines += map(_cells, rows)
     if result.notes:
         lines += ["", *(f"- {note}" for note in result.notes)]
     return "\n".join(lines)

@@ -13,7 +13,18 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 from benchmarks import goodput, join, recovery
 from benchmarks.jobs import Line
 from benchmarks.report import ABOVE, BELOW, FIGURES, MISS, OTHER_HOURS, Figure, judge, write
-from benchmarks.results import Result, Row, cells, headings, load, quantile, ratio, save, worst
+from benchmarks.results import (
+    Result,
+    Row,
+    cells,
+    grid,
+    headings,
+    load,
+    quantile,
+    ratio,
+    save,
+    worst,
+)
 from benchmarks.rivals import measure as rivals
 from benchmarks.rivals.launchers import RIVALS
 
@@ -86,13 +97,25 @@ def test_a_rival_that_is_not_there_is_named_with_what_installs_it(tmp_path: Path
 
 def test_kills_are_counted_not_averaged() -> None:
     samples = {"ftrun": [1.0, 1.0], "peer": [1.0, 0.0]}
-    result = Result("n", "t", [Row("k", "w", "", samples, higher_is_better=True)])
-    figure = Figure("f", "n", "k", ABOVE, 100, is_count=True)
+    row = Row("k", "w", "kills", samples, higher_is_better=True, is_count=True)
+    result = Result("n", "t", [row])
+    figure = Figure("f", "n", "k", ABOVE, 100)
     found = judge(figure, result)
-    assert (found.target, found.measured, found.text) == ("≥ 100 %", "2/2", "hit")
+    assert (found.target, found.measured, found.text) == ("≥ 100 %", "2/2 kills", "hit")
+    assert cells(row, result.peers) == ["w, kills", "2/2", "", "1/2", "", "-"]
     assert found.peers == {"peer": "1/2"}
     samples["ftrun"].append(0.0)
     assert judge(figure, result).text == MISS
+
+
+def test_many_peers_have_a_line_each() -> None:
+    names = ("ftrun", "a", "b", "c", "d")
+    times = Row("t", "time", "s", {name: [1.0, 3.0, 2.0] for name in names[:4]})
+    kills = Row("k", "recovered", "kills", {n: [1.0, 0.0] for n in names}, is_count=True)
+    head, rows = grid(Result("n", "t", [kills, times]))
+    assert head == ["", "recovered, kills", "time, s"]
+    assert rows[0] == ["ftrun", "1/2", "2.0 (3.0 of 3)"]
+    assert rows[4] == ["d", "1/2", "-"]
 
 
 def test_a_join_is_judged_by_the_steps_that_touch_it() -> None:

@@ -46,6 +46,7 @@ class Kill:
 class Record:
     """What was found of a launcher."""
 
+    peer: str
     kills: list[Kill] = field(default_factory=list)
     failed: int = 0
     unstarted: int = 0  # jobs
@@ -66,12 +67,11 @@ def measure(kills: int, mode: str, seed: int, sites: Path, peers: Sequence[str] 
     asked = [rival for rival in RIVALS if not peers or rival.name in peers]
     left_out = [reason for rival in asked if (reason := rival.left_out(mode, sites))]
     present = [rival for rival in asked if not rival.left_out(mode, sites)]
-    records = {rival.name: Record() for rival in present}
+    records = {rival.name: Record(rival.name) for rival in present}
     while left := [name for name, r in records.items() if r.count < kills and r.unstarted < 2]:
         for name in left:
-            _run_job(
-                name, mode, sites, min(kills - records[name].count, KILLS_PER_JOB), rng, records
-            )
+            record = records[name]
+            _run_job(record, min(kills - record.count, KILLS_PER_JOB), mode, sites, rng)
     installed = [
         f"{rival.name}{_version(sites / rival.name)}: {rival.note}."
         for rival in present
@@ -80,19 +80,12 @@ def measure(kills: int, mode: str, seed: int, sites: Path, peers: Sequence[str] 
     return _result(mode, records, [*left_out, *installed])
 
 
-def _run_job(
-    name: str,
-    mode: str,
-    sites: Path,
-    kills: int,
-    rng: random.Random,
-    records: Mapping[str, Record],
-) -> None:
+def _run_job(record: Record, kills: int, mode: str, sites: Path, rng: random.Random) -> None:
     """One job with up to ``kills`` kills; the first that it does not recover from ends it."""
-    record = records[name]
-    started = launcher(name, mode, sites)
+    peer = record.peer
+    started = launcher(peer, mode, sites)
     try:
-        with run_job(name, WORKERS, FIRST_STEP, script=WORKER, launcher=started, mode=mode) as job:
+        with run_job(peer, WORKERS, FIRST_STEP, script=WORKER, launcher=started, mode=mode) as job:
             for _ in range(kills):
                 victim = VICTIMS[record.count % len(VICTIMS)]
                 try:
@@ -104,7 +97,7 @@ def _run_job(
             record.ends.append(_end(job))
     except Late as late:
         record.unstarted += 1
-        print(f"{name}: not started: {late}")
+        print(f"{peer}: not started: {late}")
 
 
 def _kill(job: Job, victim: int, rng: random.Random) -> Kill:
@@ -200,25 +193,24 @@ def _result(mode: str, records: Mapping[str, Record], notes: Sequence[str]) -> R
         "rivals" if mode == "ddp" else f"rivals-{mode}",
         f"SIGKILL of one of {WORKERS} workers under each launcher, {form}",
         [
-            Row("recovered", "a kill is recovered", "1 or 0", recovered, True, 0),
+            Row("recovered", "recovered", "kills", recovered, higher_is_better=True, is_count=True),
             Row("again_s", "SIGKILL → the next step at all ranks", "s", of("again_s"), digits=2),
             Row("stall_s", "survivors' longest step, beyond the median", "s", of("stall_s"),
                 digits=2),
             Row("repeated", "steps repeated by survivors", "steps", of("repeated"), digits=0),
         ],
         notes=[
-            "Recovered / kills: " + "; ".join(_counted(*item) for item in records.items()) + ".",
             *notes,
+            *(
+                f"{peer}: {record.unstarted} jobs did not start."
+                for peer, record in records.items()
+                if record.unstarted
+            ),
             "Final parameters: "
             + "; ".join(f"{p}: {_told(r.ends)}" for p, r in records.items())
             + ".",
         ],
     )  # fmt: skip
-
-
-def _counted(peer: str, record: Record) -> str:
-    unstarted = f" ({record.unstarted} jobs did not start)" if record.unstarted else ""
-    return f"{peer} {len(record.kills)}/{record.count}{unstarted}"
 
 
 def _told(ends: Sequence[str]) -> str:

@@ -78,6 +78,7 @@ _TORCH_FIRST = (
     "ftrun imports torch before the script begins, torchrun after the script's first line. The "
     "first optimizer step comes earlier under ftrun."
 )
+_STARTS_HERE = "The workers that start again share two cores with all that train."
 FIGURES = (
     *(
         Figure(f"survivors' stall after a SIGKILL, {size} GB a worker, {name}", "recovery", key,
@@ -122,12 +123,15 @@ FIGURES = (
            "torchrun"),
     Figure("resident memory of the agent", "startup", "agent_mib", BELOW, 60),
     Figure("one of 4 DDP workers killed: recovered / kills", "rivals", "recovered", ABOVE, 100),
-    Figure("… SIGKILL → the next step at all 4, p50", "rivals", "again_s", BELOW, 1),
-    Figure("… SIGKILL → the next step at all 4, worst", "rivals", "again_s", BELOW, 2, 1.0),
+    Figure("… SIGKILL → the next step at all 4, p50", "rivals", "again_s", BELOW, 1,
+           reason=_STARTS_HERE),
+    Figure("… SIGKILL → the next step at all 4, worst", "rivals", "again_s", BELOW, 2, 1.0,
+           reason=_STARTS_HERE),
     Figure("… steps repeated by survivors, at most", "rivals", "repeated", BELOW, 0, 1.0),
     Figure("one of 4 FSDP2 workers killed, no replicas: recovered / kills", "rivals-fsdp",
            "recovered", ABOVE, 100),
-    Figure("… SIGKILL → the next step at all 4, p50", "rivals-fsdp", "again_s", BELOW, 3),
+    Figure("… SIGKILL → the next step at all 4, p50", "rivals-fsdp", "again_s", BELOW, 3,
+           reason=_STARTS_HERE),
 )  # fmt: skip
 
 

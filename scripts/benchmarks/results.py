@@ -21,8 +21,8 @@ from typing import Any
 from rich.table import Table
 
 Samples = dict[str, list[float]]
-PEERS_MAX = 4
-"""A table with more peers has a line for each peer instead of two columns."""
+PEERS_MAX = 3
+"""With more peers, and fewer rows than these, a table has a line for each peer."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def headings(peers: Sequence[str]) -> list[str]:
 def grid(result: Result) -> tuple[list[str], list[list[str]]]:
     """The table: its head and its lines, one for each row, or for each peer if there are many."""
     peers = result.peers
-    if len(peers) <= PEERS_MAX:
+    if len(peers) <= PEERS_MAX or len(peers) < len(result.rows):
         return headings(peers), [cells(row, peers) for row in result.rows]
     lines = [[peer, *(_brief(row, peer) for row in result.rows)] for peer in peers]
     return ["", *(f"{row.what}, {row.unit}" for row in result.rows)], lines

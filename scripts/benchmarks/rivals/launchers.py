@@ -49,7 +49,7 @@ class Rival:
     def left_out(self, mode: str, sites: Path) -> str:
         """Why it can't take part, and what to do; empty if it can."""
         if mode not in self.modes:
-            return f"{self.name} was left out: it does not run the {mode} form without replicas."
+            return f"{self.name} was left out: it has no form for FSDP2 without replicas."
         if not self.package or (sites / self.name / self.package).is_dir():
             return ""
         commands = " && ".join(self.install).replace("SITE", str(sites / self.name))
@@ -83,8 +83,8 @@ RIVALS = (
         "lm-resiliency",
         package="lm_resiliency",
         install=("pip install --target SITE --no-deps lm-resiliency==0.2.0",),
-        note="with the right entry point, Gloo in the place of NCCL and a manager, which it ships "
-        "none of; a copy of the state each step",
+        note="with its entry point corrected, Gloo in the place of NCCL and a manager of this "
+        "benchmark's, because it ships none; it copies the state in each step",
     ),
 )
 

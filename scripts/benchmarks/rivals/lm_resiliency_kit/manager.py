@@ -83,7 +83,7 @@ def connect(port: int) -> TCPStore:
 
 
 def initial_placement(coordinator: TorchrunRecoveryCoordinator) -> Any:
-    """The nodes of generation 0, or None before they have registered."""
+    """The nodes of generation 0; None before they have registered."""
     return coordinator.initial_placement(active_node_count=1, allocated_node_count=1)
 
 

@@ -32,6 +32,8 @@ from benchmarks import startup as startup_bench
 from benchmarks import step as step_bench
 from benchmarks import zero_edit as zero_edit_bench
 from benchmarks.results import Result, save, table
+from benchmarks.rivals import measure as rivals_bench
+from benchmarks.rivals.launchers import MODES
 from rich.console import Console
 
 ROOT = Path(__file__).parent.parent
@@ -161,6 +163,27 @@ def local(starts: int = 2, steps: int = 8, only: str = "") -> None:
 
 
 @app.command()
+def rivals(
+    kills: int = 12,
+    mode: str = "ddp",
+    seed: int = 1,
+    peers: str = "",
+    sites: Path = Path("build/rivals"),
+    quick: bool = False,
+) -> None:
+    """SIGKILL of one of 4 workers under ftrun, torchft, torchrun, NVRx and lm-resiliency.
+
+    ``--mode``: ddp or fsdp (FSDP2 over all workers). ``--sites``: the directory that has NVRx and
+    lm-resiliency; what is missing there is left out, and the result says how to install it.
+    ``--quick``: 3 kills.
+    """
+    if mode not in MODES:
+        raise typer.BadParameter(f"{mode} is none of {', '.join(MODES)}", param_hint="--mode")
+    names = [name for name in peers.split(",") if name]
+    _show(rivals_bench.measure(3 if quick else kills, mode, seed, sites.resolve(), names))
+
+
+@app.command()
 def report() -> None:
     """Write docs/BENCHMARKS.md, BENCHMARKS_DETAILS.md and their plots, from the results."""
     console.print(f"wrote {report_page.write(OUT, ROOT / 'docs')}")
@@ -168,7 +191,7 @@ def report() -> None:
 
 @app.command("all")
 def everything(quick: bool = False) -> None:
-    """Every benchmark at its full length (about an hour), and the report.
+    """Every benchmark at its full length (about two hours), and the report.
 
     ``--quick``: each shortened to one to three minutes, and no report.
     """
@@ -191,7 +214,7 @@ def _whole() -> list[Callable[[], None]]:
     large = partial(lighthouse, groups=10_000, agents=1_250, deaths=4, torchft="")
     return [
         recovery, join, drain, step, profile, heal, heal_tls, lighthouse, large, goodput, startup,
-        standby, snapshot, zero_edit, local,
+        standby, snapshot, zero_edit, local, rivals, partial(rivals, mode="fsdp"),
     ]  # fmt: skip
 
 
@@ -211,6 +234,7 @@ def _shortened() -> list[Callable[[], None]]:
         partial(snapshot, rounds=1),
         partial(zero_edit, starts=2),
         partial(local, starts=1, steps=3),
+        partial(rivals, kills=1),
     ]
 
 

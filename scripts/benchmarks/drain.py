@@ -84,6 +84,6 @@ def _node(job: Job) -> tuple[list[int], set[int]]:
     if job.peer != "ftrun":
         leaving = set(range(job.replicas - job.replicas // NODES, job.replicas))
         return [pids[replica] for replica in leaving], leaving
-    agent = job.agents[-1]
+    agent = job.launched[-1].pid
     of_agent = {process.pid for process in psutil.Process(agent).children(recursive=True)}
     return [agent], {replica for replica, pid in pids.items() if pid in of_agent}

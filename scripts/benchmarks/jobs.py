@@ -3,7 +3,8 @@
 A job is a peer's launcher with N replicas of worker.py. torchft has no launcher of its own: here a
 loop starts a dead group again at once, which is faster than any launcher that its users have.
 
-Not here: the measurements (recovery.py, join.py, goodput.py …).
+Not here: the measurements (recovery.py, join.py, goodput.py …), and the launchers that only
+rivals/launchers.py has.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +37,10 @@ LOOK_S = 0.01
 LINE_BYTES_MAX = 200
 
 
+Launcher = Callable[["Job", dict[str, str], int], AbstractContextManager[None]]
+"""Starts a job in an environment on so many nodes, and ends it."""
+
+
 @dataclass(frozen=True)
 class Line:
     """One step of one worker process."""
@@ -50,8 +55,8 @@ class Line:
 class Job:
     """A running job. ``lighthouse`` is the process that it asks; ``gone`` are drained replicas.
 
-    ``agents``: ftrun's pids, if it runs on several nodes. ``preload``: a module that the script's
-    process imports before it.
+    ``launched``: the launcher's processes, for ftrun an agent for each node. ``preload``: a module
+    that the script's process imports before it.
     """
 
     peer: str
@@ -62,15 +67,16 @@ class Job:
     lighthouse: psutil.Process | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     gone: set[int] = field(default_factory=set)
-    agents: list[int] = field(default_factory=list)
+    launched: list[Process] = field(default_factory=list)
 
     def newest(self, replica: int) -> Path:
         """The time stamps of the process that runs as ``replica`` now."""
-        return max(self.processes(replica), key=_started)
+        return self.processes(replica)[-1]
 
     def processes(self, replica: int) -> list[Path]:
-        """The time stamps of all processes that ran as ``replica``."""
-        return [path for path in self.out.glob(f"steps.{replica}.*") if _started(path)]
+        """The time stamps of all that ran as ``replica``, in the order of their starts."""
+        paths = [path for path in self.out.glob(f"steps.{replica}.*") if _started(path)]
+        return sorted(paths, key=_started)
 
     def reached(self) -> int:
         """The highest step that was committed."""
@@ -117,13 +123,15 @@ def run_job(
     nodes: int = 1,
     script: Path = WORKER,
     preload: str = "",
+    launcher: Launcher | None = None,
     **settings: str | float,
 ) -> Iterator[Job]:
     """A job of ``peer`` with ``settings`` (``BENCH_…`` of worker.py, in lower case).
 
     The block begins when all have committed ``first_step``, and should end with ``Job.stop``.
     ``nodes``: the number of ftrun's agents; with more than one, the lighthouse is a process apart.
-    ``script``: one that ``preload`` lets write what worker.py writes.
+    ``script``: one that writes what worker.py writes, or that ``preload`` lets do so. ``launcher``:
+    starts the job, if not ftrun or torchft does.
     """
     out = Path(tempfile.mkdtemp(prefix=f"bench-{peer}-"))
     job = Job(peer, out, replicas, script=script, preload=preload)
@@ -135,7 +143,7 @@ def run_job(
         **{f"BENCH_{name.upper()}": str(value) for name, value in settings.items()},
     }
     try:
-        with _LAUNCHERS[peer](job, environment, nodes):
+        with (launcher or _LAUNCHERS[peer])(job, environment, nodes):
             job.await_step(first_step, START_TIMEOUT_S)
             yield job
     finally:
@@ -191,7 +199,7 @@ def _ftrun(job: Job, environment: dict[str, str], nodes: int) -> Iterator[None]:
             )
             for node in range(nodes)
         ]
-        job.agents = [agent.pid for agent in agents]
+        job.launched += agents
         lighthouse = house.pid if nodes > 1 else agents[0].expect_process(jobs.LIGHTHOUSE)
         job.lighthouse = psutil.Process(lighthouse)
         yield
@@ -309,4 +317,4 @@ if os.environ.get("BENCH_PRELOAD"):
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
-_LAUNCHERS = {"ftrun": _ftrun, "torchft": _torchft}
+_LAUNCHERS: dict[str, Launcher] = {"ftrun": _ftrun, "torchft": _torchft}

@@ -9,17 +9,17 @@ from __future__ import annotations
 import operator
 import shutil
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.plots import draw
-from benchmarks.results import Result, Row, cells, headings, load, quantile
+from benchmarks.results import Result, Row, counted, grid, load, quantile
 
 ORDER = (
     "recovery", "join", "drain", "step", "step-profile", "heal", "heal-tls", "lighthouse",
     "lighthouse_10000", "goodput", "startup", "standby", "snapshot", "zero-edit", "local",
-    "local-float32",
+    "local-float32", "rivals", "rivals-fsdp",
 )  # fmt: skip
 LAUNCHERS = ("torchft", "torchrun", "NVRx", "lm-resiliency")
 """The launchers that have a column beside ftrun's, if a target's row has samples of theirs."""
@@ -35,7 +35,8 @@ class Figure:
     """One figure that ftrun must reach: a row of a result and its limit.
 
     ``share``: the quantile of ftrun's samples that is judged. ``limit`` may be a peer's name:
-    then it is that peer's median. ``reason``: why it is missed, shown while it is.
+    then it is that peer's median. ``reason``: why it is missed, shown while it is. The limit of
+    a row that is a count is a share in percent.
     """
 
     what: str
@@ -77,6 +78,7 @@ _TORCH_FIRST = (
     "ftrun imports torch before the script begins, torchrun after the script's first line. The "
     "first optimizer step comes earlier under ftrun."
 )
+_STARTS_HERE = "The workers that start again share two cores with all that train."
 FIGURES = (
     *(
         Figure(f"survivors' stall after a SIGKILL, {size} GB a worker, {name}", "recovery", key,
@@ -120,6 +122,16 @@ FIGURES = (
     Figure("command → first optimizer step of that script", "startup", "ddp_ready_ms", BELOW,
            "torchrun"),
     Figure("resident memory of the agent", "startup", "agent_mib", BELOW, 60),
+    Figure("one of 4 DDP workers killed: recovered / kills", "rivals", "recovered", ABOVE, 100),
+    Figure("… SIGKILL → the next step at all 4, p50", "rivals", "again_s", BELOW, 1,
+           reason=_STARTS_HERE),
+    Figure("… SIGKILL → the next step at all 4, worst", "rivals", "again_s", BELOW, 2, 1.0,
+           reason=_STARTS_HERE),
+    Figure("… steps repeated by survivors, at most", "rivals", "repeated", BELOW, 0, 1.0),
+    Figure("one of 4 FSDP2 workers killed, no replicas: recovered / kills", "rivals-fsdp",
+           "recovered", ABOVE, 100),
+    Figure("… SIGKILL → the next step at all 4, p50", "rivals-fsdp", "again_s", BELOW, 3,
+           reason=_STARTS_HERE),
 )  # fmt: skip
 
 
@@ -178,18 +190,24 @@ _REPEAT = """## How to repeat
 
 ```
 pip install -c constraints.txt -e '.[bench]'    # torchft is one of its packages
-scripts/bench.py all             # every benchmark, about an hour, and these pages
+scripts/bench.py all             # every benchmark, about two hours, and these pages
 scripts/bench.py all --quick     # each shortened to one to three minutes, and no pages
 scripts/bench.py recovery        # one; --help lists them
+scripts/bench.py rivals          # ftrun, torchft, torchrun, NVRx and lm-resiliency in turn
 scripts/bench.py report          # the pages again, from the recorded runs
 ```
 
 Each command prints its table and writes `bench-out/NAME.json`. `report` copies these files to
 `docs/benchmarks`; a result that was not measured again stays.
 
+NVRx and lm-resiliency are in no extra: `rivals` leaves out what it doesn't find in `build/rivals`,
+and shows the commands that install it there, without CUDA.
+
 In recovery, join, drain, goodput and heal the model is small and its forward pass is stretched by
 sleeping (`scripts/benchmarks/worker.py`), so that the processors have time for what a launcher adds
-to a step. The steps of the comparison with plain DDP do not sleep."""
+to a step. The steps of the comparison with plain DDP do not sleep. In rivals all launchers run
+`scripts/benchmarks/rivals/worker.py`; those that restart all workers begin from the checkpoint that
+the script saves every 10 steps, or from lm-resiliency's copies."""
 
 _DETAILS = """# Benchmarks in detail
 
@@ -243,19 +261,24 @@ def judge(figure: Figure, result: Result | None) -> Verdict:
     if row is None or not row.samples.get("ftrun"):
         return Verdict(f"{sign} {figure.limit}", "-", {}, "not measured")
     limit = _limit(figure, row)
-    value = quantile(row.samples["ftrun"], figure.share)
-    peers = {
-        peer: f"{quantile(samples, figure.share):.{row.digits}f}"
-        for peer, samples in row.samples.items()
-        if peer != "ftrun" and samples
+    told = {
+        peer: _summary(figure, row, samples) for peer, samples in row.samples.items() if samples
     }
-    reached = _HOLDS[figure.holds](value, limit)
+    value, text = told.pop("ftrun")
     return Verdict(
-        f"{sign} {limit:g} {row.unit}",
-        f"{value:.{row.digits}f} {row.unit}",
-        peers,
-        HIT if reached else MISS,
+        f"{sign} {limit:g} {'%' if row.is_count else row.unit}",
+        f"{text} {row.unit}",
+        {peer: theirs for peer, (_, theirs) in told.items()},
+        HIT if _HOLDS[figure.holds](value, limit) else MISS,
     )
+
+
+def _summary(figure: Figure, row: Row, samples: Sequence[float]) -> tuple[float, str]:
+    """What the samples come to, and how the table has it."""
+    if row.is_count:
+        return 100 * statistics.fmean(samples), counted(samples)
+    value = quantile(samples, figure.share)
+    return value, f"{value:.{row.digits}f}"
 
 
 def _limit(figure: Figure, row: Row) -> float:
@@ -265,7 +288,7 @@ def _limit(figure: Figure, row: Row) -> float:
 
 
 def _section(result: Result) -> str:
-    head = headings(result.peers)
+    head, rows = grid(result)
     lines = [
         f"## {result.title}",
         "",
@@ -275,7 +298,7 @@ def _section(result: Result) -> str:
         _cells(head),
         "|---|" + "---:|" * (len(head) - 1),
     ]
-    lines += [_cells(cells(row, result.peers)) for row in result.rows]
+    lines += map(_cells, rows)
     if result.notes:
         lines += ["", *(f"- {note}" for note in result.notes)]
     return "\n".join(lines)

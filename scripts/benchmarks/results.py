@@ -21,11 +21,16 @@ from typing import Any
 from rich.table import Table
 
 Samples = dict[str, list[float]]
+PEERS_MAX = 3
+"""With more peers, and fewer rows than these, a table has a line for each peer."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One thing measured: a key for the report, words and unit for people, samples by peer."""
+    """One thing measured: a key for the report, words and unit for people, samples by peer.
+
+    ``is_count``: each sample is 1 or 0, and people want to know how many are 1.
+    """
 
     key: str
     what: str
@@ -33,6 +38,7 @@ class Row:
     samples: Samples
     higher_is_better: bool = False
     digits: int = 1
+    is_count: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ def worst(row: Row, peer: str) -> float:
 def ratio(row: Row, peer: str) -> float | None:
     """The factor by which ftrun's median is better than that of ``peer``."""
     ours, theirs = row.samples.get("ftrun"), row.samples.get(peer)
-    if not ours or not theirs:
+    if not ours or not theirs or row.is_count:
         return None
     a, b = statistics.median(ours), statistics.median(theirs)
     above, below = (a, b) if row.higher_is_better else (b, a)
@@ -108,6 +114,9 @@ def cells(row: Row, peers: Sequence[str]) -> list[str]:
         samples = row.samples.get(peer)
         if not samples:
             texts += ["-", "-"]
+            continue
+        if row.is_count:
+            texts += [counted(samples), ""]
             continue
         texts.append(f"{statistics.median(samples):.{row.digits}f}")
         texts.append(f"{worst(row, peer):.{row.digits}f} of {len(samples)}")
@@ -123,14 +132,40 @@ def headings(peers: Sequence[str]) -> list[str]:
     return ["", *medians, *(f"times better than {peer}" for peer in peers[1:])]
 
 
+def grid(result: Result) -> tuple[list[str], list[list[str]]]:
+    """The table: its head and its lines, one for each row, or for each peer if there are many."""
+    peers = result.peers
+    if len(peers) <= PEERS_MAX or len(peers) < len(result.rows):
+        return headings(peers), [cells(row, peers) for row in result.rows]
+    lines = [[peer, *(_brief(row, peer) for row in result.rows)] for peer in peers]
+    return ["", *(f"{row.what}, {row.unit}" for row in result.rows)], lines
+
+
 def table(result: Result) -> Table:
     """For the terminal."""
     shown = Table(title=f"{result.title}\n{machine()}", title_justify="left")
-    for index, heading in enumerate(headings(result.peers)):
+    head, lines = grid(result)
+    for index, heading in enumerate(head):
         shown.add_column(heading, justify="left" if index == 0 else "right")
-    for row in result.rows:
-        shown.add_row(*cells(row, result.peers))
+    for line in lines:
+        shown.add_row(*line)
     return shown
+
+
+def counted(samples: Sequence[float]) -> str:
+    """How many of all are 1."""
+    return f"{sum(samples):.0f}/{len(samples)}"
+
+
+def _brief(row: Row, peer: str) -> str:
+    """The samples of ``peer`` in one cell."""
+    samples = row.samples.get(peer)
+    if not samples:
+        return "-"
+    if row.is_count:
+        return counted(samples)
+    bad, digits = worst(row, peer), row.digits
+    return f"{statistics.median(samples):.{digits}f} ({bad:.{digits}f} of {len(samples)})"
 
 
 def machine() -> str:

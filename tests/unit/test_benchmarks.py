@@ -13,7 +13,20 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 from benchmarks import goodput, join, recovery
 from benchmarks.jobs import Line
 from benchmarks.report import ABOVE, BELOW, FIGURES, MISS, OTHER_HOURS, Figure, judge, write
-from benchmarks.results import Result, Row, cells, headings, load, quantile, ratio, save, worst
+from benchmarks.results import (
+    Result,
+    Row,
+    cells,
+    grid,
+    headings,
+    load,
+    quantile,
+    ratio,
+    save,
+    worst,
+)
+from benchmarks.rivals import measure as rivals
+from benchmarks.rivals.launchers import RIVALS
 
 STEP_S = 0.1
 
@@ -42,6 +55,67 @@ def test_a_stall_is_the_longest_step_from_the_kill_on_beyond_the_median() -> Non
 def test_steps_in_vain_count_from_the_kill_on() -> None:
     survivor = lines(*[STEP_S] * 20, lost=(2, 12))
     assert recovery.judge([survivor], killed=1.05, rejoined=1.5).lost_steps == 1
+
+
+def test_a_kill_ends_when_the_last_rank_takes_a_step_again() -> None:
+    survivor = lines(*[STEP_S] * 10, STEP_S + 0.3, *[STEP_S] * 5)
+    dead, back = lines(*[STEP_S] * 10), [Line(2.4, 24, True, 1.0), Line(2.5, 25, True, 1.0)]
+    found = rivals.judge({0: [survivor], 1: [dead, back]}, victim=1, killed=1.05)
+    assert found.again_s == pytest.approx(2.4 - 1.05)
+    assert found.stall_s == pytest.approx(0.3)
+    assert found.repeated == 0
+
+
+def test_survivors_that_start_again_repeat_steps() -> None:
+    def processes() -> list[list[Line]]:
+        after = [Line(5.0 + 0.1 * n, step, True, 1.0) for n, step in enumerate(range(7, 12))]
+        return [lines(*[STEP_S] * 10), after]
+
+    found = rivals.judge({0: processes(), 1: processes()}, victim=1, killed=1.05)
+    assert found.again_s == pytest.approx(5.0 - 1.05)
+    assert found.stall_s == pytest.approx(5.0 - 1.0 - STEP_S)
+    assert found.repeated == 4  # the steps 7 to 10
+
+
+def test_a_step_in_vain_is_a_step_to_repeat() -> None:
+    survivor = lines(*[STEP_S] * 20, lost=(12,))
+    assert rivals.judge({0: [survivor], 1: [survivor]}, victim=1, killed=1.05).repeated == 1
+
+
+def test_a_rival_that_is_not_there_is_named_with_what_installs_it(tmp_path: Path) -> None:
+    names = {rival.name: rival for rival in RIVALS}
+    assert {name for name, r in names.items() if not r.left_out("ddp", tmp_path)} == {
+        "ftrun", "torchft", "torchrun",
+    }  # fmt: skip
+    site = tmp_path / "lm-resiliency"
+    told = names["lm-resiliency"].left_out("ddp", tmp_path)
+    assert told.startswith("lm-resiliency was left out") and f"pip install --target {site}" in told
+    (site / "lm_resiliency").mkdir(parents=True)
+    assert not names["lm-resiliency"].left_out("ddp", tmp_path)
+    assert "torchft was left out" in names["torchft"].left_out("fsdp", tmp_path)
+
+
+def test_kills_are_counted_not_averaged() -> None:
+    samples = {"ftrun": [1.0, 1.0], "peer": [1.0, 0.0]}
+    row = Row("k", "w", "kills", samples, higher_is_better=True, is_count=True)
+    result = Result("n", "t", [row])
+    figure = Figure("f", "n", "k", ABOVE, 100)
+    found = judge(figure, result)
+    assert (found.target, found.measured, found.text) == ("≥ 100 %", "2/2 kills", "hit")
+    assert cells(row, result.peers) == ["w, kills", "2/2", "", "1/2", "", "-"]
+    assert found.peers == {"peer": "1/2"}
+    samples["ftrun"].append(0.0)
+    assert judge(figure, result).text == MISS
+
+
+def test_many_peers_have_a_line_each() -> None:
+    names = ("ftrun", "a", "b", "c", "d")
+    times = Row("t", "time", "s", {name: [1.0, 3.0, 2.0] for name in names[:4]})
+    kills = Row("k", "recovered", "kills", {n: [1.0, 0.0] for n in names}, is_count=True)
+    head, rows = grid(Result("n", "t", [kills, times]))
+    assert head == ["", "recovered, kills", "time, s"]
+    assert rows[0] == ["ftrun", "1/2", "2.0 (3.0 of 3)"]
+    assert rows[4] == ["d", "1/2", "-"]
 
 
 def test_a_join_is_judged_by_the_steps_that_touch_it() -> None:
@@ -133,8 +207,9 @@ def test_a_miss_is_named_with_its_reason_and_an_earlier_run(tmp_path: Path) -> N
 
 def test_each_recorded_miss_has_a_reason() -> None:
     kept = Path(__file__).parents[2] / "docs" / "benchmarks"
+    recorded = {path.stem: load(path) for path in kept.glob("*.json")}
     for figure in FIGURES:
-        if judge(figure, load(kept / f"{figure.result}.json")).text == MISS:
+        if judge(figure, recorded.get(figure.result)).text == MISS:
             assert figure.reason, figure.what
 
 

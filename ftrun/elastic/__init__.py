@@ -28,10 +28,10 @@ from torch.distributed.elastic.multiprocessing.errors import (
 )
 from torch.distributed.launcher.api import LaunchConfig
 
+from ftrun.compat.elastic.agent import LocalElasticAgent
+from ftrun.compat.elastic.failures import WorkerGroupFailureException
+from ftrun.compat.elastic.launcher import elastic_launch, launch_agent
 from ftrun.elastic import events, metrics
-from ftrun.elastic.agent import LocalElasticAgent
-from ftrun.elastic.failures import WorkerGroupFailureException
-from ftrun.elastic.launcher import elastic_launch, launch_agent
 
 MonitorResult = RunResult
 """The name that RunResult had in the first torchelastic."""

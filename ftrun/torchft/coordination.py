@@ -1,7 +1,8 @@
 """torchft's coordination classes: lighthouse and manager, servers and clients.
 
-They speak torchft's gRPC (torchft_wire/), so each works with torchft's own counterpart. Errors are
-torchft's: ``TimeoutError`` for a call that got no answer in time, ``RuntimeError`` for any other.
+They speak torchft's gRPC (compat/torchft_wire/), so each works with torchft's own counterpart.
+Errors are torchft's: ``TimeoutError`` for a call that got no answer in time, ``RuntimeError`` for
+any other.
 Not here: the rules of quorums (core/torchft_quorum/), ftrun's own lighthouse (lighthouse/).
 """
 
@@ -17,17 +18,17 @@ from datetime import timedelta
 
 from ftrun.base import clock
 from ftrun.base.addresses import join_address, split_address
+from ftrun.compat.background import BackgroundLoop
+from ftrun.compat.torchft_wire import torchft_pb2 as wire
+from ftrun.compat.torchft_wire.clients import call, open_channel, seconds
+from ftrun.compat.torchft_wire.manager_server import SERVICE as MANAGER
+from ftrun.compat.torchft_wire.manager_server import GroupServer
+from ftrun.compat.torchft_wire.quorum_server import SERVICE as LIGHTHOUSE
+from ftrun.compat.torchft_wire.quorum_server import QuorumServer
+from ftrun.compat.torchft_wire.records import ROOM_ID
 from ftrun.core.torchft_quorum.group import ReplicaGroup
 from ftrun.core.torchft_quorum.machine import TorchftRooms
 from ftrun.core.torchft_quorum.records import QuorumSettings
-from ftrun.torchft_wire import torchft_pb2 as wire
-from ftrun.torchft_wire.background import BackgroundLoop
-from ftrun.torchft_wire.clients import call, open_channel, seconds
-from ftrun.torchft_wire.manager_server import SERVICE as MANAGER
-from ftrun.torchft_wire.manager_server import GroupServer
-from ftrun.torchft_wire.quorum_server import SERVICE as LIGHTHOUSE
-from ftrun.torchft_wire.quorum_server import QuorumServer
-from ftrun.torchft_wire.records import ROOM_ID
 from ftrun.training import seats
 
 __all__ = [
@@ -430,7 +431,7 @@ async def _start_lighthouse(
 
 def _membership_in_this_process() -> seats.Membership:
     """ftrun's own lighthouse for Managers in threads; imported for those only."""
-    from ftrun.lighthouse.in_process import InProcessLighthouse
+    from ftrun.compat.threads.lighthouse import InProcessLighthouse
 
     return InProcessLighthouse()
 

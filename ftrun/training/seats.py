@@ -4,8 +4,8 @@ A worker that ftrun has started has one place for all its life. In a program tha
 start, a Manager that is given a lighthouse takes a *seat*: a rank of a replica group whose workers
 are threads. So torchft's own tests run, and notebooks. An agent in this process serves the seats.
 
-Not here: which slot and incarnation a seat belongs to (core/agent/thread_replicas.py), the agent in
-this process (agent/thread_agent.py).
+Not here: which slot and incarnation a seat belongs to (compat/threads/replicas.py), the agent in
+this process (compat/threads/agent.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ftrun.training.leaving import Drained
 LIGHTHOUSE_ENV = "TORCHFT_LIGHTHOUSE"
 STARTED_BY_FTRUN = "FTRUN_INCARNATION"
 """Processes that a worker has started inherit this."""
-THREAD_SEATS = "ftrun.agent.thread_seats"
+THREAD_SEATS = "ftrun.compat.threads.seats"
 FAILURE_CHARS_MAX = 500
 
 

@@ -19,6 +19,8 @@ from datetime import timedelta
 from ftrun.base import clock
 from ftrun.base.addresses import join_address, split_address
 from ftrun.compat.background import BackgroundLoop
+from ftrun.compat.threads.seat import LighthouseHere
+from ftrun.compat.threads.seats import offer, withdraw
 from ftrun.compat.torchft_wire import torchft_pb2 as wire
 from ftrun.compat.torchft_wire.clients import call, open_channel, seconds
 from ftrun.compat.torchft_wire.manager_server import SERVICE as MANAGER
@@ -29,7 +31,6 @@ from ftrun.compat.torchft_wire.records import ROOM_ID
 from ftrun.core.torchft_quorum.group import ReplicaGroup
 from ftrun.core.torchft_quorum.machine import TorchftRooms
 from ftrun.core.torchft_quorum.records import QuorumSettings
-from ftrun.training import seats
 
 __all__ = [
     "LighthouseClient",
@@ -70,7 +71,7 @@ class LighthouseServer(_Served):
     """A lighthouse of torchft's in this process; ``ftrun lighthouse`` serves one that lasts.
 
     Managers that threads of this process make with its address take part in a job of its own, by
-    ftrun's protocol (training/seats.py); ``min_replicas`` and ``join_timeout_ms`` hold there too.
+    ftrun's protocol (compat/threads/); ``min_replicas`` and ``join_timeout_ms`` hold there too.
     It begins with quorum 1 and keeps nothing on disk. Its protocol has no token: whoever reaches
     the port takes part. ``quorum_tick_ms`` is how long torchft's lighthouse may take to see that a
     timeout has passed; this one sees it at once, so any value is kept.
@@ -108,10 +109,7 @@ class LighthouseServer(_Served):
             raise
         self._address = f"http://{join_address(socket.gethostname(), port)}"
         self._close = weakref.finalize(self, _stop_lighthouse, self._loop, server, port)
-        here = seats.LighthouseHere(
-            settings.min_replicas, settings.join_timeout_s, _membership_in_this_process
-        )
-        seats.offer(port, here)
+        offer(port, LighthouseHere(settings.min_replicas, settings.join_timeout_s))
 
 
 class LighthouseClient:
@@ -429,15 +427,8 @@ async def _start_lighthouse(
     return server, port
 
 
-def _membership_in_this_process() -> seats.Membership:
-    """ftrun's own lighthouse for Managers in threads; imported for those only."""
-    from ftrun.compat.threads.lighthouse import InProcessLighthouse
-
-    return InProcessLighthouse()
-
-
 def _stop_lighthouse(loop: BackgroundLoop, server: QuorumServer, port: int) -> None:
-    seats.withdraw(port)
+    withdraw(port)
     _stop(loop, server)
 
 

@@ -211,7 +211,7 @@ class Manager:
         self.before_reduction: Callable[[], bool] = lambda: True
         self._pg = factory
         self._group_error = own_error(pg)
-        self._seat = seats.take(
+        asked = seats.SeatAsked(
             lighthouse_addr=lighthouse_addr,
             replica_id=replica_id,
             rank=rank,
@@ -221,6 +221,7 @@ class Manager:
             min_replicas=min_replica_size,
             timeout_s=connect_timeout_s,
         )
+        self._seat = seats.take(asked)
         with seats.given_back_on_error(self._seat), ExitStack() as undo:
             self._context = context = self._seat.context
             refuse_contradictions(context, rank, world_size)

@@ -33,6 +33,7 @@ from ftrun.base import clock, defaults
 from ftrun.base.addresses import LOOPBACK, join_address
 from ftrun.base.errors import FtrunError, PeerError, UserError, assert_never
 from ftrun.compat.background import BackgroundLoop
+from ftrun.compat.threads.lighthouse import InProcessLighthouse
 from ftrun.compat.threads.replicas import (
     SLOTS,
     EndSeat,
@@ -42,6 +43,7 @@ from ftrun.compat.threads.replicas import (
     SeatRefused,
     ThreadReplicas,
 )
+from ftrun.compat.threads.seat import LighthouseHere, SeatWanted, ThreadSeat, ended
 from ftrun.core.agent.events import SendToLighthouse
 from ftrun.core.agent.lease import AgentLease
 from ftrun.core.ids import WorkerKey
@@ -71,9 +73,7 @@ from ftrun.core.version import unlike_version
 from ftrun.protocol.auth import default_token_path, load_token, new_token
 from ftrun.protocol.handshake import not_for_agents
 from ftrun.protocol.rpc import Disconnected, Refusal
-from ftrun.training import seats
 from ftrun.training.context import WorkerContext
-from ftrun.training.seats import LighthouseHere, Membership, SeatWanted, ThreadSeat
 
 TOKEN_FILE_ENV = "FTRUN_TOKEN_FILE"
 JOIN_TIMEOUT_S = 0.1
@@ -115,7 +115,7 @@ class ThreadAgent:
     ) -> None:
         self._address = address
         self._loop = loop
-        self._membership: Membership | None = here.make() if here is not None else None
+        self._membership = InProcessLighthouse() if here is not None else None
         self._token = self._membership.token if self._membership is not None else _token()
         self._id = f"threads-{secrets.token_hex(8)}"
         self._spec = _spec(self._id, wanted, here)
@@ -331,7 +331,7 @@ class ThreadAgent:
         seat = self.seats.get(key)
         if seat is None:
             return
-        error = seats.ended(reason, self._names.get(key, key.replica_id))
+        error = ended(reason, self._names.get(key, key.replica_id))
         threading.Thread(
             target=seat.end, args=(error,), name=f"ftrun-end-{key.replica_id}", daemon=True
         ).start()

@@ -9,31 +9,33 @@ Not here: the agent (agent.py), a Manager's side of its seat (training/seats.py)
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from functools import partial
 from typing import ClassVar
 
-from ftrun.base.addresses import join_address, parse_address
+from ftrun.base.addresses import LOOPBACK, is_loopback, join_address, parse_address
 from ftrun.compat.background import BackgroundLoop
 from ftrun.compat.threads.agent import ThreadAgent
+from ftrun.compat.threads.seat import LighthouseHere, SeatWanted, ThreadSeat
 from ftrun.core.ids import WorkerKey
-from ftrun.training import seats
-from ftrun.training.seats import LighthouseHere, SeatWanted, ThreadSeat
+from ftrun.training.seats import SeatAsked
 
 
-def take_seat(wanted: SeatWanted) -> ThreadSeat:
+def take_seat(asked: SeatAsked) -> ThreadSeat:
     """Give the Manager a seat; the first one of a lighthouse starts the agent.
 
     Raises:
         UserError: the arguments fit no seat, or the lighthouse refuses.
         PeerError: the lighthouse does not answer.
     """
+    wanted = SeatWanted.of(asked)
     host, port = parse_address(wanted.lighthouse, "lighthouse_addr")
     with _Process.lock:
         _Process.forget_after_fork()
         agent = _Process.agents.get(port)
         if agent is None or agent.is_over:
-            here = seats.lighthouse_here(host, port)
+            here = _Process.lighthouses.get(port) if _is_here(host) else None
             agent = _started(wanted, join_address(host, port), here)
             _Process.agents[port] = agent
         try:
@@ -43,18 +45,24 @@ def take_seat(wanted: SeatWanted) -> ThreadSeat:
             _close_if_empty(port, agent)
 
 
-def lighthouse_has_gone(port: int) -> None:
-    """The lighthouse of this process at ``port`` is shut down.
+def offer(port: int, lighthouse: LighthouseHere) -> None:
+    """Threads of this process may use its lighthouse at this port."""
+    _Process.lighthouses[port] = lighthouse
+
+
+def withdraw(port: int) -> None:
+    """The lighthouse at this port is shut down; an agent in this process loses it.
 
     The garbage collector may call it in any thread, so it waits for nothing.
     """
+    _Process.lighthouses.pop(port, None)
     agent = _Process.agents.pop(port, None) if _Process.pid == os.getpid() else None
     if agent is not None:
         agent.begin_without_lighthouse()
 
 
 class _Process:
-    """The agents of this process by the port of their lighthouse, each for one job.
+    """The lighthouses of this process by port; the agents by the port of theirs, one for each job.
 
     ``lock``: guards the table, and lets one Manager after the other take or leave a seat.
     """
@@ -62,12 +70,17 @@ class _Process:
     lock = threading.RLock()
     pid = os.getpid()
     agents: ClassVar[dict[int, ThreadAgent]] = {}
+    lighthouses: ClassVar[dict[int, LighthouseHere]] = {}
 
     @classmethod
     def forget_after_fork(cls) -> None:
         """A fork has none of its parent's threads, and so no agent."""
         if cls.pid != os.getpid():
             cls.pid, cls.agents = os.getpid(), {}
+
+
+def _is_here(host: str) -> bool:
+    return is_loopback(host) or host in (socket.gethostname(), "0.0.0.0", "::", LOOPBACK)
 
 
 def _started(wanted: SeatWanted, address: str, here: LighthouseHere | None) -> ThreadAgent:

@@ -22,12 +22,12 @@ from ftrun.compat.background import BackgroundLoop
 from ftrun.compat.threads.seat import LighthouseHere
 from ftrun.compat.threads.seats import offer, withdraw
 from ftrun.compat.torchft_wire import torchft_pb2 as wire
-from ftrun.compat.torchft_wire.clients import call, open_channel, seconds
+from ftrun.compat.torchft_wire.clients import call, method_of, open_channel, seconds
 from ftrun.compat.torchft_wire.manager_server import SERVICE as MANAGER
 from ftrun.compat.torchft_wire.manager_server import GroupServer
 from ftrun.compat.torchft_wire.quorum_server import SERVICE as LIGHTHOUSE
 from ftrun.compat.torchft_wire.quorum_server import QuorumServer
-from ftrun.compat.torchft_wire.records import ROOM_ID
+from ftrun.compat.torchft_wire.records import ROOM_ID, record_of
 from ftrun.core.torchft_quorum.group import ReplicaGroup
 from ftrun.core.torchft_quorum.machine import TorchftRooms
 from ftrun.core.torchft_quorum.records import QuorumSettings
@@ -127,16 +127,8 @@ class LighthouseClient:
         self._metadata = ((ROOM_ID, room),) if room else ()
         channel = open_channel(addr, seconds(connect_timeout))
         weakref.finalize(self, channel.close)
-        self._quorum = channel.unary_unary(
-            f"/{LIGHTHOUSE}/Quorum",
-            wire.LighthouseQuorumRequest.SerializeToString,
-            wire.LighthouseQuorumResponse.FromString,
-        )
-        self._heartbeat = channel.unary_unary(
-            f"/{LIGHTHOUSE}/Heartbeat",
-            wire.LighthouseHeartbeatRequest.SerializeToString,
-            wire.LighthouseHeartbeatResponse.FromString,
-        )
+        self._quorum = method_of(channel, LIGHTHOUSE, "Quorum")
+        self._heartbeat = method_of(channel, LIGHTHOUSE, "Heartbeat")
 
     def quorum(
         self,
@@ -264,21 +256,9 @@ class ManagerClient:
     def __init__(self, addr: str, connect_timeout: timedelta) -> None:
         channel = open_channel(addr, seconds(connect_timeout))
         weakref.finalize(self, channel.close)
-        self._call_quorum = channel.unary_unary(
-            f"/{MANAGER}/Quorum",
-            wire.ManagerQuorumRequest.SerializeToString,
-            wire.ManagerQuorumResponse.FromString,
-        )
-        self._call_metadata = channel.unary_unary(
-            f"/{MANAGER}/CheckpointMetadata",
-            wire.CheckpointMetadataRequest.SerializeToString,
-            wire.CheckpointMetadataResponse.FromString,
-        )
-        self._call_vote = channel.unary_unary(
-            f"/{MANAGER}/ShouldCommit",
-            wire.ShouldCommitRequest.SerializeToString,
-            wire.ShouldCommitResponse.FromString,
-        )
+        self._call_quorum = method_of(channel, MANAGER, "Quorum")
+        self._call_metadata = method_of(channel, MANAGER, "CheckpointMetadata")
+        self._call_vote = method_of(channel, MANAGER, "ShouldCommit")
 
     def _quorum(
         self,
@@ -301,7 +281,8 @@ class ManagerClient:
             commit_failures=commit_failures,
             reconfigure_handle=reconfigure_handle,
         )
-        return _result(call(self._call_quorum, request, seconds(timeout)))
+        found = call(self._call_quorum, request, seconds(timeout))
+        return record_of(QuorumResult, found, list)
 
     def _checkpoint_metadata(self, rank: int, timeout: timedelta) -> str:
         """Where that rank of the manager's group offers its checkpoint."""
@@ -437,15 +418,7 @@ def _stop(loop: BackgroundLoop, server: QuorumServer | GroupServer) -> None:
 
 
 def _member(message: wire.QuorumMember) -> QuorumMember:
-    return QuorumMember(
-        message.replica_id,
-        message.address,
-        message.store_address,
-        message.step,
-        message.world_size,
-        message.shrink_only,
-        _data(message.data),
-    )
+    return record_of(QuorumMember, message, data=_data(message.data))
 
 
 def _data(text: str) -> dict[Hashable, object] | None:
@@ -459,27 +432,6 @@ def _data(text: str) -> dict[Hashable, object] | None:
     except (ValueError, RecursionError) as error:
         raise RuntimeError(f"a member's data is no JSON: {error}") from None
     return found
-
-
-def _result(message: wire.ManagerQuorumResponse) -> QuorumResult:
-    has_source = message.HasField("recover_src_replica_rank")
-    has_place = message.HasField("max_replica_rank")
-    return QuorumResult(
-        quorum_id=message.quorum_id,
-        replica_rank=message.replica_rank,
-        replica_world_size=message.replica_world_size,
-        recover_src_manager_address=message.recover_src_manager_address,
-        recover_src_replica_rank=message.recover_src_replica_rank if has_source else None,
-        recover_dst_replica_ranks=list(message.recover_dst_replica_ranks),
-        store_address=message.store_address,
-        max_step=message.max_step,
-        max_replica_rank=message.max_replica_rank if has_place else None,
-        max_world_size=message.max_world_size,
-        heal=message.heal,
-        commit_failures=message.commit_failures,
-        replica_ids=list(message.replica_ids),
-        reconfigure_handles=list(message.reconfigure_handles),
-    )
 
 
 def _bind_address(bind: str) -> tuple[str, int]:

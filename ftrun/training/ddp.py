@@ -350,7 +350,7 @@ class _Buckets(ProcessGroup):
         closes = self._next == 0 and not self._has_map
         joining = self._session.joining
         if index == 0 and joining is not None:
-            self._session.announce(buffer.device)
+            joining.announce(buffer.device)
         if self._within is not None:
             _reduce_within(self._within, buffer, dist.ReduceOp.SUM)
             buffer.div_(self._within.size())

@@ -43,7 +43,9 @@ class Follower(JoinHook):
         """Add zeros, and take the average of the replicas that have data."""
         self._zeros = self._zeros or self._make_zeros()
         buckets = self._zeros
-        self.session.announce(buckets[0].buffer().device)
+        joining = self.session.joining
+        if joining is not None:
+            joining.announce(buckets[0].buffer().device)
         futures = []
         for number, bucket in enumerate(buckets, 1):
             buffer = bucket.buffer().zero_()

@@ -47,8 +47,9 @@ from ftrun.training.lingering import Parted, linger
 from ftrun.training.quantized_reductions import QuantizedReduction, quantized_kind
 from ftrun.training.reductions import ManagedWork, Reduction
 from ftrun.training.script_transport import own_transport
-from ftrun.training.session import Choices, Session
+from ftrun.training.session import Session
 from ftrun.training.step_errors import ExceptionWithTraceback
+from ftrun.training.step_flow import Choices
 
 __all__ = ["Drained", "Manager", "WorldSizeMode"]
 

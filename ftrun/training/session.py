@@ -16,7 +16,6 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -44,7 +43,7 @@ from ftrun.training.reductions import Reduction, Restore
 from ftrun.training.resuming import Resuming
 from ftrun.training.seats import Seat
 from ftrun.training.snapshots import Snapshots
-from ftrun.training.step_flow import StepFlow, StepLimits
+from ftrun.training.step_flow import Choices, StepFlow
 from ftrun.training.vote import GroupVote
 
 log = logging.getLogger(__name__)
@@ -52,27 +51,6 @@ log = logging.getLogger(__name__)
 PARTING_S = 2.0
 """How long one that ends waits for members that have not got what it has exchanged last."""
 SAMPLER_KEY = "elastic_sampler"
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """How a Manager trains: those of its arguments that no other part has.
-
-    ``name``: of the replica group, in the records of event_loggers.py. ``gives_up_s``: when a step
-    is given up whose results are awaited; None: never.
-    """
-
-    name: str
-    min_replica_size: int
-    spares: bool
-    repairs: bool
-    heals_first: bool
-    init_sync: bool
-    timeout_s: float
-    gives_up_s: float | None
-    quorum_timeout_s: float
-    connect_timeout_s: float
-    max_retries: int | None
 
 
 class Sampled(Protocol):
@@ -174,19 +152,11 @@ class Session:
         self.seat.knows_place(engine.place)
         self.leaving = Leaving(machine, engine.feed, lambda: not self.healing.is_unread)
         self.resuming, self.snapshots = self._make_snapshots()
-        limits = StepLimits(
-            choices.min_replica_size,
-            choices.timeout_s,
-            choices.quorum_timeout_s,
-            # Peers may take long to their first step: the launcher knows how long the job
-            # waits. They are all there when a script makes its second Manager.
-            choices.quorum_timeout_s
-            if self._before
-            else max(choices.quorum_timeout_s, self.here.quorum_timeout_s),
-            choices.max_retries,
-        )
-        parts = engine, machine, self.healing, self.progress
-        self.flow = StepFlow(*parts, self.vote, limits, self.resuming, self.snapshots)
+        # Peers may take long to their first step: the launcher knows how long the job waits. They
+        # are all there when a script makes its second Manager.
+        first_s = 0.0 if self._before else self.here.quorum_timeout_s
+        parts = engine, machine, self.healing, self.progress, self.vote
+        self.flow = StepFlow(*parts, choices, first_s, self.resuming, self.snapshots)
         if own_error is not None:
             self.flow.group_errored = own_error
         self.exchanges = Exchanges(self.here, engine, self.leaving.if_pressed)
@@ -392,12 +362,6 @@ class Session:
         """The part of this worker in the Join that is open; None: none is."""
         joining = self._joining
         return joining if joining is not None and joining.is_active else None
-
-    def announce(self, device: torch.device) -> None:
-        """In a Join, announce this replica before the first bucket of the step; else do nothing."""
-        joining = self.joining
-        if joining is not None:
-            joining.announce(device)
 
     def make_joining(self) -> tuple[Joining, Stepping]:
         """This worker's part in Joins, and the optimizer that followers step.

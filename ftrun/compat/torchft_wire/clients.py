@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 
 from ftrun.base.addresses import join_address, split_address, without_scheme
+from ftrun.compat.torchft_wire import torchft_pb2 as wire
 
 T = TypeVar("T")
 
@@ -61,6 +62,13 @@ def open_channel(address: str, connect_timeout_s: float) -> grpc.Channel:
             "Check the address, and that its server runs."
         ) from None
     return channel
+
+
+def method_of(channel: Any, service: str, name: str) -> Any:
+    """A method of torchft's, to be called with its request."""
+    found = wire.DESCRIPTOR.services_by_name[service.rpartition(".")[2]].methods_by_name[name]
+    request, response = (getattr(wire, x.name) for x in (found.input_type, found.output_type))
+    return channel.unary_unary(f"/{service}/{name}", request.SerializeToString, response.FromString)
 
 
 def call(method: Callable[..., T], request: Any, timeout_s: float, metadata: Any = ()) -> T:

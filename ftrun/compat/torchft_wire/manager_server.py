@@ -19,14 +19,14 @@ from google.protobuf.message import Message
 from ftrun.base import clock
 from ftrun.base.errors import ProtocolError
 from ftrun.compat.torchft_wire import torchft_pb2 as wire
-from ftrun.compat.torchft_wire.clients import CHANNEL_OPTIONS, TIMEOUTS, target_of
+from ftrun.compat.torchft_wire.clients import CHANNEL_OPTIONS, TIMEOUTS, method_of, target_of
 from ftrun.compat.torchft_wire.quorum_server import EXPIRED, SERVER_OPTIONS, patience_s
 from ftrun.compat.torchft_wire.quorum_server import SERVICE as LIGHTHOUSE
 from ftrun.compat.torchft_wire.records import (
-    asked_of,
     member_message,
     parsed,
     quorum_of,
+    record_of,
     result_message,
 )
 from ftrun.core.torchft_quorum.group import (
@@ -34,6 +34,7 @@ from ftrun.core.torchft_quorum.group import (
     CallRefused,
     GroupInstruction,
     QuorumAnswer,
+    QuorumAsked,
     ReplicaGroup,
     VoteAnswer,
 )
@@ -135,7 +136,7 @@ class GroupServer:
         timeout_s = context.time_remaining()
         if timeout_s is None:
             raise ProtocolError("missing timeout")
-        asked = asked_of(request, timeout_s)
+        asked = record_of(QuorumAsked, request, timeout_s=timeout_s)
         answer = await self._round(context, lambda group, call: group.ask(call, asked))
         return result_message(answer.result) if isinstance(answer, QuorumAnswer) else None
 
@@ -222,22 +223,14 @@ class GroupServer:
 
     async def _try(self, ask: AskLighthouse, timeout_s: float) -> Any:
         assert self._channel is not None
-        method = self._channel.unary_unary(
-            f"/{LIGHTHOUSE}/Quorum",
-            wire.LighthouseQuorumRequest.SerializeToString,
-            wire.LighthouseQuorumResponse.FromString,
-        )
+        method = method_of(self._channel, LIGHTHOUSE, "Quorum")
         request = wire.LighthouseQuorumRequest(requester=member_message(ask.member))
         return quorum_of((await method(request, timeout=timeout_s)).quorum)
 
     async def _beat(self) -> None:
         """Heartbeat until the end; one that fails is followed by the next."""
         assert self._channel is not None
-        method = self._channel.unary_unary(
-            f"/{LIGHTHOUSE}/Heartbeat",
-            wire.LighthouseHeartbeatRequest.SerializeToString,
-            wire.LighthouseHeartbeatResponse.FromString,
-        )
+        method = method_of(self._channel, LIGHTHOUSE, "Heartbeat")
         request = wire.LighthouseHeartbeatRequest(replica_id=self._replica_id)
         has_failed = False
         while True:

@@ -6,23 +6,24 @@ Not here: calls (quorum_server.py, manager_server.py, clients.py).
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from ftrun.base.errors import ProtocolError
 from ftrun.compat.torchft_wire import torchft_pb2 as wire
-from ftrun.core.torchft_quorum.group import QuorumAsked
 from ftrun.core.torchft_quorum.records import DEFAULT_ROOM, QuorumMember, TorchftQuorum
 from ftrun.core.torchft_quorum.results import RankQuorum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+R = TypeVar("R")
 T = TypeVar("T", bound=Message)
 
 NAME_BYTES_MAX = 512
 HANDLES_MAX = 65_536
+SCALARS = (str, bool, int)
 ROOM_ID = "room-id"
 """The metadata by which a client of torchft's git names its room; the nightly's sends none."""
 
@@ -47,32 +48,13 @@ def member_of(message: wire.QuorumMember) -> QuorumMember:
     """
     if len(message.reconfigure_handles) > HANDLES_MAX:
         raise ProtocolError(f"reconfigure_handles: over {HANDLES_MAX}")
-    return QuorumMember(
-        replica_id=checked_name("replica_id", message.replica_id),
-        address=message.address,
-        store_address=message.store_address,
-        step=message.step,
-        world_size=message.world_size,
-        shrink_only=message.shrink_only,
-        data=message.data,
-        commit_failures=message.commit_failures,
-        reconfigure_handles=tuple(message.reconfigure_handles),
-    )
+    checked_name("replica_id", message.replica_id)
+    return record_of(QuorumMember, message)
 
 
 def member_message(member: QuorumMember) -> wire.QuorumMember:
     """The member as a message."""
-    return wire.QuorumMember(
-        replica_id=member.replica_id,
-        address=member.address,
-        store_address=member.store_address,
-        step=member.step,
-        world_size=member.world_size,
-        shrink_only=member.shrink_only,
-        data=member.data,
-        commit_failures=member.commit_failures,
-        reconfigure_handles=member.reconfigure_handles,
-    )
+    return wire.QuorumMember(**_fields_of(member))
 
 
 def quorum_of(message: wire.Quorum) -> TorchftQuorum:
@@ -94,38 +76,32 @@ def quorum_message(quorum: TorchftQuorum, created: datetime) -> wire.Quorum:
     return message
 
 
-def asked_of(message: wire.ManagerQuorumRequest, timeout_s: float) -> QuorumAsked:
-    """What a rank asks its manager for."""
-    return QuorumAsked(
-        group_rank=message.group_rank,
-        step=message.step,
-        checkpoint_metadata=message.checkpoint_metadata,
-        shrink_only=message.shrink_only,
-        init_sync=message.init_sync,
-        commit_failures=message.commit_failures,
-        reconfigure_handle=message.reconfigure_handle,
-        timeout_s=timeout_s,
-    )
-
-
 def result_message(result: RankQuorum) -> wire.ManagerQuorumResponse:
     """A rank's view of a quorum as a message."""
-    return wire.ManagerQuorumResponse(
-        quorum_id=result.quorum_id,
-        recover_src_manager_address=result.recover_src_manager_address,
-        recover_src_replica_rank=result.recover_src_replica_rank,
-        recover_dst_replica_ranks=result.recover_dst_replica_ranks,
-        store_address=result.store_address,
-        max_step=result.max_step,
-        max_replica_rank=result.max_replica_rank,
-        max_world_size=result.max_world_size,
-        replica_rank=result.replica_rank,
-        replica_world_size=result.replica_world_size,
-        heal=result.heal,
-        commit_failures=result.commit_failures,
-        replica_ids=result.replica_ids,
-        reconfigure_handles=result.reconfigure_handles,
-    )
+    return wire.ManagerQuorumResponse(**_fields_of(result))
+
+
+def record_of(
+    kind: type[R], message: Message, sequence: Callable[[Any], Any] = tuple, **more: Any
+) -> R:
+    """The dataclass whose fields have the names of the message's.
+
+    An optional field that is not set is None, a repeated one a ``sequence``. ``more``: fields that
+    are not as in the message.
+    """
+    found = dict(more)
+    for name in getattr(kind, "__match_args__"):  # noqa: B009  # mypy knows no dataclass here
+        if name not in found:
+            field = message.DESCRIPTOR.fields_by_name[name]
+            value = getattr(message, name)
+            if field.has_presence and not message.HasField(name):
+                value = None
+            found[name] = value if value is None or isinstance(value, SCALARS) else sequence(value)
+    return kind(**found)
+
+
+def _fields_of(record: QuorumMember | RankQuorum) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__match_args__}
 
 
 def checked_name(field: str, name: str) -> str:

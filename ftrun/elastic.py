@@ -3,9 +3,11 @@
 The types that describe a job (WorkerSpec, LaunchConfig, DefaultLogsSpecs) or its end (RunResult,
 ChildFailedError, ProcessFailure), and the registries of events and metrics, are torch's own. So
 handlers and ``except`` clauses of a program keep their meaning. The agent is ftrun's.
-docs/PYTHON_API.md lists what has another meaning. Not here: ``ftrun.launch`` (launching/).
+docs/PYTHON_API.md lists what has another meaning. Not here: the agent itself (compat/elastic/),
+``ftrun.launch`` (tools/launching/).
 """
 
+from torch.distributed.elastic import events, metrics
 from torch.distributed.elastic.agent.server.api import (
     ElasticAgent,
     RunResult,
@@ -31,7 +33,6 @@ from torch.distributed.launcher.api import LaunchConfig
 from ftrun.compat.elastic.agent import LocalElasticAgent
 from ftrun.compat.elastic.failures import WorkerGroupFailureException
 from ftrun.compat.elastic.launcher import elastic_launch, launch_agent
-from ftrun.elastic import events, metrics
 
 MonitorResult = RunResult
 """The name that RunResult had in the first torchelastic."""

@@ -21,7 +21,7 @@ of uses is reduced as one more bucket of the same batch, so that gradients and m
 together, and replicas never differ in what they step. ``static_graph=True`` promises that all
 replicas use the same parameters: its map stays local.
 
-Not here: reducing, repairing, dividing (manager.py, in_flight.py, reductions.py).
+Not here: reducing, repairing, dividing (session.py, in_flight.py, reductions.py).
 """
 
 from __future__ import annotations

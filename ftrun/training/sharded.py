@@ -10,7 +10,7 @@ in ddp.py).
 Order: a unit's bucket goes out after those of the units made later, also where backward comes to
 it earlier, because the order must be the same in all groups.
 
-Not here: reducing, repairing, dividing (manager.py, in_flight.py, reductions.py).
+Not here: reducing, repairing, dividing (session.py, in_flight.py, reductions.py).
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def quantised(rank: int, store: str) -> str:
 
 def nccl_in_a_process(rank: int, store: str) -> str:
     """ProcessGroupBabyNCCL: collectives, then a killed child, then a stopped one."""
-    from ftrun.process_groups.child_nccl import ProcessGroupBabyNCCL
+    from ftrun.compat.child_groups.nccl import ProcessGroupBabyNCCL
     from ftrun.torchft.process_group import create_store_client, reconfigure_with_store
 
     meeting = create_store_client(f"{store}/baby", timedelta(seconds=60))

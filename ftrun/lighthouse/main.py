@@ -19,14 +19,16 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, FtrunError, UserError
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import Status
+from ftrun.core.torchft_quorum.status import TorchftStatus
 from ftrun.lighthouse.account_file import ACCOUNT_FILE, AccountFile
 from ftrun.lighthouse.embedded import Embedding
 from ftrun.lighthouse.event_file import EventFile
@@ -34,14 +36,11 @@ from ftrun.lighthouse.incident_file import INCIDENTS_FILE, IncidentFile
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.occurrences import ACCOUNT_INTERVAL_S
 from ftrun.lighthouse.server import MembershipServer, listen
-from ftrun.lighthouse.settings import EMBEDDED, ServiceSettings
+from ftrun.lighthouse.settings import EMBEDDED, ServiceSettings, TorchftSettings
 from ftrun.lighthouse.shell import Shell
 from ftrun.lighthouse.status import full_status
 from ftrun.lighthouse.traces import start_traces
 from ftrun.protocol.embedding import ServiceAddress, publish_address, withdraw_address
-
-if TYPE_CHECKING:
-    from ftrun.lighthouse.torchft import TorchftService
 
 JOURNAL_FILE = "journal"
 LOCK_FILE = "lock"
@@ -52,13 +51,35 @@ EPOCH_ZERO = datetime(2026, 1, 1, tzinfo=timezone.utc)
 log = logging.getLogger(__name__)
 
 
+class TorchftLighthouse(Protocol):
+    """torchft's lighthouse beside the job's, in this process (compat/torchft_wire/service.py).
+
+    ``addresses``: its bound ports. ``failed`` gets the error that ends this process.
+    """
+
+    addresses: list[str]
+
+    @property
+    def failed(self) -> asyncio.Future[None]: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def status(self) -> TorchftStatus: ...
+
+
 def run_lighthouse(
-    settings: ServiceSettings, announce: Callable[[str], None] = print, stop_fd: int = -1
+    settings: ServiceSettings,
+    announce: Callable[[str], None] = print,
+    stop_fd: int = -1,
+    torchft: Callable[[TorchftSettings, Path, int], TorchftLighthouse] | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, with a log on stderr; returns the exit code.
 
     ``announce`` gets one line as soon as agents can attach. ``stop_fd``: serve until the end of
-    this pipe.
+    this pipe. ``torchft`` makes the lighthouse for torchft's clients, whose ids rise from the
+    number that it is given; None: it is off.
 
     Raises:
         UserError: a setting is wrong, a port is taken, or the state directory is unusable or
@@ -70,7 +91,8 @@ def run_lighthouse(
     settings.check()
     with _locked(settings.state_dir):
         withdraw_address(settings.state_dir)  # left by a killed lighthouse
-        return asyncio.run(_run(settings, announce, stop_fd))
+        make = None if torchft is None else partial(torchft, settings.torchft, settings.state_dir)
+        return asyncio.run(_run(settings, announce, stop_fd, make))
 
 
 def run_embedded(embedding: Embedding) -> int:
@@ -92,7 +114,12 @@ def run_embedded(embedding: Embedding) -> int:
         return error.exit_code
 
 
-async def _run(settings: ServiceSettings, announce: Callable[[str], None], stop_fd: int) -> int:
+async def _run(
+    settings: ServiceSettings,
+    announce: Callable[[str], None],
+    stop_fd: int,
+    make_torchft: Callable[[int], TorchftLighthouse] | None,
+) -> int:
     """Serve. Ports come first, so that a taken one is reported before anything is touched."""
     server = MembershipServer(settings)
     grpc_host, grpc_port = server.bind()
@@ -103,7 +130,7 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None], stop_
         record = journal.load() or _no_journal()
         account = AccountFile(settings.state_dir / ACCOUNT_FILE)
         core = Lighthouse(rules, record, clock.now(), account.load())
-        torchft = _torchft(settings)
+        torchft = make_torchft(_no_journal().epoch) if make_torchft is not None else None
         incidents = IncidentFile(settings.state_dir / INCIDENTS_FILE)
         directories = [settings.state_dir, *([settings.log_dir] if settings.log_dir else [])]
         traces = start_traces()
@@ -135,18 +162,6 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None], stop_
                 traces.close()
 
 
-def _torchft(settings: ServiceSettings) -> TorchftService | None:
-    """The lighthouse for torchft's clients with its ports bound; None: it is off.
-
-    Imported here because hardly any lighthouse needs it.
-    """
-    if not settings.torchft.binds:
-        return None
-    from ftrun.lighthouse.torchft import TorchftService
-
-    return TorchftService(settings.torchft, settings.state_dir, _no_journal().epoch)
-
-
 def _collect_seldom() -> None:
     """Collect garbage seldom: records have no cycles, and a pass over them takes milliseconds.
 
@@ -163,7 +178,7 @@ async def _until_stopped(
     journal: JournalFile,
     listener: socket.socket,
     stopping: asyncio.Event,
-    torchft: TorchftService | None,
+    torchft: TorchftLighthouse | None,
 ) -> int:
     started = clock.now()
 
@@ -285,7 +300,7 @@ def _hello_line(settings: ServiceSettings, address: ServiceAddress) -> str:
     )
 
 
-def _torchft_line(torchft: TorchftService) -> str:
+def _torchft_line(torchft: TorchftLighthouse) -> str:
     """The address for torchft's clients, and what they do without."""
     address = torchft.addresses[0]
     return (

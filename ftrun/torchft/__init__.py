@@ -13,6 +13,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import ftrun.compat.threads  # noqa: F401  # gives the Managers of this process their seats
+
 if TYPE_CHECKING:
     from ftrun.torchft.data import DistributedSampler
     from ftrun.torchft.ddp import DistributedDataParallel

@@ -1,7 +1,8 @@
 """torchft's coordination classes: lighthouse and manager, servers and clients.
 
-They speak torchft's gRPC (torchft_wire/), so each works with torchft's own counterpart. Errors are
-torchft's: ``TimeoutError`` for a call that got no answer in time, ``RuntimeError`` for any other.
+They speak torchft's gRPC (compat/torchft_wire/), so each works with torchft's own counterpart.
+Errors are torchft's: ``TimeoutError`` for a call that got no answer in time, ``RuntimeError`` for
+any other.
 Not here: the rules of quorums (core/torchft_quorum/), ftrun's own lighthouse (lighthouse/).
 """
 
@@ -17,18 +18,19 @@ from datetime import timedelta
 
 from ftrun.base import clock
 from ftrun.base.addresses import join_address, split_address
+from ftrun.compat.background import BackgroundLoop
+from ftrun.compat.threads.seat import LighthouseHere
+from ftrun.compat.threads.seats import offer, withdraw
+from ftrun.compat.torchft_wire import torchft_pb2 as wire
+from ftrun.compat.torchft_wire.clients import call, method_of, open_channel, seconds
+from ftrun.compat.torchft_wire.manager_server import SERVICE as MANAGER
+from ftrun.compat.torchft_wire.manager_server import GroupServer
+from ftrun.compat.torchft_wire.quorum_server import SERVICE as LIGHTHOUSE
+from ftrun.compat.torchft_wire.quorum_server import QuorumServer
+from ftrun.compat.torchft_wire.records import ROOM_ID, record_of
 from ftrun.core.torchft_quorum.group import ReplicaGroup
 from ftrun.core.torchft_quorum.machine import TorchftRooms
 from ftrun.core.torchft_quorum.records import QuorumSettings
-from ftrun.torchft_wire import torchft_pb2 as wire
-from ftrun.torchft_wire.background import BackgroundLoop
-from ftrun.torchft_wire.clients import call, open_channel, seconds
-from ftrun.torchft_wire.manager_server import SERVICE as MANAGER
-from ftrun.torchft_wire.manager_server import GroupServer
-from ftrun.torchft_wire.quorum_server import SERVICE as LIGHTHOUSE
-from ftrun.torchft_wire.quorum_server import QuorumServer
-from ftrun.torchft_wire.records import ROOM_ID
-from ftrun.training import seats
 
 __all__ = [
     "LighthouseClient",
@@ -69,7 +71,7 @@ class LighthouseServer(_Served):
     """A lighthouse of torchft's in this process; ``ftrun lighthouse`` serves one that lasts.
 
     Managers that threads of this process make with its address take part in a job of its own, by
-    ftrun's protocol (training/seats.py); ``min_replicas`` and ``join_timeout_ms`` hold there too.
+    ftrun's protocol (compat/threads/); ``min_replicas`` and ``join_timeout_ms`` hold there too.
     It begins with quorum 1 and keeps nothing on disk. Its protocol has no token: whoever reaches
     the port takes part. ``quorum_tick_ms`` is how long torchft's lighthouse may take to see that a
     timeout has passed; this one sees it at once, so any value is kept.
@@ -107,10 +109,7 @@ class LighthouseServer(_Served):
             raise
         self._address = f"http://{join_address(socket.gethostname(), port)}"
         self._close = weakref.finalize(self, _stop_lighthouse, self._loop, server, port)
-        here = seats.LighthouseHere(
-            settings.min_replicas, settings.join_timeout_s, _membership_in_this_process
-        )
-        seats.offer(port, here)
+        offer(port, LighthouseHere(settings.min_replicas, settings.join_timeout_s))
 
 
 class LighthouseClient:
@@ -128,16 +127,8 @@ class LighthouseClient:
         self._metadata = ((ROOM_ID, room),) if room else ()
         channel = open_channel(addr, seconds(connect_timeout))
         weakref.finalize(self, channel.close)
-        self._quorum = channel.unary_unary(
-            f"/{LIGHTHOUSE}/Quorum",
-            wire.LighthouseQuorumRequest.SerializeToString,
-            wire.LighthouseQuorumResponse.FromString,
-        )
-        self._heartbeat = channel.unary_unary(
-            f"/{LIGHTHOUSE}/Heartbeat",
-            wire.LighthouseHeartbeatRequest.SerializeToString,
-            wire.LighthouseHeartbeatResponse.FromString,
-        )
+        self._quorum = method_of(channel, LIGHTHOUSE, "Quorum")
+        self._heartbeat = method_of(channel, LIGHTHOUSE, "Heartbeat")
 
     def quorum(
         self,
@@ -265,21 +256,9 @@ class ManagerClient:
     def __init__(self, addr: str, connect_timeout: timedelta) -> None:
         channel = open_channel(addr, seconds(connect_timeout))
         weakref.finalize(self, channel.close)
-        self._call_quorum = channel.unary_unary(
-            f"/{MANAGER}/Quorum",
-            wire.ManagerQuorumRequest.SerializeToString,
-            wire.ManagerQuorumResponse.FromString,
-        )
-        self._call_metadata = channel.unary_unary(
-            f"/{MANAGER}/CheckpointMetadata",
-            wire.CheckpointMetadataRequest.SerializeToString,
-            wire.CheckpointMetadataResponse.FromString,
-        )
-        self._call_vote = channel.unary_unary(
-            f"/{MANAGER}/ShouldCommit",
-            wire.ShouldCommitRequest.SerializeToString,
-            wire.ShouldCommitResponse.FromString,
-        )
+        self._call_quorum = method_of(channel, MANAGER, "Quorum")
+        self._call_metadata = method_of(channel, MANAGER, "CheckpointMetadata")
+        self._call_vote = method_of(channel, MANAGER, "ShouldCommit")
 
     def _quorum(
         self,
@@ -302,7 +281,8 @@ class ManagerClient:
             commit_failures=commit_failures,
             reconfigure_handle=reconfigure_handle,
         )
-        return _result(call(self._call_quorum, request, seconds(timeout)))
+        found = call(self._call_quorum, request, seconds(timeout))
+        return record_of(QuorumResult, found, list)
 
     def _checkpoint_metadata(self, rank: int, timeout: timedelta) -> str:
         """Where that rank of the manager's group offers its checkpoint."""
@@ -428,15 +408,8 @@ async def _start_lighthouse(
     return server, port
 
 
-def _membership_in_this_process() -> seats.Membership:
-    """ftrun's own lighthouse for Managers in threads; imported for those only."""
-    from ftrun.lighthouse.in_process import InProcessLighthouse
-
-    return InProcessLighthouse()
-
-
 def _stop_lighthouse(loop: BackgroundLoop, server: QuorumServer, port: int) -> None:
-    seats.withdraw(port)
+    withdraw(port)
     _stop(loop, server)
 
 
@@ -445,15 +418,7 @@ def _stop(loop: BackgroundLoop, server: QuorumServer | GroupServer) -> None:
 
 
 def _member(message: wire.QuorumMember) -> QuorumMember:
-    return QuorumMember(
-        message.replica_id,
-        message.address,
-        message.store_address,
-        message.step,
-        message.world_size,
-        message.shrink_only,
-        _data(message.data),
-    )
+    return record_of(QuorumMember, message, data=_data(message.data))
 
 
 def _data(text: str) -> dict[Hashable, object] | None:
@@ -467,27 +432,6 @@ def _data(text: str) -> dict[Hashable, object] | None:
     except (ValueError, RecursionError) as error:
         raise RuntimeError(f"a member's data is no JSON: {error}") from None
     return found
-
-
-def _result(message: wire.ManagerQuorumResponse) -> QuorumResult:
-    has_source = message.HasField("recover_src_replica_rank")
-    has_place = message.HasField("max_replica_rank")
-    return QuorumResult(
-        quorum_id=message.quorum_id,
-        replica_rank=message.replica_rank,
-        replica_world_size=message.replica_world_size,
-        recover_src_manager_address=message.recover_src_manager_address,
-        recover_src_replica_rank=message.recover_src_replica_rank if has_source else None,
-        recover_dst_replica_ranks=list(message.recover_dst_replica_ranks),
-        store_address=message.store_address,
-        max_step=message.max_step,
-        max_replica_rank=message.max_replica_rank if has_place else None,
-        max_world_size=message.max_world_size,
-        heal=message.heal,
-        commit_failures=message.commit_failures,
-        replica_ids=list(message.replica_ids),
-        reconfigure_handles=list(message.reconfigure_handles),
-    )
 
 
 def _bind_address(bind: str) -> tuple[str, int]:

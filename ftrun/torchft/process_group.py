@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ftrun.base.errors import UserError
-from ftrun.process_groups.child_group import ProcessGroupBaby, ProcessGroupBabyGloo
-from ftrun.process_groups.child_nccl import ProcessGroupBabyNCCL
+from ftrun.compat.child_groups.group import ProcessGroupBaby, ProcessGroupBabyGloo
+from ftrun.compat.child_groups.nccl import ProcessGroupBabyNCCL
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.process_groups.handles import ReconfigureOptions, meet, split_store_address
 from ftrun.process_groups.nccl import ProcessGroupNCCL

@@ -1,6 +1,6 @@
 """The identity of this worker process: the bootstrap installs it before the script runs.
 
-Not here: its use (manager.py, link.py) and how it was decided (agent/).
+Not here: its use (session.py, link.py) and how it was decided (agent/).
 """
 
 from __future__ import annotations

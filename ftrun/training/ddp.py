@@ -21,7 +21,7 @@ of uses is reduced as one more bucket of the same batch, so that gradients and m
 together, and replicas never differ in what they step. ``static_graph=True`` promises that all
 replicas use the same parameters: its map stays local.
 
-Not here: reducing, repairing, dividing (manager.py, in_flight.py, reductions.py).
+Not here: reducing, repairing, dividing (session.py, in_flight.py, reductions.py).
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from ftrun.training.join import BY_ALL, Join
 
 if TYPE_CHECKING:
     from ftrun.training.manager import Manager
+    from ftrun.training.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -229,7 +230,7 @@ class PureDistributedDataParallel(nn.Module):
     def __init__(self, manager: Manager, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self._manager = manager
+        self._manager, self._session = manager, manager.session
         self._syncs = True
         self._queued = False
         manager.watch_buffers(module)
@@ -268,7 +269,7 @@ class PureDistributedDataParallel(nn.Module):
                 works.append(self._manager.allreduce(parameter.grad))
         for work in works:
             work.wait()
-        self._manager.heal_after_backward()
+        self._session.heal_after_backward()
 
 
 class _Buckets(ProcessGroup):
@@ -294,7 +295,7 @@ class _Buckets(ProcessGroup):
         super().__init__()
         self._within = within
         self._is_static = is_static
-        self._manager = manager
+        self._manager, self._session = manager, manager.session
         self._writes_again = writes_again
         self._has_map = has_map
         self._layouts: list[_BucketLayout] = []
@@ -319,8 +320,8 @@ class _Buckets(ProcessGroup):
 
         In a Join the sums are divided, because nobody knows yet how many have data.
         """
-        self._manager.before_reduction()
-        divides = self._writes_again and self._manager.joining is None
+        self._session.before_reduction()
+        divides = self._writes_again and self._session.joining is None
         self._divided_by = max(self._manager.num_participants(), 1) if divides else 1
         return self._divided_by
 
@@ -328,7 +329,7 @@ class _Buckets(ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
         """Reduce a bucket, or the map of uses. The reducer calls this for each."""
         (tensor,) = tensors
-        if not self._manager.before_reduction():
+        if not self._session.before_reduction():
             return _finished(tensor)
         if tensor.is_floating_point():
             return self._reduce_bucket(tensor)
@@ -336,7 +337,7 @@ class _Buckets(ProcessGroup):
             return super().allreduce(tensors)
         if self._within is not None:
             _reduce_within(self._within, tensor, dist.ReduceOp.MAX)
-        work = _UsesWork(self._manager, tensor)
+        work = _UsesWork(self._session, tensor)
         self._await()
         if not self._manager.is_participating():  # This replica's uses do not count.
             _after_the_reducer(functools.partial(self._forget_own, work))
@@ -347,20 +348,20 @@ class _Buckets(ProcessGroup):
         index = self._next
         self._next = (index + 1) % len(self._layouts)
         closes = self._next == 0 and not self._has_map
-        joining = self._manager.joining
+        joining = self._session.joining
         if index == 0 and joining is not None:
-            self._manager.announce(buffer.device)
+            joining.announce(buffer.device)
         if self._within is not None:
             _reduce_within(self._within, buffer, dist.ReduceOp.SUM)
             buffer.div_(self._within.size())
         if self._writes_again:
             layout = self._layouts[index]
             divided_by = self._divided_by if joining is None else None
-            future = self._manager.allreduce_bucket(
+            future = self._session.allreduce_bucket(
                 buffer, closes, lambda by: layout.write(buffer, by), divided_by
             )
         else:
-            future = self._manager.allreduce_bucket(buffer, closes, None)
+            future = self._session.allreduce_bucket(buffer, closes, None)
         if closes:
             self._await()
             self._heal_afterwards()
@@ -370,14 +371,14 @@ class _Buckets(ProcessGroup):
     def _await(self) -> None:
         """Await the buckets as late as possible: other modules' gradients are computed before."""
         if self._is_static:
-            self._manager.await_buckets()
+            self._session.await_buckets()
         else:
-            at_end_of_backward(self._manager.await_buckets)
+            at_end_of_backward(self._session.await_buckets)
 
     def _heal_afterwards(self) -> None:
         if self._manager.is_healing():
-            _after_the_reducer(self._manager.heal_after_backward)
-        joining = self._manager.joining
+            _after_the_reducer(self._session.heal_after_backward)
+        joining = self._session.joining
         if joining is not None:
             _after_the_reducer(functools.partial(joining.note_gradients, self._parameters))
 
@@ -390,11 +391,11 @@ class _Buckets(ProcessGroup):
                 "data does not know which parameters the others use. Leave it out"
             )
         uses = self._reduce_uses if self._has_map else None
-        return Follower(self._manager, zeros, uses, self._parameters)
+        return Follower(self._session, zeros, uses, self._parameters)
 
     def _reduce_uses(self, uses: Tensor) -> Callable[[], Tensor]:
         """Reduce a map of uses; the result is that of the function that is returned."""
-        work = _UsesWork(self._manager, uses)
+        work = _UsesWork(self._session, uses)
 
         def result() -> Tensor:
             work.wait()
@@ -434,11 +435,11 @@ class _BucketLayout:
 class _UsesWork(Work):
     """The reduction of the map of uses: an average of zeros and ones; above 0 means used."""
 
-    def __init__(self, manager: Manager, uses: Tensor) -> None:
+    def __init__(self, session: Session, uses: Tensor) -> None:
         super().__init__()
         self.uses = uses
         self._average = uses.to(torch.float32)
-        self._future = manager.allreduce_bucket(self._average, True, self._restore)
+        self._future = session.allreduce_bucket(self._average, True, self._restore)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the result and write it into the map."""

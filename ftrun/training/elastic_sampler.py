@@ -77,8 +77,8 @@ class ElasticSampler(Sampler[list[int]]):
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
-        here = manager.here
-        self._manager = manager
+        here = manager.session.here
+        self._manager, self._session = manager, manager.session
         self._slot, self._rank = int(here.replica_id), here.group_rank
         self._workers = here.workers_per_replica
         self._batch_size = batch_size
@@ -100,7 +100,7 @@ class ElasticSampler(Sampler[list[int]]):
         self._epochs_max: int | None = None
         self._weighed: tuple[tuple[DataPosition, tuple[str, ...]], float] | None = None
         self._orders: OrderedDict[int, torch.Tensor] = OrderedDict()
-        manager.watch_sampler(self, repairs=together is None)
+        manager.session.watch_sampler(self, repairs=together is None)
 
     # ------------------------------------------------------------ for scripts
 
@@ -200,7 +200,7 @@ class ElasticSampler(Sampler[list[int]]):
         Raises:
             UserError: they are not.
         """
-        if self._step != self._manager.step_under_way():
+        if self._step != self._session.step_under_way():
             raise UserError(
                 "a reduction in a step without a batch of the ElasticSampler: draw the batches of "
                 "each step, after zero_grad() or just before it"
@@ -230,11 +230,11 @@ class ElasticSampler(Sampler[list[int]]):
         Raises:
             UserError: the last step is not decided.
         """
-        manager = self._manager
-        step = manager.step_under_way()
+        session = self._session
+        step = session.step_under_way()
         if step is None or step != self._step:
-            manager.begin_for_draw()
-            self._step = manager.step_under_way()
+            session.begin(for_draw=True)
+            self._step = session.step_under_way()
             self._batches = self._batches_at(self._position)
             self._drawn = 0
             self._is_reduced = False

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import JoinHook
 
 if TYPE_CHECKING:
-    from ftrun.training.manager import Manager
+    from ftrun.training.session import Session
 
 
 class Follower(JoinHook):
     """DDP's hook: each call shadows the reductions of one backward pass.
 
     Args:
-        manager: the Manager that reduces.
+        session: the Manager's, which reduces.
         zeros: makes a zero bucket for each of the reducer's, in order.
         uses: reduces a map of uses and returns what came of it; None: DDP reduces none.
         parameters: those of the map, in its order.
@@ -28,12 +28,12 @@ class Follower(JoinHook):
 
     def __init__(
         self,
-        manager: Manager,
+        session: Session,
         zeros: Callable[[], Sequence[Any]],
         uses: Callable[[Tensor], Callable[[], Tensor]] | None,
         parameters: Sequence[nn.Parameter],
     ) -> None:
-        self.manager = manager
+        self.session = session
         self._make_zeros = zeros
         self._zeros: Sequence[Any] = ()
         self._uses = uses
@@ -43,21 +43,23 @@ class Follower(JoinHook):
         """Add zeros, and take the average of the replicas that have data."""
         self._zeros = self._zeros or self._make_zeros()
         buckets = self._zeros
-        self.manager.announce(buckets[0].buffer().device)
+        joining = self.session.joining
+        if joining is not None:
+            joining.announce(buckets[0].buffer().device)
         futures = []
         for number, bucket in enumerate(buckets, 1):
             buffer = bucket.buffer().zero_()
             closes = number == len(buckets) and self._uses is None
-            futures.append(self.manager.allreduce_bucket(buffer, closes, _zero(buffer)))
+            futures.append(self.session.allreduce_bucket(buffer, closes, _zero(buffer)))
         is_used = None
         if self._uses is not None:
             device = buckets[0].buffer().device
             is_used = self._uses(torch.zeros(len(self._parameters), dtype=torch.int, device=device))
-        self.manager.await_buckets()
+        self.session.await_buckets()
         for future in futures:
             future.wait()
         used = None if is_used is None else self._names_of(is_used())
-        self.manager.heal_after_backward()
+        self.session.heal_after_backward()
         for bucket in buckets:
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
                 if used is None or id(parameter) in used:

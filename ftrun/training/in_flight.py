@@ -88,6 +88,11 @@ class InFlight:
         self._group: BuiltGroup | None = None
         self._group_attempt: Attempt | None = None
 
+    @property
+    def counts(self) -> bool:
+        """Whether this worker's gradients count in this step."""
+        return self.rank is not None and self.weight() > 0.0
+
     # ------------------------------------------------------------ under the engine's lock
 
     def begin_step(self) -> None:

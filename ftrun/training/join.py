@@ -84,21 +84,21 @@ class Join:
         self._hooks = [
             part.join_hook(**kwargs) for part in joinables if not isinstance(part, LRScheduler)
         ]
-        managers = [hook.manager for hook in self._hooks if isinstance(hook, Follower)]
-        if not managers:
+        sessions = [hook.session for hook in self._hooks if isinstance(hook, Follower)]
+        if not sessions:
             raise UserError(
                 "a Join needs a DistributedDataParallel(manager, …) of ftrun's among its "
                 "joinables, because its reductions carry the announcements"
             )
-        if any(manager is not managers[0] for manager in managers):
+        if any(session is not sessions[0] for session in sessions):
             raise UserError("a Join with models of several Managers: give it those of one")
-        self._manager = managers[0]
+        self._session = sessions[0]
         self._thread = 0
 
     def __enter__(self) -> Join:
         if self._enable:
             self._thread = threading.get_ident()
-            self._joining, self._optimizer = self._manager.make_joining()
+            self._joining, self._optimizer = self._session.make_joining()
             self._joining.begin(self._terms, self._optimizer)
         return self
 

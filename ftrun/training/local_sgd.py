@@ -43,7 +43,7 @@ class InnerSteps:
         self._local_optimizer = optimizer
         self._local_step = 0
         self._hooks: list[RemovableHandle] = []
-        manager.train_locally()
+        manager.session.train_locally()
 
     def __enter__(self) -> Any:
         optimizer = self._local_optimizer

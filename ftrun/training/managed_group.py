@@ -59,7 +59,7 @@ class ManagedProcessGroup(ReconfigurableGroup):
 
     def __init__(self, manager: Manager) -> None:
         super().__init__(0, 1)
-        self._manager = manager
+        self._manager, self._session = manager, manager.session
         self._told: set[str] = set()
 
     # ------------------------------------------------------------ facts
@@ -84,7 +84,7 @@ class ManagedProcessGroup(ReconfigurableGroup):
         if name not in self._exchanges:
             return super()._collective(name + INSTEAD.get(name, ""))
         *tensors, opts = arguments
-        if name in ("allreduce", "allreduce_coalesced") and self._manager.in_step:
+        if name in ("allreduce", "allreduce_coalesced") and self._session.machine.in_step:
             op, given = opts.reduceOp, tensors[0]
             works = [self._manager.allreduce(tensor, reduce_op=op) for tensor in given]
             return works[0] if len(works) == 1 else JoinedWork(works, given)
@@ -179,7 +179,7 @@ class ManagedProcessGroup(ReconfigurableGroup):
     def _directly(self, name: str, tensors: list[torch.Tensor], peer: int, tag: int) -> Work:
         """With a place among the members of the quorum; else the tensors stay as they are."""
         try:
-            work = getattr(self._manager.pg, name)(tensors, peer, tag)
+            work = getattr(self._session.pg, name)(tensors, peer, tag)
         except (RuntimeError, PeerError, Bug) as error:  # Bug: no quorum was formed yet
             self._manager.report_error(error)
             return FinishedWork(tensors)
@@ -193,7 +193,7 @@ class ManagedProcessGroup(ReconfigurableGroup):
         if tensor.nbytes >= BODY_BYTES_MAX:
             self._too_large(what, tensor.nbytes)
             return None
-        given: list[Given] | None = self._manager.exchange(SITE, what, to_bytes(tensor))
+        given: list[Given] | None = self._session.exchange(SITE, what, to_bytes(tensor))
         if given is None:
             return None
         return [(one.counts, from_bytes(one.body, tensor)) for one in given]

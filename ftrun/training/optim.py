@@ -43,7 +43,7 @@ class OptimizerWrapper(torch.optim.Optimizer):
         self.manager = manager
         self.committed = True
         self._set_to_none = True
-        manager.watch_optimizer(optim, self)
+        manager.session.watch_optimizer(optim, self)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Begin a step: wait for a quorum if none is in force, and clear the gradients."""
@@ -63,7 +63,7 @@ class OptimizerWrapper(torch.optim.Optimizer):
         """
         if closure is not None:
             raise ValueError("an optimizer that ftrun manages takes no closure; call step() alone")
-        joining = self.manager.joining
+        joining = self.manager.session.joining
         if joining is None:
             self.committed = self.manager.should_commit()
             if self.committed:
@@ -83,7 +83,7 @@ class OptimizerWrapper(torch.optim.Optimizer):
             self.optim.step()
         elif getattr(self.optim, "_step_supports_amp_scaling", False):
             self._step_by_itself(self.optim, attributes["grad_scale"], attributes["found_inf"])
-        elif not self.manager.any_in_group(bool(attributes["found_inf"])):
+        elif not self.manager.session.any_in_group(bool(attributes["found_inf"])):
             self._unscale(attributes["grad_scale"])
             self.optim.step()
 

@@ -10,7 +10,7 @@ in ddp.py).
 Order: a unit's bucket goes out after those of the units made later, also where backward comes to
 it earlier, because the order must be the same in all groups.
 
-Not here: reducing, repairing, dividing (manager.py, in_flight.py, reductions.py).
+Not here: reducing, repairing, dividing (session.py, in_flight.py, reductions.py).
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def replicate(manager: Manager, model: nn.Module) -> None:
     if not units:
         raise UserError(NOT_SHARDED.format(name=type(model).__name__))
     _Pass(manager, units)
-    manager.read_state_on_training_thread()  # state_dict() reshards, and may not do so in a pass
+    # state_dict() reshards, and may not do so in a pass
+    manager.session.healing.read_on_training_thread()
     manager.watch_buffers(model)
 
 
@@ -139,7 +140,7 @@ class _Pass:
     """
 
     def __init__(self, manager: Manager, units: list[_Unit]) -> None:
-        self._manager = manager
+        self._manager, self._session = manager, manager.session
         self._units = units
         self._assigned: set[int] = set()  # the units whose gradients FSDP has assigned
         self._next = 0
@@ -173,7 +174,7 @@ class _Pass:
         buckets = [_Bucket(gradients, divided_by) for gradients in of_type.values()]
         for bucket in buckets:
             closes = is_last and bucket is buckets[-1]
-            future = self._manager.allreduce_bucket(bucket.buffer, closes, bucket.write, divided_by)
+            future = self._session.allreduce_bucket(bucket.buffer, closes, bucket.write, divided_by)
             self._out.append((bucket, future))
 
     @compiling.never
@@ -184,12 +185,12 @@ class _Pass:
         out, self._out = self._out, []
         self._next, self._is_under_way = 0, False
         self._assigned.clear()
-        self._manager.await_buckets()
+        self._session.await_buckets()
         for bucket, future in out:
             future.wait()
             bucket.apply()
         if self._manager.is_healing():
-            self._manager.heal_after_backward()
+            self._session.heal_after_backward()
 
 
 def _units(module: Any) -> list[_Unit]:

@@ -40,18 +40,24 @@ FIRST_COMMITS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class StepLimits:
-    """How few may contribute to a step, how long it may wait, how often it may fail.
+class Choices:
+    """How a Manager trains: its arguments, as its parts need them.
 
-    ``min_replica_size``: a step with fewer contributors is not committed. ``timeout_s``: deadline
-    of an operation, and of a heal. ``quorum_timeout_s``: of a quorum; ``first_timeout_s``: of the
-    first one. ``max_retries``: steps in a row that may fail; None: any number.
+    ``name``: of the replica group, in the records of event_loggers.py. ``timeout_s``: deadline of
+    an operation, and of a heal. ``gives_up_s``: when a step is given up whose results are awaited;
+    None: never. ``max_retries``: steps in a row that may fail; None: any number.
     """
 
+    name: str
     min_replica_size: int
+    spares: bool
+    repairs: bool
+    heals_first: bool
+    init_sync: bool
     timeout_s: float
+    gives_up_s: float | None
     quorum_timeout_s: float
-    first_timeout_s: float
+    connect_timeout_s: float
     max_retries: int | None
 
 
@@ -76,7 +82,8 @@ class StepFlow:
     Args:
         engine, machine, healing, progress: of this worker.
         vote: the vote of a replica group of several workers; None for one worker.
-        limits: of each step.
+        choices: how it trains.
+        first_s: how long the first quorum may take, if ``quorum_timeout_s`` is less.
         resuming, snapshots: of this worker; None: it has no directory for snapshots.
     """
 
@@ -87,7 +94,8 @@ class StepFlow:
         healing: Healing,
         progress: WorkerProgress,
         vote: GroupVote | None,
-        limits: StepLimits,
+        choices: Choices,
+        first_s: float,
         resuming: Resuming | None = None,
         snapshots: Snapshots | None = None,
     ) -> None:
@@ -96,10 +104,11 @@ class StepFlow:
         self._healing = healing
         self._progress = progress
         self._vote = vote
-        self._limits = limits
+        self._choices = choices
+        self._first_s = max(first_s, choices.quorum_timeout_s)
         self._resuming = resuming
         self._snapshots = snapshots
-        self._longest_s = limits.timeout_s + limits.quorum_timeout_s
+        self._longest_s = choices.timeout_s + choices.quorum_timeout_s
         self._failures = 0  # in a row
         self._commits = 0  # since the start or the last heal
         self._error: Exception | None = None
@@ -184,10 +193,9 @@ class StepFlow:
 
     @property
     def _quorum_limit_s(self) -> float:
-        limits = self._limits
-        may_lack = limits.min_replica_size > 1  # a replica that must be started again first
+        may_lack = self._choices.min_replica_size > 1  # a replica that must be started again first
         is_long = may_lack or not self._machine.begun
-        return limits.first_timeout_s if is_long else limits.quorum_timeout_s
+        return self._first_s if is_long else self._choices.quorum_timeout_s
 
     @property
     def _awaits_backward(self) -> bool:
@@ -263,7 +271,7 @@ class StepFlow:
             self.report_error(group_error)
         if machine.healing:
             self._heal(lambda: not machine.may_issue, until)
-        enough = engine.in_flight.divisor >= self._limits.min_replica_size
+        enough = engine.in_flight.divisor >= self._choices.min_replica_size
         error = self.errored()
         flag = enough and error is None and not machine.healing and not forgoes
         votes = Votes(flag, False)
@@ -321,7 +329,7 @@ class StepFlow:
             return True
         self._failures += 1
         self._engine.note_progress()
-        most = self._limits.max_retries
+        most = self._choices.max_retries
         if most is not None and self._failures > most:
             raise RuntimeError(
                 f"{self._failures} steps in a row were not committed (max_retries="

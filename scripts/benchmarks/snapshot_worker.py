@@ -73,7 +73,7 @@ def with_ftrun(state: State, way: str, count: int, every_s: float, out: Path) ->
     import ftrun
 
     manager = ftrun.manager(lambda given: None, lambda: state)
-    snapshots = manager.snapshots
+    snapshots = manager.session.snapshots
     assert snapshots is not None, "the run has no --snapshot-dir"
     steps: list[Any] = []
     taken: list[Any] = []

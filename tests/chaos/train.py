@@ -93,7 +93,7 @@ def note_heals(journal: TextIO, heals: list[str]) -> None:
 
 def note_commit(journal: TextIO, manager: ftrun.Manager, held: dict[str, Any], digest: str) -> None:
     """The Manager's public interface gives only the number of contributors."""
-    quorum, ranks = manager._engine._stock
+    quorum, ranks = manager.session.engine._stock
     assert quorum is not None
     tag = Tag(quorum.attempt, held["step"] - 1)
     note(

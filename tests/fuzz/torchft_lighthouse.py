@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ftrun.torchft_wire import torchft_pb2 as wire
+from ftrun.compat.torchft_wire import torchft_pb2 as wire
 from tests.fuzz.feeding import ANSWER_S, TOGETHER, Server
 from tests.fuzz.mutations import mutate
 from tests.fuzz.torchft_targets import requests

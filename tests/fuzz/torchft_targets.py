@@ -11,6 +11,9 @@ from random import Random
 
 from google.protobuf.message import DecodeError
 
+from ftrun.compat.torchft_wire import torchft_pb2 as wire
+from ftrun.compat.torchft_wire.records import member_of
+from ftrun.compat.torchft_wire.service import FILE, MAGIC, RoomsFile
 from ftrun.core.torchft_quorum.machine import TorchftRooms
 from ftrun.core.torchft_quorum.records import (
     DEFAULT_ROOM,
@@ -21,10 +24,7 @@ from ftrun.core.torchft_quorum.records import (
     RoomsRecord,
 )
 from ftrun.core.torchft_quorum.status import torchft_status
-from ftrun.lighthouse.torchft import FILE, MAGIC, RoomsFile
 from ftrun.protocol.http2_refusal import PREFACE, Http2Refusal, is_http2
-from ftrun.torchft_wire import torchft_pb2 as wire
-from ftrun.torchft_wire.records import member_of
 
 HTTP2 = [
     PREFACE

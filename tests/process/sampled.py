@@ -73,7 +73,7 @@ for epoch in sampler.epochs(EPOCHS):
     for indices, inputs, targets in loader:
         step, before = manager.current_step(), manager.state_dict()["lineage"]
         note(step=step, before=before, epoch=sampler.epoch, indices=indices.tolist(),
-             samples=sampler.samples, attempt=[time.monotonic(), manager.step_under_way()])
+             samples=sampler.samples, attempt=[time.monotonic(), manager.session.step_under_way()])
         # Slowly while one is missing, so that the next one dies when all are back.
         time.sleep(0.02 if len(manager.contributors()) == 3 else 0.5)
         moment("draw", step)

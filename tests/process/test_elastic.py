@@ -158,7 +158,7 @@ class Names(metrics.MetricHandler):
         say(f"metric {data.name} {data.value}")
 
 # main
-from ftrun.elastic.translation import OneNode
+from ftrun.compat.elastic.translation import OneNode
 metrics.configure(Names(), "torchelastic")
 spec = WorkerSpec(
     role="default", local_world_size=2, rdzv_handler=OneNode("live"), entrypoint=work,

@@ -27,7 +27,7 @@ from ftrun import DistributedDataParallel, Optimizer
 model = torch.nn.Linear(4, 4)
 inner = torch.optim.SGD(model.parameters(), lr=0.01)
 manager = ftrun.manager(model.load_state_dict, model.state_dict)
-where = manager._healing.endpoint
+where = manager.session.healing.endpoint
 serves = f"serves {where.heal} {where.heal_certificate or 'in plaintext'}"
 print("slot", os.environ["REPLICA_GROUP_ID"], serves, flush=True)
 optimizer, network = Optimizer(manager, inner), DistributedDataParallel(manager, model)

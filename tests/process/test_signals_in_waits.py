@@ -29,7 +29,7 @@ WAITS = {
     "the first quorum": "stop_here()\nmanager.start_quorum()\n",
     # The request comes after the script has begun its first step, and before its agent knows.
     "the first quorum, asked before its report": """
-register = manager._engine.register
+register = manager.session.engine.register
 def asked_first():
     stop_here()
     while not ftrun.stop_requested():
@@ -37,7 +37,7 @@ def asked_first():
     register()
 if is_late:
     stop_here()
-manager._engine.register = asked_first
+manager.session.engine.register = asked_first
 manager.start_quorum()
 """,
     "a reduction": """

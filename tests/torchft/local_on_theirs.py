@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
     manager: Any = torchft.manager.Manager
     manager.batch = lambda self: nullcontext()
-    manager.train_locally = lambda self: None
+    manager.session = SimpleNamespace(train_locally=lambda: None)
     manager.watch_buffers = lambda self, module: None
     sys.modules["torchft.local_sgd"] = local_sgd

@@ -39,7 +39,7 @@ def _states(manager: Any) -> dict[str, Any]:
     if os.environ["BENCH_PEER"] == "torchft":
         functions = manager._user_state_dicts
     else:
-        functions = {key: state for key, (_, state) in manager._healing._functions.items()}
+        functions = {key: state for key, (_, state) in manager.session.healing._functions.items()}
     of_fragments = {key: state for key, state in functions.items() if key.startswith(PREFIX)}
     return {key: state() for key, state in (of_fragments or functions).items()}
 

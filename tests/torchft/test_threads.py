@@ -96,7 +96,7 @@ class Trained:
         with ExitStack() as stack:
             manager = self.manager()
             stack.callback(lambda: manager.shutdown(wait=False))
-            self.lives.append(manager.here.key.incarnation)
+            self.lives.append(manager.session.here.key.incarnation)
             ddp = DistributedDataParallel(manager, self.model)
             optimizer = OptimizerWrapper(manager, self.optimizer)
             while manager.current_step() < STEPS:

@@ -5,7 +5,7 @@ lighthouse, with that call's step and wishes, as in torchft; the answer, or the 
 calls of the round. The last one of a vote's round ends it with the conjunction. A call whose client
 has gone does not count any more, so no rank acts on a vote that another has given up.
 
-Not here: sockets, the lighthouse's client (torchft_wire/), what a quorum means to a rank
+Not here: sockets, the lighthouse's client (compat/torchft_wire/), what a quorum means to a rank
 (results.py).
 """
 

@@ -3,7 +3,7 @@
 A record is to be on the disk before the quorum that it names is sent. So an id is never used twice,
 also over a kill -9: torchft's own lighthouse begins at 1 again, and a survivor then keeps a group
 that its new peer does not know. The number of rooms, replica groups and calls is bounded.
-Not here: one room (room.py), sockets and the disk (torchft_wire/, lighthouse/).
+Not here: one room (room.py), sockets and the disk (compat/torchft_wire/, lighthouse/).
 """
 
 from __future__ import annotations

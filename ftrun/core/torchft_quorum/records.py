@@ -1,7 +1,7 @@
 """The data of torchft's quorums: settings, members, events, instructions, what is kept on disk.
 
 Field names are those of torchft's messages. Not here: the rules (rules.py), the wire
-(torchft_wire/).
+(compat/torchft_wire/).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Charge:
         managed = [x for x in stepping.optimizers.all() if models.has_parameter_of(x)]
         self._script.marking.optimizers = managed
         for optimizer in managed:
-            manager.watch_optimizer(optimizer)
+            manager.session.watch_optimizer(optimizer)
         models.average_sharded(manager, managed)
         self._batches_of = self._script.exactly_once.words() or OPEN.words()
         if self._is_told:

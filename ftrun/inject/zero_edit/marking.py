@@ -46,13 +46,13 @@ class Marking:
     def mark(self, manager: Manager) -> None:
         """Mark this step, if one is due: all have their averaged gradients, and no optimizer has
         stepped yet."""
-        if not manager.progress.wants_mark():
+        if not manager.session.progress.wants_mark():
             return  # not one at which parameters are compared
         is_due = manager.current_step() % PARAMETERS_EVERY == 0
         found = self.digest() if is_due else ""
         if self._mates.is_lead:
             settings = partial(text_of, settings_of(self.optimizers))
-            manager.progress.mark(settings, found, self._standing.position())
+            manager.session.progress.mark(settings, found, self._standing.position())
 
     def digest(self) -> str:
         """A digest of the replica's parameters, of which each mate may have a part."""

@@ -58,7 +58,7 @@ class Peers:
         """Find out where they stand; mates go by what their lead has found."""
         if self._they_wait:
             return
-        limit_s, exchanges = self._here.quorum_timeout_s, self._manager().exchanges
+        limit_s, exchanges = self._here.quorum_timeout_s, self._manager().session.exchanges
         text = exchanges.peek_place(limit_s) if self._mates.is_lead else None
         if self._mates.are_several:
             text = self._mates.from_lead(exchanges, (text or "").encode(), limit_s).decode() or None
@@ -88,14 +88,14 @@ class Peers:
     def loaded(self) -> Place | None:
         """The place of the state that was loaded: the snapshot's, or that of the donors."""
         manager = self._manager()
-        if manager.resuming is not None and manager.resuming.position:
+        if manager.session.resuming is not None and manager.session.resuming.position:
             return self._of_snapshot()
-        text = manager.healed_place
+        text = manager.session.healing.place
         return Place.decode(text) if text else None
 
     def _of_snapshot(self) -> Place:
         """Where the snapshot stands that the job goes on from, if no peer trains."""
-        resuming = self._manager().resuming
+        resuming = self._manager().session.resuming
         found = None if resuming is None else resuming.find_place()
         if found is None or not found[0]:
             return Place()

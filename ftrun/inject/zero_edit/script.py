@@ -96,7 +96,7 @@ class Script:
             lambda: self.manager().current_step(),
             self._life,
             self.world.given.encoded,
-            lambda: len(self.manager().exchanges.members()) == here.replicas > 1,
+            lambda: len(self.manager().session.exchanges.members()) == here.replicas > 1,
         )
         self.tensors = Tensors(
             lambda: self.models.wrapped,
@@ -198,13 +198,13 @@ class Script:
             ending = self.ending
             self.made.register_state_dict_fn(KEY, ending.load, ending.state)
             self.made.register_state_dict_fn(tensors.KEY, ending.load_tensors, ending.tensors)
-            self.made.heal_unlike(tensors.KEY)
-            self.made.heal_with_place()
-            self.made.before_reduction = self._before_reduction
-            if self.made.snapshots is not None:
-                self.made.snapshots.position = lambda: self.standing.shown().encode()
-            if self.made.resuming is not None:
-                self.made.resuming.form = Form.DDP.value
+            self.made.session.healing.heal_unlike(tensors.KEY)
+            self.made.session.heal_with_place()
+            self.made.session.before_reduction = self._before_reduction
+            if self.made.session.snapshots is not None:
+                self.made.session.snapshots.position = lambda: self.standing.shown().encode()
+            if self.made.session.resuming is not None:
+                self.made.session.resuming.form = Form.DDP.value
         return self.made
 
     def start(self, manager: Manager, *, allow_heal: bool) -> Place | None:
@@ -246,13 +246,13 @@ class Script:
                 "It heals at the next step"
             )
         if self.ending.loader_ended():
-            self.manager().keep_state()
+            self.manager().session.keep_state()
 
     def _catch_up(self) -> None:
         """Let the code after a loop, such as an evaluation, see the peers' state."""
         manager = self.manager()
         try:
-            while self.mates.any(not manager.catch_up()):
+            while self.mates.any(not manager.session.catch_up()):
                 pass  # interrupted: each try waits for a quorum, which has a deadline
         except TimeoutError as error:
             told.say(
@@ -269,8 +269,8 @@ class Script:
     def show_place(self, manager: Manager) -> None:
         """Show peers that heal, and people, where the script stands in this step."""
         shown = self.standing.shown
-        manager.progress.position = lambda: summary(shown())
-        manager.exchanges.show_place(lambda: self._encoded(shown()))
+        manager.session.progress.position = lambda: summary(shown())
+        manager.session.exchanges.show_place(lambda: self._encoded(shown()))
 
     def _encoded(self, place: Place) -> str:
         """For a newcomer, in any thread."""
@@ -294,8 +294,8 @@ class Script:
         return (
             manager is None
             or not self.course.now.has_stepped
-            or manager.snapshots is not None
-            or manager.awaits_newcomers
+            or manager.session.snapshots is not None
+            or manager.session.awaits_newcomers
             or self.here.min_replicas > 1
             or self.exactly_once.is_on
             or self.trial is not None

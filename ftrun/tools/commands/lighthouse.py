@@ -106,4 +106,8 @@ def lighthouse(
         ),
     )
     descriptors.allow_descriptors(descriptors.LIGHTHOUSE, "A lighthouse")
-    raise typer.Exit(run_lighthouse(settings))
+    if not torchft_bind:
+        raise typer.Exit(run_lighthouse(settings))
+    from ftrun.compat.torchft_wire.service import TorchftService
+
+    raise typer.Exit(run_lighthouse(settings, torchft=TorchftService))

@@ -82,7 +82,8 @@ class Here:
 def kill_soon(number, numbers):
     time.sleep(numbers.uniform(0, 0.04))
     with open(f"died.{number}", "w") as file:
-        file.write(f"{REPLICA} {manager.current_step()} {Here.inner_step} {int(manager.in_step)}")
+        is_in_step = int(manager.session.machine.in_step)
+        file.write(f"{REPLICA} {manager.current_step()} {Here.inner_step} {is_in_step}")
     os.kill(os.getpid(), signal.SIGKILL)
 
 

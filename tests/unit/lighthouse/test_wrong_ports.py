@@ -9,13 +9,13 @@ import grpc
 import pytest
 
 from ftrun.base.errors import UserError
+from ftrun.compat.torchft_wire import torchft_pb2 as wire
 from ftrun.lighthouse.web import _FirstBytes
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.handshake import not_for_agents
 from ftrun.protocol.http2_refusal import PREFACE
 from ftrun.protocol.rpc import Disconnected, LighthouseConnection, Refusal
 from ftrun.tools.status.client import fetch_status
-from ftrun.torchft_wire import torchft_pb2 as wire
 from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
 
 HEARTBEAT = "/torchft.LighthouseService/Heartbeat"

@@ -15,9 +15,9 @@ from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import ReduceOp
 
 from ftrun.base.errors import UserError
+from ftrun.compat.child_groups.group import ProcessGroupBabyGloo
 from ftrun.process_groups import ProcessGroupGloo
 from ftrun.process_groups.adapted import adapt, own_error
-from ftrun.process_groups.child_group import ProcessGroupBabyGloo
 from ftrun.process_groups.handles import (
     HandleStore,
     ReconfigureOptions,

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
+from ftrun.compat.torchft_wire import torchft_pb2 as wire
 from ftrun.torchft import coordination
 from ftrun.torchft.coordination import (
     LighthouseClient,
@@ -21,7 +22,6 @@ from ftrun.torchft.coordination import (
     ManagerServer,
     QuorumResult,
 )
-from ftrun.torchft_wire import torchft_pb2 as wire
 
 SOON = timedelta(seconds=60)
 BEAT = timedelta(milliseconds=50)

@@ -245,12 +245,12 @@ def takes_peers_for_alike(manager: Manager) -> None:
     """Launch its operations, also in a first step in which its peers issue none."""
 
     def look_up(question: Question) -> None:
-        entry = manager._machine.look_up(replace(question, cleared=False))
+        entry = manager.session.machine.look_up(replace(question, cleared=False))
         assert entry is not None
         for member in question.members:
-            manager._engine.feed(OperationAnswered(question, member.replica_id, entry))
+            manager.session.engine.feed(OperationAnswered(question, member.replica_id, entry))
 
-    manager._engine._comparing.ask = look_up  # type: ignore[method-assign]
+    manager.session.engine._comparing.ask = look_up  # type: ignore[method-assign]
 
 
 class Job:
@@ -284,7 +284,7 @@ class Job:
             failed = [task for task in tasks if task in done and task.exception() is not None]
             if len(done) < len(tasks):
                 for name in names:  # the others may wait for the one that has failed
-                    self.managers[name]._close(None)
+                    self.managers[name].session.close(None)
             return [task.result(DEADLINE_S) for task in (*failed, *tasks)]
 
     def step(self, slots: Sequence[str] = (), value: float | None = None) -> list[bool]:
@@ -325,7 +325,7 @@ class Job:
 
     def die(self, slot: str) -> None:
         """End the process of a slot without a message; its agent sees the death."""
-        self.managers.pop(slot)._close(None)
+        self.managers.pop(slot).session.close(None)
         self.agent.lose(slot)
 
 
@@ -346,6 +346,6 @@ def job(
         yield running
     finally:
         for manager in running.managers.values():
-            manager._close(None)
+            manager.session.close(None)
         agent.close()
         context._Process.context = former  # a later test's Manager would look for this agent

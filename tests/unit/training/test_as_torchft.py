@@ -17,10 +17,10 @@ import torch
 
 from ftrun.base.errors import UserError
 from ftrun.checkpoint.transport import CheckpointTransport, HTTPTransport
+from ftrun.compat.child_groups.group import ProcessGroupBabyGloo
 from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.process_groups import ProcessGroupGloo
-from ftrun.process_groups.child_group import ProcessGroupBabyGloo
 from ftrun.process_groups.wrappers import FakeProcessGroupWrapper
 from ftrun.torchft import manager as names
 from ftrun.training.event_loggers import EventLoggers

@@ -96,7 +96,7 @@ def test_a_group_that_cannot_be_built_is_built_once_more(tmp_path: Path) -> None
         for slot in "012":
             trio.add(slot)
         assert trio.step() == [True] * 3
-        groups = trio.managers["1"]._engine._groups
+        groups = trio.managers["1"].session.engine._groups
         refused: list[Any] = []
         connect = groups._connect
 
@@ -122,7 +122,7 @@ def test_a_donor_that_dies_during_a_heal_costs_nobody_a_step(
         committed: list[bool] = []
         while not left.is_set():
             manager.start_quorum()
-            quorum = manager._machine.in_force
+            quorum = manager.session.machine.in_force
             heals = quorum is not None and "2" in quorum.newcomers
             if slot == "0" and heals:
                 assert dead.wait(DEADLINE_S)  # else the step would stand without the newcomer
@@ -177,5 +177,5 @@ def _add(running: Job, slot: str, in_place: bool) -> torch.Tensor:
         state_dict=lambda: {"weight": weight.detach()},
         heal_in_place=in_place,
     )
-    manager.watch_optimizer(torch.optim.SGD([weight], lr=1.0))
+    manager.session.watch_optimizer(torch.optim.SGD([weight], lr=1.0))
     return weight.detach()

@@ -84,8 +84,8 @@ class Trainer:
         for _ in self.sampler.epochs(epochs):
             for batch in self.loader:
                 self.step(batch.tolist(), strike)
-        m = self.manager
-        assert linger(m._engine, m._machine, m._flow, m._exchanges, replicas, DEADLINE_S)
+        own = self.manager.session
+        assert linger(own.engine, own.machine, own.flow, own.exchanges, replicas, DEADLINE_S)
 
     def step(self, batch: list[int], strike: Any = None) -> None:
         sampler, manager = self.sampler, self.manager
@@ -99,8 +99,8 @@ class Trainer:
             return
         if strike is not None:
             strike(manager.current_step())
-        reduced = manager.allreduce_bucket(self.gradient, True, None)  # as DDP's
-        manager.await_buckets()
+        reduced = manager.session.allreduce_bucket(self.gradient, True, None)  # as DDP's
+        manager.session.await_buckets()
         reduced.wait()
         contributors = manager.contributors()
         if manager.should_commit():
@@ -206,7 +206,7 @@ def test_a_replacement_goes_on_at_the_position_of_its_peers(trio: Job) -> None:
         try:
             found[slot].train(6, strike_of(slot))
         except InterruptedError:
-            manager._close(None)
+            manager.session.close(None)
             trio.agent.lose("2")
             trio.agent.restart("2")
             found["2"] = Trainer(trio, "2", workers=2)
@@ -236,7 +236,7 @@ def test_one_that_is_back_after_the_last_step_heals_and_finishes(trio: Job) -> N
         try:
             found[slot].train(1, strike)
         except Dead:
-            manager._close(None)
+            manager.session.close(None)
             trio.agent.lose("2")
             ended = [found["0"].sampler, found["1"].sampler]
             trio.agent.wait(lambda: all(sampler.epoch == 1 for sampler in ended), "the last step")
@@ -279,7 +279,7 @@ def test_a_global_batch_stays_when_a_replica_dies(trio: Job, workers: int | None
         try:
             found[slot].train(3, strike, replicas=2)
         except InterruptedError:
-            manager._close(None)
+            manager.session.close(None)
             trio.agent.lose(slot)
 
     trio.run(train, "012")

@@ -51,6 +51,7 @@ from ftrun.training.managed_group import ManagedProcessGroup
 from ftrun.training.manager import Manager
 from ftrun.training.optim import GradScaler, OptimizerWrapper
 from ftrun.training.reductions import ManagedWork
+from ftrun.training.session import Session
 from ftrun.training.vote import GroupVote
 from tests.unit.training.scripted_agent import DEADLINE_S, HOST, Job, job
 
@@ -175,7 +176,7 @@ class _Meeting:
 @contextmanager
 def _patience(manager: Manager) -> Iterator[None]:
     """Its operations and heals have time meanwhile, so that no slow machine fails them."""
-    machine, healing = manager._machine, manager._healing
+    machine, healing = manager.session.machine, manager.session.healing
     before = machine._operation_timeout_s, machine._quorum_timeout_s, healing._timeout_s
     results_s, machine._results_timeout_s = machine._results_timeout_s, None
     machine._operation_timeout_s = machine._quorum_timeout_s = healing._timeout_s = DEADLINE_S
@@ -226,15 +227,15 @@ def _times_out(
 
 
 def _bucket(here: Here) -> Any:
-    future = here.manager.allreduce_bucket(torch.ones(2), True, None)
-    here.manager.await_buckets()
+    future = here.manager.session.allreduce_bucket(torch.ones(2), True, None)
+    here.manager.session.await_buckets()
     future.wait()
     return here.manager.should_commit()
 
 
 def _heal_late(here: Here) -> None:
     here.manager.start_quorum()
-    here.manager.heal_after_backward()
+    here.manager.session.heal_after_backward()
 
 
 def _batch(here: Here) -> Any:
@@ -313,7 +314,7 @@ def _group_without_mate(here: Here) -> Any:
     made = replace(
         agent.context("0"), workers_per_replica=2, group_store=f"{HOST}:{agent._store.port}"
     )
-    here.manager._close(None)
+    here.manager.session.close(None)
     context.install(made)
     return Manager(ProcessGroupGloo(LONG), connect_timeout=SHORT)
 
@@ -341,27 +342,27 @@ WAITS = (
         "Manager.start_quorum", _first, lambda h: h.manager.start_quorum(timeout=SHORT),
         QUORUM, **OWN,
     ),
-    _times_out("Manager.begin_for_draw", _first, lambda h: h.manager.begin_for_draw(), QUORUM),
-    _times_out("Manager.catch_up", _first, lambda h: h.manager.catch_up(), QUORUM),
+    _times_out("Session.begin", _first, lambda h: h.manager.session.begin(for_draw=True), QUORUM),
+    _times_out("Session.catch_up", _first, lambda h: h.manager.session.catch_up(), QUORUM),
     _times_out("Manager.peers", _first, lambda h: h.manager.peers(), "the other replicas"),
     _times_out(
         "Manager.peers", _first, lambda h: h.manager.peers(SHORT), "the other replicas", **OWN
     ),
-    Row("Manager.exchange", _first, lambda h: h.manager.exchange("a.py:1", "mean", b"1")),
-    Row("Manager.exchange", _between, lambda h: h.manager.exchange("a.py:1", "mean", b"1")),
-    Row("Manager.exchange", _step, lambda h: h.manager.exchange("a.py:1", "mean", b"1")),
+    Row("Session.exchange", _first, lambda h: h.manager.session.exchange("a.py:1", "mean", b"1")),
+    Row("Session.exchange", _between, lambda h: h.manager.session.exchange("a.py:1", "mean", b"1")),
+    Row("Session.exchange", _step, lambda h: h.manager.session.exchange("a.py:1", "mean", b"1")),
     # The Manager: a state that does not come.
     Row("Manager.start_quorum", _heal, lambda h: h.manager.start_quorum(), errored=False),
     _times_out(
         "Manager.start_quorum", _heal, lambda h: h.manager.start_quorum(timeout=SHORT),
         STATE, **OWN,
     ),
-    Row("Manager.heal_after_backward", _heal, _heal_late),
+    Row("Session.heal_after_backward", _heal, _heal_late),
     # The Manager: operations.
     Row("Manager.allreduce", _step, lambda h: _work(h).wait(), gives=True),
     Row("Manager.batch", _step, _batch, gives=[True, True]),
-    Row("Manager.allreduce_bucket", _step, _bucket, gives=False),
-    Row("Manager.await_buckets", _step, _bucket, gives=False),
+    Row("Session.allreduce_bucket", _step, _bucket, gives=False),
+    Row("Session.await_buckets", _step, _bucket, gives=False),
     _times_out("Manager.should_commit", _step, _decide, "results did not come", manager=UNSTATED),
     _times_out(
         "Manager.should_commit", _step, lambda h: _decide(h, timeout=SHORT), "results", **OWN
@@ -468,7 +469,7 @@ def test_it_ends_by_its_timeout(row: Row, tmp_path: Path) -> None:
 
         if row.repeats:
             Thread(target=_lose_the_peer, args=(here,), daemon=True).start()
-        [found] = here.job.run(call, [here.manager.here.replica_id])
+        [found] = here.job.run(call, [here.manager.session.here.replica_id])
         if row.raises is None:
             assert not isinstance(found, Exception), found
             assert found == row.gives
@@ -485,7 +486,7 @@ def test_it_ends_by_its_timeout(row: Row, tmp_path: Path) -> None:
                 here.manager.start_quorum(timeout=SHORT)
             return
         if row.again:
-            [found] = here.job.run(call, [here.manager.here.replica_id])
+            [found] = here.job.run(call, [here.manager.session.here.replica_id])
             assert isinstance(found, TimeoutError), found
             return
         if row.ends_test:
@@ -495,9 +496,9 @@ def test_it_ends_by_its_timeout(row: Row, tmp_path: Path) -> None:
 
 
 def _lose_the_peer(here: Here) -> None:
-    agent, caller = here.job.agent, here.manager.here.replica_id
+    agent, caller = here.job.agent, here.manager.session.here.replica_id
     agent.wait(lambda: len(agent.sent(caller, Errored)) >= 2, "two time-outs")
-    agent.lose(here.peer.here.replica_id)
+    agent.lose(here.peer.session.here.replica_id)
 
 
 def test_without_a_stated_timeout_a_reduction_waits_for_its_peer(tmp_path: Path) -> None:
@@ -618,14 +619,12 @@ def test_what_has_torchft_s_name_ends_too(name: str, monkeypatch: pytest.MonkeyP
 # ------------------------------------------------------------ none is forgotten
 
 FACTS_AND_SETTINGS = """
-    Manager: register_state_dict_fn follow_quorums read_state_on_training_thread train_locally
-        watch_buffers watch_optimizer watch_sampler set_state_dict_fns allow_state_dict_read
-        disallow_state_dict_read state_dict load_state_dict keep_state awaits_newcomers
-        stop_requested
-        wait_quorum joining announce make_joining here in_step pg exchanges heal_unlike
-        heal_with_place healed_place resuming snapshots progress report_error errored current_step
-        batches_committed participating_rank num_participants is_participating contributors
-        step_under_way is_healing log quorum_logger commits_logger errors_logger
+    Manager: session register_state_dict_fn watch_buffers set_state_dict_fns allow_state_dict_read
+        disallow_state_dict_read state_dict load_state_dict stop_requested wait_quorum report_error
+        errored current_step batches_committed participating_rank num_participants is_participating
+        contributors is_healing log quorum_logger commits_logger errors_logger
+    Session: __init__ step_under_way keep_state awaits_newcomers require_step issue watch_optimizer
+        watch_sampler joining make_joining train_locally heal_with_place follow_quorums
     ManagedWork: __init__ is_success exception is_completed
     ManagedProcessGroup: __init__ size rank getBackendName alltoall gather scatter recv_anysource
     OptimizerWrapper: __init__ add_param_group load_state_dict state_dict param_groups state
@@ -652,11 +651,13 @@ NEWER_NAMES = (
     "reduce_scatter_single", "reduce_scatter_single_coalesced",
 )  # fmt: skip
 BY_OTHERS = {
-    "Manager.any_in_group": "test_a_vote_ends_when_a_mate_never_votes",
+    "Session.close": "Manager.leave has rows",
+    "Session.finish": "Manager.shutdown has a row",
+    "Session.any_in_group": "test_a_vote_ends_when_a_mate_never_votes",
     **{f"ManagedProcessGroup.{name}": "a row has its older name" for name in NEWER_NAMES},
 }
 SCRIPTS_USE = (
-    Manager, ManagedWork, ManagedProcessGroup, OptimizerWrapper, GradScaler,
+    Manager, Session, ManagedWork, ManagedProcessGroup, OptimizerWrapper, GradScaler,
     DistributedDataParallel, PureDistributedDataParallel, ElasticSampler, ElasticLoader,
     ftrun.DistributedSampler, Join, LocalSGD, DiLoCo,
 )  # fmt: skip

@@ -25,7 +25,7 @@ class Script:
         self.manager: Manager = running.add(
             slot, load_state_dict=self._load, state_dict=self._state
         )
-        self.manager.watch_optimizer(torch.optim.SGD(self.model.parameters(), lr=0.1))
+        self.manager.session.watch_optimizer(torch.optim.SGD(self.model.parameters(), lr=0.1))
 
     def _state(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "more": self.more}

@@ -41,8 +41,8 @@ class Replica:
         self.optimizer = OptimizerWrapper(self.manager, self.inner)
         self.overwritten: list[set[str]] = []
         self.arrived: list[m.HealProgress] = []
-        self._apply = self.manager._healing.apply
-        self.manager._healing.apply = self.apply  # type: ignore[method-assign]
+        self._apply = self.manager.session.healing.apply
+        self.manager.session.healing.apply = self.apply  # type: ignore[method-assign]
         self.before_applied: Callable[[], None] = lambda: None
 
     def state(self) -> dict[str, Any]:
@@ -58,9 +58,9 @@ class Replica:
         self.extra.copy_(state["extra"])
 
     def apply(self) -> str | None:
-        fetched = self.manager._healing.fetched
+        fetched = self.manager.session.healing.fetched
         assert fetched is not None
-        heal = self.manager._healing.progress()
+        heal = self.manager.session.healing.progress()
         assert heal is not None
         self.arrived.append(heal)
         self.overwritten.append({leaf.path for leaf in fetched.overwritten})
@@ -99,14 +99,14 @@ def test_what_the_optimizer_steps_is_read_into_its_own_memory(tmp_path: Path) ->
     [(done, total)] = [(heal.done_bytes, heal.total_bytes) for heal in replicas["1"].arrived]
     assert done == total
     assert total is not None and total > 3 * WIDTH * WIDTH * 4  # the weights and their moments
-    assert all(replica.manager._healing.progress() is None for replica in replicas.values())
+    assert all(replica.manager.session.healing.progress() is None for replica in replicas.values())
     assert {path.removeprefix(".user.default.").split(".")[0] for path in paths} == {
         "model",
         "optim",
     }
     assert len(paths) == 8  # four parameters, four moments; no buffer, and nothing of the script's
     assert not any("running" in path for path in paths)
-    assert not replicas["1"].manager._machine.torn
+    assert not replicas["1"].manager.session.machine.torn
 
 
 def test_a_state_that_was_written_to_meanwhile_is_fetched_once_more_elsewhere(
@@ -130,7 +130,7 @@ def test_where_the_job_has_tls_heals_use_it(tmp_path: Path, heal_tls: bool) -> N
     with job(tmp_path, 2, heal_tls=heal_tls) as both:
         replicas = {slot: Replica(both, slot) for slot in "01"}
         for replica in replicas.values():
-            endpoint = replica.manager._healing.endpoint
+            endpoint = replica.manager.session.healing.endpoint
             assert re.fullmatch("[0-9a-f]{64}" if heal_tls else "", endpoint.heal_certificate)
             host, port = endpoint.heal.split(":")
             with socket.create_connection((host, int(port)), WAIT_S) as sock:
@@ -157,7 +157,8 @@ def test_who_leaves_with_half_a_state_is_not_asked_to_save_it(tmp_path: Path) ->
     with job(tmp_path, 1) as alone:
         manager = alone.add("0")
         alone.step()
-        manager._machine._heal.torn, manager._machine._between_steps = True, StepPhase.LEFT
+        machine = manager.session.machine
+        machine._heal.torn, machine._between_steps = True, StepPhase.LEFT
         with pytest.raises(SystemExit) as ending:
             manager.start_quorum()
         assert not isinstance(ending.value, Drained)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -352,11 +353,11 @@ def test_what_cannot_be_followed_is_refused(tmp_path: Path) -> None:
         other = OptimizerWrapper(manager, torch.optim.SGD(replica.model.parameters(), lr=1.0))
         with pytest.raises(UserError, match="and there are 2"):
             network.join().__enter__()
-        manager.optimizers.clear()
+        manager.session.optimizers.clear()
         with pytest.raises(UserError, match="and there are 0"):
             network.join().__enter__()
-        manager.optimizers.add(other)
-        manager.watch_sampler(Fixed(), repairs=True)
+        manager.session.optimizers.add(other)
+        manager.session.watch_sampler(Fixed(), repairs=True)
         with pytest.raises(UserError, match="ElasticSampler"):
             network.join().__enter__()
         with pytest.raises(UserError, match=r"Use ftrun\.Join"):
@@ -372,14 +373,14 @@ def test_spares_and_another_thread_are_refused(tmp_path: Path) -> None:
         network = DistributedDataParallel(manager, model)
         with pytest.raises(UserError, match="spares"):
             network.join().__enter__()
-        manager._spares = False
+        manager.session.choices = replace(manager.session.choices, spares=False)
         joined = network.join()
         thread = threading.Thread(target=joined.__enter__)
         thread.start()
         thread.join()
         with pytest.raises(UserError, match="left in another"):
             joined.__exit__(None, None, None)
-        assert manager.joining is None and optimizer.committed
+        assert manager.session.joining is None and optimizer.committed
 
 
 def test_the_digest_follows_the_settings_alone() -> None:

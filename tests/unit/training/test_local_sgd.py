@@ -117,7 +117,8 @@ class Run:
         with replica.local:
             while self._end is None or replica.manager.state_dict()["step"] < self._end:
                 replica.inner_step()
-                if slot == self._victim and self._end is None and replica.manager._progress.batches:
+                has_trained = replica.manager.batches_committed() > 0
+                if slot == self._victim and self._end is None and has_trained:
                     self._end = replica.manager.state_dict()["step"] + 3
         # A peer may still lack the last result: if this one left, it would reduce again without it.
         self._all_have_ended.wait(DEADLINE_S)
@@ -189,7 +190,7 @@ def test_a_death_within_an_outer_step_costs_the_survivors_nothing(
 
 def _break_in_batch(manager: Manager) -> None:
     """Let the script end when it has issued one reduction of its next batch."""
-    issue, issued = manager._issue, 0
+    issue, issued = manager.session.issue, 0
 
     def count(reduction: Any) -> Any:
         nonlocal issued
@@ -198,7 +199,7 @@ def _break_in_batch(manager: Manager) -> None:
             raise _Dies
         return issue(reduction)
 
-    manager._issue = count  # type: ignore[method-assign]
+    manager.session.issue = count  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("batched", [True, False], ids=["batch", "no batch"])

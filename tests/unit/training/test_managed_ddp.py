@@ -116,13 +116,13 @@ def test_a_lost_agent_wakes_a_backward_pass(tmp_path: Path, kwargs: dict[str, An
         if slot == "1":
             return  # its buckets never come
         takes_peers_for_alike(manager)
-        awaits = manager.await_buckets
+        awaits = manager.session.await_buckets
 
         def lose_the_agent() -> None:
-            both.agent._links[manager._context.key].shut_down()
+            both.agent._links[manager.session.here.key].shut_down()
             awaits()
 
-        manager.await_buckets = lose_the_agent  # type: ignore[method-assign]
+        manager.session.await_buckets = lose_the_agent  # type: ignore[method-assign]
         ddp(torch.ones(2, WIDTH)).sum().backward()
         with pytest.raises(PeerError, match="lost its agent"):
             manager.should_commit()
@@ -187,21 +187,22 @@ def _at_first_gradient(model: nn.Module, action: Any) -> None:
 
 def _at_last_bucket(manager: Manager, look: Any, done: threading.Event) -> None:
     """In the wrapped call of the last bucket: it is out, and the peer has not sent its own."""
-    issue = type(manager).allreduce_bucket
+    session = manager.session
+    issue = type(session).allreduce_bucket
 
     def watched(buffer: torch.Tensor, is_last: bool, *rest: Any) -> Any:
-        future = issue(manager, buffer, is_last, *rest)
+        future = issue(session, buffer, is_last, *rest)
         if is_last:
             look()
             done.set()
         return future
 
-    manager.allreduce_bucket = watched  # type: ignore[method-assign, assignment]
+    session.allreduce_bucket = watched  # type: ignore[method-assign, assignment]
 
 
 def batched(ddp: DistributedDataParallel) -> int:
     """Bytes of all tensors that this replica's Manager holds, without torch's own buckets."""
-    in_flight = ddp._buckets._manager._engine.in_flight
+    in_flight = ddp._buckets._manager.session.engine.in_flight
     seen: set[int] = set()
     storages: dict[int, int] = {}
     torchs = {p.grad.untyped_storage().data_ptr() for p in ddp.parameters() if p.grad is not None}
@@ -329,7 +330,7 @@ def test_buffers_heal_as_they_were_before_the_forward_pass(tmp_path: Path) -> No
         replicas = {slot: Replica(both, slot, nn.BatchNorm1d(WIDTH)) for slot in "01"}
         for slot, replica in replicas.items():
             replica.model.running_mean.fill_(float(slot))  # type: ignore[operator]
-        load = replicas["1"].manager._healing.load
+        load = replicas["1"].manager.session.healing.load
 
         def load_late(*arguments: Any) -> None:
             waiter = threading.Thread(
@@ -337,7 +338,7 @@ def test_buffers_heal_as_they_were_before_the_forward_pass(tmp_path: Path) -> No
             )
             waiter.start()
 
-        replicas["1"].manager._healing.load = load_late  # type: ignore[method-assign, assignment]
+        replicas["1"].manager.session.healing.load = load_late  # type: ignore[method-assign, assignment]
         _, found = both.run(train)
     assert torch.equal(found["running_mean"], torch.zeros(WIDTH))
     assert found["num_batches_tracked"] == 0
@@ -349,10 +350,10 @@ def test_an_offer_in_the_middle_of_a_step_waits_for_the_end_of_the_forward_pass(
     """A repair may bring a newcomer while the main thread still computes."""
     with job(tmp_path, 1) as single:
         manager = Replica(single, "0", nn.BatchNorm1d(WIDTH)).manager
-        engine, healing = manager._engine, manager._healing
+        engine, healing = manager.session.engine, manager.session.healing
         for ends_by_reducing in (True, False):
             manager.start_quorum()
-            machine = manager._machine
+            machine = manager.session.machine
             assert machine.tag is not None
             with engine.changed:
                 healing.offer(OfferState(machine.tag, machine.state, 1))
@@ -400,7 +401,7 @@ def reduce_while_a_peer_is_lost(
             both.agent.lose("1")
             return True
         takes_peers_for_alike(manager)
-        group = manager._engine.in_flight._group
+        group = manager.session.engine.in_flight._group
         assert group is not None
         group.allreduce = lambda *_: collective()  # type: ignore[method-assign]
         ddp(torch.ones(2, WIDTH)).sum().backward()

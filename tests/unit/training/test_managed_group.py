@@ -142,7 +142,7 @@ def test_a_step_that_is_made_once_more_has_the_same_exchanges(pair: Job) -> None
             loss = torch.tensor([float(slot)])
             dist.all_reduce(loss, op=dist.ReduceOp.MAX, group=group)
             (means if committed else alone).append(loss.item())
-            assert manager.errored() is None or not manager.in_step
+            assert manager.errored() is None or not manager.session.machine.in_step
         return means, alone
 
     (zero, alone), (one, _) = pair.run(train)

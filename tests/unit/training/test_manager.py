@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import torch
@@ -321,7 +322,7 @@ def test_max_retries(tmp_path: Path) -> None:
         for _ in range(2):
             manager.start_quorum()
             manager.report_error(ValueError("again"))
-            if manager.current_step() or manager._flow._failures:
+            if manager.current_step() or manager.session.flow._failures:
                 with pytest.raises(RuntimeError, match=r"2 steps in a row.*again"):
                     manager.should_commit()
             else:
@@ -439,7 +440,7 @@ def test_nobody_joins_where_the_script_forbids_it(tmp_path: Path) -> None:
 
         def step(shrink_only: bool) -> None:
             first.start_quorum(shrink_only=shrink_only)
-            members.append(first._machine.in_force)
+            members.append(first.session.machine.in_force)
             first.allreduce(torch.ones(1)).wait()
             first.should_commit()
 
@@ -599,7 +600,7 @@ def test_a_checkpoint_sets_the_step(tmp_path: Path) -> None:
 def test_scalars_are_told(alone: Manager, tmp_path: Path) -> None:
     alone.log(loss=0.5)
     alone.log(accuracy=torch.tensor(0.25), loss=0.75)  # type: ignore[arg-type]
-    progress = alone._progress.make()
+    progress = alone.session.progress.make()
     assert dict(progress.scalars) == {"loss": 0.75, "accuracy": 0.25}
     with pytest.raises(UserError, match="64"):
         alone.log(**{f"s{i}": 0.0 for i in range(70)})
@@ -632,12 +633,12 @@ def test_a_step_that_was_lost_here_is_taken_from_a_peer_between_two_steps(
                 both.weights[slot] += gradient
                 has_committed.set()
             if slot == "0":
-                caught_up.append(manager.catch_up())
-                assert not manager._machine.in_step, "it is between two steps still"
+                caught_up.append(manager.session.catch_up())
+                assert not manager.session.machine.in_step, "it is between two steps still"
                 assert both.weights["0"].equal(weight + 1)
                 has_caught_up.set()
             elif keeps:
-                manager.keep_state()
+                manager.session.keep_state()
                 assert has_caught_up.wait(DEADLINE_S)
             while manager.current_step() < 6:
                 manager.start_quorum()
@@ -650,10 +651,21 @@ def test_a_step_that_was_lost_here_is_taken_from_a_peer_between_two_steps(
         assert both.weights["0"].equal(weight + 1) and both.weights["1"].equal(weight + 1)
 
 
-def test_a_manager_shows_how_newcomers_heal(tmp_path: Path) -> None:
+def test_a_manager_shows_how_newcomers_heal_as_torchfts(tmp_path: Path) -> None:
     with job(tmp_path, 2) as both:
-        assert both.add("0").use_async_quorum
-        assert not both.add("1", use_async_quorum=False).use_async_quorum
+        assert both.add("0")._use_async_quorum
+        assert not both.add("1", use_async_quorum=False)._use_async_quorum
+
+
+def test_few_names_are_public_and_torchfts_mocks_have_the_inner_door() -> None:
+    public = [name for name in dir(Manager) if not name.startswith("_")]
+    assert len(public) <= 32, public
+    mock = create_autospec(Manager)
+    mock.session.watch_optimizer(None)
+
+
+def test_what_a_manager_holds_is_private(alone: Manager) -> None:
+    assert [name for name in vars(alone) if not name.startswith("_")] == []
 
 
 # ------------------------------------------------------------ the end
@@ -730,7 +742,7 @@ def test_a_forked_child_does_not_speak_for_its_parent(pair: Job) -> None:
 def test_a_contradiction_in_any_thread_comes_out_in_the_script(alone: Manager) -> None:
     alone.start_quorum()
     nonsense: Any = object()
-    thread = threading.Thread(target=alone._engine.feed, args=(nonsense,))
+    thread = threading.Thread(target=alone.session.engine.feed, args=(nonsense,))
     thread.start()
     thread.join(DEADLINE_S)
     with pytest.raises(Bug, match=r"What led to it:\n(?s:.*)BoundaryReached"):
@@ -743,7 +755,7 @@ def test_a_lost_agent_wakes_whoever_waits(pair: Job) -> None:
         if slot == "1":
             return
         work = manager.allreduce(torch.ones(1))
-        pair.agent._links[manager._context.key].shut_down()
+        pair.agent._links[manager.session.here.key].shut_down()
         assert work.wait()
         with pytest.raises(Exception, match="lost its agent"):
             manager.should_commit()
@@ -771,8 +783,8 @@ def test_nothing_is_kept_from_step_to_step(pair: Job) -> None:
     alive = [ref for ref in tensors if ref() is not None]
     assert len(alive) <= 2  # the last step's, until the next one begins
     for manager in pair.managers.values():
-        assert len(manager._engine._groups._built) == 1
-        assert not manager._engine._groups._threads
+        assert len(manager.session.engine._groups._built) == 1
+        assert not manager.session.engine._groups._threads
 
 
 def test_the_context_names_no_token(tmp_path: Path) -> None:
@@ -896,7 +908,7 @@ def test_a_link_that_waits_for_the_main_thread_does_not_stand_still(
     """The main thread keeps the lock while it copies its state for a peer."""
     alone.start_quorum()
     assert alone.should_commit()
-    running, now, sent = alone._engine, [clock.now()], list[Any]()
+    running, now, sent = alone.session.engine, [clock.now()], list[Any]()
     monkeypatch.setattr(running, "changed", SlowLock(running.changed, now))
     monkeypatch.setattr(running._link, "send", sent.append)
     monkeypatch.setattr(engine, "clock", SimpleNamespace(now=lambda: now[0]))

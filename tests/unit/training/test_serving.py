@@ -128,7 +128,7 @@ def test_another_donor_serves_in_its_place(tmp_path: Path, one_donor: bool) -> N
         three.agent.restart("2")
         newcomer = with_more(three, "2", dict, weight=9.0)
         if one_donor:
-            newcomer.train_locally()
+            newcomer.session.train_locally()
         three.run(lambda slot, manager: (one(slot, manager), manager.leave()))
         [word] = [x for x in three.agent.sent("2", m.Healed) if x.step > 0]
         assert word.donors == ("1",)
@@ -147,7 +147,7 @@ def test_a_donor_that_lacks_the_memory_for_a_copy_refuses(
     with job(tmp_path, 1) as alone:
         manager = alone.add("0")
         assert alone.step() == [True]
-        machine, healing = manager._machine, manager._healing
+        machine, healing = manager.session.machine, manager.session.healing
         manager.start_quorum()
         tag = machine.tag
         assert tag is not None

@@ -82,8 +82,8 @@ def taken(tmp_path: Path, earlier: Path) -> int:
 
 def counts(manager: Manager) -> tuple[int, int, int]:
     """Snapshots of this worker: written, skipped, failed."""
-    assert manager.snapshots is not None
-    schedule = manager.snapshots._schedule
+    assert manager.session.snapshots is not None
+    schedule = manager.session.snapshots._schedule
     assert schedule is not None
     return schedule.counts.written, schedule.counts.skipped, schedule.counts.failed
 
@@ -117,7 +117,7 @@ def test_the_first_contributor_writes_and_the_next_one_takes_over(tmp_path: Path
         assert counts(running.managers["0"])[0] <= len(snapshots(where))
         running.die("0")
         step_until(running, lambda: counts(running.managers["1"])[0] >= 1)
-        assert running.managers["1"].snapshots is not None
+        assert running.managers["1"].session.snapshots is not None
         found = look(where).newest
         assert found is not None and found.manifest.step > 0
 
@@ -128,8 +128,8 @@ def test_a_writer_that_is_killed_is_counted_and_replaced(
     with saving(tmp_path, replicas=1) as running:
         manager = running.managers["0"]
         step_until(running, lambda: counts_or_none(manager)[0] >= 1)
-        assert manager.snapshots is not None
-        manager.snapshots._writing._writer.kill()
+        assert manager.session.snapshots is not None
+        manager.session.snapshots._writing._writer.kill()
         step_until(running, lambda: counts(manager)[2] >= 1)
         written = counts(manager)[0]
         step_until(running, lambda: counts(manager)[0] > written)
@@ -140,8 +140,8 @@ def test_a_writer_that_is_killed_is_counted_and_replaced(
 
 def counts_or_none(manager: Manager) -> tuple[int, int, int]:
     """As ``counts``, also before the first step."""
-    assert manager.snapshots is not None
-    return counts(manager) if manager.snapshots._schedule is not None else (0, 0, 0)
+    assert manager.session.snapshots is not None
+    return counts(manager) if manager.session.snapshots._schedule is not None else (0, 0, 0)
 
 
 def test_a_state_that_cannot_be_had_is_told(
@@ -192,7 +192,8 @@ def test_one_that_heals_from_peers_reads_nothing(
                     joined.set()
 
         running.run(train)
-        assert late.resuming is not None and not late.resuming.is_pending
+        resuming = late.session.resuming
+        assert resuming is not None and not resuming.is_pending
         [healed] = running.agent.sent("1", Healed)[-1:]
         assert healed.donors == ("0",)
         ours, theirs = running.managers["0"].current_step(), late.current_step()
@@ -253,8 +254,8 @@ def test_one_that_leaves_before_it_has_read_its_claim_has_nothing_to_save(tmp_pa
     """A script that saves at ``Drained`` would save its first weights as those of a late step."""
     with saving(tmp_path, replicas=1, every_s=3600.0, restarts=1) as running:
         manager = running.managers["0"]
-        assert manager.resuming is not None
-        manager.resuming.claim()
+        assert manager.session.resuming is not None
+        manager.session.resuming.claim()
         with pytest.raises(SystemExit) as leaving:
-            manager._leaving.at_once()
+            manager.session.leaving.at_once()
         assert not isinstance(leaving.value, Drained) and leaving.value.code == 75

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ftrun.core.ids import Attempt, Tag, WorkerKey
 from ftrun.training.context import WorkerContext
-from ftrun.training.manager import Manager
+from ftrun.training.session import Session
 from ftrun.training.vote import GroupVote
 
 DEADLINE_S = 20.0
@@ -42,14 +42,14 @@ def test_all_ranks_hear_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def votes(rank: int) -> list[object]:
         vote = GroupVote(context(rank), DEADLINE_S)
-        manager = Manager.__new__(Manager)  # Of it only what asks the group.
-        manager._vote = vote
+        session = Session.__new__(Session)  # Of it only what asks the group.
+        session.vote = vote
         mine = rank == 1
         try:
             return [
-                manager.any_in_group(mine),
-                manager.any_in_group(False),
-                manager.any_in_group(True),
+                session.any_in_group(mine),
+                session.any_in_group(False),
+                session.any_in_group(True),
                 vote.decide(TAG, True),
                 vote.decide(TAG, mine, True),
                 vote.decide(TAG, True, mine),

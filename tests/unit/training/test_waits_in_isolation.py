@@ -36,7 +36,9 @@ def pair(tmp_path: Path) -> Iterator[Job]:
 def isolate(pair: Job, manager: Manager) -> None:
     """Its agent's lease is over, and not renewed."""
     pair.agent.tell("0", Lease(clock.now() - 1.0))
-    manager._engine.wait_until(lambda: manager._machine.isolated, DEADLINE_S, "the isolation")
+    manager.session.engine.wait_until(
+        lambda: manager.session.machine.isolated, DEADLINE_S, "the isolation"
+    )
 
 
 def one(pair: Job, call: Callable[[Manager], Any]) -> Any:
@@ -110,6 +112,6 @@ def test_a_wait_ends_where_it_stands_when_the_script_is_pressed(
     if has_begun:
         assert pair.step() == [True, True]
     monkeypatch.setattr(context._Process, "is_pressed", True)
-    assert isinstance(one(pair, lambda m: m.exchange("a.py:1", "mean", b"1")), Drained)
+    assert isinstance(one(pair, lambda m: m.session.exchange("a.py:1", "mean", b"1")), Drained)
     if not has_begun:
         assert isinstance(one(pair, lambda m: m.peers()), Drained)

@@ -144,8 +144,8 @@ class Opening:
         if world.is_open:
             return
         manager = self._manager()
-        world.following = manager.follow_quorums(self._quorums)
-        roster = manager.exchanges.peers(limit.total_seconds())
+        world.following = manager.session.follow_quorums(self._quorums)
+        roster = manager.session.exchanges.peers(limit.total_seconds())
         workers = self._mates.size
         world.members = tuple(
             int(entry.replica_id) * workers + rank

@@ -27,6 +27,10 @@ class Alone:
         self.step: int | None = None
         self.begun = 0
 
+    @property
+    def session(self) -> Alone:
+        return self
+
     def watch_sampler(self, sampler: Any, *, repairs: bool) -> None:
         self.sampler = sampler
 
@@ -36,7 +40,8 @@ class Alone:
     def step_under_way(self) -> int | None:
         return self.step
 
-    def begin_for_draw(self) -> None:
+    def begin(self, *, for_draw: bool) -> None:
+        assert for_draw
         if self.step is None:
             self.begun += 1
             self.step = self.begun

@@ -1,0 +1,19 @@
+"""Replicas that are threads of one program, as in torchft's tests and in notebooks.
+
+Whoever imports this (``ftrun.torchft`` does) gives the Managers of its process seats among threads.
+Not here: a Manager's side of its seat (training/seats.py).
+"""
+
+from __future__ import annotations
+
+from ftrun.training.seats import Seat, SeatAsked, serve
+
+
+class _Threads:
+    def take(self, asked: SeatAsked) -> Seat:
+        from ftrun.compat.threads.seats import take_seat  # late: it has gRPC, and most need none
+
+        return take_seat(asked)
+
+
+serve(_Threads())

@@ -1,0 +1,185 @@
+"""A Manager's seat among threads of one program.
+
+Not here: which slot and incarnation a seat belongs to (replicas.py), who gives it (seats.py).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ftrun.base.errors import PeerError, UserError
+from ftrun.training.context import Place, WorkerContext
+from ftrun.training.leaving import Drained
+from ftrun.training.seats import SeatAsked, no_agent
+
+LIGHTHOUSE_ENV = "TORCHFT_LIGHTHOUSE"
+STARTED_BY_FTRUN = "FTRUN_INCARNATION"
+"""Processes that a worker has started inherit this."""
+FAILURE_CHARS_MAX = 500
+
+
+class ThreadSeat:
+    """A seat among threads. It belongs to the thread that has made it.
+
+    Args:
+        context: what the Manager is told.
+        leave: tells the agent that the Manager is closed, and by which failure; "": in good order.
+        await_newcomers: waits a moment for Managers that were made and have not joined.
+    """
+
+    is_thread = True
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        leave: Callable[[str], None],
+        await_newcomers: Callable[[Callable[[], bool]], None],
+    ) -> None:
+        self.context = context
+        self._await_newcomers = await_newcomers
+        self.thread = threading.current_thread()
+        self._leave = leave
+        self._before = sys.exc_info()[1]
+        self._lock = threading.Lock()
+        self._is_released = False
+        self._ended: Exception | None = None
+        self._end: Callable[[Exception], None] | None = None
+
+    def managers_before(self) -> int:
+        return 0  # each has an incarnation of its own
+
+    def claim(self) -> None:
+        pass  # the agent has given the seat to this Manager alone
+
+    def release(self) -> None:
+        with self._lock:
+            if self._is_released:
+                return
+            self._is_released = True
+        self._leave(self._failure())
+
+    def give_back(self) -> None:
+        self.release()
+
+    def knows_place(self, place: Callable[[], Place]) -> None:
+        pass  # no report is sent
+
+    def trains(self, leave: Callable[[], None]) -> None:
+        pass  # no signal's handler leaves
+
+    def between_steps(self, is_agreed: Callable[[], bool]) -> None:
+        self._await_newcomers(is_agreed)
+
+    def has_failed(self) -> bool:
+        return self._failure() != ""
+
+    def on_end(self, end: Callable[[Exception], None]) -> None:
+        with self._lock:
+            self._end = end
+            ended = self._ended
+        if ended is not None:
+            end(ended)
+
+    def end(self, error: Exception) -> None:
+        """The agent ends the seat: the Manager's next call raises ``error``."""
+        with self._lock:
+            self._ended = self._ended or error
+            end = self._end
+        if end is not None:
+            end(error)
+
+    def _failure(self) -> str:
+        """The exception by which this thread leaves the Manager's block; "": by none.
+
+        One that was being handled when the Manager was made has nothing to do with it.
+        """
+        error = sys.exc_info()[1]
+        if error is None or error is self._before or isinstance(error, (Drained, GeneratorExit)):
+            return ""
+        if isinstance(error, SystemExit) and not error.code:
+            return ""
+        return f"{type(error).__name__}: {error}"[:FAILURE_CHARS_MAX]
+
+
+@dataclass(frozen=True, slots=True)
+class SeatWanted:
+    """A Manager's arguments that say where it belongs.
+
+    ``name``: of its replica group. ``store``: where the ranks of the group meet, ``HOST:PORT``.
+    ``lighthouse``: ``HOST:PORT``. ``min_replicas``: if the lighthouse has no number of its own.
+    """
+
+    name: str
+    rank: int
+    group_size: int
+    store: str
+    lighthouse: str
+    min_replicas: int
+    timeout_s: float
+
+    @classmethod
+    def of(cls, asked: SeatAsked) -> SeatWanted:
+        """What a Manager's arguments and the environment say.
+
+        Raises:
+            UserError: they name no lighthouse, or no store for a group of several.
+        """
+        started_by_ftrun = STARTED_BY_FTRUN in os.environ
+        found = None if started_by_ftrun else os.environ.get(LIGHTHOUSE_ENV)
+        address = asked.lighthouse_addr or found
+        if not address:
+            raise no_agent()
+        size = _number("WORLD_SIZE", asked.world_size, 1)
+        store = _store(asked.store_addr, asked.store_port, size)
+        name = f"store {store}" if store else f"thread {os.urandom(8).hex()}"
+        return cls(
+            name=asked.replica_id or name,
+            rank=_number("RANK", asked.rank, 0),
+            group_size=size,
+            store=store,
+            lighthouse=address,
+            min_replicas=asked.min_replicas,
+            timeout_s=asked.timeout_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LighthouseHere:
+    """What a lighthouse of this process wants of a first quorum."""
+
+    min_replicas: int
+    join_timeout_s: float
+
+
+def ended(reason: str, name: str) -> PeerError:
+    """The error of a Manager whose seat was ended."""
+    return PeerError(
+        f"replica group {name!r} is out of the job: {reason}. Its other threads get this error; "
+        f"the rest of the job goes on. A new Manager(replica_id={name!r}, ...) begins its next "
+        "incarnation, which heals from its peers."
+    )
+
+
+def _store(addr: str | None, port: int | None, group_size: int) -> str:
+    """Where the ranks of the group meet; a group of one needs no store, so "" is well."""
+    if group_size > 1:
+        addr = addr or os.environ.get("MASTER_ADDR")
+        port = port or int(os.environ.get("MASTER_PORT", "0"))
+        if not addr or not port:
+            raise UserError(
+                f"Manager(world_size={group_size}): the ranks of a replica group meet at a store. "
+                "Give store_addr and store_port, of a torch.distributed.TCPStore of this group."
+            )
+    return f"{addr}:{port}" if addr and port else ""
+
+
+def _number(variable: str, given: int | None, default: int) -> int:
+    """An argument; without one its variable of torchrun's, or the default."""
+    if given is not None:
+        return given
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else default

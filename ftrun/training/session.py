@@ -1,0 +1,462 @@
+"""What ftrun's own DDP, optimizers, samplers, Join and unmodified scripts use of a Manager.
+
+``manager.session`` is this inner door. It holds the parts of a worker, from its seat to its step
+flow; each is used by its name (``session.healing``), and the methods here are those that several
+parts carry out together.
+
+Not here: torchft's names and arguments (manager.py), any decision (core/worker/machine.py), the
+flow of a step (step_flow.py), threads (engine.py).
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import torch
+from torch.distributed import ReduceOp
+
+from ftrun.base.errors import PeerError, UserError
+from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage, later_lineage
+from ftrun.core.messages import LeaveReason
+from ftrun.core.worker import events as e
+from ftrun.core.worker.machine import StepMachine
+from ftrun.process_groups.base import ProcessGroup
+from ftrun.training import compiling, seats
+from ftrun.training.between_steps import BetweenSteps, Given
+from ftrun.training.context import stop_requested
+from ftrun.training.engine import Engine
+from ftrun.training.event_loggers import EventLoggers
+from ftrun.training.exchanges import Exchanges
+from ftrun.training.groups import Beside, Following
+from ftrun.training.healing import Healing
+from ftrun.training.joining import Joining, Stepping
+from ftrun.training.kept_inputs import KeptInputs
+from ftrun.training.leaving import Leaving
+from ftrun.training.progress import WorkerProgress
+from ftrun.training.reductions import Reduction, Restore
+from ftrun.training.resuming import Resuming
+from ftrun.training.seats import Seat
+from ftrun.training.snapshots import Snapshots
+from ftrun.training.step_flow import Choices, StepFlow
+from ftrun.training.vote import GroupVote
+
+log = logging.getLogger(__name__)
+
+PARTING_S = 2.0
+"""How long one that ends waits for members that have not got what it has exchanged last."""
+SAMPLER_KEY = "elastic_sampler"
+
+
+class Sampled(Protocol):
+    """What gives out the samples of a Manager's steps (elastic_sampler.py)."""
+
+    def heal(self, state: dict[str, Any]) -> None:
+        """Take the peers' position."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, for peers."""
+
+    def weight(self) -> float:
+        """The factor for what this worker adds to an average, by its samples."""
+
+    def before_reduction(self) -> None:
+        """Check, before a reduction, that its gradients are of the samples of this step."""
+
+    def committed(self, contributors: tuple[str, ...]) -> None:
+        """The step is committed, with these contributors."""
+
+
+class Session:
+    """One worker's part in the job, from the connection to its end.
+
+    Args:
+        seat: where the Manager belongs.
+        pg: the process group across replica groups.
+        choices: how it trains.
+        healing: states for peers and from them; this closes it.
+        own_error: why ``pg`` has failed by itself; None: it cannot tell.
+
+    Attributes:
+        seat, choices, healing: as given.
+        here: the launcher's description of this worker.
+        pg: its collectives go to the quorum in force.
+        machine, engine, flow, progress, exchanges, leaving: of this worker.
+        vote: of the workers of this replica group; None: it has one.
+        resuming, snapshots: None: there is no directory for snapshots.
+        events: the loggers of torchft's names.
+        copies: of the inputs of this step's reductions.
+        optimizers: those that step committed steps only.
+        before_reduction: called before DDP reduces, for a script that knows no steps; False: it
+            does not reduce.
+        ends_early: this replica has left because the others train on without it.
+    """
+
+    def __init__(
+        self,
+        seat: Seat,
+        pg: ProcessGroup,
+        choices: Choices,
+        healing: Healing,
+        own_error: Callable[[], Exception | None] | None,
+    ) -> None:
+        self.seat, self.pg, self.choices, self.healing = seat, pg, choices, healing
+        self.here = context = seat.context
+        self.copies = KeptInputs()
+        self.optimizers: weakref.WeakSet[Stepping] = weakref.WeakSet()
+        self.before_reduction: Callable[[], bool] = lambda: True
+        self.ends_early = False
+        self.vote: GroupVote | None = None
+        self._sampler: Sampled | None = None
+        self._joining: Joining | None = None
+        self._pid = os.getpid()
+        with ExitStack() as undo:
+            undo.callback(healing.close)
+            own = context.key.incarnation
+            lineage = fresh_lineage(own) if choices.init_sync else SHARED_LINEAGE
+            self._before = seat.managers_before()
+            self.machine = StepMachine(
+                context.key,
+                healing.endpoint,
+                StateId(0, later_lineage(lineage, self._before)),
+                workers_per_replica=context.workers_per_replica,
+                repair=choices.repairs,
+                heal_first=choices.heals_first,
+                contributors_max=choices.min_replica_size if choices.spares else None,
+                contributors_min=choices.min_replica_size,
+                tells_min=not seat.is_thread,
+                operation_timeout_s=choices.timeout_s,
+                quorum_timeout_s=choices.quorum_timeout_s,
+                results_timeout_s=choices.gives_up_s,
+                is_known_when_issued=pg.caller_waits,
+            )
+            self.progress = WorkerProgress(self.machine)
+            self.events = EventLoggers(context.job_id, choices.name, context.group_rank)
+            seat.claim()
+            undo.callback(seat.release)
+            if context.workers_per_replica > 1:
+                self.vote = GroupVote(context, choices.connect_timeout_s)
+                undo.callback(self.vote.close)
+            self.engine = Engine(context, pg, self.machine, healing, self.progress)
+            undo.callback(self.engine.close, None)
+            self._connect(own_error)
+            undo.pop_all()
+
+    def _connect(self, own_error: Callable[[], Exception | None] | None) -> None:
+        engine, machine, choices = self.engine, self.machine, self.choices
+        self.seat.knows_place(engine.place)
+        self.leaving = Leaving(machine, engine.feed, lambda: not self.healing.is_unread)
+        self.resuming, self.snapshots = self._make_snapshots()
+        # Peers may take long to their first step: the launcher knows how long the job waits. They
+        # are all there when a script makes its second Manager.
+        first_s = 0.0 if self._before else self.here.quorum_timeout_s
+        parts = engine, machine, self.healing, self.progress, self.vote
+        self.flow = StepFlow(*parts, choices, first_s, self.resuming, self.snapshots)
+        if own_error is not None:
+            self.flow.group_errored = own_error
+        self.exchanges = Exchanges(self.here, engine, self.leaving.if_pressed)
+        self._between = BetweenSteps(machine, self.exchanges, choices.timeout_s)
+        engine.start()
+        atexit.register(self.finish)
+        self.seat.on_end(self._end)
+
+    def _make_snapshots(self) -> tuple[Resuming | None, Snapshots | None]:
+        context, engine = self.here, self.engine
+        if not context.snapshot_dir:
+            return None, None
+        if self._before:
+            log.warning(
+                "replica %s: this is Manager %d of its script, and snapshots are of the first one "
+                "only, because a job that is started again begins with that: none are taken now",
+                context.replica_id,
+                self._before + 1,
+            )
+            return None, None
+        parts = engine, self.machine, self.healing, self.progress
+        resuming = Resuming(context, *parts, self.vote)
+        return resuming, Snapshots(
+            context, self.machine, self.healing, self.progress, engine.in_flight, resuming
+        )
+
+    # ------------------------------------------------------------ a step
+
+    def begin(
+        self,
+        freeze_membership: bool = False,
+        timeout_s: float | None = None,
+        *,
+        for_draw: bool = False,
+    ) -> None:
+        """Begin a step; ``start_quorum`` says how. ``for_draw``: because its batch is drawn now.
+
+        ``start_quorum`` then goes on with that step.
+        """
+        self.engine.raise_fatal()
+        if self.leaving.closed:
+            raise UserError("this Manager has left the job: it begins no further step")
+        if not self.machine.begun:
+            if self._sampler is None:
+                self._refuse_options_of_samplers()
+            self.healing.begin()
+            self.seat.trains(self.leaving.at_once)
+        if not (freeze_membership or self.machine.in_step):
+            self.seat.between_steps(self._join_is_agreed)
+        self.healing.moves_on()
+        begun = self.machine.begun
+        if not self.flow.begin(freeze_membership, timeout_s, for_draw=for_draw):
+            if self.snapshots is not None and not freeze_membership:
+                self.snapshots.at_end()
+            self.leaving.raise_drained()
+        if self.machine.begun == begun:
+            return  # begun already, because its batch was drawn
+        self._between.step_begun()
+        self.copies.step_begun()
+        quorum = self.machine.in_force
+        if quorum is not None:
+            self.events.step_begins(quorum.attempt.quorum_id, self.machine.position)
+
+    def _join_is_agreed(self) -> bool:
+        pending = self.machine.pending
+        return pending is not None and pending.promise is not None
+
+    def _refuse_options_of_samplers(self) -> None:
+        """No ElasticSampler was made before the first step: what it alone can keep is refused."""
+        asked = self.here.options_of_samplers()
+        if asked:
+            raise UserError(
+                f"{asked}: this script has made no ftrun.ElasticSampler before its first step, "
+                "which alone can keep to it (docs/DATA.md)"
+            )
+
+    def step_under_way(self) -> int | None:
+        """The number of the step under way in this process, committed or not; None: there is none.
+
+        Another number than ``current_step``: a step that is computed again has a new one.
+        """
+        return self.machine.begun if self.machine.in_step else None
+
+    def catch_up(self) -> bool:
+        """After a step that was lost here: take its result from peers that have committed it.
+
+        Returns:
+            False if that was interrupted: it is to be tried again.
+        """
+        self.engine.raise_fatal()
+        return self.flow.catch_up()
+
+    def keep_state(self) -> None:
+        """Until the next step, peers that have lost the last one heal to what the state functions
+        give now, and may need it before this replica goes on.
+
+        For the training thread, between two steps. The functions give it until then, in any thread.
+        """
+        self.healing.keep_still()
+        self.engine.feed(e.StateKept())
+
+    @property
+    def awaits_newcomers(self) -> bool:
+        """Whether this replica prepares for others that are to join."""
+        pending = self.machine.pending
+        return pending is not None and bool(pending.quorum.newcomers)
+
+    def require_step(self) -> None:
+        """Raise a UserError if no step is under way."""
+        self.engine.raise_fatal()
+        if not self.machine.in_step:
+            raise UserError("an operation outside a step: call start_quorum() (zero_grad()) first")
+
+    def issue(self, reduction: Reduction) -> torch.futures.Future[torch.Tensor]:
+        """Reduce among the contributors of the step under way."""
+        self.require_step()
+        if self._sampler is not None:
+            self._sampler.before_reduction()
+        self.engine.issue(reduction)
+        return reduction.future
+
+    def allreduce_bucket(
+        self,
+        buffer: torch.Tensor,
+        is_last: bool,
+        restore: Restore | None,
+        divided_by: int | None = None,
+    ) -> torch.futures.Future[torch.Tensor]:
+        """One of DDP's buckets, averaged in place; all complete together when the last one has.
+
+        ``restore`` writes the local gradients, divided by its argument, into ``buffer`` again
+        (in-step repair). ``divided_by``: the number by which they are divided now; None: the
+        Manager divides. After the last bucket call ``await_buckets`` before any future's ``wait``.
+        """
+        self.before_reduction()
+        keep = self.choices.repairs
+        joining = self.joining
+        bucket = Reduction(
+            buffer, ReduceOp.AVG, restore, divided_by, keep,
+            batched=True, closes=is_last, awaited=True,
+            counted=None if joining is None else joining.divisor,
+        )  # fmt: skip
+        return self.issue(bucket)
+
+    @compiling.never
+    def await_buckets(self) -> None:
+        """Wait for all buckets that were issued; the repair deals with a failure."""
+        self.engine.in_flight.await_batch()
+
+    def any_in_group(self, flag: bool) -> bool:
+        """Whether ``flag`` is true on any rank of this replica group; all ranks must call it."""
+        return flag if self.vote is None else self.vote.any(flag)
+
+    @compiling.never
+    def heal_after_backward(self) -> None:
+        """Apply the peers' state now, if this replica heals, with the reduced gradients at hand.
+
+        The script's code between ``backward()`` and ``step()`` may depend on the state: a
+        GradScaler divides by its scale. ftrun's DDP calls this when a backward pass ends.
+        """
+        self.flow.heal_after_backward()
+
+    # ------------------------------------------------------------ who takes part
+
+    def watch_optimizer(
+        self, optimizer: torch.optim.Optimizer, wrapper: Stepping | None = None
+    ) -> None:
+        """Heal in place what ``optimizer`` steps; it must step committed steps only.
+
+        For optimizers without ftrun's Optimizer, which calls this by itself, as ``wrapper``.
+        """
+        self.healing.watch_optimizer(optimizer)
+        if wrapper is not None:
+            self.optimizers.add(wrapper)
+
+    def watch_sampler(self, sampler: Sampled, *, repairs: bool) -> None:
+        """Let ``sampler`` weigh this worker's gradients, follow the commits, and heal.
+
+        An ElasticSampler calls this by itself. ``repairs``: its batches allow to repair a step.
+
+        Raises:
+            UserError: there is one already; or a step would be repaired that must not be.
+        """
+        seats.refuse_in_threads(self.seat, "an ElasticSampler")
+        if self._sampler is not None:
+            raise UserError(
+                "this Manager has an ElasticSampler already: only one dataset can be gone through "
+                "once, the training set. Read others with plain loaders"
+            )
+        if self.choices.repairs and not repairs:
+            raise UserError(
+                "a global batch must not shrink when a replica dies, so the step is computed "
+                'again: make the Manager with repair="discard" (ftrun.manager() does so under '
+                "--global-batch)"
+            )
+        self.healing.register(SAMPLER_KEY, sampler.heal, sampler.state_dict)
+        self._sampler = sampler
+        self.engine.in_flight.weight = sampler.weight
+        self.flow.committed = sampler.committed
+
+    @property
+    def joining(self) -> Joining | None:
+        """The part of this worker in the Join that is open; None: none is."""
+        joining = self._joining
+        return joining if joining is not None and joining.is_active else None
+
+    def make_joining(self) -> tuple[Joining, Stepping]:
+        """This worker's part in Joins, and the optimizer that followers step.
+
+        Raises:
+            UserError: the script is arranged in a way that a replica without data cannot follow.
+        """
+        seats.refuse_in_threads(self.seat, "a Join")
+        problem = ""
+        if self._sampler is not None:
+            problem = "an ElasticSampler gives all replicas data to the end: leave the Join out"
+        elif self.choices.spares:
+            problem = "spares (FIXED_WITH_SPARES) never count: make the Manager without them"
+        elif self.here.workers_per_replica > 1:
+            problem = "replicas of several workers are not supported: use one worker each"
+        elif len(self.optimizers) != 1:
+            problem = (
+                f"it steps the one ftrun.Optimizer of this Manager, and there are "
+                f"{len(self.optimizers)}: make one, for all parameters"
+            )
+        if problem:
+            raise UserError(f"replica {self.here.replica_id}: no Join here. {problem}")
+        if self._joining is None:
+            self._joining = Joining(
+                self.here.replica_id,
+                self.here.replicas,
+                self.issue,
+                lambda: self.machine.begun,
+            )
+            self.flow.batches = self._joining.batches
+        [optimizer] = self.optimizers
+        return self._joining, optimizer
+
+    def train_locally(self) -> None:
+        """The replicas train by themselves between two steps (LocalSGD, DiLoCo).
+
+        So that time is booked as training. A newcomer takes all of its state from one donor,
+        because the states of two do not belong together.
+        """
+        self.machine.trains_between_steps = True
+        self.healing.from_one_donor()
+
+    # ------------------------------------------------------------ outside a step
+
+    def exchange(self, site: str, what: str, body: bytes) -> list[Given] | None:
+        """Give ``body`` to all members of the quorum, and get theirs; in the order of the slots.
+
+        Returns:
+            None after a step that was not committed, or if a member did not come to this place in
+            time: ``errored`` says so.
+
+        Raises:
+            UserError: ``body`` has more than 16 MiB, or this replica is out of step.
+        """
+        self.engine.raise_fatal()
+        try:
+            counts = self.engine.in_flight.counts or not self.machine.begun
+            return self._between.exchange(site, what, body, counts)
+        except (PeerError, TimeoutError) as error:
+            self.flow.report_error(error)
+            return None
+
+    def heal_with_place(self) -> None:
+        """From now on a state comes with the place at which its donors stand in the script."""
+        self.healing.ask_place = self.exchanges.place_of_donors
+
+    def follow_quorums(self, groups: Beside) -> Following:
+        """Let process groups of all replicas, which the script makes, follow the quorums too."""
+        self.machine.sets_up_together = True
+        self.engine.follow_quorums(groups)
+        return Following(self.machine, self.engine.raise_fatal, self.leaving.if_pressed)
+
+    # ------------------------------------------------------------ the end
+
+    def finish(self) -> None:
+        """Leave because the script has come to its end, or fails; at the process's end as well."""
+        self.close(None if self.seat.has_failed() else LeaveReason.FINISHED)
+
+    def close(self, reason: LeaveReason | None) -> None:
+        """Leave the job; None: because the script fails. Idempotent."""
+        if os.getpid() != self._pid or self.leaving.closed:
+            return  # a child that the script has forked must not close its parent's Manager
+        self.leaving.closed = True
+        atexit.unregister(self.finish)
+        if reason is LeaveReason.FINISHED and not (stop_requested() or self.machine.isolated):
+            self.exchanges.part(PARTING_S)
+        self.engine.close(reason)
+        self.exchanges.close()
+        if self.snapshots is not None:
+            self.snapshots.close()
+        if self.vote is not None:
+            self.vote.close()
+        self.seat.release()
+
+    def _end(self, error: Exception) -> None:
+        """The agent has ended this Manager: the training thread's next call raises ``error``."""
+        self.engine.die(error)
+        self.close(None)

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, cast
 
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -25,8 +25,8 @@ from ftrun.tools.status.screen.details import find
 from ftrun.tools.status.screen.following import has_log
 from ftrun.tools.status.screen.history import History
 from ftrun.tools.status.screen.main import MainScreen
-from ftrun.tools.status.screen.pages import DetailPage, LogPage, Page, Question, TextPage
-from ftrun.tools.status.screen.palette import DARK, LIGHT, NAMES, TERMINAL, themes
+from ftrun.tools.status.screen.pages import DetailPage, LogPage, Page, Question, indented
+from ftrun.tools.status.screen.palette import DARK, LIGHT, NAMES, TERMINAL, THEMES, role_styles
 from ftrun.tools.status.screen.requests import Order, Requests
 from ftrun.tools.status.screen.torchft import TorchftPage
 from ftrun.tools.status.screen.waiting import ChoiceScreen, WaitScreen
@@ -44,10 +44,6 @@ _QUESTIONS = {
 }
 
 
-_Updated = MainScreen | DetailPage | TorchftPage | ChoiceScreen | WaitScreen
-"""The screens that show each new picture."""
-
-
 class Doors(Protocol):
     """The app's only access to a job: a ``Source``, or a stand-in that shows one picture."""
 
@@ -61,6 +57,13 @@ class Doors(Protocol):
         """Fetch nothing more."""
 
 
+class Shows(Protocol):
+    """Each screen of the app."""
+
+    def on_picture(self) -> None:
+        """Show the app's picture, with its present colours."""
+
+
 class StatusApp(App[int]):
     """``ftrun status`` on a terminal."""
 
@@ -69,12 +72,7 @@ class StatusApp(App[int]):
     CSS = """
     Screen { background: $background; color: $foreground; overflow: hidden; }
     Question { background: $background 65%; }
-    #words { height: 1fr; }
-    #small { display: none; height: 1fr; }
-    #below { height: 8; }
-    MainScreen.-small #small { display: block; }
-    MainScreen.-small #head, MainScreen.-small #rule, MainScreen.-small #replicas,
-    MainScreen.-small #tabs, MainScreen.-small #below, MainScreen.-small #keys { display: none; }
+    .line { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", show=False),
@@ -88,9 +86,10 @@ class StatusApp(App[int]):
     ) -> None:
         plainly = bool(os.environ.get("NO_COLOR"))
         super().__init__(ansi_color=True if plainly else None)
-        for theme in themes():
+        for theme in THEMES:
             self.register_theme(theme)
         self.theme = TERMINAL if plainly else LIGHT if is_light else DARK
+        self.console.push_theme(role_styles(self.get_css_variables()))
         self.animation_level = "none"
         self.picture = Picture(State.LOOKING) if picture is None else picture
         self.history = History()
@@ -136,11 +135,8 @@ class StatusApp(App[int]):
         self.call_later(call)
 
     def _show(self) -> None:
-        for screen in self.screen_stack:
-            if isinstance(
-                screen, MainScreen | DetailPage | TorchftPage | ChoiceScreen | WaitScreen
-            ):
-                screen.on_picture()
+        for screen in self.screen_stack[1:]:  # the first is textual's own
+            cast("Shows", screen).on_picture()
 
     def _tick(self) -> None:
         """Ages go on while no picture comes; a notice ends."""
@@ -181,15 +177,14 @@ class StatusApp(App[int]):
     def action_help(self) -> None:
         """The page of help."""
         if not isinstance(self.screen, Page):
-            self.push_screen(Page("help", keys.help_lines()))
+            self.push_screen(Page("help", keys.help_text()))
 
     def action_theme(self) -> None:
         """The next colours."""
         self.theme = NAMES[(NAMES.index(self.theme) + 1) % len(NAMES)]
-        for screen in self.screen_stack:
-            repaint = getattr(screen, "repaint", None)
-            if repaint is not None:
-                self.call_after_refresh(repaint)
+        self.console.pop_theme()
+        self.console.push_theme(role_styles(self.get_css_variables()))
+        self._show()
 
     def choose(self, job_id: str) -> None:
         """Watch this one of several jobs."""
@@ -256,10 +251,10 @@ class StatusApp(App[int]):
             rows = stack["text"].splitlines() or ["none: it has not come to its script, or ended"]
             text += [f"  {plain(row, 2000)}" for row in rows]
         self.notice = ""
-        self.push_screen(TextPage("Python stacks", text[1:]))
+        self.push_screen(Page("Python stacks", indented(text[1:])))
 
     def _show_incident(self, text: list[str]) -> None:
-        self.push_screen(TextPage("explain", text))
+        self.push_screen(Page("explain", indented(text)))
 
 
 def _suiting(picture: Picture) -> type[MainScreen | ChoiceScreen | WaitScreen]:

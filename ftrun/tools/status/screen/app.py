@@ -72,7 +72,6 @@ class StatusApp(App[int]):
     CSS = """
     Screen { background: $background; color: $foreground; overflow: hidden; }
     Question { background: $background 65%; }
-    .line { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", show=False),

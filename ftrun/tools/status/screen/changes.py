@@ -1,6 +1,7 @@
 """The timeline of membership changes, and the incidents, as tables; the newest is first.
 
-Pure. Not here: the whole record of an incident (pages.py asks the lighthouse), painting (table.py).
+Pure. Not here: the whole record of an incident (pages.py asks the lighthouse), how it is painted
+(widgets.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The columns of the replicas' table: what they show, and which of them a width has room for.
 
 A worker's facts (pid, device, memory, use) are those of its row, and sums or ranges of the rows
-below. Pure. Not here: which rows there are (rows.py), painting (table.py).
+below. Pure. Not here: which rows there are (rows.py), painting (widgets.py).
 """
 
 from __future__ import annotations

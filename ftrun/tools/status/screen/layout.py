@@ -1,7 +1,7 @@
 """Columns of a table: which of them a width has room for, and how the rest of it is shared.
 
 textual's DataTable shows all of its columns, and scrolls. Pure. Not here: the cells (columns.py,
-changes.py), the table (table.py).
+changes.py), the table (widgets.py).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.screen import Screen
-from textual.widgets import DataTable, Static
+from textual.widgets import DataTable
 
 from ftrun.base import clock
 from ftrun.core.lighthouse.status import Status
@@ -24,7 +24,7 @@ from ftrun.tools.status.screen.header import header, small
 from ftrun.tools.status.screen.host import Host, host_of, is_whole
 from ftrun.tools.status.screen.pieces import CARE, DIM, KEY, STRONG, Piece, button, line, rule
 from ftrun.tools.status.screen.rows import Fold, Row, View, build, straggler_limit_s
-from ftrun.tools.status.screen.table import Contents, Table
+from ftrun.tools.status.screen.widgets import Contents, Line, Table
 from ftrun.tools.status.words import counted, plain
 
 SMALL_CELLS, SMALL_ROWS = 60, 12
@@ -73,15 +73,15 @@ class MainScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Called by textual."""
-        yield Static(id="head", classes="line")
-        yield Static(id="rule", classes="line")
+        yield Line(id="head")
+        yield Line(id="rule")
         yield Table(id="replicas")
-        yield Static(id="tabs", classes="line")
+        yield Line(id="tabs")
         with Horizontal(id="below"):
             yield Table(id="changes")
             yield Table(id="incidents")
-        yield Static(id="keys", classes="line")
-        yield Static(id="small", classes="line")
+        yield Line(id="keys")
+        yield Line(id="small")
 
     def on_mount(self) -> None:
         """Called by textual."""
@@ -108,7 +108,7 @@ class MainScreen(Screen[None]):
         self.set_class(is_small, "-small")
         self.set_class(tall, "-tall")
         if is_small:
-            self.query_one("#small", Static).update(small(host.picture))
+            self.query_one("#small", Line).update(small(host.picture))
             return
         self.rows = build(status, self.view)
         self.query_one("#replicas").styles.max_height = len(self.rows) + 1 + tall
@@ -124,7 +124,7 @@ class MainScreen(Screen[None]):
             "keys": keys.key_line(hints, cells),
         }
         for name, text in lines.items():
-            self.query_one(f"#{name}", Static).update(text, layout=False)
+            self.query_one(f"#{name}", Line).update(text, layout=False)
         self._show_replicas(status)
         self._show_below(status)
 

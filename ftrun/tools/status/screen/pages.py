@@ -26,6 +26,7 @@ from ftrun.tools.status.screen.details import details, find
 from ftrun.tools.status.screen.following import Following, LogText
 from ftrun.tools.status.screen.host import Host, host_of, is_whole
 from ftrun.tools.status.screen.pieces import DIM, KEY, NOTE, STRONG, TEXT, button, line, rule
+from ftrun.tools.status.screen.widgets import Line
 
 LOG_LINES_MAX = 10_000
 
@@ -54,9 +55,9 @@ class Page(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Called by textual."""
-        yield Static(id="title", classes="line")
+        yield Line(id="title")
         yield self.paper()
-        yield Static(id="keys", classes="line")
+        yield Line(id="keys")
 
     def paper(self) -> Widget:
         """The part that scrolls."""
@@ -74,8 +75,8 @@ class Page(Screen[None]):
         """Show all of it as it is now."""
         if is_whole(self):
             cells = self.size.width
-            self.query_one("#title", Static).update(rule(self.title_line(), cells))
-            self.query_one("#keys", Static).update(keys.key_line(self.hints, cells))
+            self.query_one("#title", Line).update(rule(self.title_line(), cells))
+            self.query_one("#keys", Line).update(keys.key_line(self.hints, cells))
             self.show_body()
 
     def show_body(self) -> None:
@@ -254,7 +255,7 @@ class Question(ModalScreen[bool]):
         """Called by textual."""
         with Vertical():
             yield Static(self._text, markup=False)
-            yield Static(id="answers")
+            yield Line(id="answers")
 
     def on_mount(self) -> None:
         """Called by textual."""
@@ -264,7 +265,7 @@ class Question(ModalScreen[bool]):
         """The colours may have changed."""
         yes = button("yes", ("y", KEY), (f" {self._verb}", DIM))
         no = button("no", ("n", KEY), (" leave it", DIM))
-        self.query_one("#answers", Static).update(line(yes, "   ", no))
+        self.query_one("#answers", Line).update(line(yes, "   ", no))
 
     def action_answer(self, is_yes: bool) -> None:
         """Close it, and do what was asked if the answer is yes."""

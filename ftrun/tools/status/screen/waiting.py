@@ -19,7 +19,7 @@ from ftrun.tools.status.screen import keys
 from ftrun.tools.status.screen.host import host_of, is_whole
 from ftrun.tools.status.screen.layout import Column
 from ftrun.tools.status.screen.pieces import BAD, CARE, DIM, STRONG, line, rule
-from ftrun.tools.status.screen.table import Contents, Table
+from ftrun.tools.status.screen.widgets import Contents, Line, Table
 from ftrun.tools.status.source import State
 from ftrun.tools.status.words import counted, plain
 
@@ -44,9 +44,9 @@ class ChoiceScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Called by textual."""
-        yield Static(id="title", classes="line")
+        yield Line(id="title")
         yield Table(id="jobs")
-        yield Static(id="keys", classes="line")
+        yield Line(id="keys")
 
     def on_mount(self) -> None:
         """Called by textual."""
@@ -62,8 +62,8 @@ class ChoiceScreen(Screen[None]):
             return
         jobs, cells = host_of(self).picture.jobs, self.size.width
         title = line((f" {counted(len(jobs), 'job')} of yours run here", STRONG))
-        self.query_one("#title", Static).update(rule(title, cells))
-        self.query_one("#keys", Static).update(keys.key_line(keys.CHOICE, cells))
+        self.query_one("#title", Line).update(rule(title, cells))
+        self.query_one("#keys", Line).update(keys.key_line(keys.CHOICE, cells))
         names = [job.job_id for job in jobs]
         self.query_one(Table).show(
             Contents(JOBS, names, lambda row, column, _cells: column.cell(jobs[row]))
@@ -89,7 +89,7 @@ class WaitScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """Called by textual."""
         yield Static(id="words")
-        yield Static(id="keys", classes="line")
+        yield Line(id="keys")
 
     def on_mount(self) -> None:
         """Called by textual."""
@@ -103,7 +103,7 @@ class WaitScreen(Screen[None]):
         """Show the words in the middle."""
         if is_whole(self):
             self.query_one("#words", Static).update(Text("\n").join(map(line, self._words())))
-            self.query_one("#keys", Static).update(keys.key_line(keys.WAIT, self.size.width))
+            self.query_one("#keys", Line).update(keys.key_line(keys.WAIT, self.size.width))
 
     def _words(self) -> list[tuple[str, str]]:
         """Paragraphs with their roles; an empty one is an empty line."""

@@ -60,7 +60,7 @@ class Driven:
     @property
     def chosen(self) -> str | None:
         """The key of the row that the cursor is on, in the pane that has the keys."""
-        from ftrun.tools.status.screen.table import Table
+        from ftrun.tools.status.screen.widgets import Table
 
         assert isinstance(self.app.focused, Table)
         return self.app.focused.key

@@ -10,7 +10,7 @@ from ftrun.base import clock
 from ftrun.core.lighthouse.status import Status
 from ftrun.tools.status.screen import columns
 from ftrun.tools.status.screen.palette import DARK, LIGHT, TERMINAL
-from ftrun.tools.status.screen.table import Table
+from ftrun.tools.status.screen.widgets import Table
 from ftrun.tools.status.source import Picture, State
 from tests.unit.tools.status.documents import DOCUMENTS, healing, healthy, hung, thousand
 from tests.unit.tools.status.screen.driven import Driven, drive

@@ -1,8 +1,8 @@
-"""A table with a cursor that stays with its row when rows come and go.
+"""A line of text, and a table with a cursor that stays with its row when rows come and go.
 
-textual's DataTable, but for two things that it lacks: a cell is made when it is painted, so a
-thousand replicas cost what fits on the terminal; columns that have no room are left out. Not here:
-the rows and their cells (rows.py, columns.py, changes.py), widths (layout.py).
+They are textual's. Its DataTable lacks two things: a cell is made when it is painted, so a thousand
+replicas cost what fits on the terminal; columns that have no room are left out. Not here: the rows
+and their cells (rows.py, columns.py, changes.py), widths (layout.py).
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ from rich.segment import Segment
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.coordinate import Coordinate
+from textual.reactive import reactive
 from textual.strip import Strip
-from textual.widgets import DataTable
+from textual.widgets import DataTable, Static
 
 from ftrun.tools.status.screen.layout import Column, widths
 from ftrun.tools.status.screen.pieces import DIM, fit, line
+
+
+class Line(Static):
+    """Text that is cut at the edge. Its buttons look as their roles say, not as links."""
+
+    DEFAULT_CSS = "Line { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }"
+    auto_links = reactive(False)
 
 
 @dataclass(frozen=True, slots=True)

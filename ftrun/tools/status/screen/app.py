@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Protocol, cast
+from typing import ClassVar, Protocol
 
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -24,6 +24,7 @@ from ftrun.tools.status.screen import keys
 from ftrun.tools.status.screen.details import find
 from ftrun.tools.status.screen.following import has_log
 from ftrun.tools.status.screen.history import History
+from ftrun.tools.status.screen.host import Shown
 from ftrun.tools.status.screen.main import MainScreen
 from ftrun.tools.status.screen.pages import DetailPage, LogPage, Page, Question, indented
 from ftrun.tools.status.screen.palette import DARK, LIGHT, NAMES, TERMINAL, THEMES, role_styles
@@ -55,13 +56,6 @@ class Doors(Protocol):
 
     def stop(self) -> None:
         """Fetch nothing more."""
-
-
-class Shows(Protocol):
-    """Each screen of the app."""
-
-    def on_picture(self) -> None:
-        """Show the app's picture, with its present colours."""
 
 
 class StatusApp(App[int]):
@@ -134,8 +128,9 @@ class StatusApp(App[int]):
         self.call_later(call)
 
     def _show(self) -> None:
-        for screen in self.screen_stack[1:]:  # the first is textual's own
-            cast("Shows", screen).on_picture()
+        for screen in self.screen_stack:
+            if isinstance(screen, Shown):
+                screen.on_picture()
 
     def _tick(self) -> None:
         """Ages go on while no picture comes; a notice ends."""
@@ -164,10 +159,11 @@ class StatusApp(App[int]):
 
     # ------------------------------------------------------------ keys
 
-    def action_press(self, name: str) -> None:
+    def action_press(self, action: str) -> None:
         """A click on a key's name does what the key does."""
+        name, *words = action.split()
         method = getattr(self.screen, f"action_{name}", None) or getattr(self, f"action_{name}")
-        method()
+        method(*words)
 
     async def action_quit(self) -> None:
         """End the program."""

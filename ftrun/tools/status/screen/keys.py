@@ -15,7 +15,7 @@ from ftrun.tools.status.screen.pieces import DIM, KEY, Piece, button, line
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A key in the line of keys. ``action``: the screen's, which a click starts.
+    """A key in the line of keys. ``action``: the screen's, with its word; a click starts it.
 
     ``rank``: if the line is too short, keys of high rank are left out first.
     """
@@ -29,10 +29,10 @@ class Hint:
 MAIN = (
     Hint("↵", "detail", "open", 5),
     Hint("l", "log", "log", 2),
-    Hint("s", "stacks", "stacks", 6),
-    Hint("d", "drain", "drain", 7),
-    Hint("r", "restart", "restart", 8),
-    Hint("K", "kill", "kill", 9),
+    Hint("s", "stacks", "operate stack", 6),
+    Hint("d", "drain", "operate drain", 7),
+    Hint("r", "restart", "operate restart", 8),
+    Hint("K", "kill", "operate kill", 9),
     Hint("/", "filter", "filter", 3),
     Hint("e", "explain", "explain", 4),
     Hint("f", "fold", "fold", 10),
@@ -52,10 +52,10 @@ DETAIL = (
     Hint("esc", "back", "back", 0),
     Hint("↑↓", "scroll", "", 7),
     Hint("l", "log", "log", 1),
-    Hint("s", "stacks", "stacks", 3),
-    Hint("d", "drain", "drain", 4),
-    Hint("r", "restart", "restart", 5),
-    Hint("K", "kill", "kill", 6),
+    Hint("s", "stacks", "operate stack", 3),
+    Hint("d", "drain", "operate drain", 4),
+    Hint("r", "restart", "operate restart", 5),
+    Hint("K", "kill", "operate kill", 6),
     Hint("e", "explain", "explain", 2),
     Hint("q", "quit", "quit", 8),
 )

@@ -12,7 +12,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.screen import Screen
 from textual.widgets import DataTable
 
 from ftrun.base import clock
@@ -21,7 +20,7 @@ from ftrun.tools.status.screen import keys
 from ftrun.tools.status.screen.changes import CHANGES, INCIDENTS, changes, incidents
 from ftrun.tools.status.screen.columns import COLUMNS, Sight
 from ftrun.tools.status.screen.header import header, small
-from ftrun.tools.status.screen.host import Host, host_of, is_whole
+from ftrun.tools.status.screen.host import Shown
 from ftrun.tools.status.screen.pieces import CARE, DIM, KEY, STRONG, Piece, button, line, rule
 from ftrun.tools.status.screen.rows import Fold, Row, View, build, straggler_limit_s
 from ftrun.tools.status.screen.widgets import Contents, Line, Table
@@ -34,7 +33,7 @@ TALL_ROWS = 34
 _FOLDED = {Fold.NONE: "", Fold.STATE: "by state", Fold.NODE: "by node"}
 
 
-class MainScreen(Screen[None]):
+class MainScreen(Shown):
     """All about one job."""
 
     CSS = """
@@ -53,10 +52,10 @@ class MainScreen(Screen[None]):
         Binding("slash", "filter", show=False),
         Binding("escape", "clear", show=False),
         Binding("l", "log", show=False),
-        Binding("s", "stacks", show=False),
-        Binding("d", "drain", show=False),
-        Binding("r", "restart", show=False),
-        Binding("K", "kill", show=False),
+        Binding("s", "operate('stack')", show=False),
+        Binding("d", "operate('drain')", show=False),
+        Binding("r", "operate('restart')", show=False),
+        Binding("K", "operate('kill')", show=False),
         Binding("e", "explain", show=False),
         Binding("T", "torchft", show=False),
     ]
@@ -83,25 +82,13 @@ class MainScreen(Screen[None]):
         yield Line(id="keys")
         yield Line(id="small")
 
-    def on_mount(self) -> None:
-        """Called by textual."""
-        self.on_picture()
-
-    def on_resize(self) -> None:
-        """Called by textual, before the parts have their new sizes."""
-        self.call_after_refresh(self.on_picture)
-
-    @property
-    def _host(self) -> Host:
-        return host_of(self)
-
     # ------------------------------------------------------------ the picture
 
-    def on_picture(self) -> None:
+    def show(self) -> None:
         """Show the app's picture."""
-        host = self._host
+        host = self.host
         status, cells = host.picture.status, self.size.width
-        if status is None or not is_whole(self):
+        if status is None:
             return
         is_small = cells < SMALL_CELLS or self.size.height < SMALL_ROWS
         tall = self.size.height >= TALL_ROWS
@@ -131,7 +118,7 @@ class MainScreen(Screen[None]):
     def _show_replicas(self, status: Status) -> None:
         rows = self.rows
         sight = Sight(
-            self._host.history,
+            self.host.history,
             straggler_limit_s(status),
             self.view.fold_of(status),
             status["waiting"],
@@ -190,28 +177,17 @@ class MainScreen(Screen[None]):
     def _title(self, pane: str, word: str) -> Text:
         is_shown = pane != "incidents" or self._bottom == pane or self.size.width >= WIDE_CELLS
         shown = STRONG if is_shown and pane == self._bottom else DIM
-        return button(f"pane_{pane}", (word, KEY if self.pane == pane else shown))
+        return button(f"to {pane}", (word, KEY if self.pane == pane else shown))
 
     # ------------------------------------------------------------ keys
 
     def action_pane(self, by: int = 1) -> None:
         """Give the keys to the next pane."""
         names = ["replicas", "changes", "incidents"]
-        self._to(names[(names.index(self.pane) + by) % len(names)])
+        self.action_to(names[(names.index(self.pane) + by) % len(names)])
 
-    def action_pane_replicas(self) -> None:
-        """A click on the title."""
-        self._to("replicas")
-
-    def action_pane_changes(self) -> None:
-        """A click on the title."""
-        self._to("changes")
-
-    def action_pane_incidents(self) -> None:
-        """A click on the title."""
-        self._to("incidents")
-
-    def _to(self, name: str) -> None:
+    def action_to(self, name: str) -> None:
+        """Give the keys to a pane, also by a click on its title."""
         if name != "replicas":
             self._bottom = name
         self.pane = name
@@ -237,7 +213,7 @@ class MainScreen(Screen[None]):
             if row.group is not None:
                 self.action_flip()
             elif row.replica is not None:
-                self._host.show_details(row.replica["replica_id"], _rank(row))
+                self.host.show_details(row.replica["replica_id"], _rank(row))
 
     def action_flip(self) -> None:
         """Open or close the row."""
@@ -267,7 +243,7 @@ class MainScreen(Screen[None]):
 
     def action_fold(self) -> None:
         """Fold in the next way."""
-        status = self._host.picture.status
+        status = self.host.picture.status
         if status is not None:
             self.view.next_fold(status)
             self.on_picture()
@@ -278,7 +254,7 @@ class MainScreen(Screen[None]):
         from ftrun.tools.status.screen.filtering import FilterInput
 
         if not self.query(FilterInput):
-            found = FilterInput(self.view.words, self.filter_by, self.action_pane_replicas)
+            found = FilterInput(self.view.words, self.filter_by, lambda: self.action_to("replicas"))
             self.mount(found, before=self.query_one("#keys"))
 
     def filter_by(self, words: str) -> None:
@@ -291,38 +267,22 @@ class MainScreen(Screen[None]):
         if self.view.words:
             self.filter_by("")
         else:
-            self._host.back_to_choice()
+            self.host.back_to_choice()
 
     def action_log(self) -> None:
         """The log of the chosen worker."""
         row = self._chosen()
         if row is not None and row.replica is not None:
             rank = row.worker["group_rank"] if row.worker is not None else 0
-            self._host.show_log(row.replica["replica_id"], rank)
-
-    def action_stacks(self) -> None:
-        """The stacks of the chosen worker or replica."""
-        self._operate("stack")
-
-    def action_drain(self) -> None:
-        """Drain the replica."""
-        self._operate("drain")
-
-    def action_restart(self) -> None:
-        """Restart the replica."""
-        self._operate("restart")
-
-    def action_kill(self) -> None:
-        """Kill the worker or the replica."""
-        self._operate("kill")
+            self.host.show_log(row.replica["replica_id"], rank)
 
     def action_explain(self) -> None:
         """The record of the chosen incident, of the replica's last one, or of the last one."""
-        status = self._host.picture.status
+        status = self.host.picture.status
         if self.pane == "incidents" and status is not None:
             key = self.query_one("#incidents", Table).key
             number = None if key is None else int(key.partition(":")[2])
-            self._host.explain(None, number)
+            self.host.explain(None, number)
             return
         row = self._row() if self.pane == "replicas" else None
         named = row is not None and row.replica is not None and status is not None
@@ -330,23 +290,24 @@ class MainScreen(Screen[None]):
         has_one = status is not None and any(
             replica_id in found["replicas"] for found in status["incidents"]
         )
-        self._host.explain(replica_id if has_one else None, None)
+        self.host.explain(replica_id if has_one else None, None)
 
     def action_torchft(self) -> None:
         """torchft's replicas."""
-        self._host.show_torchft()
+        self.host.show_torchft()
 
-    def _operate(self, command: str) -> None:
+    def action_operate(self, command: str) -> None:
+        """The stacks of the chosen worker or replica; drain, restart or kill it."""
         row = self._chosen()
         if row is not None and row.replica is not None:
             rank = _rank(row) if command in ("kill", "stack") else None
-            self._host.operate(command, row.replica["replica_id"], rank)
+            self.host.operate(command, row.replica["replica_id"], rank)
 
     def _chosen(self) -> Row | None:
         """The row of a replica or worker that the cursor is on."""
         row = self._row()
         if row is None or row.replica is None:
-            self._host.tell("Choose a replica first: Space opens a group.")
+            self.host.tell("Choose a replica first: Space opens a group.")
             return None
         return row
 

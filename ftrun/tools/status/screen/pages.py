@@ -16,7 +16,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen, Screen
+from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import RichLog, Static
 
@@ -24,14 +24,14 @@ from ftrun.logs.reading import Worker
 from ftrun.tools.status.screen import keys
 from ftrun.tools.status.screen.details import details, find
 from ftrun.tools.status.screen.following import Following, LogText
-from ftrun.tools.status.screen.host import Host, host_of, is_whole
+from ftrun.tools.status.screen.host import Shown
 from ftrun.tools.status.screen.pieces import DIM, KEY, NOTE, STRONG, TEXT, button, line, rule
 from ftrun.tools.status.screen.widgets import Line
 
 LOG_LINES_MAX = 10_000
 
 
-class Page(Screen[None]):
+class Page(Shown):
     """A title, text that scrolls, and the line of keys."""
 
     CSS = """
@@ -63,21 +63,12 @@ class Page(Screen[None]):
         """The part that scrolls."""
         return VerticalScroll(Static(id="body"))
 
-    def on_mount(self) -> None:
-        """Called by textual."""
-        self.on_picture()
-
-    def on_resize(self) -> None:
-        """Called by textual, before its parts have their new sizes."""
-        self.call_after_refresh(self.on_picture)
-
-    def on_picture(self) -> None:
+    def show(self) -> None:
         """Show all of it as it is now."""
-        if is_whole(self):
-            cells = self.size.width
-            self.query_one("#title", Line).update(rule(self.title_line(), cells))
-            self.query_one("#keys", Line).update(keys.key_line(self.hints, cells))
-            self.show_body()
+        cells = self.size.width
+        self.query_one("#title", Line).update(rule(self.title_line(), cells))
+        self.query_one("#keys", Line).update(keys.key_line(self.hints, cells))
+        self.show_body()
 
     def show_body(self) -> None:
         """Fill the part that scrolls."""
@@ -95,10 +86,6 @@ class Page(Screen[None]):
         """Go back to the screen below."""
         self.dismiss()
 
-    @property
-    def _host(self) -> Host:
-        return host_of(self)
-
 
 def indented(rows: Sequence[str]) -> Group:
     """Lines that are wrapped to the width; an indented one keeps its indent."""
@@ -113,10 +100,10 @@ class DetailPage(Page):
     hints = keys.DETAIL
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("l", "log", show=False),
-        Binding("s", "stacks", show=False),
-        Binding("d", "drain", show=False),
-        Binding("r", "restart", show=False),
-        Binding("K", "kill", show=False),
+        Binding("s", "operate('stack')", show=False),
+        Binding("d", "operate('drain')", show=False),
+        Binding("r", "operate('restart')", show=False),
+        Binding("K", "operate('kill')", show=False),
         Binding("e", "explain", show=False),
     ]
 
@@ -127,35 +114,24 @@ class DetailPage(Page):
 
     def body(self) -> RenderableType:
         """The present facts about it."""
-        status = self._host.picture.status
+        status = self.host.picture.status
         replica = None if status is None else find(status, self._replica_id)
         if status is None or replica is None:
             return line((" The job has no such replica any more.", DIM))
-        return details(status, replica, self._host.history, self.size.width)
+        return details(status, replica, self.host.history, self.size.width)
 
     def action_log(self) -> None:
         """Its log."""
-        self._host.show_log(self._replica_id, self._rank or 0)
+        self.host.show_log(self._replica_id, self._rank or 0)
 
-    def action_stacks(self) -> None:
-        """Its stacks."""
-        self._host.operate("stack", self._replica_id, self._rank)
-
-    def action_drain(self) -> None:
-        """Drain it."""
-        self._host.operate("drain", self._replica_id, None)
-
-    def action_restart(self) -> None:
-        """Restart it."""
-        self._host.operate("restart", self._replica_id, None)
-
-    def action_kill(self) -> None:
-        """Kill it."""
-        self._host.operate("kill", self._replica_id, self._rank)
+    def action_operate(self, command: str) -> None:
+        """Its stacks; drain, restart or kill it."""
+        rank = self._rank if command in ("kill", "stack") else None
+        self.host.operate(command, self._replica_id, rank)
 
     def action_explain(self) -> None:
         """Its last incident."""
-        self._host.explain(self._replica_id, None)
+        self.host.explain(self._replica_id, None)
 
 
 class LogPage(Page):
@@ -180,7 +156,6 @@ class LogPage(Page):
 
     def on_mount(self) -> None:
         """Called by textual."""
-        super().on_mount()
         self.call_after_refresh(self._following.start)  # its first lines find a whole page
 
     def on_unmount(self) -> None:
@@ -212,11 +187,11 @@ class LogPage(Page):
 
     def _come(self, lines: list[LogText]) -> None:
         """New lines, in the thread that reads."""
-        self._host.deliver(lambda: self._add(lines))
+        self.host.deliver(lambda: self._add(lines))
 
     def _add(self, lines: list[LogText]) -> None:
         self._lines += lines
-        if is_whole(self):
+        if self.is_mounted and self.is_running:
             self._write(lines)
 
     def _write(self, lines: Iterable[LogText]) -> None:
@@ -229,7 +204,7 @@ class LogPage(Page):
             log.write(text, cells, scroll_end=follows)
 
 
-class Question(ModalScreen[bool]):
+class Question(Shown, ModalScreen[None]):
     """Asks before something is changed."""
 
     DEFAULT_CSS = """
@@ -241,8 +216,8 @@ class Question(ModalScreen[bool]):
     #answers { margin-top: 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y,enter", "answer(True)", show=False),
-        Binding("n,escape,q", "answer(False)", show=False),
+        Binding("y,enter", "answer('yes')", show=False),
+        Binding("n,escape,q", "answer('no')", show=False),
     ]
 
     def __init__(self, text: str, verb: str, then: Callable[[], None]) -> None:
@@ -257,26 +232,14 @@ class Question(ModalScreen[bool]):
             yield Static(self._text, markup=False)
             yield Line(id="answers")
 
-    def on_mount(self) -> None:
-        """Called by textual."""
-        self.on_picture()
-
-    def on_picture(self) -> None:
-        """The colours may have changed."""
-        yes = button("yes", ("y", KEY), (f" {self._verb}", DIM))
-        no = button("no", ("n", KEY), (" leave it", DIM))
+    def show(self) -> None:
+        """Fill the line of answers."""
+        yes = button("answer yes", ("y", KEY), (f" {self._verb}", DIM))
+        no = button("answer no", ("n", KEY), (" leave it", DIM))
         self.query_one("#answers", Line).update(line(yes, "   ", no))
 
-    def action_answer(self, is_yes: bool) -> None:
+    def action_answer(self, word: str) -> None:
         """Close it, and do what was asked if the answer is yes."""
-        self.dismiss(is_yes)
-        if is_yes:
+        self.dismiss()
+        if word == "yes":
             self._then()
-
-    def action_yes(self) -> None:
-        """A click."""
-        self.action_answer(True)
-
-    def action_no(self) -> None:
-        """A click."""
-        self.action_answer(False)

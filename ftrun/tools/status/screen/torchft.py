@@ -34,7 +34,7 @@ class TorchftPage(Page):
 
     def body(self) -> Text:
         """The present facts about torchft's jobs."""
-        status = self._host.picture.status
+        status = self.host.picture.status
         found = None if status is None else status.get("torchft")
         if found is None:
             return line((" This lighthouse has no port for torchft: --torchft-bind.", DIM))

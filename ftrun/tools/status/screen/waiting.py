@@ -10,13 +10,12 @@ from collections.abc import Callable
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
-from textual.screen import Screen
 from textual.widgets import DataTable, Static
 
 from ftrun.base import clock
 from ftrun.tools.status.jobs import RunningJob, jobs_dir
 from ftrun.tools.status.screen import keys
-from ftrun.tools.status.screen.host import host_of, is_whole
+from ftrun.tools.status.screen.host import Shown
 from ftrun.tools.status.screen.layout import Column
 from ftrun.tools.status.screen.pieces import BAD, CARE, DIM, STRONG, line, rule
 from ftrun.tools.status.screen.widgets import Contents, Line, Table
@@ -39,7 +38,7 @@ JOBS: tuple[Column[Callable[[RunningJob], Text]], ...] = (
 )
 
 
-class ChoiceScreen(Screen[None]):
+class ChoiceScreen(Shown):
     """Several jobs run here."""
 
     def compose(self) -> ComposeResult:
@@ -48,19 +47,9 @@ class ChoiceScreen(Screen[None]):
         yield Table(id="jobs")
         yield Line(id="keys")
 
-    def on_mount(self) -> None:
-        """Called by textual."""
-        self.on_picture()
-
-    def on_resize(self) -> None:
-        """Called by textual."""
-        self.call_after_refresh(self.on_picture)
-
-    def on_picture(self) -> None:
+    def show(self) -> None:
         """Show the jobs that run now."""
-        if not is_whole(self):
-            return
-        jobs, cells = host_of(self).picture.jobs, self.size.width
+        jobs, cells = self.host.picture.jobs, self.size.width
         title = line((f" {counted(len(jobs), 'job')} of yours run here", STRONG))
         self.query_one("#title", Line).update(rule(title, cells))
         self.query_one("#keys", Line).update(keys.key_line(keys.CHOICE, cells))
@@ -74,10 +63,10 @@ class ChoiceScreen(Screen[None]):
         """Watch the chosen job."""
         key = self.query_one(Table).key
         if key is not None:
-            host_of(self).choose(key)
+            self.host.choose(key)
 
 
-class WaitScreen(Screen[None]):
+class WaitScreen(Shown):
     """Nothing can be shown yet. The text has the reason, and what happens next."""
 
     CSS = """
@@ -91,23 +80,14 @@ class WaitScreen(Screen[None]):
         yield Static(id="words")
         yield Line(id="keys")
 
-    def on_mount(self) -> None:
-        """Called by textual."""
-        self.on_picture()
-
-    def on_resize(self) -> None:
-        """Called by textual."""
-        self.call_after_refresh(self.on_picture)
-
-    def on_picture(self) -> None:
+    def show(self) -> None:
         """Show the words in the middle."""
-        if is_whole(self):
-            self.query_one("#words", Static).update(Text("\n").join(map(line, self._words())))
-            self.query_one("#keys", Line).update(keys.key_line(keys.WAIT, self.size.width))
+        self.query_one("#words", Static).update(Text("\n").join(map(line, self._words())))
+        self.query_one("#keys", Line).update(keys.key_line(keys.WAIT, self.size.width))
 
     def _words(self) -> list[tuple[str, str]]:
         """Paragraphs with their roles; an empty one is an empty line."""
-        picture = host_of(self).picture
+        picture = self.host.picture
         if picture.state is State.LOOKING and not picture.tried_at:
             return []  # nobody has looked yet
         if picture.state is State.LOOKING:

@@ -256,6 +256,9 @@ def test_colours_follow_each_other() -> None:
         for _ in range(3):
             await screen.press("t")
             seen.append(screen.app.theme)
+            for strip in screen.app.screen._compositor.render_strips():
+                for text, style, _ in strip:
+                    assert style is not None and not style.underline, text  # a button is no link
         assert seen == [DARK, LIGHT, TERMINAL, DARK]
         assert "14,208" in screen.text()
 

@@ -3,9 +3,9 @@
 
     scripts/screen_cost.py [--seconds 30] [--only screen|lighthouse]
 
-A real lighthouse's web server serves the tests' documents to a real ``ftrun status`` on a terminal
-of its own (a pty that answers as a terminal does). Start: from exec to the first picture. CPU: of
-one core, over ``--seconds``, with ten replicas and with a thousand. Keys: until what they write.
+A real lighthouse's web server serves the tests' documents to a real ``ftrun status`` in tmux.
+Start: from exec to the first picture. CPU: of one core, over ``--seconds``, with ten replicas, and
+with a thousand: folded, and in a row each.
 
 The lighthouse: its real core, with 125 scripted nodes of eight replicas. What it takes of a core to
 make a status, a scrape of its metrics and an event, to take what the agents measure, and while a
@@ -16,21 +16,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import fcntl
 import json
 import os
-import pty
-import select
-import signal
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -57,124 +50,80 @@ from ftrun.lighthouse.metrics import render_metrics
 from ftrun.lighthouse.occurrences import Totals
 from ftrun.protocol.auth import bearer, new_token
 from ftrun.protocol.codec import decode, encode
+from tests.process.tmux_window import Tmux
 from tests.unit.tools.status.documents import healthy, thousand
 from tests.unit.tools.status.served_status import served
 from tests.web.browser import CHROMIUM, Browser
 
 ROOT = Path(__file__).resolve().parents[1]
-SHOWN = b"llama-1b-pretrain"
+SHOWN = "llama-1b-pretrain"
 STARTS = 7
 EVENTS = 200
-KEYS = 40
 NODES, REPLICAS = 125, 8
 SETTINGS = LighthouseSettings(assign_gather_s=0.0, join_gather_s=0.0)
 DEADLINE_S = 30.0
-ANSWERS = ((b"\x1b]11;?", b"\x1b]11;rgb:1111/1414/1a1a\x1b\\"), (b"\x1b[c", b"\x1b[?62;22c"))
+SETTLE_S = 3.0
+DOCUMENTS = {
+    "healthy": (healthy, ""),
+    "a thousand, folded": (thousand, ""),
+    "a thousand rows": (thousand, "ff"),
+}
 
 
-class Terminal:
-    """A pty with ``ftrun status`` in it."""
-
-    def __init__(self, words: list[str], environ: dict[str, str], size: tuple[int, int]) -> None:
-        self.began_at = time.monotonic()
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.execve(sys.executable, [sys.executable, "-m", "ftrun", *words], environ)
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
-        self.seen = b""
-
-    def read(self, seconds: float) -> bytes:
-        """What it writes within so long, until it is quiet for the first time."""
-        if not select.select([self.fd], [], [], seconds)[0]:
-            return b""
-        with contextlib.suppress(OSError):
-            data = os.read(self.fd, 1 << 20)
-            for question, answer in ANSWERS:
-                if question in data:
-                    os.write(self.fd, answer)
-            self.seen = (self.seen + data)[-(1 << 22) :]
-            return data
-        return b""
-
-    def wait(self, text: bytes) -> float:
-        """Seconds since the start until the text was there."""
-        while text not in self.seen:
-            if time.monotonic() - self.began_at > DEADLINE_S:
-                raise SystemExit(f"{text!r} did not come within {DEADLINE_S:g} s")
-            self.read(0.5)
-        return time.monotonic() - self.began_at
-
-    def watch(self, seconds: float) -> int:
-        """Read for so long; returns the bytes."""
-        end, count = time.monotonic() + seconds, 0
-        while (left := end - time.monotonic()) > 0:
-            count += len(self.read(left))
-        return count
-
-    def press(self, key: bytes) -> float:
-        """Seconds until the key has changed something."""
-        self.watch(0.05)
-        began_at = time.monotonic()
-        os.write(self.fd, key)
-        while time.monotonic() - began_at < DEADLINE_S:
-            if self.read(0.5):
-                return time.monotonic() - began_at
-        raise SystemExit(f"the key {key!r} changed nothing")
-
-    def close(self) -> None:
-        """End it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        os.close(self.fd)
-
-
-@contextlib.contextmanager
-def job(make: str, directory: Path) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """The words and the environment of a command that watches it."""
-    documents: list[Status] = [(thousand if make == "thousand" else healthy)(n) for n in range(8)]
-    token = new_token()
-    token_file = directory / "token"
-    token_file.write_text(token)
-    token_file.chmod(0o600)
+def measure(name: str, seconds: float, directory: Path) -> None:
+    """Start, CPU and memory with one of the documents."""
+    make, keys = DOCUMENTS[name]
+    documents: list[Status] = [make(poll) for poll in range(8)]
+    token_file, token = token_in(directory)
     with served(lambda: documents[int(time.monotonic()) % len(documents)], token) as address:
         words = ["status", "--lighthouse", address, "--token-file", str(token_file)]
-        environ = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TERM": "xterm-256color",
-            "COLORTERM": "truecolor",
-            "XDG_STATE_HOME": str(directory),
-        }
-        yield words, environ
-
-
-def measure(make: str, seconds: float, directory: Path) -> None:
-    """Start, CPU and keys with one of the documents."""
-    with job(make, directory) as (words, environ):
         starts = []
-        for _ in range(STARTS):
-            terminal = Terminal(words, environ, (120, 36))
-            starts.append(terminal.wait(SHOWN))
-            terminal.close()
-        print(f"{make}: first picture after {statistics.median(starts):.2f} s "
-              f"(of {STARTS}: {min(starts):.2f} to {max(starts):.2f})")  # fmt: skip
-        terminal = Terminal(words, environ, (120, 36))
-        terminal.wait(SHOWN)
-        terminal.watch(3.0)
-        process = psutil.Process(terminal.pid)
+        for start in range(STARTS):
+            place = directory / f"{name} {start}"
+            place.mkdir()
+            began = time.monotonic()
+            terminal = Tmux(place, sys.executable, "-m", "ftrun", *words, size=(120, 36))
+            while SHOWN not in terminal.text():
+                if time.monotonic() - began > DEADLINE_S:
+                    raise SystemExit(f"no picture came within {DEADLINE_S:g} s")
+            starts.append(time.monotonic() - began)
+            if start + 1 < STARTS:
+                terminal.close()
+        terminal.press(*keys)
+        shell = psutil.Process(int(terminal.call("display-message", "-p", "#{pane_pid}")))
+        (process,) = shell.children()
+        time.sleep(SETTLE_S)
         before = process.cpu_times()
-        written = terminal.watch(seconds)
+        time.sleep(seconds)
         after = process.cpu_times()
-        used = after.user + after.system - before.user - before.system
-        print(f"{make}: {used / seconds * 100:.2f} % of a core over {seconds:g} s, "
-              f"{process.memory_info().rss / 1e6:.0f} MB, {written / seconds / 1000:.1f} kB/s "
-              "to the terminal")  # fmt: skip
-        keys = [terminal.press(b"k" if n % 2 else b"j") for n in range(KEYS)]
-        keys += [terminal.press(b"f") for _ in range(6)]
-        print(f"{make}: keys answer after {statistics.median(keys) * 1000:.0f} ms, "
-              f"at most {max(keys) * 1000:.0f} ms")  # fmt: skip
+        share = (after.user + after.system - before.user - before.system) / seconds
+        print(f"{name}: first picture after {spread(starts)}, then {share * 100:.2f} % of a core "
+              f"over {seconds:g} s, {process.memory_info().rss / 1e6:.0f} MB")  # fmt: skip
         terminal.close()
+
+
+def token_in(directory: Path) -> tuple[Path, str]:
+    """A new token, and the file that it is in."""
+    path, token = directory / "token", new_token()
+    path.touch(0o600)
+    path.write_text(token)
+    return path, token
+
+
+def spread(times_s: list[float]) -> str:
+    """The median of some times, and how far they are apart."""
+    middle = statistics.median(times_s)
+    return f"{middle:.2f} s (of {len(times_s)}: {min(times_s):.2f} to {max(times_s):.2f})"
+
+
+def busy_s(do: Callable[[], object], times: int = STARTS) -> float:
+    """The processor time of this process for one of some calls: the median."""
+    found = []
+    for _ in range(times):
+        began = time.process_time()
+        do()
+        found.append(time.process_time() - began)
+    return statistics.median(found)
 
 
 # ---------------------------------------------------------------- the lighthouse
@@ -239,25 +188,23 @@ def measure_lighthouse(seconds: float, directory: Path) -> None:
     """A thousand replicas: the core's part, the command, the page."""
     job = LargeJob()
     batches = [(x, encode(job.heartbeat(x, 7))) for x in job.slots]
-    began = time.process_time()
-    for agent_id, data in batches:
-        job.core.handle(AgentSent(agent_id, (decode(data),)), 9.0)
-    took_s = time.process_time() - began
+
+    def take() -> None:
+        for agent_id, data in batches:
+            job.core.handle(AgentSent(agent_id, (decode(data),)), 9.0)
+
+    took_s = busy_s(take, 1)
     print(f"lighthouse: heartbeats with progress and facts of {NODES * REPLICAS} workers take "
           f"{took_s * 1000:.0f} ms, {took_s / MEASURE_EVERY_S * 100:.2f} % of a core")  # fmt: skip
-    made = []
-    for _ in range(STARTS):
-        began = time.process_time()
-        data = json.dumps(job.status()).encode()
-        made.append(time.process_time() - began)
+    data = json.dumps(job.status()).encode()
     replica = job.status()["replicas"][500]
     assert replica["workers"][0]["pid"] == 812 and replica["own_s"] == 0.2
-    print(f"lighthouse: a status takes {statistics.median(made) * 1000:.0f} ms, "
-          f"{len(data) / 1e6:.2f} MB")  # fmt: skip
+    made_s = busy_s(lambda: json.dumps(job.status()).encode())
+    print(f"lighthouse: a status takes {made_s * 1000:.0f} ms, {len(data) / 1e6:.2f} MB")
     measure_metrics(job, directory)
-    token = new_token()
+    token_file, token = token_in(directory)
     with served(job.status, token) as address:
-        measure_command(address, token, directory)
+        measure_command(address, token_file)
         if CHROMIUM is None:
             print("page: there is no Chromium here")
         else:
@@ -266,41 +213,28 @@ def measure_lighthouse(seconds: float, directory: Path) -> None:
 
 def measure_metrics(job: LargeJob, directory: Path) -> None:
     """What one scrape takes, and what one event takes, of a thousand replicas."""
-    status, scrapes = job.status(), []
-    for _ in range(STARTS):
-        began = time.process_time()
-        text = render_metrics(status, Totals())
-        scrapes.append(time.process_time() - began)
-    file = EventFile([directory])
+    status, file = job.status(), EventFile([directory])
     facts = {"kind": "formed", "replicas": [str(n) for n in range(NODES * REPLICAS)], "text": "x"}
-    began = time.process_time()
-    for _ in range(EVENTS):
-        file.write("notice", facts)
-    event_s = (time.process_time() - began) / EVENTS
-    print(f"metrics: a scrape takes {statistics.median(scrapes) * 1000:.0f} ms besides the status, "
-          f"{len(text) / 1e6:.2f} MB; an event that names all replicas {event_s * 1000:.2f} ms, "
+    scrape_s = busy_s(lambda: render_metrics(status, Totals()))
+    event_s = busy_s(lambda: file.write("notice", facts), EVENTS)
+    print(f"metrics: a scrape takes {scrape_s * 1000:.0f} ms besides the status, "
+          f"{len(render_metrics(status, Totals())) / 1e6:.2f} MB; an event that names all replicas "
+          f"{event_s * 1000:.2f} ms, "
           f"{(directory / EVENTS_FILE).stat().st_size / EVENTS / 1e3:.1f} kB")  # fmt: skip
 
 
-def measure_command(address: str, token: str, directory: Path) -> None:
+def measure_command(address: str, token_file: Path) -> None:
     """``ftrun status --json``, from its start to its end."""
-    token_file = directory / "token"
-    token_file.write_text(token)
-    token_file.chmod(0o600)
     words = ["status", "--json", "--lighthouse", address, "--token-file", str(token_file)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     times = []
     for _ in range(STARTS):
         began = time.monotonic()
-        found = subprocess.run(
-            [sys.executable, "-m", "ftrun", *words],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            check=True,
-        )
+        command = [sys.executable, "-m", "ftrun", *words]
+        found = subprocess.run(command, env=environ, stdout=subprocess.PIPE, check=True)
         times.append(time.monotonic() - began)
         assert len(json.loads(found.stdout)["replicas"]) == NODES * REPLICAS
-    print(f"ftrun status --json: {statistics.median(times):.2f} s "
-          f"(of {STARTS}: {min(times):.2f} to {max(times):.2f})")  # fmt: skip
+    print(f"ftrun status --json: {spread(times)}")
 
 
 async def measure_page(address: str, token: str, seconds: float, directory: Path) -> None:
@@ -331,8 +265,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         if options.only != "lighthouse":
-            for make in ("healthy", "thousand"):
-                measure(make, options.seconds, Path(directory))
+            for name in DOCUMENTS:
+                measure(name, options.seconds, Path(directory))
         if options.only != "screen":
             measure_lighthouse(options.seconds, Path(directory))
 

@@ -24,9 +24,10 @@ from ftrun.tools.status.screen import keys
 from ftrun.tools.status.screen.details import find
 from ftrun.tools.status.screen.following import has_log
 from ftrun.tools.status.screen.history import History
+from ftrun.tools.status.screen.host import Shown
 from ftrun.tools.status.screen.main import MainScreen
-from ftrun.tools.status.screen.pages import DetailPage, LogPage, Page, Question, TextPage
-from ftrun.tools.status.screen.palette import DARK, LIGHT, NAMES, TERMINAL, themes
+from ftrun.tools.status.screen.pages import DetailPage, LogPage, Page, Question, indented
+from ftrun.tools.status.screen.palette import DARK, LIGHT, NAMES, TERMINAL, THEMES, role_styles
 from ftrun.tools.status.screen.requests import Order, Requests
 from ftrun.tools.status.screen.torchft import TorchftPage
 from ftrun.tools.status.screen.waiting import ChoiceScreen, WaitScreen
@@ -42,10 +43,6 @@ _QUESTIONS = {
     "step.",
     "kill": "Kill {} now, by SIGKILL? It counts as a failure and is healed as any other.",
 }
-
-
-_Updated = MainScreen | DetailPage | TorchftPage | ChoiceScreen | WaitScreen
-"""The screens that show each new picture."""
 
 
 class Doors(Protocol):
@@ -69,12 +66,6 @@ class StatusApp(App[int]):
     CSS = """
     Screen { background: $background; color: $foreground; overflow: hidden; }
     Question { background: $background 65%; }
-    #words { height: 1fr; }
-    #small { display: none; height: 1fr; }
-    #below { height: 8; }
-    MainScreen.-small #small { display: block; }
-    MainScreen.-small #head, MainScreen.-small #rule, MainScreen.-small #replicas,
-    MainScreen.-small #tabs, MainScreen.-small #below, MainScreen.-small #keys { display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", show=False),
@@ -88,9 +79,10 @@ class StatusApp(App[int]):
     ) -> None:
         plainly = bool(os.environ.get("NO_COLOR"))
         super().__init__(ansi_color=True if plainly else None)
-        for theme in themes():
+        for theme in THEMES:
             self.register_theme(theme)
         self.theme = TERMINAL if plainly else LIGHT if is_light else DARK
+        self.console.push_theme(role_styles(self.get_css_variables()))
         self.animation_level = "none"
         self.picture = Picture(State.LOOKING) if picture is None else picture
         self.history = History()
@@ -137,9 +129,7 @@ class StatusApp(App[int]):
 
     def _show(self) -> None:
         for screen in self.screen_stack:
-            if isinstance(
-                screen, MainScreen | DetailPage | TorchftPage | ChoiceScreen | WaitScreen
-            ):
+            if isinstance(screen, Shown):
                 screen.on_picture()
 
     def _tick(self) -> None:
@@ -169,10 +159,11 @@ class StatusApp(App[int]):
 
     # ------------------------------------------------------------ keys
 
-    def action_press(self, name: str) -> None:
+    def action_press(self, action: str) -> None:
         """A click on a key's name does what the key does."""
+        name, *words = action.split()
         method = getattr(self.screen, f"action_{name}", None) or getattr(self, f"action_{name}")
-        method()
+        method(*words)
 
     async def action_quit(self) -> None:
         """End the program."""
@@ -181,15 +172,14 @@ class StatusApp(App[int]):
     def action_help(self) -> None:
         """The page of help."""
         if not isinstance(self.screen, Page):
-            self.push_screen(Page("help", keys.help_lines()))
+            self.push_screen(Page("help", keys.help_text()))
 
     def action_theme(self) -> None:
         """The next colours."""
         self.theme = NAMES[(NAMES.index(self.theme) + 1) % len(NAMES)]
-        for screen in self.screen_stack:
-            repaint = getattr(screen, "repaint", None)
-            if repaint is not None:
-                self.call_after_refresh(repaint)
+        self.console.pop_theme()
+        self.console.push_theme(role_styles(self.get_css_variables()))
+        self._show()
 
     def choose(self, job_id: str) -> None:
         """Watch this one of several jobs."""
@@ -256,10 +246,10 @@ class StatusApp(App[int]):
             rows = stack["text"].splitlines() or ["none: it has not come to its script, or ended"]
             text += [f"  {plain(row, 2000)}" for row in rows]
         self.notice = ""
-        self.push_screen(TextPage("Python stacks", text[1:]))
+        self.push_screen(Page("Python stacks", indented(text[1:])))
 
     def _show_incident(self, text: list[str]) -> None:
-        self.push_screen(TextPage("explain", text))
+        self.push_screen(Page("explain", indented(text)))
 
 
 def _suiting(picture: Picture) -> type[MainScreen | ChoiceScreen | WaitScreen]:

@@ -1,13 +1,15 @@
 """The columns of the replicas' table: what they show, and which of them a width has room for.
 
 A worker's facts (pid, device, memory, use) are those of its row, and sums or ranges of the rows
-below. Pure. Not here: which rows there are (rows.py), painting (sheet.py).
+below. Pure. Not here: which rows there are (rows.py), painting (widgets.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+from rich.text import Text
 
 from ftrun.core.lighthouse.status import ReplicaStatus, WaitStatus, WorkerStatus
 from ftrun.tools.status.screen.activity import (
@@ -20,7 +22,8 @@ from ftrun.tools.status.screen.activity import (
     name_of,
 )
 from ftrun.tools.status.screen.history import RATE_SPAN, History, spark
-from ftrun.tools.status.screen.pieces import BAD, DIM, STRONG, TEXT, Line, line
+from ftrun.tools.status.screen.layout import Column
+from ftrun.tools.status.screen.pieces import BAD, DIM, STRONG, TEXT, line
 from ftrun.tools.status.screen.rows import Fold, Group, Row
 from ftrun.tools.status.words import duration, plain
 
@@ -41,25 +44,6 @@ class Sight:
     has_ranks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """``rank``: the columns with the lowest are left out last. ``most``: its width may grow so.
-
-    ``short``: the title where the column is narrower than its title. ``eager``: it grows before
-    other columns get a place. ``is_core``: it grows before columns that are not.
-    """
-
-    title: str
-    cells: int
-    rank: int
-    cell: Callable[[Row, Sight, int], Line]
-    right: bool = False
-    most: int = 0
-    short: str = ""
-    eager: bool = False
-    is_core: bool = True
-
-
 def replicas_of(row: Row) -> Sequence[ReplicaStatus]:
     """The replicas that a row is about."""
     if row.group is not None:
@@ -74,7 +58,7 @@ def workers_of(row: Row) -> list[WorkerStatus]:
     return [worker for replica in replicas_of(row) for worker in replica["workers"]]
 
 
-def _name(row: Row, sight: Sight, cells: int) -> Line:
+def _name(row: Row, sight: Sight, cells: int) -> Text:
     indent = "  " * row.depth
     fold = {None: "  " if sight.has_ranks else "", True: "▾ ", False: "▸ "}[row.is_open]
     if row.group is not None:
@@ -86,12 +70,12 @@ def _name(row: Row, sight: Sight, cells: int) -> Line:
     return line((indent + fold, DIM), (name, STRONG))
 
 
-def _state(row: Row, sight: Sight, cells: int) -> Line:
+def _state(row: Row, sight: Sight, cells: int) -> Text:
     if row.group is not None:
         return _states(row.group, sight)
     assert row.replica is not None
     if "." in row.key:
-        return ()
+        return line()
     found = activity(row.replica, sight.wait)
     return line((f"{found.mark} ", found.role), *_said(found, cells))
 
@@ -105,7 +89,7 @@ def _said(found: Activity, cells: int) -> list[tuple[str, str]]:
     return [(words, role), (since, DIM)]
 
 
-def _states(group: Group, sight: Sight) -> Line:
+def _states(group: Group, sight: Sight) -> Text:
     """How many are in which state; in a group of one state only its mark."""
     counts: dict[str, int] = {}
     for replica in group.replicas:
@@ -121,34 +105,34 @@ def _states(group: Group, sight: Sight) -> Line:
         parts += [(f"{mark} ", role), (f"{counts[name]} ", TEXT if role == DIM else role)]
         if name != TRAINING:
             parts.append((f"{name} ", DIM))
-    return tuple(parts)
+    return line(*parts)
 
 
-def _step(row: Row, sight: Sight, cells: int) -> Line:
+def _step(row: Row, sight: Sight, cells: int) -> Text:
     if "." in row.key:
-        return ()
+        return line()
     steps = [replica["step"] for replica in replicas_of(row) if replica["step"] is not None]
     return line(f"{max(steps):,}") if steps else line(("-", DIM))
 
 
-def _step_time(row: Row, sight: Sight, cells: int) -> Line:
+def _step_time(row: Row, sight: Sight, cells: int) -> Text:
     if "." in row.key:
-        return ()
+        return line()
     times = [x["step_s"] for x in replicas_of(row) if x["step_s"] is not None]
     return line(duration(sorted(times)[len(times) // 2])) if times else line(("-", DIM))
 
 
-def _trend(row: Row, sight: Sight, cells: int) -> Line:
+def _trend(row: Row, sight: Sight, cells: int) -> Text:
     if row.replica is None or "." in row.key:
-        return ()
+        return line()
     series = sight.history.step_s.get(row.replica["replica_id"], ())
     return line((spark(series, cells, least=RATE_SPAN), DIM))
 
 
-def _own(row: Row, sight: Sight, cells: int) -> Line:
+def _own(row: Row, sight: Sight, cells: int) -> Text:
     """The replica's own part of its step; one that keeps the others waiting stands out."""
     if "." in row.key:
-        return ()
+        return line()
     found = [x for x in replicas_of(row) if x["own_s"] is not None]
     if not found:
         return line(("-", DIM))
@@ -157,8 +141,8 @@ def _own(row: Row, sight: Sight, cells: int) -> Line:
     if is_straggler(slowest, sight.straggler_s):
         return line((f"▲{duration(own_s)}", BAD))
     if row.group is not None or not step_s:
-        return line((duration(own_s), TEXT))
-    return line((f"{min(1.0, own_s / step_s) * 100:.0f} %", TEXT))
+        return line(duration(own_s))
+    return line(f"{min(1.0, own_s / step_s) * 100:.0f} %")
 
 
 def is_straggler(replica: ReplicaStatus, limit_s: float | None) -> bool:
@@ -167,9 +151,9 @@ def is_straggler(replica: ReplicaStatus, limit_s: float | None) -> bool:
     return own_s is not None and limit_s is not None and own_s > limit_s
 
 
-def _restarts(row: Row, sight: Sight, cells: int) -> Line:
+def _restarts(row: Row, sight: Sight, cells: int) -> Text:
     if "." in row.key:
-        return ()
+        return line()
     replicas = replicas_of(row)
     used = sum(replica["restarts"] for replica in replicas)
     role = TEXT if used else DIM
@@ -181,20 +165,20 @@ def _restarts(row: Row, sight: Sight, cells: int) -> Line:
     return line((str(used), BAD if left == 0 else role), (f"/{used + left}", DIM))
 
 
-def _node(row: Row, sight: Sight, cells: int) -> Line:
+def _node(row: Row, sight: Sight, cells: int) -> Text:
     if row.group is not None:
-        return ()
+        return line()
     assert row.replica is not None
-    return line((plain(row.replica["host"] or "-"), DIM)) if "." not in row.key else ()
+    return line((plain(row.replica["host"] or "-"), DIM)) if "." not in row.key else line()
 
 
-def _pid(row: Row, sight: Sight, cells: int) -> Line:
+def _pid(row: Row, sight: Sight, cells: int) -> Text:
     if row.worker is None:
-        return ()
+        return line()
     return line((str(row.worker["pid"]) if row.worker["pid"] else "-", DIM))
 
 
-def _device(row: Row, sight: Sight, cells: int) -> Line:
+def _device(row: Row, sight: Sight, cells: int) -> Text:
     return line((devices(plain(worker["device"]) for worker in workers_of(row)) or "-", DIM))
 
 
@@ -212,7 +196,7 @@ def devices(names: Iterable[str]) -> str:
     return f"{kinds[0]}:{order[0]}-{order[-1]}" if is_row else kinds[0]
 
 
-def _memory(row: Row, sight: Sight, cells: int) -> Line:
+def _memory(row: Row, sight: Sight, cells: int) -> Text:
     """Of the device that is fullest; without a GPU the largest process."""
     workers = workers_of(row)
     on_gpu = [
@@ -229,7 +213,7 @@ def _memory(row: Row, sight: Sight, cells: int) -> Line:
     return line(amount(max(sizes))) if sizes else line(("-", DIM))
 
 
-def _use(row: Row, sight: Sight, cells: int) -> Line:
+def _use(row: Row, sight: Sight, cells: int) -> Text:
     """Of the GPU, or of one core; of several workers the mean."""
     workers = workers_of(row)
     gpu = [worker["gpu_share"] for worker in workers if worker["gpu_share"] is not None]
@@ -238,17 +222,17 @@ def _use(row: Row, sight: Sight, cells: int) -> Line:
     return line(f"{sum(shares) / len(shares) * 100:.0f} %") if shares else line(("-", DIM))
 
 
-COLUMNS = (
-    Column("replica", 4, 0, _name, most=NAME_CELLS, short="id", eager=True),
+COLUMNS: tuple[Column[Callable[[Row, Sight, int], Text]], ...] = (
+    Column("replica", 4, 0, _name, most=NAME_CELLS, eager=True),
     Column("state", 21, 0, _state, most=32),
     Column("step", 6, 1, _step, right=True, most=11),
-    Column("step time", 7, 2, _step_time, right=True, most=9, short="time"),
-    Column("", SPARK_CELLS, 8, _trend, most=SPARK_CELLS_WIDE, is_core=False),
+    Column("step time", 9, 2, _step_time, right=True),
+    Column("", SPARK_CELLS, 8, _trend, most=SPARK_CELLS_WIDE),
     Column("own", 7, 3, _own, right=True, most=9),
-    Column("restarts", 6, 4, _restarts, right=True, most=8, short="budget"),
+    Column("restarts", 8, 4, _restarts, right=True),
     Column("use", 5, 5, _use, right=True),
     Column("memory", 8, 6, _memory, right=True, most=9),
-    Column("device", 6, 9, _device, most=9, eager=True, is_core=False),
-    Column("node", 6, 7, _node, most=NODE_CELLS, eager=True, is_core=False),
-    Column("pid", 5, 10, _pid, right=True, most=8, is_core=False),
+    Column("device", 6, 9, _device, most=9, eager=True),
+    Column("node", 6, 7, _node, most=NODE_CELLS, eager=True),
+    Column("pid", 5, 10, _pid, right=True, most=8),
 )

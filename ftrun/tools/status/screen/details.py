@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.text import Text
+
 from ftrun.core.lighthouse.status import ReplicaStatus, Status, WorkerStatus
 from ftrun.tools.status.screen.activity import activity, amount
 from ftrun.tools.status.screen.columns import is_straggler
@@ -13,15 +15,13 @@ from ftrun.tools.status.screen.pieces import (
     DIM,
     GOOD,
     NOTE,
+    RULE,
     STRONG,
     TEXT,
-    Line,
-    Piece,
     bar,
     fit,
     line,
     rule,
-    wrapped,
 )
 from ftrun.tools.status.screen.rows import straggler_limit_s
 from ftrun.tools.status.words import age, duration, plain
@@ -37,29 +37,27 @@ def find(status: Status, replica_id: str) -> ReplicaStatus | None:
     return next((x for x in status["replicas"] if x["replica_id"] == replica_id), None)
 
 
-def details(status: Status, replica: ReplicaStatus, history: History, cells: int) -> list[Line]:
-    """The lines of the page, for a terminal of this width."""
+def details(status: Status, replica: ReplicaStatus, history: History, cells: int) -> Text:
+    """The text of the page, for a terminal of this width."""
     found = activity(replica, status["waiting"])
-    head = line((f" {found.mark} ", found.role), (found.words, found.role), (f"  {found.age}", DIM))
-    parts = [head, (), *_facts(status, replica, history)]
+    words = (f" {found.mark} ", found.role), (found.words, found.role)
+    parts = [line(*words, (f"  {found.age}", DIM)), line(), *_facts(status, replica, history)]
     parts += _section("workers", cells, _workers(replica))
     parts += _section("its time", cells, _time(replica))
     parts += _section("scalars", cells, _scalars(replica, history))
     parts += _section("incidents", cells, _incidents(status, replica))
     event = replica["last_event"]
     if event is not None:
-        words = wrapped(plain(event["text"]), max(20, cells - 12))
         ago = (f"  {age(event['ago_s']):>7} ago  ", DIM)
-        rows = [line(ago, *words[0]), *(line(" " * 15, *row) for row in words[1:])]
-        parts += _section("last event", cells, rows)
-    return parts
+        parts += _section("last event", cells, [line(ago, plain(event["text"]))])
+    return Text("\n").join(parts)
 
 
-def _section(name: str, cells: int, rows: list[Line]) -> list[Line]:
-    return [(), rule(((f" {name}", DIM),), cells), *rows] if rows else []
+def _section(name: str, cells: int, rows: list[Text]) -> list[Text]:
+    return [line(), rule(line((f" {name}", DIM)), cells), *rows] if rows else []
 
 
-def _facts(status: Status, replica: ReplicaStatus, history: History) -> list[Line]:
+def _facts(status: Status, replica: ReplicaStatus, history: History) -> list[Text]:
     trend = spark(history.step_s.get(replica["replica_id"], ()), TREND_CELLS, least=RATE_SPAN)
     step_s, own_s = replica["step_s"], replica["own_s"]
     own = line(("-", DIM))
@@ -74,7 +72,7 @@ def _facts(status: Status, replica: ReplicaStatus, history: History) -> list[Lin
     agent = f"  agent {plain(replica['agent_id'])}" if replica["agent_id"] else ""
     steps = "-" if replica["step"] is None else f"{replica['step']:,}"
     step = line((steps, STRONG), (f"  {_batches(replica)}", DIM))
-    rows: list[tuple[str, Line]] = [
+    rows: list[tuple[str, Text]] = [
         ("step", step),
         ("step time", line("-" if step_s is None else duration(step_s), "  ", (trend, NOTE))),
         ("own part", own),
@@ -86,14 +84,14 @@ def _facts(status: Status, replica: ReplicaStatus, history: History) -> list[Lin
         ("node", line(node, (agent, DIM))),
         ("start", line((plain(replica["incarnation"] or "-"), DIM))),
     ]
-    return [line((f"  {label:<10}", DIM), *value) for label, value in rows]
+    return [line((f"  {label:<10}", DIM), value) for label, value in rows]
 
 
 def _batches(replica: ReplicaStatus) -> str:
     return "" if replica["batches"] is None else f"{replica['batches']:,} batches"
 
 
-def _workers(replica: ReplicaStatus) -> list[Line]:
+def _workers(replica: ReplicaStatus) -> list[Text]:
     if not replica["workers"]:
         return [line(("  none is known", DIM))]
     widths = (6, 10, 10, 21, 8, 11, 8)
@@ -102,7 +100,7 @@ def _workers(replica: ReplicaStatus) -> list[Line]:
     return rows + [_cells(_worker(worker), widths) for worker in replica["workers"]]
 
 
-def _worker(worker: WorkerStatus) -> list[Line]:
+def _worker(worker: WorkerStatus) -> list[Text]:
     used, total = worker["gpu_memory_bytes"], worker["gpu_memory_total_bytes"]
     of = f" of {amount(total)}" if total else ""
     return [
@@ -116,28 +114,25 @@ def _worker(worker: WorkerStatus) -> list[Line]:
     ]
 
 
-def _share(share: float | None) -> Line:
+def _share(share: float | None) -> Text:
     return line(("-", DIM)) if share is None else line(f"{share * 100:.0f} %")
 
 
-def _cells(cells: list[Line], widths: tuple[int, ...]) -> Line:
-    pieces: list[Piece] = [("  ", TEXT)]
-    for cell, size in zip(cells, widths, strict=True):
-        pieces += fit(cell, size)
-    return tuple(pieces)
+def _cells(cells: list[Text], widths: tuple[int, ...]) -> Text:
+    return line("  ", *map(fit, cells, widths))
 
 
-def _time(replica: ReplicaStatus) -> list[Line]:
+def _time(replica: ReplicaStatus) -> list[Text]:
     whole = sum(replica["seconds"].values())
     rows = []
     for use, seconds in sorted(replica["seconds"].items(), key=lambda item: -item[1]):
         share = seconds / whole if whole else 0.0
         role = _TRAINS.get(use, CARE)
-        filled = bar([(share, role), (1 - share, "rule")], BAR_CELLS)
+        filled = bar([(share, role), (1 - share, RULE)], BAR_CELLS)
         rows.append(
             line(
                 (f"  {plain(use):<12}", DIM),
-                *filled,
+                filled,
                 f"  {share * 100:5.1f} %",
                 (f"  {duration(seconds)}", DIM),
             )
@@ -145,17 +140,17 @@ def _time(replica: ReplicaStatus) -> list[Line]:
     return rows
 
 
-def _scalars(replica: ReplicaStatus, history: History) -> list[Line]:
+def _scalars(replica: ReplicaStatus, history: History) -> list[Text]:
     rows = []
     for name, value in list(replica["scalars"].items())[:SCALARS_MAX]:
         trend = spark(history.scalars.get(name, ()), TREND_CELLS)
         role = BAD if value is None else TEXT
-        label = fit(((plain(name), DIM),), 20)
-        rows.append(line("  ", *label, " ", (f"{scalar(value):<12}", role), (trend, NOTE)))
+        label = fit(line((plain(name), DIM)), 20)
+        rows.append(line("  ", label, " ", (f"{scalar(value):<12}", role), (trend, NOTE)))
     return rows
 
 
-def _incidents(status: Status, replica: ReplicaStatus) -> list[Line]:
+def _incidents(status: Status, replica: ReplicaStatus) -> list[Text]:
     rows = []
     for found in reversed(status["incidents"]):
         if replica["replica_id"] in found["replicas"]:

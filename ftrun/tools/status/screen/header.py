@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+from rich.text import Text
+
 from ftrun.core.lighthouse.status import Status
 from ftrun.tools.status.screen.history import RATE_SPAN, History, spark
 from ftrun.tools.status.screen.pieces import (
@@ -17,14 +20,10 @@ from ftrun.tools.status.screen.pieces import (
     NOTE,
     STRONG,
     TEXT,
-    Line,
-    Piece,
     apart,
     bar,
-    cut,
     fit,
     line,
-    width,
 )
 from ftrun.tools.status.source import Picture, State
 from ftrun.tools.status.words import age, counted, duration, plain, ranges
@@ -58,7 +57,7 @@ class Fact:
     """A label and a value."""
 
     label: str
-    value: Line
+    value: Text
 
 
 def header(
@@ -69,40 +68,40 @@ def header(
     *,
     notice: str = "",
     tall: bool = False,
-) -> list[Line]:
+) -> Text:
     """All lines; with space between them if ``tall``.
 
     ``notice``: what became of a request from the keys, shown before all else.
     """
     status = picture.status
-    if status is None:
-        return [()] * (HEIGHT_TALL if tall else HEIGHT)
-    space: list[Line] = [()] if tall else []
-    return [
-        *space,
-        title(picture, now, cells),
-        *space,
-        *_facts(status, history, cells),
-        *space,
-        _margin(happening(picture, now, notice), cells),
-        *space,
-    ]
+    assert status is not None
+    space = [line()] if tall else []
+    return Text("\n").join(
+        [
+            *space,
+            title(picture, now, cells),
+            *space,
+            *_facts(status, history, cells),
+            *space,
+            line(" ", happening(picture, now, notice)),
+        ]
+    )
 
 
-def title(picture: Picture, now: float, cells: int) -> Line:
+def title(picture: Picture, now: float, cells: int) -> Text:
     """The job and its state in one line."""
     status = picture.status
     assert status is not None
     job_id = plain(status["job"]["job_id"]) or "no job yet"
     words, role = state_words(picture)
-    left = line((" ", TEXT), (job_id, STRONG), "  ", ("● ", role), (words, role))
+    left = line(" ", (job_id, STRONG), "  ", ("● ", role), (words, role))
     stale_s = picture.age_s(now)
     if picture.state in (State.GONE, State.REFUSED):
         return apart(left, line((f"as of {age(stale_s)} ago ", CARE)), cells)
     return apart(left, line((f"ftrun {plain(status['lighthouse']['version'])} ", DIM)), cells)
 
 
-def state_words(picture: Picture) -> Piece:
+def state_words(picture: Picture) -> tuple[str, str]:
     """The state of the job in a few words."""
     status = picture.status
     assert status is not None
@@ -121,7 +120,7 @@ def state_words(picture: Picture) -> Piece:
     return _PHASES.get(status["phase"], (plain(status["phase"]), CARE))
 
 
-def happening(picture: Picture, now: float, notice: str = "") -> Line:
+def happening(picture: Picture, now: float, notice: str = "") -> Text:
     """The present wait or, if there is no wait, the last event."""
     status = picture.status
     assert status is not None
@@ -146,26 +145,24 @@ def happening(picture: Picture, now: float, notice: str = "") -> Line:
         return line((f"Waits for {_replicas(names)}", CARE))
     if status["events"]:
         event = status["events"][-1]
-        return line((f"{age(event['ago_s'])} ago  ", DIM), (plain(event["text"]), TEXT))
-    return ()
+        return line((f"{age(event['ago_s'])} ago  ", DIM), plain(event["text"]))
+    return line()
 
 
-def small(picture: Picture, cells: int) -> list[Line]:
+def small(picture: Picture) -> Text:
     """The job in words, for a terminal that is too small for the screen."""
     status = picture.status
-    if status is None:
-        return [line((plain(picture.words) or "ftrun status", DIM))]
+    assert status is not None
     job, rate = status["job"], status["rate"]["now"]
-    words, role = state_words(picture)
     rows = [
         line((plain(job["job_id"]), STRONG)),
-        line((words, role)),
+        line(state_words(picture)),
         line(("step ", DIM), f"{status['step']:,}"),
         line(("rate ", DIM), "-" if rate is None else f"{rate:.3g}/s"),
         line(("up   ", DIM), f"{up_count(status)} of {job['replicas']}"),
         line(("needs 60×12, q quits", DIM)),
     ]
-    return [cut(row, cells) for row in rows]
+    return Text("\n").join(rows)
 
 
 def up_count(status: Status) -> int:
@@ -184,7 +181,7 @@ def scalar(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) and size < 1e6 else f"{value:.4g}"
 
 
-def _facts(status: Status, history: History, cells: int) -> list[Line]:
+def _facts(status: Status, history: History, cells: int) -> list[Text]:
     """Labels and values in columns; what the width has no room for is left out at the right."""
     is_wide = cells >= WIDE_COLUMNS
     gap = COLUMN_GAP if is_wide else COLUMN_GAP - 1
@@ -201,14 +198,16 @@ def _facts(status: Status, history: History, cells: int) -> list[Line]:
     count = max(1, (left + gap) // (SCALAR_CELLS + gap)) if left >= 8 else 0
     size = min((left + gap) // max(1, count) - gap, SCALAR_CELLS_MAX)
     columns += [(_scalars(status, history, number, count, size), size) for number in range(count)]
-    rows: list[list[Piece]] = [[(" ", TEXT)] for _ in range(FACT_ROWS)]
-    for facts, size in columns:
-        labels = max((len(fact.label) for fact in facts), default=0)
-        for at, row in enumerate(rows):
-            fact = facts[at] if at < len(facts) else Fact("", ())
-            value = line((fact.label.ljust(labels + 1 + is_wide), DIM), *fact.value)
-            row += [*((" " * gap, TEXT),) * (len(row) > 1), *fit(value, size)]
-    return [cut(tuple(row), cells) for row in rows]
+    rows = []
+    for at in range(FACT_ROWS):
+        row = []
+        for facts, size in columns:
+            labels = max((len(fact.label) for fact in facts), default=0)
+            fact = facts[at] if at < len(facts) else Fact("", line())
+            label = (fact.label.ljust(labels + 1 + is_wide), DIM)
+            row.append(fit(line(label, fact.value), size))
+        rows.append(line(" ", Text(" " * gap).join(row)))
+    return rows
 
 
 def _membership(status: Status, is_wide: bool) -> list[Fact]:
@@ -229,9 +228,9 @@ def _membership(status: Status, is_wide: bool) -> list[Fact]:
 
 def _speed(status: Status, history: History, cells: int) -> list[Fact]:
     now, run = status["rate"]["now"], status["rate"]["run"]
-    trend = (" ", TEXT), (spark(history.rate, cells, least=RATE_SPAN), NOTE)
+    trend = line(" ", (spark(history.rate, cells, least=RATE_SPAN), NOTE))
     return [
-        Fact("now", line((_per_s(now), STRONG), *(trend if cells else ()))),
+        Fact("now", line((_per_s(now), STRONG), trend if cells else "")),
         Fact("run", line(_per_s(run))),
         Fact("up", line(duration(status["job"]["uptime_s"]))),
     ]
@@ -251,15 +250,12 @@ def _cost(status: Status, cells: int) -> list[Fact]:
     good = line(("-", DIM))
     if goodput is not None:
         parts = [(goodput, GOOD), (max(0.0, 1 - goodput), CARE)]
-        share = f"{goodput * 100:.1f} %"
-        gauge = (" ", TEXT), *bar(parts, cells)
-        good = line((share, STRONG), *(gauge if cells else ()))
-    lost = account["lost_s"]
-    restarts = status["restarts"]
+        gauge = line(" ", bar(parts, cells)) if cells else ""
+        good = line((f"{goodput * 100:.1f} %", STRONG), gauge)
     return [
         Fact("goodput", good),
-        Fact("lost", line(duration(lost))),
-        Fact("restarts", line(f"{restarts:,}")),
+        Fact("lost", line(duration(account["lost_s"]))),
+        Fact("restarts", line(f"{status['restarts']:,}")),
     ]
 
 
@@ -272,22 +268,18 @@ def _scalars(status: Status, history: History, column: int, columns: int, cells:
     is_wide = cells >= SCALAR_CELLS
     gap, value_cells = (2, VALUE_CELLS + 2) if is_wide else (1, VALUE_CELLS)
     size = max(4, min(SCALAR_NAME_CELLS, cells - gap - value_cells - 1 - TREND_CELLS))
-    names = [cut(((plain(name), DIM),), size) for name, _ in shown]
-    labels = max((width(name) for name in names), default=0)
+    names = [fit(line(plain(name)), size).plain.rstrip() for name, _ in shown]
+    labels = max(map(cell_len, names), default=0)
     facts = []
     for name, (key, value) in zip(names, shown, strict=True):
         text = scalar(value).ljust(value_cells)
         room = min(cells - labels - gap - len(text) - 1, TREND_CELLS_MAX)
         trend = spark(history.scalars.get(key, ()), room) if room >= TREND_CELLS else ""
         told = line((text, BAD if value is None else STRONG), (f" {trend}" if trend else "", NOTE))
-        facts.append(Fact("".join(part for part, _ in name), told))
+        facts.append(Fact(name, told))
     if hidden > 0 and column == columns - 1 and len(facts) == FACT_ROWS:
         facts[-1] = Fact("", line((f"+{hidden + 1} more", DIM)))
     return facts
-
-
-def _margin(pieces: Line, cells: int) -> Line:
-    return cut(((" ", TEXT), *pieces), cells)
 
 
 def _replicas(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The interface that the screens need of their app.
+"""What all screens have in common, and the interface that they need of their app.
 
 Not here: how it is done (app.py).
 """
@@ -6,7 +6,7 @@ Not here: how it is done (app.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from textual.screen import Screen
 
@@ -49,14 +49,30 @@ class Host(Protocol):
         """The record of an incident."""
 
 
-def host_of(screen: Screen[None]) -> Host:
-    """The app of a screen."""
-    return cast(Host, screen.app)
+class Shown(Screen[None]):
+    """A screen that shows the app's picture, each time that one comes."""
 
+    def on_mount(self) -> None:
+        """Called by textual."""
+        self.on_picture()
 
-def is_whole(screen: Screen[Any]) -> bool:
-    """Its parts are there: it has been composed, and its removal has not begun.
+    def on_resize(self) -> None:
+        """Called by textual, before the parts have their new sizes."""
+        self.call_after_refresh(self.on_picture)
 
-    A picture or a line of a log may come before, or between its removal and its end.
-    """
-    return screen.is_mounted and screen.is_running
+    def on_picture(self) -> None:
+        """A new picture has come, or other colours.
+
+        It may come before the parts are there, or between the screen's removal and its end.
+        """
+        if self.is_mounted and self.is_running:
+            self.show()
+
+    def show(self) -> None:
+        """Fill the parts."""
+        raise NotImplementedError
+
+    @property
+    def host(self) -> Host:
+        """The app."""
+        return cast(Host, self.app)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ftrun.tools.status.screen.pieces import DIM, KEY, TEXT, Line, Piece, width
+from rich.text import Text
 
-MARGIN = 1
+from ftrun.tools.status.screen.pieces import DIM, KEY, Piece, button, line
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A key in the line of keys. ``action``: the screen's, which a click starts.
+    """A key in the line of keys. ``action``: the screen's, with its word; a click starts it.
 
     ``rank``: if the line is too short, keys of high rank are left out first.
     """
@@ -29,10 +29,10 @@ class Hint:
 MAIN = (
     Hint("↵", "detail", "open", 5),
     Hint("l", "log", "log", 2),
-    Hint("s", "stacks", "stacks", 6),
-    Hint("d", "drain", "drain", 7),
-    Hint("r", "restart", "restart", 8),
-    Hint("K", "kill", "kill", 9),
+    Hint("s", "stacks", "operate stack", 6),
+    Hint("d", "drain", "operate drain", 7),
+    Hint("r", "restart", "operate restart", 8),
+    Hint("K", "kill", "operate kill", 9),
     Hint("/", "filter", "filter", 3),
     Hint("e", "explain", "explain", 4),
     Hint("f", "fold", "fold", 10),
@@ -52,10 +52,10 @@ DETAIL = (
     Hint("esc", "back", "back", 0),
     Hint("↑↓", "scroll", "", 7),
     Hint("l", "log", "log", 1),
-    Hint("s", "stacks", "stacks", 3),
-    Hint("d", "drain", "drain", 4),
-    Hint("r", "restart", "restart", 5),
-    Hint("K", "kill", "kill", 6),
+    Hint("s", "stacks", "operate stack", 3),
+    Hint("d", "drain", "operate drain", 4),
+    Hint("r", "restart", "operate restart", 5),
+    Hint("K", "kill", "operate kill", 6),
     Hint("e", "explain", "explain", 2),
     Hint("q", "quit", "quit", 8),
 )
@@ -75,20 +75,21 @@ def main_hints(has_torchft: bool) -> tuple[Hint, ...]:
     return (*MAIN[:-2], TORCHFT, *MAIN[-2:]) if has_torchft else MAIN
 
 
-def key_line(hints: Sequence[Hint], cells: int) -> Line:
+def key_line(hints: Sequence[Hint], cells: int) -> Text:
     """The hints that fit, in their order; each is a button."""
     shown = list(hints)
-    while len(shown) > 1 and width(_line(shown)) > cells:
+    while len(shown) > 1 and _line(shown).cell_len > cells:
         shown.remove(max(shown, key=lambda hint: hint.rank))
     return _line(shown)
 
 
-def _line(hints: Sequence[Hint]) -> Line:
-    pieces: list[Piece] = [(" " * MARGIN, TEXT)]
-    for at, hint in enumerate(hints):
-        do = f"do:{hint.action}:" if hint.action else ""
-        pieces += [("  " if at else "", TEXT), (hint.key, do + KEY), (f" {hint.word}", do + DIM)]
-    return tuple(pieces)
+def _line(hints: Sequence[Hint]) -> Text:
+    return line(" ", Text("  ").join(map(_hint, hints)))
+
+
+def _hint(hint: Hint) -> Text:
+    parts: tuple[Piece, ...] = (hint.key, KEY), (f" {hint.word}", DIM)
+    return button(hint.action, *parts) if hint.action else line(*parts)
 
 
 HELP = (
@@ -121,12 +122,10 @@ HELP = (
 )
 
 
-def help_lines() -> list[Line]:
+def help_text() -> Text:
     """The page of help."""
-    rows: list[Line] = []
+    rows: list[Text] = []
     for key, words in HELP:
-        if not words:
-            rows += [(), ((f" {key}", DIM),)]
-        else:
-            rows.append(((f"   {key:<12}", KEY), (words, TEXT)))
-    return rows[1:]
+        title = line("\n" if rows else "", (f" {key}", DIM))
+        rows.append(line((f"   {key:<12}", KEY), words) if words else title)
+    return Text("\n").join(rows)

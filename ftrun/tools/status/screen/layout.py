@@ -1,101 +1,57 @@
-"""Widths of a table's columns: which of them have room, and how the rest of the width is shared.
+"""Columns of a table: which of them a width has room for, and how the rest of it is shared.
 
-Widths grow with what they show and never shrink, until the terminal's size changes: a table whose
-columns move at each poll cannot be read. Pure. Not here: the cells (columns.py, changes.py).
+textual's DataTable shows all of its columns, and scrolls. Pure. Not here: the cells (columns.py,
+changes.py), the table (widgets.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Generic, TypeVar
 
-GAP = 2
-MARGIN = 1
-
-
-class HasWidth(Protocol):
-    """A column, as far as its width goes."""
-
-    @property
-    def cells(self) -> int:
-        """The least that it needs."""
-
-    @property
-    def most(self) -> int:
-        """It may grow to this; 0: it may not grow."""
-
-    @property
-    def eager(self) -> bool:
-        """Whether it gets what it wants before the next column has a place."""
-
-    @property
-    def is_core(self) -> bool:
-        """Whether it grows before the columns that are not have a place."""
-
-    @property
-    def rank(self) -> int:
-        """The columns with the lowest are left out last."""
+PADDING = 2
+"""Around each column, both sides together."""
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """The place of one column. ``index``: of the column."""
+class Column(Generic[C]):
+    """``cells``: the least that it needs. ``most``: it may grow to this; 0: it may not grow.
 
-    index: int
-    at: int
-    cells: int
-
-
-def arrange(columns: Sequence[HasWidth], wanted: Sequence[int], cells: int) -> tuple[Slot, ...]:
-    """The columns that fit, in order, and their places. ``wanted``: what their contents take.
-
-    The core columns come first, as narrow as they can be, then grow to what they want; then come
-    the others; what is left then widens those that still want more.
+    ``rank``: the columns with the lowest are left out last. ``eager``: it gets what it wants before
+    the next column has a place.
     """
-    order = sorted(range(len(columns)), key=lambda at: (columns[at].rank, at))
-    sharing = _Sharing(columns, wanted, cells - 2 * MARGIN + GAP)
-    core = [index for index in order if columns[index].is_core]
-    others = [index for index in order if not columns[index].is_core]
-    sharing.place(core)
-    sharing.grow(core)
-    sharing.place(others)
-    sharing.grow(sorted(others, key=lambda at: -columns[at].rank))
-    slots, at = [], MARGIN
-    for index in sorted(sharing.widths):
-        slots.append(Slot(index, at, sharing.widths[index]))
-        at += sharing.widths[index] + GAP
-    return tuple(slots)
+
+    title: str
+    cells: int
+    rank: int
+    cell: C
+    right: bool = False
+    most: int = 0
+    eager: bool = False
+
+    @property
+    def limit(self) -> int:
+        """The widest that it may be."""
+        return self.most or self.cells
 
 
-class _Sharing:
-    """The cells that are left, and the columns that have got some."""
+def widths(columns: Sequence[Column[Any]], wanted: Sequence[int], left: int) -> dict[int, int]:
+    """The indices of the columns that fit, and their widths. ``wanted``: what their contents take.
 
-    def __init__(self, columns: Sequence[HasWidth], wanted: Sequence[int], left: int) -> None:
-        self.widths: dict[int, int] = {}
-        self._columns = columns
-        self._wanted = wanted
-        self._left = left
-
-    def place(self, order: Sequence[int]) -> None:
-        """Give each its least width, until one has no room: then it and the rest are left out."""
-        for index in order:
-            column = self._columns[index]
-            least = self._full(index) if column.eager else column.cells
-            if least + GAP > self._left and self.widths:
-                return
-            self.widths[index] = least
-            self._left -= least + GAP
-
-    def grow(self, order: Sequence[int]) -> None:
-        """Widen these to what they want, as far as there is room."""
-        for index in order:
-            if index in self.widths:
-                more = min(self._full(index) - self.widths[index], max(0, self._left))
-                if more > 0:
-                    self.widths[index] += more
-                    self._left -= more
-
-    def _full(self, index: int) -> int:
-        column = self._columns[index]
-        return max(column.cells, min(self._wanted[index], column.most))
+    By their ranks they get the least that they need, until one has no room. Then they grow.
+    """
+    found: dict[int, int] = {}
+    order = sorted(range(len(columns)), key=lambda at: columns[at].rank)
+    for at in order:
+        least = max(columns[at].cells, wanted[at] if columns[at].eager else 0)
+        if found and least + PADDING > left:
+            break
+        found[at] = least
+        left -= least + PADDING
+    for at in found:
+        more = max(0, min(wanted[at] - found[at], left))
+        found[at] += more
+        left -= more
+    return dict(sorted(found.items()))

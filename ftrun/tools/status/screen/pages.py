@@ -6,184 +6,92 @@ Not here: what is on them (details.py, keys.py, requests.py, following.py).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from textual import events
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.geometry import Size
-from textual.screen import ModalScreen, Screen
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import RichLog, Static
 
 from ftrun.logs.reading import Worker
 from ftrun.tools.status.screen import keys
 from ftrun.tools.status.screen.details import details, find
 from ftrun.tools.status.screen.following import Following, LogText
-from ftrun.tools.status.screen.host import Host, host_of, is_whole
-from ftrun.tools.status.screen.lines import Lines, changed, palette_of, strip_of
-from ftrun.tools.status.screen.pieces import (
-    DIM,
-    KEY,
-    NOTE,
-    STRONG,
-    TEXT,
-    Line,
-    cut,
-    line,
-    rule,
-    wrapped,
-)
+from ftrun.tools.status.screen.host import Shown
+from ftrun.tools.status.screen.pieces import DIM, KEY, NOTE, STRONG, TEXT, button, line, rule
+from ftrun.tools.status.screen.widgets import Line
 
 LOG_LINES_MAX = 10_000
 
 
-class Paper(ScrollView, can_focus=True):
-    """Lines that scroll."""
+class Page(Shown):
+    """A title, text that scrolls, and the line of keys."""
 
-    DEFAULT_CSS = "Paper { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j", "scroll_down", show=False),
-        Binding("k", "scroll_up", show=False),
-        Binding("g", "scroll_home", show=False),
-        Binding("G", "scroll_end", show=False),
-    ]
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._lines: Sequence[Line] = ()
-        self._strips: list[Strip] = []
-
-    def show(self, lines: Sequence[Line], *, at_end: bool = False) -> None:
-        """Show these, from where they are scrolled to or from their end."""
-        self._lines = lines
-        self.virtual_size = Size(self.size.width, len(lines))
-        if at_end:
-            self.scroll_end(animate=False, immediate=True, force=True)
-        before, self._strips = self._strips, self._visible()
-        regions = changed(before, self._strips, self.size.width)
-        if regions and self.size:
-            self.refresh(*regions)
-
-    @property
-    def is_at_end(self) -> bool:
-        """Whether the last line is seen."""
-        return self.scroll_y >= self.max_scroll_y - 0.5
-
-    @property
-    def lines(self) -> Sequence[Line]:
-        """What is shown."""
-        return self._lines
-
-    def repaint(self) -> None:
-        """Paint all of it."""
-        self._strips = []
-        self.refresh()
-
-    def on_resize(self) -> None:
-        """Called by textual."""
-        self.virtual_size = Size(self.size.width, len(self._lines))
-        self._strips = []
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Called by textual."""
-        super().watch_scroll_y(old_value, new_value)
-        self._strips = []
-
-    def render_line(self, y: int) -> Strip:
-        """Called by textual."""
-        if len(self._strips) != self.size.height:
-            self._strips = self._visible()
-        return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
-
-    def _visible(self) -> list[Strip]:
-        cells, palette, first = self.size.width, palette_of(self.app), round(self.scroll_y)
-        rows = list(self._lines[first : first + self.size.height])
-        rows += [()] * (self.size.height - len(rows))
-        return [strip_of(cut(row, cells), cells, palette) for row in rows]
-
-
-class Page(Screen[None]):
-    """A title, lines that scroll, and the line of keys."""
-
+    CSS = """
+    VerticalScroll, RichLog { height: 1fr; overflow: hidden auto; scrollbar-size-vertical: 1; }
+    RichLog { padding: 0 0 0 1; }
+    RichLog, RichLog:focus { background: $background; background-tint: transparent; }
+    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,backspace,left,h", "back", show=False),
+        Binding("j", "focused.scroll_down", show=False),
+        Binding("k", "focused.scroll_up", show=False),
+        Binding("g", "focused.scroll_home", show=False),
+        Binding("G", "focused.scroll_end", show=False),
     ]
     hints: ClassVar[tuple[keys.Hint, ...]] = keys.PAGE
 
-    def __init__(self, title: str, rows: Sequence[Line] = ()) -> None:
+    def __init__(self, title: str, text: RenderableType = "") -> None:
         super().__init__()
         self.heading = title
-        self._rows = rows
+        self._text = text
 
     def compose(self) -> ComposeResult:
         """Called by textual."""
-        yield Lines(id="title")
-        yield Paper(id="paper")
-        yield Lines(id="keys")
+        yield Line(id="title")
+        yield self.paper()
+        yield Line(id="keys")
 
-    def on_mount(self) -> None:
-        """Called by textual."""
-        self.query_one(Paper).focus()
-        self._show()
+    def paper(self) -> Widget:
+        """The part that scrolls."""
+        return VerticalScroll(Static(id="body"))
 
-    def on_resize(self) -> None:
-        """Called by textual, before its parts have their new sizes."""
-        self.call_after_refresh(self.refresh_page)
-
-    def refresh_page(self) -> None:
-        """Show all lines as they are now."""
-        if is_whole(self):
-            self._show()
-
-    def _show(self) -> None:
+    def show(self) -> None:
+        """Show all of it as it is now."""
         cells = self.size.width
-        self.query_one("#title", Lines).show([rule(self.title_line(), cells)])
-        self.query_one("#keys", Lines).show([keys.key_line(self.hints, cells)])
-        self.query_one(Paper).show(self.rows(cells))
+        self.query_one("#title", Line).update(rule(self.title_line(), cells))
+        self.query_one("#keys", Line).update(keys.key_line(self.hints, cells))
+        self.show_body()
 
-    def repaint(self) -> None:
-        """The colours have changed."""
-        for part in (*self.query(Lines), *self.query(Paper)):
-            part.repaint()
+    def show_body(self) -> None:
+        """Fill the part that scrolls."""
+        self.query_one("#body", Static).update(self.body())
 
-    def title_line(self) -> Line:
+    def title_line(self) -> Text:
         """The title."""
         return line((f" {self.heading}", STRONG))
 
-    def rows(self, _cells: int) -> Sequence[Line]:
-        """The lines for this width."""
-        return self._rows
+    def body(self) -> RenderableType:
+        """What scrolls."""
+        return self._text
 
     def action_back(self) -> None:
         """Go back to the screen below."""
         self.dismiss()
 
-    @property
-    def _host(self) -> Host:
-        return host_of(self)
 
-
-class TextPage(Page):
-    """Lines of plain text, wrapped to the width."""
-
-    def __init__(self, title: str, text: Sequence[str]) -> None:
-        super().__init__(title)
-        self._text = text
-
-    def rows(self, cells: int) -> Sequence[Line]:
-        """The lines for this width; an indented line keeps its indent."""
-        found: list[Line] = []
-        for text in self._text:
-            indent = min(len(text) - len(text.lstrip()), max(0, cells // 3))
-            if not text.strip():
-                found.append(())
-            parts = wrapped(text, max(8, cells - 3 - indent)) if text.strip() else ()
-            found += [((" " * (indent + 1), TEXT), *part) for part in parts]
-        return found
+def indented(rows: Sequence[str]) -> Group:
+    """Lines that are wrapped to the width; an indented one keeps its indent."""
+    return Group(
+        *(Padding(Text(row.lstrip()), (0, 1, 0, len(row) - len(row.lstrip()) + 1)) for row in rows)
+    )
 
 
 class DetailPage(Page):
@@ -192,10 +100,10 @@ class DetailPage(Page):
     hints = keys.DETAIL
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("l", "log", show=False),
-        Binding("s", "stacks", show=False),
-        Binding("d", "drain", show=False),
-        Binding("r", "restart", show=False),
-        Binding("K", "kill", show=False),
+        Binding("s", "operate('stack')", show=False),
+        Binding("d", "operate('drain')", show=False),
+        Binding("r", "operate('restart')", show=False),
+        Binding("K", "operate('kill')", show=False),
         Binding("e", "explain", show=False),
     ]
 
@@ -204,41 +112,26 @@ class DetailPage(Page):
         self._replica_id = replica_id
         self._rank = rank
 
-    def rows(self, cells: int) -> Sequence[Line]:
+    def body(self) -> RenderableType:
         """The present facts about it."""
-        status = self._host.picture.status
+        status = self.host.picture.status
         replica = None if status is None else find(status, self._replica_id)
         if status is None or replica is None:
-            return [line((" The job has no such replica any more.", DIM))]
-        return details(status, replica, self._host.history, cells)
-
-    def on_picture(self) -> None:
-        """A new picture has come."""
-        self.refresh_page()
+            return line((" The job has no such replica any more.", DIM))
+        return details(status, replica, self.host.history, self.size.width)
 
     def action_log(self) -> None:
         """Its log."""
-        self._host.show_log(self._replica_id, self._rank or 0)
+        self.host.show_log(self._replica_id, self._rank or 0)
 
-    def action_stacks(self) -> None:
-        """Its stacks."""
-        self._host.operate("stack", self._replica_id, self._rank)
-
-    def action_drain(self) -> None:
-        """Drain it."""
-        self._host.operate("drain", self._replica_id, None)
-
-    def action_restart(self) -> None:
-        """Restart it."""
-        self._host.operate("restart", self._replica_id, None)
-
-    def action_kill(self) -> None:
-        """Kill it."""
-        self._host.operate("kill", self._replica_id, self._rank)
+    def action_operate(self, command: str) -> None:
+        """Its stacks; drain, restart or kill it."""
+        rank = self._rank if command in ("kill", "stack") else None
+        self.host.operate(command, self._replica_id, rank)
 
     def action_explain(self) -> None:
         """Its last incident."""
-        self._host.explain(self._replica_id, None)
+        self.host.explain(self._replica_id, None)
 
 
 class LogPage(Page):
@@ -253,73 +146,78 @@ class LogPage(Page):
     def __init__(self, directory: Path, worker: Worker) -> None:
         super().__init__(f"log of worker {worker}")
         self._lines: deque[LogText] = deque(maxlen=LOG_LINES_MAX)
-        self._wraps = False
+        self._written = (False, 0)
         self._following = Following(directory, worker, self._come)
         self._place = str(directory)
 
+    def paper(self) -> Widget:
+        """The part that scrolls."""
+        return RichLog(max_lines=LOG_LINES_MAX, min_width=0)
+
     def on_mount(self) -> None:
         """Called by textual."""
-        super().on_mount()
         self.call_after_refresh(self._following.start)  # its first lines find a whole page
 
     def on_unmount(self) -> None:
         """Called by textual."""
         self._following.stop()
 
-    def title_line(self) -> Line:
+    def title_line(self) -> Text:
         """The worker, and where its log is."""
         return line((f" {self.heading}", STRONG), (f"  {self._place}", DIM))
 
-    def rows(self, cells: int) -> Sequence[Line]:
-        """The lines that are kept, the oldest first."""
-        if not self._lines:
-            return [line((" Nothing has been printed yet.", DIM))]
-        found: list[Line] = []
-        for text in self._lines:
-            role = NOTE if text.is_note else TEXT
-            if not self._wraps:
-                found.append(((f" {text.text}", role),))
-                continue
-            size = max(8, cells - 2)
-            parts = [text.text[at : at + size] for at in range(0, len(text.text), size)] or [""]
-            found += [((f" {part}", role),) for part in parts]
-        return found
+    def show_body(self) -> None:
+        """Write all lines again if the width or the wrapping has changed."""
+        log = self.query_one(RichLog)
+        now = (log.wrap, log.scrollable_content_region.width)
+        if self._written != now:
+            self._written = now
+            log.clear()
+            self._write(self._lines)
 
     def action_follow(self) -> None:
         """Go to the end, and stay there."""
-        self.query_one(Paper).show(self.rows(self.size.width), at_end=True)
+        self.query_one(RichLog).scroll_end(animate=False)
 
     def action_wrap(self) -> None:
         """Wrap long lines, or cut them."""
-        self._wraps = not self._wraps
-        self.refresh_page()
+        log = self.query_one(RichLog)
+        log.wrap = not log.wrap
+        self.show_body()
 
     def _come(self, lines: list[LogText]) -> None:
         """New lines, in the thread that reads."""
-        self._host.deliver(lambda: self._add(lines))
+        self.host.deliver(lambda: self._add(lines))
 
     def _add(self, lines: list[LogText]) -> None:
         self._lines += lines
-        if not is_whole(self):
-            return
-        paper = self.query_one(Paper)
-        follows = paper.is_at_end
-        paper.show(self.rows(self.size.width), at_end=follows)
+        if self.is_mounted and self.is_running:
+            self._write(lines)
+
+    def _write(self, lines: Iterable[LogText]) -> None:
+        log = self.query_one(RichLog)
+        follows, cells = log.is_vertical_scroll_end, log.scrollable_content_region.width
+        for found in lines:
+            text = Text.assemble((found.text, NOTE if found.is_note else TEXT))
+            if not log.wrap:
+                text.truncate(cells, overflow="ellipsis")
+            log.write(text, cells, scroll_end=follows)
 
 
-class Question(ModalScreen[bool]):
+class Question(Shown, ModalScreen[None]):
     """Asks before something is changed."""
 
     DEFAULT_CSS = """
     Question { align: center middle; }
     Question Vertical {
         width: 64; max-width: 100%; height: auto; border: round $primary; background: $background;
-        padding: 0 1;
+        padding: 1 1 0 1;
     }
+    #answers { margin-top: 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y,enter", "answer(True)", show=False),
-        Binding("n,escape,q", "answer(False)", show=False),
+        Binding("y,enter", "answer('yes')", show=False),
+        Binding("n,escape,q", "answer('no')", show=False),
     ]
 
     def __init__(self, text: str, verb: str, then: Callable[[], None]) -> None:
@@ -331,46 +229,17 @@ class Question(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         """Called by textual."""
         with Vertical():
-            yield Lines(id="question")
-            yield Lines(id="answers")
+            yield Static(self._text, markup=False)
+            yield Line(id="answers")
 
-    def on_mount(self) -> None:
-        """Called by textual."""
-        self._show()
+    def show(self) -> None:
+        """Fill the line of answers."""
+        yes = button("answer yes", ("y", KEY), (f" {self._verb}", DIM))
+        no = button("answer no", ("n", KEY), (" leave it", DIM))
+        self.query_one("#answers", Line).update(line(yes, "   ", no))
 
-    def on_resize(self, _event: events.Resize) -> None:
-        """Called by textual."""
-        self.call_after_refresh(self._show)
-
-    @property
-    def text(self) -> str:
-        """The question."""
-        return self._text
-
-    def repaint(self) -> None:
-        """The colours have changed."""
-        self._show()
-
-    def action_answer(self, is_yes: bool) -> None:
+    def action_answer(self, word: str) -> None:
         """Close it, and do what was asked if the answer is yes."""
-        self.dismiss(is_yes)
-        if is_yes:
+        self.dismiss()
+        if word == "yes":
             self._then()
-
-    def action_yes(self) -> None:
-        """A click."""
-        self.action_answer(True)
-
-    def action_no(self) -> None:
-        """A click."""
-        self.action_answer(False)
-
-    def _show(self) -> None:
-        cells = max(8, min(64, self.size.width) - 4)
-        rows = [(), *wrapped(self._text, cells), ()]
-        question = self.query_one("#question", Lines)
-        question.styles.height = len(rows)
-        self.call_after_refresh(question.show, rows)
-        yes = (("y", f"do:yes:{KEY}"), (f" {self._verb}", f"do:yes:{DIM}"))
-        no = (("   ", TEXT), ("n", f"do:no:{KEY}"), (" leave it", f"do:no:{DIM}"))
-        self.call_after_refresh(self.query_one("#answers", Lines).show, [(*yes, *no)])

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.text import Text
+
 from ftrun.core.torchft_quorum.status import TorchftStatus
 from ftrun.tools.status.screen.pages import Page
-from ftrun.tools.status.screen.pieces import BAD, CARE, DIM, GOOD, STRONG, TEXT, Line, fit, line
+from ftrun.tools.status.screen.pieces import BAD, CARE, DIM, GOOD, STRONG, TEXT, fit, line
 from ftrun.tools.status.torchft import (
     COLUMNS,
     RIGHT,
@@ -30,38 +32,33 @@ class TorchftPage(Page):
     def __init__(self) -> None:
         super().__init__("torchft's replicas")
 
-    def rows(self, _cells: int) -> Sequence[Line]:
+    def body(self) -> Text:
         """The present facts about torchft's jobs."""
-        status = self._host.picture.status
+        status = self.host.picture.status
         found = None if status is None else status.get("torchft")
         if found is None:
-            return [line((" This lighthouse has no port for torchft: --torchft-bind.", DIM))]
-        return torchft_lines(found)
-
-    def on_picture(self) -> None:
-        """A new picture has come."""
-        self.refresh_page()
+            return line((" This lighthouse has no port for torchft: --torchft-bind.", DIM))
+        return torchft_text(found)
 
 
-def torchft_lines(found: TorchftStatus) -> list[Line]:
-    """The lines of the page."""
+def torchft_text(found: TorchftStatus) -> Text:
+    """The text of the page."""
     addresses = ", ".join(plain(address) for address in found["addresses"])
-    rows: list[Line] = [line((f" clients come to {addresses}, without a token", DIM))]
+    rows = [line((f" clients come to {addresses}, without a token", DIM))]
     for room in found["rooms"]:
-        rows += [(), line((f" {room_words(room)}", STRONG)), _row(COLUMNS, DIM)]
+        rows += [line(), line((f" {room_words(room)}", STRONG)), _row(COLUMNS, DIM)]
         for replica in room["replicas"]:
             rows.append(_row(replica_cells(replica), _ROLES[replica_state(replica)]))
         if left_out(room):
             rows.append(line((f" {left_out(room)}", DIM)))
     if not found["rooms"]:
         rows.append(line((" No replica has come yet.", DIM)))
-    return rows
+    return Text("\n").join(rows)
 
 
-def _row(texts: Sequence[str], role: str) -> Line:
-    parts: Line = ((" ", TEXT),)
+def _row(texts: Sequence[str], role: str) -> Text:
+    parts = []
     for text, name, cells in zip(texts, COLUMNS, WIDTHS, strict=True):
         is_state = name == "state" or role == DIM
-        cell = fit(line((text, role if is_state else TEXT)), cells, right=name in RIGHT)
-        parts = (*parts, *cell, ("  ", TEXT))
-    return parts
+        parts.append(fit(line((text, role if is_state else TEXT)), cells, right=name in RIGHT))
+    return line(" ", Text("  ").join(parts))

@@ -60,9 +60,9 @@ class Driven:
     @property
     def chosen(self) -> str | None:
         """The key of the row that the cursor is on, in the pane that has the keys."""
-        from ftrun.tools.status.screen.sheet import Sheet
+        from ftrun.tools.status.screen.widgets import Table
 
-        assert isinstance(self.app.focused, Sheet)
+        assert isinstance(self.app.focused, Table)
         return self.app.focused.key
 
 

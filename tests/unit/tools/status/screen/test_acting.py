@@ -256,5 +256,20 @@ def test_the_mouse_chooses_opens_and_presses_keys() -> None:
         await screen.pilot.click(offset=(column, len(rows) - 1))
         await screen.pilot.pause()
         assert "PgUp" in screen.text()
+        await screen.press("escape")
+
+        async def click(words: str) -> None:
+            rows = screen.lines()
+            row = next(at for at, line in enumerate(rows) if words in line)
+            await screen.pilot.click(offset=(rows[row].index(words), row))
+            await screen.pilot.pause()
+
+        await click("d drain")
+        assert "Drain replica 4?" in screen.text()
+        await click("n leave it")
+        assert "Drain replica 4?" not in screen.text()
+        await click("1 incident")
+        await screen.until("first cause")
+        assert screen.chosen == "incident:1"
 
     drive(healthy(0), test)

@@ -17,7 +17,7 @@ from typing import Any
 
 from ftrun.base import clock
 from ftrun.base.linux import boot_id
-from ftrun.core.lighthouse.account_record import AccountRecord
+from ftrun.core.lighthouse.records import AccountRecord
 
 ACCOUNT_FILE = "account.json"
 FILE_BYTES_MAX = 64 * 1024 * 1024

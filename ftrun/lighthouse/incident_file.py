@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ftrun.core.lighthouse.events import EarlierIncident
 from ftrun.core.lighthouse.incidents import INCIDENTS_MAX
+from ftrun.core.lighthouse.records import EarlierIncident
 
 INCIDENTS_FILE = "incidents.json"
 FILE_BYTES_MAX = 64 * 1024 * 1024

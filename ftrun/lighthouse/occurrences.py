@@ -78,7 +78,7 @@ class Occurrences:
         if state.spec.job_id != self._job_id:
             self._job_id, self._has_ended = state.spec.job_id, False
             self._file.write("job", self._job())
-        for change in self._complete(state.history.changes):
+        for change in self._complete(self._core.books.history.changes):
             view = change.view(now)
             self.totals.changes[change.kind] += 1
             self.totals.change_times.add(view["duration_s"])
@@ -129,12 +129,12 @@ class Occurrences:
 
         ``with_bands``: also over time, at the lighthouse's end.
         """
-        if not self._core.account.is_open:
+        if not self._core.books.account.is_open:
             return
-        state, account = self._core.state, dict(account_status(self._core.account, now))
+        state, account = self._core.state, dict(account_status(self._core.books.account, now))
         if not with_bands:
             del account["bands"]
-        rate = rate_status(self._core.account, now)
+        rate = rate_status(self._core.books.account, now)
         facts = {"step": state.step_max, "members": len(state.live), "rate": rate}
         self._file.write("account", {**facts, **self._step_times(), **account})
 

@@ -17,10 +17,10 @@ from collections.abc import Collection
 
 from ftrun.core import messages as m
 from ftrun.core.lighthouse.agents import Agent, Agents
-from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.words import replicas, sentence
 
 NO_QUORUM_CODE = 74
 

@@ -14,7 +14,7 @@ from ftrun.core import failure_kinds as kinds
 from ftrun.core.lighthouse.incident_state import Incident, Part
 from ftrun.core.lighthouse.incidents import Incidents
 from ftrun.core.lighthouse.ledger import Ledger, microseconds
-from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.picture import Picture
 from ftrun.core.lighthouse.uses import GOES_ON, LOST, Use
 
 STANDS_STILL = frozenset({kinds.HANG, kinds.GIVEN_UP, kinds.NODE})
@@ -24,11 +24,12 @@ STANDS_STILL = frozenset({kinds.HANG, kinds.GIVEN_UP, kinds.NODE})
 class Charges:
     """Reads the open incidents; ``of`` tells whom a use that begins now is charged to."""
 
-    def __init__(self, state: MembershipState, incidents: Incidents) -> None:
-        self._state = state
+    def __init__(self, picture: Picture, incidents: Incidents) -> None:
+        self._picture = picture
         self._incidents = incidents
         self._by_slot: dict[str, int] = {}
         self._key: object = None
+        self._members = 0
 
     def of(self, replica_id: str) -> int:
         """The number of the incident; 0: none."""
@@ -36,12 +37,16 @@ class Charges:
 
     def have_changed(self) -> bool:
         """Whether an incident, one of its parts or the members have changed since the last call."""
+        members = len(self._picture.members)
+        if not self._incidents.have_changed and members == self._members:
+            return False
         key = [
             (x.number, len(x.parts), sum(p.back_at is None for p in x.parts), x.response is None)
             for x in self._incidents.open
         ]
-        former, self._key = self._key, (key, len(self._state.live))
-        return former != self._key
+        former, self._key = (self._key, self._members), key
+        self._members, self._incidents.have_changed = members, False
+        return former != (key, members)
 
     def apply(self, ledger: Ledger, former_event: int) -> None:
         """Charge what is being lost now. A charge ends with the event that ended its cause."""
@@ -70,7 +75,7 @@ class Charges:
                 if part.back_at is None and part.replica_id in ledger.books:
                     failed[part.replica_id] = (incident, part)
             if incident.response is None and incident.is_in_quorum:
-                for name in self._state.live.intersection(incident.members):
+                for name in self._picture.members.intersection(incident.members):
                     survivors.setdefault(name, incident)
         return failed, {name: x for name, x in survivors.items() if name not in failed}
 
@@ -80,7 +85,7 @@ class Charges:
             ledger.change(name, book.use, incident.number, microseconds(part.at))
         if book.use in LOST or part.kind not in STANDS_STILL:
             return
-        others = [ledger.books[other] for other in self._state.live if other != name]
+        others = [ledger.books[other] for other in self._picture.members if other != name]
         if others and all(other.use is Use.WAITING for other in others):
             since = max(other.since for other in others)
             ledger.rebook(name, since, GOES_ON, Use.STOPPED, incident.number)

@@ -34,7 +34,7 @@ def check_lighthouse(
 def _check_members(state: MembershipState) -> None:
     """Q4: one incarnation per slot; every live member is in a quorum and lives."""
     for name in state.live:
-        assert name in state.replicas, f"member {name} does not live: {state.history.story(name)}"
+        assert name in state.replicas, f"member {name} does not live: {state.story(name)}"
         replica = state.replicas[name]
         quorums = [q for q in (state.quorum, state.prior) if q is not None]
         is_member = any(q.index(name, replica.incarnation) is not None for q in quorums)

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 
 from ftrun.core.failure_kinds import DIVERGED
 from ftrun.core.ids import replica_order
-from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.words import replicas
 from ftrun.core.messages import Mark, Progress
 
 STATES_MAX = 64

@@ -13,13 +13,13 @@ from ftrun.core import messages as m
 from ftrun.core.activity import BY_INTENTION
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.choice import Choice, can_repair
-from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.outcome import NOBODY_HOLDS_IT, NOBODY_IS_LEFT, outcome
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.succession import Candidate, Case, Succession, candidate, first, succeed
 from ftrun.core.lighthouse.suspicion import SilenceCheck
+from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.quorum import Quorum
 
 AGAIN = "its peers have tried this step in vain"
@@ -53,7 +53,7 @@ class Forming:
         all_that_can = max(state.needed, state.slots.open_count - len(state.latecomers))
         if len(ready) >= (state.needed if is_late else all_that_can):
             self._gathering_since = None
-            state.history.begin(state.now, "form", f"{replicas(ready)} ready")
+            state.begin_change("form", f"{replicas(ready)} ready")
             return self._issue(first(self._candidates(ready), state.needed))
         if state.is_due:
             state.deadline = None
@@ -279,12 +279,12 @@ class Forming:
         if not state.waiting.done:
             return False
         assert state.quorum is not None
-        change = state.history.under_way
-        began_at = change.began_at if change is not None else state.since
+        began_at = state.changing_since if state.changing_since is not None else state.since
         state.enter(Phase.STEADY)
         for name in state.live:
             state.replicas[name].is_overtaken = True
-        state.history.complete(state.now, state.quorum)
+        state.changed |= state.live
+        state.end_change(state.quorum)
         text = (
             f"{replicas(state.live)} in quorum {state.quorum.attempt} from step "
             f"{state.quorum.step} on, after {state.now - began_at:.3f} s."

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
-from ftrun.core.lighthouse.history import replicas, sentence
-from ftrun.core.lighthouse.incidents import Incidents
+from ftrun.core.lighthouse.facts import Moved, WentOn
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.set_aside import SetAside
 from ftrun.core.lighthouse.slots import EARLY, HAS_ENDED, Absence, Slot
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.messages import LeaveReason, ReplicaGivenUp
 
 FEWER = "--min-replicas N"
@@ -43,14 +43,12 @@ class GivingUp:
         membership: Membership,
         assignment: Assignment,
         agents: Agents,
-        incidents: Incidents,
         aside: SetAside,
     ) -> None:
         self._state = state
         self._membership = membership
         self._assignment = assignment
         self._agents = agents
-        self._incidents = incidents
         self._aside = aside
         self._unanswered: dict[str, tuple[str, ReplicaGivenUp]] = {}
 
@@ -99,7 +97,7 @@ class GivingUp:
         slot.given_up_at.add(agent_id)
         if given_up.elsewhere and self._aside.give(name):
             text = f"{replicas([name])} goes to another node: {given_up.reason}."
-            self._incidents.set_aside(name, text)
+            state.facts.append(Moved(name, text))
             state.outbox.notice("aside", [name], sentence(text))
             return
         slot.has_trained |= given_up.has_trained
@@ -117,7 +115,7 @@ class GivingUp:
         self._assignment.ended(name)
         state.journal()
         text = f"Replica {name} is given up: {given_up.reason}. {_fate(name, trains, done)}"
-        self._incidents.goes_on(name, text)
+        state.facts.append(WentOn(name, text))
         state.outbox.notice("given up", [name], text)
 
     def _others(self, name: str) -> tuple[set[str], set[str]]:

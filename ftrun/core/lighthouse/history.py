@@ -1,4 +1,4 @@
-"""Keeps what has happened, for people: the history of changes and each replica's story.
+"""Keeps the changes of membership, for people.
 
 Everything is bounded (Q8) and decides nothing. Not here: the wording of notices (where they are
 sent), what is shown (status/).
@@ -7,16 +7,12 @@ sent), what is shown (status/).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass
 
-from ftrun.core.ids import quorum_name, replica_order
-from ftrun.core.lighthouse.events import LighthouseSettings
-from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.ids import quorum_name
 from ftrun.core.lighthouse.status import ChangeStatus
 from ftrun.core.quorum import Quorum
 
-NAMES_MAX = 8
 REASONS_MAX = 4
 
 
@@ -53,24 +49,10 @@ class Change:
 
 
 class History:
-    """The bounded memory of a lighthouse's life."""
+    """The last changes of a lighthouse's life, oldest first."""
 
-    def __init__(self, settings: LighthouseSettings) -> None:
-        self.changes: deque[Change] = deque(maxlen=settings.changes_max)
-        self._lines_max = settings.story_lines_max
-        self._stories: dict[str, deque[tuple[float, Phase, object]]] = {}
-
-    def note(self, now: float, replica_id: str, phase: Phase, what: object) -> None:
-        """Add a line to this replica's story; its text is made when it is read."""
-        story = self._stories.get(replica_id)
-        if story is None:
-            story = self._stories[replica_id] = deque(maxlen=self._lines_max)
-        story.append((now, phase, what))
-
-    def story(self, replica_id: str) -> list[str]:
-        """This replica's last lines, oldest first."""
-        lines = self._stories.get(replica_id, ())
-        return [f"{when:.3f} {phase.value}: {what}" for when, phase, what in lines]
+    def __init__(self, changes_max: int) -> None:
+        self.changes: deque[Change] = deque(maxlen=changes_max)
 
     def begin(self, now: float, kind: str, reason: str) -> None:
         """Begin a change, or add this reason to the one under way, which is now of this kind."""
@@ -101,24 +83,3 @@ class History:
         if self.changes and self.changes[-1].ended_at is None:
             return self.changes[-1]
         return None
-
-
-def replicas(ids: Collection[str]) -> str:
-    """Replica ids for people: ``replica 1``, ``replicas 0, 2 and 3``, ``12 replicas``."""
-    names = sorted(ids, key=replica_order)
-    if not names:
-        return "no replica"
-    if len(names) == 1:
-        return f"replica {names[0]}"
-    if len(names) > NAMES_MAX:
-        return f"{len(names)} replicas ({names[0]} to {names[-1]})"
-    return f"replicas {_listed(names)}"
-
-
-def _listed(names: list[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def sentence(text: str) -> str:
-    """The text with a capital letter at its beginning."""
-    return text[:1].upper() + text[1:]

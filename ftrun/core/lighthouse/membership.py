@@ -19,7 +19,6 @@ from ftrun.core.ids import Attempt
 from ftrun.core.lighthouse.divergence import Divergence
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.forming import Forming
-from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.leaving import Leaving
 from ftrun.core.lighthouse.losses import Losses
 from ftrun.core.lighthouse.outcome import outcome
@@ -30,6 +29,7 @@ from ftrun.core.lighthouse.standstill import Standstill
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
 from ftrun.core.lighthouse.takeover import Takeover
+from ftrun.core.lighthouse.words import replicas
 
 TRAINING = frozenset({Phase.STEADY, Phase.PREPARE, Phase.PROPOSE, Phase.SWITCH})
 HEALED_NOTICES_MAX = 16
@@ -154,7 +154,7 @@ class Membership:
         self.switching.abandon()
         causes = [f"replica {loss.replica_id}: {loss.cause}" for loss in state.removed]
         kind = "shrink" if state.removed else "retry"
-        state.history.begin(state.now, kind, "; ".join(causes) or state.failure)
+        state.begin_change(kind, "; ".join(causes) or state.failure)
         self.leaving.remove_finished()
         state.removed = []
         self.forming.interrupt()
@@ -171,7 +171,7 @@ class Membership:
         """Ready replicas join at this step: the quorum reaches no later one to switch at."""
         state = self.state
         self.switching.abandon()
-        state.history.begin(state.now, "grow", f"too few contribute at step {state.step_max}")
+        state.begin_change("grow", f"too few contribute at step {state.step_max}")
         self.forming.interrupt()
         return True
 

@@ -24,7 +24,6 @@ from ftrun.core import messages as m
 from ftrun.core.ids import WorkerKey, replica_order
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.events import Operation, Request
-from ftrun.core.lighthouse.history import sentence
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.operator_answers import (
     CONFLICT,
@@ -37,6 +36,7 @@ from ftrun.core.lighthouse.operator_drains import Drains
 from ftrun.core.lighthouse.operator_stops import StopOrders
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.words import sentence
 
 STACKS_MAX = 512
 """The most workers whose stacks are taken at once; more are asked for replica by replica."""

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ftrun.core.ids import Attempt
-from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.replicas import Replica, Replicas
+from ftrun.core.lighthouse.words import replicas
 from ftrun.core.quorum import Quorum
 
 

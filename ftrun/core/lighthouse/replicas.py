@@ -88,11 +88,6 @@ class Replica:
         self.heals, self.awaits_switch, self.is_overtaken = must_heal, by_switch, True
         self.joined_at = self.joined_at or now
 
-    @property
-    def usual_step_s(self) -> float | None:
-        """How long a step usually takes it, by its own clock; None: it has not told that."""
-        return self.progress.usual_s if self.progress is not None and self.progress.steps else None
-
     def note_in_force(self) -> None:
         """The switch is complete: if its Progress says that it waits for a quorum, that is over."""
         self.awaits_switch = False
@@ -108,26 +103,20 @@ class Replica:
 
     def is_in_quorum(self) -> bool:
         """Whether some worker trains in a quorum, or prepares one, that it has not given up."""
-        return any(is_in_quorum(report) for report in self.reports.values())
-
-
-def is_in_quorum(report: Report) -> bool:
-    """Whether the worker is in a quorum, or prepares one, that it has not given up."""
-    return any(quorum.attempt > report.interrupted for quorum in report.quorums())
+        return any(report.is_in_quorum for report in self.reports.values())
 
 
 class Replicas:
     """The living replicas by slot.
 
     ``ready``: those that are not in the quorum, are known in full and free to join one.
-    ``changed``: slots that got or lost an incarnation, or whose replica joined or left the quorum,
-    since the account looked last.
+    ``changed``: the state's, to which slots are added that got or lost an incarnation.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, changed: set[str]) -> None:
         self._replicas: dict[str, Replica] = {}
         self.ready: set[str] = set()
-        self.changed: set[str] = set()
+        self.changed = changed
 
     def __len__(self) -> int:
         return len(self._replicas)

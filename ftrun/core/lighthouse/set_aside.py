@@ -16,10 +16,10 @@ from __future__ import annotations
 from ftrun.core import failure_kinds as kinds
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
-from ftrun.core.lighthouse.history import replicas, sentence
-from ftrun.core.lighthouse.incidents import Incidents
+from ftrun.core.lighthouse.facts import Moved
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.messages import FailureEvidence
 
 FAILURES_MAX = 3
@@ -29,17 +29,10 @@ WINDOW_S = 600.0
 class SetAside:
     """Judges nodes by the failures that their agents report."""
 
-    def __init__(
-        self,
-        state: MembershipState,
-        agents: Agents,
-        assignment: Assignment,
-        incidents: Incidents,
-    ) -> None:
+    def __init__(self, state: MembershipState, agents: Agents, assignment: Assignment) -> None:
         self._state = state
         self._agents = agents
         self._assignment = assignment
-        self._incidents = incidents
 
     def failed(self, agent: Agent, evidence: FailureEvidence) -> None:
         """A replica of this agent has failed, or its node is not well."""
@@ -93,8 +86,7 @@ class SetAside:
             return
         agent.is_aside = True
         text = f"{replicas(moved)} to another node: {agent.host} is set aside, because {why}."
-        for name in moved:
-            self._incidents.set_aside(name, text)
+        state.facts += [Moved(name, text) for name in moved]
         state.outbox.notice("aside", moved, sentence(text))
 
     def _is_free(self, replica_id: str) -> bool:

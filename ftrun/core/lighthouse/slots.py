@@ -115,15 +115,16 @@ class SlotTable:
     """The slots "0".."N-1" of a job, in order.
 
     ``open_count``: how many are still to train. ``free_count``: how many of these belong to nobody.
-    ``changed``: slots that were given, freed or ended since the account looked last.
+    ``changed``: the state's, to which slots are added that are given, freed or ended.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, changed: set[str]) -> None:
         self._slots = {str(index): Slot(str(index)) for index in range(count)}
         self._withdrawn: dict[str, None] = {}
         self.open_count = count
         self.free_count = count
-        self.changed: set[str] = set()
+        self.changed = changed
+        changed.update(self._slots)
 
     def __len__(self) -> int:
         return len(self._slots)

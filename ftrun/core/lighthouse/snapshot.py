@@ -20,8 +20,8 @@ from ftrun.core.lighthouse.account_status import (
     use_age_s,
 )
 from ftrun.core.lighthouse.agents import Agent
+from ftrun.core.lighthouse.books import Books
 from ftrun.core.lighthouse.incident_state import Incident
-from ftrun.core.lighthouse.incidents import Incidents
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import MembershipState
@@ -53,17 +53,16 @@ class Facts:
 
     state: MembershipState
     agents: Mapping[str, Agent]
-    account: Account
-    incidents: Incidents
+    books: Books
     wait: Wait | None
     hung: str | None
 
 
 def snapshot(facts: Facts, now: float) -> MembershipStatus:
     """The membership now."""
-    state, account, wait = facts.state, facts.account, facts.wait
+    state, account, wait = facts.state, facts.books.account, facts.wait
     slots = state.slots.by_agent()
-    repaired_s = account.repaired_since_event_s(now)
+    repaired_s = account.repaired_in_change_s(now)
     return {
         "phase": state.phase.value,
         "phase_age_s": round(now - state.since, 3),
@@ -76,7 +75,9 @@ def snapshot(facts: Facts, now: float) -> MembershipStatus:
         "account": account_status(account, now),
         "rate": rate_status(account, now),
         "scalars": _scalars_of_job(state),
-        "incidents": [_incident(facts, x, now) for x in list(facts.incidents)[-INCIDENTS_SHOWN:]],
+        "incidents": [
+            _incident(facts, x, now) for x in list(facts.books.incidents)[-INCIDENTS_SHOWN:]
+        ],
         "waiting_for": list(wait.whom) if wait is not None else list(state.waiting.silent()),
         "waiting": None if wait is None else wait.view(now),
         "agents": [
@@ -91,7 +92,8 @@ def snapshot(facts: Facts, now: float) -> MembershipStatus:
             for agent in facts.agents.values()
         ],
         "history": [
-            change.view(now, repaired_s) for change in list(state.history.changes)[-CHANGES_SHOWN:]
+            change.view(now, repaired_s)
+            for change in list(facts.books.history.changes)[-CHANGES_SHOWN:]
         ],
         "outcome": _outcome(state.outcome),
     }
@@ -126,7 +128,7 @@ def _quorum(quorum: Quorum | None, state: MembershipState, now: float) -> Quorum
 
 
 def _replica(facts: Facts, slot: Slot, now: float) -> ReplicaStatus:
-    state, account = facts.state, facts.account
+    state, account = facts.state, facts.books.account
     replica = state.replicas.at(slot.replica_id)
     book = account.book(slot.replica_id)
     agent = facts.agents.get(slot.agent_id)
@@ -212,7 +214,7 @@ def _scalars_of_job(state: MembershipState) -> dict[str, float | None]:
 def _incident(facts: Facts, incident: Incident, now: float) -> IncidentStatus:
     first = incident.first()
     is_open = incident.closed_at is None
-    cost_s = facts.account.cost_s(incident.number, now) if is_open else incident.cost_s
+    cost_s = facts.books.account.cost_s(incident.number, now) if is_open else incident.cost_s
     return {
         "number": incident.number,
         "ago_s": round(now - first.at, 3),

@@ -26,12 +26,12 @@ from dataclasses import dataclass, field
 
 from ftrun.core.activity import Activity
 from ftrun.core.ids import replica_order
-from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.standstill import FACTOR
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.suspicion import SilenceCheck
+from ftrun.core.lighthouse.words import replicas
 from ftrun.core.step_times import longest_limit_s
 
 TRAINING = frozenset({Phase.STEADY, Phase.PREPARE, Phase.PROPOSE, Phase.SWITCH})

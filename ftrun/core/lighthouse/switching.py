@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from ftrun.core import messages as m
 from ftrun.core.ids import Attempt, replica_order
-from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.plan import Plan, purpose
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.quorum import Quorum
 
 MIXED = "members do not let others join at the same steps"
@@ -142,7 +142,7 @@ class Switching:
         for replica in joining:
             replica.joins(must_heal=True, now=state.now, by_switch=True)
         self.plan = Plan(quorum, everyone, joining)
-        state.history.begin(state.now, "switch", purpose(newcomers, leavers))
+        state.begin_change("switch", purpose(newcomers, leavers))
         state.enter(Phase.PREPARE, state.settings.build_timeout_s)
         state.waiting.expect(everyone, state.workers)
         state.send(everyone, m.Prepare(quorum))
@@ -255,11 +255,11 @@ class Switching:
         self._failures = 0
         state.install(state.quorum, state.live, switch_step=state.switch_step)
         state.enter(Phase.STEADY)
-        state.history.complete(state.now, state.quorum)
+        state.end_change(state.quorum)
         joined = state.quorum.newcomers
         for name in state.live.intersection(joined):
             state.replicas[name].note_in_force()
-        state.replicas.changed.update(joined)
+        state.changed.update(joined)
         what = f"{replicas(joined)} joined" if joined else "a drain was carried out"
         text = f"{what} at step {state.switch_step}; in the quorum: {replicas(state.live)}."
         state.outbox.notice("switched", joined, sentence(text))
@@ -280,7 +280,7 @@ class Switching:
         assert plan is not None
         self.plan = None
         state.enter(Phase.STEADY)
-        state.history.complete(state.now, state.quorum, f"cancelled: {why}")
+        state.end_change(state.quorum, f"cancelled: {why}")
         state.send(plan.everyone, m.Cancel(plan.attempt))
 
     def _fail(self, culprits: tuple[str, ...], why: str) -> None:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from ftrun.core.ids import Attempt
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.forming import Forming
-from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
+from ftrun.core.lighthouse.words import replicas
 from ftrun.core.messages import Cancel, Loss, Report, SwitchPromise
 from ftrun.core.quorum import Member, Quorum
 
@@ -271,7 +271,7 @@ class Takeover:
         elif verdict.phase is Phase.SWITCH:
             switching.carry_out(verdict.live, verdict.behind)
         else:
-            state.history.begin(state.now, "takeover", _reason(lost))
+            state.begin_change("takeover", _reason(lost))
             forming.interrupt()
         if self.quorum is not None:
             text = f"The lighthouse is back and knows of {replicas(state.live)}."

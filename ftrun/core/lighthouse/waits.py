@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from ftrun.core.activity import Activity
 from ftrun.core.ids import replica_order
-from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.status import WaitStatus
+from ftrun.core.lighthouse.words import replicas, sentence
 
 NOTICE_AFTER_S = 3.0
 NODES, GATHER, PEERS, ANSWERS, BOUNDARY = "nodes", "gather", "peers", "answers", "boundary"

@@ -38,3 +38,13 @@ def test_a_step_is_repeated_since_the_first_word_of_it() -> None:
     state.note_too_few("0", 95.0)
     assert state.too_few == {"0": 90.0}
     assert not state.is_dirty, "it is no news"
+
+
+def test_a_story_has_the_last_lines_of_one_replica() -> None:
+    state = MembershipState(LighthouseSettings(story_lines_max=2), JournalState(), now=0.0)
+    for number in range(5):
+        state.now = float(number)
+        state.record("0", f"line {number}")
+    state.record("1", "another's")
+    assert state.story("0") == ["3.000 takeover: line 3", "4.000 takeover: line 4"]
+    assert state.story("7") == []

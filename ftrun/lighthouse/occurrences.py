@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from ftrun.core.books.history import Change
 from ftrun.core.ids import WorkerKey
 from ftrun.core.lighthouse.account_status import account_status, rate_status
-from ftrun.core.lighthouse.history import Change
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.messages import Healed, Notice
 from ftrun.lighthouse.event_file import EventFile

@@ -20,6 +20,7 @@ from typing import Any
 from ftrun.base import clock
 from ftrun.base.errors import assert_never
 from ftrun.base.timer import DeadlineTimer
+from ftrun.core.books.records import SaveAccount, SaveIncident
 from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
@@ -36,7 +37,6 @@ from ftrun.core.lighthouse.events import (
     TimerFired,
 )
 from ftrun.core.lighthouse.machine import Lighthouse
-from ftrun.core.lighthouse.records import SaveAccount, SaveIncident
 from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.messages import FromAgent, Healed, Hello, Notice, WorkerMessage
 from ftrun.lighthouse.account_file import AccountFile

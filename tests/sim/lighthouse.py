@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
+from ftrun.core.books.records import AccountRecord, SaveAccount, SaveIncident
 from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
@@ -25,7 +26,6 @@ from ftrun.core.lighthouse.events import (
     TimerFired,
 )
 from ftrun.core.lighthouse.machine import Lighthouse
-from ftrun.core.lighthouse.records import AccountRecord, SaveAccount, SaveIncident
 from tests.sim.actor import SETTINGS, Actor, Crashed
 
 if TYPE_CHECKING:

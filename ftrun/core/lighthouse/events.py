@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ftrun.core.books.records import SaveAccount, SaveIncident
 from ftrun.core.ids import WorkerKey
-from ftrun.core.lighthouse.records import SaveAccount, SaveIncident
 from ftrun.core.lighthouse.slots import Absence
 from ftrun.core.messages import EndJob, FromAgent, Hello, JobSpec, ToAgent
 from ftrun.core.quorum import Member, Quorum

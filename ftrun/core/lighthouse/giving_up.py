@@ -20,9 +20,9 @@ gives a replica up (core/agent/restarts.py), nodes on which several replicas die
 
 from __future__ import annotations
 
+from ftrun.core.books.facts import Moved, WentOn
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
-from ftrun.core.lighthouse.facts import Moved, WentOn
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.set_aside import SetAside

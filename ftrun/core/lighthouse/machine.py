@@ -20,9 +20,11 @@ from typing import Any
 from ftrun.base.errors import assert_never
 from ftrun.core import messages as m
 from ftrun.core.activity import NOT_ITS_OWN, Activity
+from ftrun.core.books.books import Books
+from ftrun.core.books.facts import AgentCame, Fact, Failed, Healed, NodeLost, StoodStill
+from ftrun.core.books.records import AccountRecord, SaveAccount, SaveIncident
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
-from ftrun.core.lighthouse.books import Books
 from ftrun.core.lighthouse.checks import check_lighthouse
 from ftrun.core.lighthouse.events import (
     AgentAttached,
@@ -39,15 +41,13 @@ from ftrun.core.lighthouse.events import (
     SendToAgent,
     TimerFired,
 )
-from ftrun.core.lighthouse.facts import AgentCame, Fact, Failed, Healed, NodeLost, StoodStill
 from ftrun.core.lighthouse.giving_up import GivingUp
 from ftrun.core.lighthouse.glance import Glances
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.next_job import NextJob, outcome_of, refusal
-from ftrun.core.lighthouse.operators import Operators
+from ftrun.core.lighthouse.people.operators import Operators
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.presence import Presence
-from ftrun.core.lighthouse.records import AccountRecord, SaveAccount, SaveIncident
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.running import Running
 from ftrun.core.lighthouse.set_aside import SetAside

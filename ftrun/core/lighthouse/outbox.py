@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ftrun.core import messages as m
+from ftrun.core.books.records import SaveAccount, SaveIncident
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.events import (
     CloseAgent,
@@ -18,7 +19,6 @@ from ftrun.core.lighthouse.events import (
     OperationChanged,
     SendToAgent,
 )
-from ftrun.core.lighthouse.records import SaveAccount, SaveIncident
 from ftrun.core.lighthouse.replicas import Replica, Replicas
 
 NOTICE_REPLICAS_MAX = 64

@@ -14,10 +14,10 @@ from __future__ import annotations
 from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
+from ftrun.core.books.facts import Lost, Started
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
 from ftrun.core.lighthouse.common_error import CommonError
-from ftrun.core.lighthouse.facts import Lost, Started
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica

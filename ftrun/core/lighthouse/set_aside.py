@@ -14,9 +14,9 @@ left. Not here: restarts on the same node (core/agent/restarts.py), slots of age
 from __future__ import annotations
 
 from ftrun.core import failure_kinds as kinds
+from ftrun.core.books.facts import Moved
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
-from ftrun.core.lighthouse.facts import Moved
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.words import replicas, sentence

@@ -11,8 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ftrun.core import messages as m
+from ftrun.core.books.account import Account
+from ftrun.core.books.books import Books
+from ftrun.core.books.incident_state import Incident
+from ftrun.core.books.uses import Use
 from ftrun.core.ids import quorum_name, replica_order
-from ftrun.core.lighthouse.account import Account
 from ftrun.core.lighthouse.account_status import (
     account_status,
     rate_status,
@@ -20,8 +23,6 @@ from ftrun.core.lighthouse.account_status import (
     use_age_s,
 )
 from ftrun.core.lighthouse.agents import Agent
-from ftrun.core.lighthouse.books import Books
-from ftrun.core.lighthouse.incident_state import Incident
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import MembershipState
@@ -35,7 +36,6 @@ from ftrun.core.lighthouse.status import (
     ReplicaStatus,
     WorkerStatus,
 )
-from ftrun.core.lighthouse.uses import Use
 from ftrun.core.lighthouse.waits import Wait
 from ftrun.core.quorum import Quorum
 

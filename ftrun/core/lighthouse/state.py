@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 
+from ftrun.core.books.facts import ChangeBegan, ChangeEnded, Fact, JobKnown, Moment
 from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
 from ftrun.core.lighthouse.attempts import AttemptCounter
 from ftrun.core.lighthouse.departed import DepartedMembers
 from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
-from ftrun.core.lighthouse.facts import ChangeBegan, ChangeEnded, Fact, JobKnown, Moment
 from ftrun.core.lighthouse.operation_table import OperationTable
 from ftrun.core.lighthouse.outbox import Outbox
 from ftrun.core.lighthouse.phases import IN_QUORUM, TRANSITIONS, Phase

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ftrun.core.lighthouse.facts import Fact, Seen, Stage, Stood
+from ftrun.core.books.facts import Fact, Seen, Stage, Stood
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import MembershipState

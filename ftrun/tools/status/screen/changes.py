@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ftrun.core.lighthouse.status import ChangeStatus, IncidentStatus, Status
+from ftrun.core.books.history import ChangeStatus
+from ftrun.core.lighthouse.status import IncidentStatus, Status
 from ftrun.tools.status.screen.pieces import BAD, CARE, DIM, TEXT, Line, line
 from ftrun.tools.status.words import age, duration, plain, ranges
 

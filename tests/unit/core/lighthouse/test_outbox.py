@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ftrun.core import messages as m
+from ftrun.core.books.records import SaveIncident
 from ftrun.core.lighthouse.events import CloseAgent, Journal, JournalState, SendToAgent
 from ftrun.core.lighthouse.outbox import NOTICE_REPLICAS_MAX, RECORD_AGENTS_MAX, Outbox
-from ftrun.core.lighthouse.records import SaveIncident
 from ftrun.core.lighthouse.replicas import Replica, Replicas
 
 

@@ -11,11 +11,11 @@ up, that time is booked again: it stood still. Not here: when a replica is back 
 from __future__ import annotations
 
 from ftrun.core import failure_kinds as kinds
-from ftrun.core.lighthouse.incident_state import Incident, Part
-from ftrun.core.lighthouse.incidents import Incidents
-from ftrun.core.lighthouse.ledger import Ledger, microseconds
-from ftrun.core.lighthouse.picture import Picture
-from ftrun.core.lighthouse.uses import GOES_ON, LOST, Use
+from ftrun.core.books.incident_state import Incident, Part
+from ftrun.core.books.incidents import Incidents
+from ftrun.core.books.ledger import Ledger, microseconds
+from ftrun.core.books.picture import Picture
+from ftrun.core.books.uses import GOES_ON, LOST, Use
 
 STANDS_STILL = frozenset({kinds.HANG, kinds.GIVEN_UP, kinds.NODE})
 """Failures of a loop that did nothing while the others waited for it."""

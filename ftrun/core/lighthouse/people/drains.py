@@ -8,7 +8,7 @@ from __future__ import annotations
 from ftrun.core import messages as m
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.events import Operation
-from ftrun.core.lighthouse.operator_answers import (
+from ftrun.core.lighthouse.people.answers import (
     CONFLICT,
     NOT_FOUND,
     WAITS_FOR_AGENTS,
@@ -16,7 +16,7 @@ from ftrun.core.lighthouse.operator_answers import (
     Refused,
     counted,
 )
-from ftrun.core.lighthouse.operator_stops import StopOrders
+from ftrun.core.lighthouse.people.stops import StopOrders
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.words import replicas

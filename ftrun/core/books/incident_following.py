@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ftrun.core.lighthouse.facts import Stage
-from ftrun.core.lighthouse.incident_state import Incident, Part, Response, Standing
-from ftrun.core.lighthouse.picture import Picture
+from ftrun.core.books.facts import Stage
+from ftrun.core.books.incident_state import Incident, Part, Response, Standing
+from ftrun.core.books.picture import Picture
 
 STANDING_MAX = 64
 

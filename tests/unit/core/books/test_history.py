@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ftrun.core.books.history import History
 from ftrun.core.ids import Attempt, pack_quorum_id
-from ftrun.core.lighthouse.history import History
 from ftrun.core.quorum import Endpoint, Member, Quorum
 
 CHANGES_MAX = 3

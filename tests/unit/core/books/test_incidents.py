@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
+from ftrun.core.books import incident_state
+from ftrun.core.books import incidents as room
+from ftrun.core.books.incident_record import DOCUMENT_BYTES_MAX, document
 from ftrun.core.ids import WorkerKey
 from ftrun.core.incident_words import block, line
-from ftrun.core.lighthouse import incident_state
-from ftrun.core.lighthouse import incidents as room
-from ftrun.core.lighthouse.incident_record import DOCUMENT_BYTES_MAX, document
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
     AgentDetached,
@@ -28,7 +28,7 @@ from ftrun.core.lighthouse.machine import (
     TimerFired,
 )
 from tests.suite.properties import examples
-from tests.unit.core.lighthouse.booked_job import BookedJob
+from tests.unit.core.books.booked_job import BookedJob
 
 SPEC = m.JobSpec("job", 4, 1, 1, 10.0, 5.0, 20.0, nodes=2)
 

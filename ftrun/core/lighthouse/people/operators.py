@@ -11,7 +11,7 @@ Rules:
 - A lighthouse that is restarted goes on with what it has acknowledged, once its agents have told
   what has become of it. Orders that may be lost are sent again, to the same incarnation only.
 
-Not here: drains (operator_drains.py), orders to stop (operator_stops.py), which requests are known
+Not here: drains (drains.py), orders to stop (stops.py), which requests are known
 (operation_table.py), how a replica leaves (leaving.py), what its agent does
 (core/agent/supervisor.py), the routes (lighthouse/web.py).
 """
@@ -25,15 +25,15 @@ from ftrun.core.ids import WorkerKey, replica_order
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.events import Operation, Request
 from ftrun.core.lighthouse.membership import Membership
-from ftrun.core.lighthouse.operator_answers import (
+from ftrun.core.lighthouse.people.answers import (
     CONFLICT,
     WAITS_FOR_AGENTS,
     Answers,
     Refused,
     counted,
 )
-from ftrun.core.lighthouse.operator_drains import Drains
-from ftrun.core.lighthouse.operator_stops import StopOrders
+from ftrun.core.lighthouse.people.drains import Drains
+from ftrun.core.lighthouse.people.stops import StopOrders
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.words import sentence

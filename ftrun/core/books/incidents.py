@@ -29,14 +29,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from ftrun.core import failure_kinds as kinds
+from ftrun.core.books import facts as f
+from ftrun.core.books.incident_following import note_response, note_returns, standing_of
+from ftrun.core.books.incident_reading import incident_of
+from ftrun.core.books.incident_record import document
+from ftrun.core.books.incident_state import Incident, Part
+from ftrun.core.books.picture import Picture
+from ftrun.core.books.records import EarlierIncident, SaveIncident
 from ftrun.core.ids import replica_order
-from ftrun.core.lighthouse import facts as f
-from ftrun.core.lighthouse.incident_following import note_response, note_returns, standing_of
-from ftrun.core.lighthouse.incident_reading import incident_of
-from ftrun.core.lighthouse.incident_record import document
-from ftrun.core.lighthouse.incident_state import Incident, Part
-from ftrun.core.lighthouse.picture import Picture
-from ftrun.core.lighthouse.records import EarlierIncident, SaveIncident
 from ftrun.core.messages import IncidentRecord, Loss
 
 INCIDENTS_MAX = 100

@@ -11,8 +11,8 @@ from enum import Enum
 from types import MappingProxyType
 
 from ftrun.core.activity import Activity
-from ftrun.core.lighthouse.facts import Seen, Stage
-from ftrun.core.lighthouse.picture import Picture
+from ftrun.core.books.facts import Seen, Stage
+from ftrun.core.books.picture import Picture
 from ftrun.core.messages import LeaveReason
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
+from ftrun.core.books.records import AccountRecord, SaveAccount
 from ftrun.core.ids import NO_ATTEMPT, StateId, WorkerKey
 from ftrun.core.lighthouse.events import Instruction
 from ftrun.core.lighthouse.machine import (
@@ -20,7 +21,6 @@ from ftrun.core.lighthouse.machine import (
     SendToAgent,
     TimerFired,
 )
-from ftrun.core.lighthouse.records import AccountRecord, SaveAccount
 from ftrun.core.lighthouse.status import MembershipStatus, ReplicaStatus
 from ftrun.core.quorum import Endpoint
 

@@ -10,8 +10,9 @@ import pytest
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
-from ftrun.core.lighthouse.incident_reading import incident_of
-from ftrun.core.lighthouse.incident_record import document
+from ftrun.core.books.incident_reading import incident_of
+from ftrun.core.books.incident_record import document
+from ftrun.core.books.records import EarlierIncident, SaveIncident
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
     AgentSent,
@@ -22,8 +23,7 @@ from ftrun.core.lighthouse.machine import (
     SendToAgent,
     TimerFired,
 )
-from ftrun.core.lighthouse.records import EarlierIncident, SaveIncident
-from tests.unit.core.lighthouse.test_incidents import SPEC, Job
+from tests.unit.core.books.test_incidents import SPEC, Job
 
 BACK = m.RunningReplica
 RESPONSE = {

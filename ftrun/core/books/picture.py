@@ -5,8 +5,8 @@ Not here: what the books make of it (account.py, incidents.py).
 
 from __future__ import annotations
 
-from ftrun.core.lighthouse.facts import JobKnown, Seen, Stage, Stood
-from ftrun.core.lighthouse.history import History
+from ftrun.core.books.facts import JobKnown, Seen, Stage, Stood
+from ftrun.core.books.history import History
 from ftrun.core.quorum import Quorum
 
 

@@ -8,12 +8,29 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import TypedDict
 
 from ftrun.core.ids import quorum_name
-from ftrun.core.lighthouse.status import ChangeStatus
 from ftrun.core.quorum import Quorum
 
 REASONS_MAX = 4
+
+
+class ChangeStatus(TypedDict):
+    """One change of membership. ``duration_s`` of one ``under_way``: until now.
+
+    ``cost_s``: the replica-seconds in which members did not train because of it.
+    """
+
+    kind: str
+    cost_s: float
+    reason: str
+    quorum: str
+    members: list[str]
+    step: int | None
+    ago_s: float
+    duration_s: float
+    under_way: bool
 
 
 @dataclass(slots=True)

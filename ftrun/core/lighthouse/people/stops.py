@@ -1,6 +1,6 @@
 """Orders to agents to stop a replica at people's request; each is sent once, unless it is void.
 
-Not here: the requests (operators.py, operator_drains.py), how a replica leaves (leaving.py).
+Not here: the requests (operators.py, drains.py), how a replica leaves (leaving.py).
 """
 
 from __future__ import annotations

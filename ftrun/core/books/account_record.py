@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ftrun.core.lighthouse.bands import BANDS_MAX, Bands
-from ftrun.core.lighthouse.facts import Seen, Stage
-from ftrun.core.lighthouse.ledger import Ledger, SlotBook
-from ftrun.core.lighthouse.picture import Picture
-from ftrun.core.lighthouse.records import AccountRecord
-from ftrun.core.lighthouse.uses import Use
+from ftrun.core.books.bands import BANDS_MAX, Bands
+from ftrun.core.books.facts import Seen, Stage
+from ftrun.core.books.ledger import Ledger, SlotBook
+from ftrun.core.books.picture import Picture
+from ftrun.core.books.records import AccountRecord
+from ftrun.core.books.uses import Use
 
 SCHEMA = "ftrun.account/1"
 KEPT = frozenset({Use.FINISHED, Use.DRAINED})

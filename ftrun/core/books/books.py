@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ftrun.core.lighthouse import facts as f
-from ftrun.core.lighthouse.account import Account
-from ftrun.core.lighthouse.incidents import Incidents
-from ftrun.core.lighthouse.picture import Picture
-from ftrun.core.lighthouse.records import AccountRecord, SaveAccount, SaveIncident
+from ftrun.core.books import facts as f
+from ftrun.core.books.account import Account
+from ftrun.core.books.incidents import Incidents
+from ftrun.core.books.picture import Picture
+from ftrun.core.books.records import AccountRecord, SaveAccount, SaveIncident
 
 
 class Books:

@@ -19,7 +19,7 @@ from ftrun.core.lighthouse.machine import (
 )
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.quorum import Endpoint
-from tests.unit.core.lighthouse.booked_job import BookedJob
+from tests.unit.core.books.booked_job import BookedJob
 
 
 def test_a_job_from_its_first_agent_to_its_first_steps() -> None:

@@ -21,15 +21,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ftrun.core.activity import Activity
-from ftrun.core.lighthouse.account_record import Former, document, restored
-from ftrun.core.lighthouse.charges import Charges
-from ftrun.core.lighthouse.facts import Seen, Stage, StoodStill
-from ftrun.core.lighthouse.history import Change
-from ftrun.core.lighthouse.incidents import Incidents
-from ftrun.core.lighthouse.ledger import Ledger, SlotBook, microseconds
-from ftrun.core.lighthouse.picture import Picture
-from ftrun.core.lighthouse.records import AccountRecord, SaveAccount
-from ftrun.core.lighthouse.uses import GOES_ON, LOST, Situation, Use, goodput, situation, use_of
+from ftrun.core.books.account_record import Former, document, restored
+from ftrun.core.books.charges import Charges
+from ftrun.core.books.facts import Seen, Stage, StoodStill
+from ftrun.core.books.history import Change
+from ftrun.core.books.incidents import Incidents
+from ftrun.core.books.ledger import Ledger, SlotBook, microseconds
+from ftrun.core.books.picture import Picture
+from ftrun.core.books.records import AccountRecord, SaveAccount
+from ftrun.core.books.uses import GOES_ON, LOST, Situation, Use, goodput, situation, use_of
 from ftrun.core.messages import JobAccount, Progress, SlotAccount
 
 MARKS_KEPT = 40

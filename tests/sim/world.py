@@ -413,7 +413,7 @@ class World:
         takeover: for its budget, because the same mistake has ended it twice, or as people asked.
         """
         assert self.lighthouse is not None
-        drains_late = any(not x.has_ended for x in self.lighthouse.core.state.operations)
+        drains_late = any(not x.has_ended for x in self.lighthouse.core.state.operations.values())
         if self.gives_up or drains_late:
             self.at(RESTORED_AFTER_S, None, self._restore)
         for replica_id in self.lighthouse.core.state.slots.withdrawn:

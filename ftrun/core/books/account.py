@@ -83,6 +83,8 @@ class Account:
         self._is_closed = False
         self._age = 0
         self._known: Situation | None = None
+        self._incidents = incidents
+        self._members = 0
         self._charges = Charges(picture, incidents)
         self._seen: dict[str, Progress] = {}
         self._highest = self._step = 0
@@ -115,9 +117,14 @@ class Account:
             return
         if picture.history.under_way is not self._change:
             self._note_cost_of_change()
-        if self._charges.have_changed():
+        has_changed = len(picture.members) != self._members
+        if self._incidents.have_changed:
+            has_changed |= self._charges.have_changed()
+        if has_changed:
+            self._members = len(picture.members)
             self._advance()
-            self._charges.apply(self.ledger, microseconds(self.updated_at))
+            if self._incidents.open or self._charges.by_slot:
+                self._charges.apply(self.ledger, microseconds(self.updated_at))
             self.save_at = min(self.save_at, self._soon_at)
         if self.stood_at is not None and picture.stage is not Stage.TAKEOVER:
             self._note_steps()
@@ -267,7 +274,7 @@ class Account:
             at = now = self._advance()
             if is_news and progress is not None:
                 at = self._dated(now, book, use, slot, progress)
-            charge = self._charges.of(name) if use in LOST else 0
+            charge = self._charges.by_slot.get(name, 0) if use in LOST else 0
             self.ledger.change(name, use, charge, at)
         if is_news and progress is not None:
             self._seen[name] = progress

@@ -32,8 +32,8 @@ class Books:
             f.AgentCame: self._agent_came,
             f.ChangeBegan: self._change_began,
             f.ChangeEnded: self._change_ended,
-            f.Stood: self.picture.stand,
-            f.Seen: self.picture.see,
+            f.Stood: self._stood,
+            f.Seen: self._seen,
             f.StoodStill: self.account.stood_still,
             f.Lost: self.incidents.lost,
             f.GivenUp: self.incidents.given_up,
@@ -92,6 +92,17 @@ class Books:
     def _agent_came(self, came: f.AgentCame) -> None:
         self.account.note_age(came.age_s)
         self.incidents.agent_came(came.incidents)
+
+    def _seen(self, slot: f.Seen) -> None:
+        picture, name = self.picture, slot.replica_id
+        picture.slots[name] = slot
+        picture.changed.add(name)
+        (picture.members.add if slot.is_member else picture.members.discard)(name)
+
+    def _stood(self, job: f.Stood) -> None:
+        picture = self.picture
+        picture.stage, picture.step, picture.words = job.stage, job.step, job.words
+        picture.quorum, picture.is_issued = job.quorum, job.is_issued
 
     def _change_began(self, change: f.ChangeBegan) -> None:
         self.history.begin(self.picture.now, change.kind, change.reason)

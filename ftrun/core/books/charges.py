@@ -22,38 +22,33 @@ STANDS_STILL = frozenset({kinds.HANG, kinds.GIVEN_UP, kinds.NODE})
 
 
 class Charges:
-    """Reads the open incidents; ``of`` tells whom a use that begins now is charged to."""
+    """Reads the open incidents.
+
+    ``by_slot``: the number of the incident that a use which begins now is charged to.
+    """
 
     def __init__(self, picture: Picture, incidents: Incidents) -> None:
+        self.by_slot: dict[str, int] = {}
         self._picture = picture
         self._incidents = incidents
-        self._by_slot: dict[str, int] = {}
         self._key: object = None
-        self._members = 0
-
-    def of(self, replica_id: str) -> int:
-        """The number of the incident; 0: none."""
-        return self._by_slot.get(replica_id, 0)
 
     def have_changed(self) -> bool:
-        """Whether an incident, one of its parts or the members have changed since the last call."""
-        members = len(self._picture.members)
-        if not self._incidents.have_changed and members == self._members:
-            return False
+        """Whether an open incident, or one of its parts, has changed since the last call."""
         key = [
             (x.number, len(x.parts), sum(p.back_at is None for p in x.parts), x.response is None)
             for x in self._incidents.open
         ]
-        former, self._key = (self._key, self._members), key
-        self._members, self._incidents.have_changed = members, False
-        return former != (key, members)
+        former, self._key = self._key, key
+        self._incidents.have_changed = False
+        return former != key
 
     def apply(self, ledger: Ledger, former_event: int) -> None:
         """Charge what is being lost now. A charge ends with the event that ended its cause."""
         failed, survivors = self._to_charge(ledger)
-        self._by_slot = {name: incident.number for name, incident in survivors.items()}
-        self._by_slot |= {name: incident.number for name, (incident, _) in failed.items()}
-        for name in ledger.charged - self._by_slot.keys():
+        self.by_slot = {name: incident.number for name, incident in survivors.items()}
+        self.by_slot |= {name: incident.number for name, (incident, _) in failed.items()}
+        for name in ledger.charged - self.by_slot.keys():
             ledger.change(name, ledger.books[name].use, 0, former_event)
         for name, incident in survivors.items():
             book = ledger.books[name]

@@ -66,16 +66,21 @@ class Change:
 
 
 class History:
-    """The last changes of a lighthouse's life, oldest first."""
+    """The last changes of a lighthouse's life, oldest first.
+
+    ``under_way``: the one that has not led to a quorum yet.
+    """
 
     def __init__(self, changes_max: int) -> None:
         self.changes: deque[Change] = deque(maxlen=changes_max)
+        self.under_way: Change | None = None
 
     def begin(self, now: float, kind: str, reason: str) -> None:
         """Begin a change, or add this reason to the one under way, which is now of this kind."""
         change = self.under_way
         if change is None:
-            self.changes.append(Change(kind, [reason], now))
+            self.under_way = Change(kind, [reason], now)
+            self.changes.append(self.under_way)
             return
         change.kind = kind
         if len(change.reasons) < REASONS_MAX:
@@ -86,17 +91,10 @@ class History:
         change = self.under_way
         if change is None:
             return
-        change.ended_at = now
+        change.ended_at, self.under_way = now, None
         if what:
             change.reasons.append(what)
         if quorum is not None:
             change.quorum = quorum_name(quorum.attempt.quorum_id)
             change.members = tuple(member.replica_id for member in quorum.members)
             change.step = quorum.step
-
-    @property
-    def under_way(self) -> Change | None:
-        """The change that has not led to a quorum yet."""
-        if self.changes and self.changes[-1].ended_at is None:
-            return self.changes[-1]
-        return None

@@ -5,7 +5,7 @@ Not here: what the books make of it (account.py, incidents.py).
 
 from __future__ import annotations
 
-from ftrun.core.books.facts import JobKnown, Seen, Stage, Stood
+from ftrun.core.books.facts import JobKnown, Seen, Stage
 from ftrun.core.books.history import History
 from ftrun.core.quorum import Quorum
 
@@ -34,15 +34,3 @@ class Picture:
     def job_id(self) -> str:
         """The job's; "": it is not known yet."""
         return self.job.job_id if self.job is not None else ""
-
-    def see(self, seen: Seen) -> None:
-        """A slot has changed."""
-        name = seen.replica_id
-        self.slots[name] = seen
-        self.changed.add(name)
-        (self.members.add if seen.is_member else self.members.discard)(name)
-
-    def stand(self, stood: Stood) -> None:
-        """The job has come to another stage, step or quorum."""
-        self.stage, self.step, self.words = stood.stage, stood.step, stood.words
-        self.quorum, self.is_issued = stood.quorum, stood.is_issued

@@ -35,7 +35,7 @@ FEWER = "--min-replicas N"
 
 
 class GivingUp:
-    """``_unanswered``: by slot, the agent that gives its replica up, and its message."""
+    """``unanswered``: by slot, the agent that gives its replica up, and its message."""
 
     def __init__(
         self,
@@ -50,18 +50,18 @@ class GivingUp:
         self._assignment = assignment
         self._agents = agents
         self._aside = aside
-        self._unanswered: dict[str, tuple[str, ReplicaGivenUp]] = {}
+        self.unanswered: dict[str, tuple[str, ReplicaGivenUp]] = {}
 
     def on_given_up(self, agent: Agent, given_up: ReplicaGivenUp) -> None:
         """An agent will not start this replica again; it repeats that to a new lighthouse."""
         if given_up.replica_id in self._state.slots:
-            self._unanswered[given_up.replica_id] = agent.agent_id, given_up
+            self.unanswered[given_up.replica_id] = agent.agent_id, given_up
 
     def run_rules(self) -> None:
         """Answer, once it is known who goes on."""
         if self._state.phase is Phase.TAKEOVER:
             return
-        unanswered, self._unanswered = self._unanswered, {}
+        unanswered, self.unanswered = self.unanswered, {}
         for name, (agent_id, given_up) in unanswered.items():
             slot = self._state.slots[name]
             owner = slot.agent_id

@@ -131,11 +131,6 @@ class Leaving:
         state.replicas.add(fresh)
         return fresh
 
-    def remove_finished_in_time(self) -> None:
-        """Remove replicas that have finished, once the grace for others is over."""
-        if self.finish_at is not None and self._state.now >= self.finish_at:
-            self.remove_finished()
-
     def remove_finished(self) -> None:
         """Take replicas that have finished out of the quorum, because they commit no more.
 
@@ -175,7 +170,7 @@ class Leaving:
     def is_over(self) -> bool:
         """Whether nobody trains any more, and all that have left are gone."""
         state = self._state
-        if not state.is_dirty or state.phase is Phase.TAKEOVER or not len(state.slots):
+        if state.phase is Phase.TAKEOVER or not len(state.slots):
             return False
         if any(r.leaving and not r.has_ended for r in state.replicas):
             return False

@@ -110,12 +110,7 @@ class Lighthouse:
         self.glances = Glances(self.state, self.books.account)
         self.assignment = Assignment(self.state, self.membership, self.agents, now)
         self.presence = Presence(self.state)
-        self.waits = Waits(
-            self.state,
-            self._gathers_until,
-            self.presence.waits_for,
-            self.presence.latecomers,
-        )
+        self.waits = Waits(self.state, self.assignment, self.presence)
         self.running = Running(self.state, self.membership, self.assignment, self.agents)
         self.operators = Operators(self.state, self.membership, self.agents)
         self.running.nothing_ran = journal.quorum is None
@@ -139,10 +134,6 @@ class Lighthouse:
         self.state.journal()  # our epoch, before anything is sent
         self._tell()
 
-    def _gathers_until(self) -> float | None:
-        is_gathering = self.assignment.is_gathering
-        return self.assignment.gathered_at() if is_gathering else None
-
     # ------------------------------------------------------------ what the shell asks
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
@@ -162,7 +153,8 @@ class Lighthouse:
                 pass  # the rules run after every event
             case _:
                 assert_never(event)
-        self._sweep()
+        if self.agents.check_at is not None and now >= self.agents.check_at:
+            self._sweep()
         self._run_rules()
         self._tell()
         if self.state.ended_at == now:
@@ -183,20 +175,29 @@ class Lighthouse:
             self.state.account_for(account.of_job(self.state.now))
 
     def _run_rules(self) -> None:
-        """Draw the consequences of an event, once all of it is noted."""
-        self.next_job.send_home(self.state)
+        """Draw the consequences of an event, once all of it is noted.
+
+        Rules about something that is rare run only while there is some of it.
+        """
+        state = self.state
+        if self.next_job.waiting:
+            self.next_job.send_home(state)
         self._run_membership_rules()
-        self.giving_up.run_rules()
-        self.operators.run_rules()
+        if self.giving_up.unanswered or self.membership.leaving.early:
+            self.giving_up.run_rules()
+        if state.operations.are_under_way or state.slots.withdrawn:
+            self.operators.run_rules()
         if self.membership.may_move:
             self._run_membership_rules()
-        self.presence.run_rules()
+        if not self.presence.is_idle:
+            self.presence.run_rules()
         self.waits.run_rules()
 
     def _run_membership_rules(self) -> None:
         """Membership, then slots: moving a replica to another agent begins with a drain."""
         self.membership.run_rules()
-        self.aside.take_back()
+        if self.state.slots.free_count:
+            self.aside.take_back()
         self.assignment.run_rules()
         if self.membership.may_move:
             self.membership.run_rules()
@@ -354,8 +355,6 @@ class Lighthouse:
 
     def _sweep(self) -> None:
         """Give up agents that are silent; free the slots of those that are long gone."""
-        if not self.agents.is_due:
-            return
         cause = f"no heartbeat for {self.state.spec.heartbeat_timeout_s:g} s"
         for agent in self.agents.silent():
             self.state.outbox.close(agent.agent_id, cause)
@@ -382,7 +381,7 @@ class Lighthouse:
             self.state.outbox.to_agent(agent_id, m.HeartbeatAck())
         if agent is None or agent.gone_at is not None:
             return
-        self.agents.received(agent)
+        agent.last_message_at = self.state.last_message_at[agent_id] = self.state.now
         handler = self._handlers.get(type(message))
         if handler is None:
             self.state.outbox.close(agent.agent_id, "a Hello comes first, and once")

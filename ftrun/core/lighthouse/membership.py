@@ -87,16 +87,21 @@ class Membership:
 
     def run_rules(self) -> None:
         """Apply rules until none changes anything, once all of an event is noted."""
+        if self.state.spec.hang_timeout_s:
+            self._end_standstill()
+            self._end_standoff()
+        for _ in range(RULES_MAX):
+            if self.state.phase is Phase.ENDED or not self._apply_rules():
+                self.state.is_dirty = False
+                return
+        raise AssertionError(f"the rules of {self.state.phase} do not come to an end")
+
+    def _end_standstill(self) -> None:
+        """All members wait for one whose loop stands still: it is given up."""
         found = self.standstill.find()
         if found is not None:
             replica_id, cause = found
             self.state.replace([replica_id], cause)
-        self._end_standoff()
-        for _ in range(RULES_MAX):
-            if self.state.phase is Phase.ENDED or not self._apply_rules():
-                self.state.rules_have_run()
-                return
-        raise AssertionError(f"the rules of {self.state.phase} do not come to an end")
 
     def _end_standoff(self) -> None:
         """Members that wait for each other for good: give some up, or end the job."""
@@ -126,10 +131,11 @@ class Membership:
             losses, state.replacements = state.replacements, []
             self.losses.lose(losses, is_dead=False, restart=True)
             return True
-        if self.leaving.is_over():
+        if state.is_dirty and self.leaving.is_over():
             self.end(*outcome(state))
             return True
-        self.leaving.remove_finished_in_time()
+        if self.leaving.finish_at is not None and state.now >= self.leaving.finish_at:
+            self.leaving.remove_finished()
         if state.phase in IN_QUORUM and (state.removed or state.failure):
             return self._break_up()
         if state.too_few and self._are_others_here():
@@ -151,7 +157,8 @@ class Membership:
             state.failure = ""
             self.forming.replace_worst()
             return True
-        self.switching.abandon()
+        if self.switching.plan is not None:
+            self.switching.abandon()
         causes = [f"replica {loss.replica_id}: {loss.cause}" for loss in state.removed]
         kind = "shrink" if state.removed else "retry"
         state.begin_change(kind, "; ".join(causes) or state.failure)

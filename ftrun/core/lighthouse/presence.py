@@ -36,10 +36,12 @@ class Presence:
     incarnations whose process groups are those of all replicas; ``_set_up``: those that were told
     of each other, by replica_id, until they train; ``_gone_at``: when one of them was missed;
     ``_ending``: incarnations that were told to begin again, and may ask until they end;
-    ``_on_way``: those that were told who trains, and have not joined them.
+    ``_on_way``: those that were told who trains, and have not joined them. ``is_idle``: nobody has
+    asked since all that were told have joined, so there is nothing to do.
     """
 
     def __init__(self, state: MembershipState) -> None:
+        self.is_idle = True
         self._state = state
         self._asking: dict[str, str] = {}
         self._asked_at: float | None = None
@@ -52,6 +54,7 @@ class Presence:
 
     def on_present(self, replica: Replica, rank: int, present: m.Present) -> None:
         """A worker is here, and asks for its peers."""
+        self.is_idle = False
         if (replica.replica_id, replica.incarnation) in self._ending:
             return
         replica.present[rank] = present.endpoint
@@ -92,6 +95,8 @@ class Presence:
         self._begin_again()
         self._answer()
         self._state.latecomers = frozenset(self.latecomers())
+        known = self._asking or self._part or self._set_up or self._ending or self._on_way
+        self.is_idle = not known and self._gone_at is None
 
     def _begin_again(self) -> None:
         """A replica has ended before the first step: those that it had process groups with restart.

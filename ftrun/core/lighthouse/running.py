@@ -150,7 +150,8 @@ class Running:
         if lost.kind:  # a failure
             fact = Lost(self._state.moment(), agent.agent_id, agent.host, lost)
             tell_failure(self._state, fact)
-        reason = self._common_error.lost(lost)
+        is_watched = lost.raised is not None or self._common_error.is_watching
+        reason = self._common_error.lost(lost) if is_watched else ""
         if reason and lost.raised is not None:
             self._membership.end(lost.raised.exit_code, reason, kinds.BY_SCRIPT)
             return

@@ -60,7 +60,7 @@ class SetAside:
         A node whose stream has ended counts as long as it may come back.
         """
         state = self._state
-        if state.phase in (Phase.TAKEOVER, Phase.ENDED) or not state.slots.free_count:
+        if state.phase in (Phase.TAKEOVER, Phase.ENDED):
             return
         if any(agent.takes_slots for agent in self._agents.values()):
             return

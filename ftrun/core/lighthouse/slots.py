@@ -115,12 +115,13 @@ class SlotTable:
     """The slots "0".."N-1" of a job, in order.
 
     ``open_count``: how many are still to train. ``free_count``: how many of these belong to nobody.
-    ``changed``: the state's, to which slots are added that are given, freed or ended.
+    ``withdrawn``: those that people have drained, in order. ``changed``: the state's, to which
+    slots are added that are given, freed or ended.
     """
 
     def __init__(self, count: int, changed: set[str]) -> None:
         self._slots = {str(index): Slot(str(index)) for index in range(count)}
-        self._withdrawn: dict[str, None] = {}
+        self.withdrawn: tuple[str, ...] = ()
         self.open_count = count
         self.free_count = count
         self.changed = changed
@@ -149,11 +150,6 @@ class SlotTable:
         slot.moves_to = ""
         return True
 
-    @property
-    def withdrawn(self) -> tuple[str, ...]:
-        """The slots that people have drained, in order."""
-        return tuple(self._withdrawn)
-
     def withdraw(self, replica_id: str) -> None:
         """Nobody gets the slot from now on; the agent that has it keeps it until it is freed."""
         slot = self._slots.get(replica_id)
@@ -161,7 +157,7 @@ class SlotTable:
             self._count(slot, -1)
             slot.is_withdrawn = True
             self.changed.add(replica_id)
-            self._withdrawn[replica_id] = None
+            self.withdrawn += (replica_id,)
 
     def go_without(self, absence: Absence) -> None:
         """The job goes on without this replica: its slot is withdrawn, or finishes by itself."""
@@ -186,7 +182,7 @@ class SlotTable:
         self.changed.add(replica_id)
         slot.absence = None
         slot.given_up_at.clear()
-        self._withdrawn.pop(replica_id, None)
+        self.withdrawn = tuple(name for name in self.withdrawn if name != replica_id)
         self._count(slot, +1)
 
     def _count(self, slot: Slot, by: int) -> None:

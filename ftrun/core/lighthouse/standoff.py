@@ -92,7 +92,7 @@ class Standoff:
     def find(self) -> FoundStandoff | None:
         """What ends a standoff that has lasted; None: there is none."""
         state = self._state
-        sides = self._sides() if state.spec.hang_timeout_s else None
+        sides = self._sides()
         was_seen, self._is_seen = self._is_seen, sides is not None
         if sides is None:
             return None

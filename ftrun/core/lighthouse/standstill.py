@@ -73,8 +73,6 @@ class Standstill:
     def find(self) -> tuple[str, str] | None:
         """The replica whose loop stands still, and the cause; None if none is found."""
         state = self._state
-        if not state.spec.hang_timeout_s:
-            return None
         self._forget_the_moved()
         replica = self._waited_for()
         if replica is None or replica.progress is None:

@@ -230,7 +230,7 @@ class MembershipState:
             agents_seen=self.agents_seen,
             withdrawn=self.slots.withdrawn,
             absent=self.slots.absent(),
-            operations=self.operations.journaled(),
+            operations=self.operations.journaled() if self.operations else (),
         )
         self.outbox.journal(record)
 
@@ -283,10 +283,6 @@ class MembershipState:
         self.is_dirty = True
         self.departed.died(replica_id, incarnation)
         self.slots.finish(replica_id)
-
-    def rules_have_run(self) -> None:
-        """Everything that follows from what was noted is done."""
-        self.is_dirty = False
 
     def record(self, replica_id: str, what: object) -> None:
         """Add a line to this replica's story; its text is made when it is read."""

@@ -13,11 +13,14 @@ from ftrun.core.ids import replica_order
 class Waiting:
     """The workers whose answer is outstanding, by replica. An answer costs O(1).
 
+    ``done``: all have answered.
+
     A worker may announce that it answers later. It is asked again from time to time
     (``ask_again``), because it may die or hang after that.
     """
 
     def __init__(self) -> None:
+        self.done = True
         self._ranks: dict[str, set[int]] = {}
         self._later: set[tuple[str, int]] = set()
         self._said_again: set[tuple[str, int]] = set()
@@ -27,6 +30,7 @@ class Waiting:
         ranks = range(workers_per_replica)
         self.clear()
         self._ranks = {replica_id: set(ranks) for replica_id in replica_ids}
+        self.done = not self._ranks
 
     def answer(self, replica_id: str, group_rank: int) -> None:
         """One worker has answered; a repeated or unasked answer changes nothing."""
@@ -35,7 +39,7 @@ class Waiting:
             return
         ranks.discard(group_rank)
         if not ranks:
-            del self._ranks[replica_id]
+            self.drop(replica_id)
 
     def put_off(self, replica_id: str, group_rank: int) -> None:
         """One worker will answer in its own time."""
@@ -51,17 +55,13 @@ class Waiting:
     def drop(self, replica_id: str) -> None:
         """Stop waiting for this replica."""
         self._ranks.pop(replica_id, None)
+        self.done = not self._ranks
 
     def clear(self) -> None:
         """Wait for nobody."""
-        self._ranks = {}
+        self._ranks, self.done = {}, True
         self._later.clear()
         self._said_again.clear()
-
-    @property
-    def done(self) -> bool:
-        """Whether all have answered."""
-        return not self._ranks
 
     @property
     def is_put_off(self) -> bool:

@@ -9,12 +9,14 @@ Not here: deciding anything; an agent's wait for a lighthouse (core/agent/superv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ftrun.core.activity import Activity
 from ftrun.core.ids import replica_order
+from ftrun.core.lighthouse.assignment import Assignment
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
+from ftrun.core.lighthouse.presence import Presence
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.status import WaitStatus
@@ -68,23 +70,12 @@ class Wait:
 
 
 class Waits:
-    """The wait under way, and the one that was noticed last.
+    """The wait under way, and the one that was noticed last."""
 
-    ``gathers_until``: until when the first assignment waits for agents; None: it does not.
-    ``not_present``: the replicas for which others wait in the set-up of their scripts.
-    """
-
-    def __init__(
-        self,
-        state: MembershipState,
-        gathers_until: Callable[[], float | None],
-        not_present: Callable[[], tuple[str, ...]] = tuple,
-        latecomers: Callable[[], tuple[str, ...]] = tuple,
-    ) -> None:
+    def __init__(self, state: MembershipState, assignment: Assignment, presence: Presence) -> None:
         self._state = state
-        self._not_present = not_present
-        self._latecomers = latecomers
-        self._gathers_until = gathers_until
+        self._assignment = assignment
+        self._presence = presence
         self._kind = ""
         self._phase: Phase | None = None  # of a wait for answers
         self._since = 0.0
@@ -97,7 +88,8 @@ class Waits:
         kind = self._kind_of_wait()
         phase = state.phase if kind == ANSWERS else None
         if (kind, phase) != (self._kind, self._phase):
-            self._notice_end()
+            if self._shown is not None:
+                self._notice_end(self._shown)
             self._kind, self._phase, self._since = kind, phase, now
             self._look_at = now + NOTICE_AFTER_S if kind else None
         if self._look_at is None or now < self._look_at:
@@ -125,9 +117,9 @@ class Waits:
         }.get(self._kind)
         return None if find is None else find()
 
-    def _notice_end(self) -> None:
-        shown, self._shown = self._shown, None
-        if shown is not None and shown.kind == PEERS:
+    def _notice_end(self, shown: Wait) -> None:
+        self._shown = None
+        if shown.kind == PEERS:
             lasted_s = self._state.now - shown.since
             text = f"Nobody waits for {replicas(shown.whom)} any more, after {lasted_s:.0f} s."
             self._state.outbox.notice("goes_on", shown.whom, text)
@@ -136,26 +128,25 @@ class Waits:
 
     def _kind_of_wait(self) -> str:
         state = self._state
-        if self._gathers_until() is not None:
+        if not self._assignment.is_shared_out and self._assignment.is_gathering:
             return NODES
         if state.phase is Phase.EMPTY:
             if 0 < len(state.replicas.ready) < state.slots.open_count:
                 return GATHER
-            return SET_UP if self._not_present() or self._latecomers() else ""
+            is_waited_for = self._presence.waits_for() or self._presence.latecomers()
+            return SET_UP if is_waited_for else ""
         if state.too_few:
             return TOO_FEW
-        if self._are_too_few:
-            return GATHER
         if state.phase in ASKED and not state.waiting.done:
             return ANSWERS
+        if state.phase is Phase.REJOIN and self._are_too_few:
+            return GATHER
         return PEERS if state.stalled and state.phase in IN_QUORUM else ""
 
     @property
     def _are_too_few(self) -> bool:
         """The survivors have answered, and are fewer than a quorum needs."""
         state = self._state
-        if state.phase is not Phase.REJOIN or not state.waiting.done:
-            return False
         return 0 < len(state.live | state.replicas.ready) < state.needed
 
     def _nodes(self) -> Wait:
@@ -163,7 +154,7 @@ class Waits:
         here, nodes = tuple(state.outbox.agents), state.spec.nodes
         verb = "is" if len(here) == 1 else "are"
         words = f"{len(here)} of {nodes} nodes {verb} here, and the job waits for the rest"
-        return Wait(NODES, here, words, self._since, self._gathers_until())
+        return Wait(NODES, here, words, self._since, self._assignment.gathered_at())
 
     def _gathering(self) -> Wait:
         """Those that are here wait for the rest, before the first quorum or the next one."""
@@ -180,7 +171,7 @@ class Waits:
 
     def _setting_up(self) -> Wait:
         """Scripts that set themselves up wait for their peers."""
-        late, after = self._not_present(), self._latecomers()
+        late, after = self._presence.waits_for(), self._presence.latecomers()
         if not late:
             words = (
                 f"the set-up of {replicas(after)} {_wait(after)} until the others train, because "

@@ -26,7 +26,9 @@ def check_lighthouse(
     if state.quorum is not None:
         assert state.quorum.attempt <= state.attempts.highest, "Q2: an attempt of no number"
     waits = (Phase.BUILD, Phase.PREPARE, Phase.PROPOSE)
-    assert state.phase not in waits or state.deadline is not None, "L2: a wait without a deadline"
+    assert state.phase not in waits or membership.deadline is not None, (
+        "L2: a wait without a deadline"
+    )
     assert not state.replacements, "the rules did not run after an event"
     assert (state.outcome is not None) == (state.phase is Phase.ENDED)
 

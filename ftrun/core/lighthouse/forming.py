@@ -26,9 +26,14 @@ AGAIN = "its peers have tried this step in vain"
 
 
 class Forming:
-    """Gathers newcomers or survivors and issues the quorum."""
+    """Gathers newcomers or survivors and issues the quorum.
+
+    ``goes_on_at``: until when newcomers are gathered or removed members are waited for; None: for
+    ever.
+    """
 
     def __init__(self, state: MembershipState) -> None:
+        self.goes_on_at: float | None = None
         self._state = state
         self._gathering_since: float | None = None
         self._is_lost = False  # nobody holds the job's state: the next quorum starts over
@@ -44,19 +49,19 @@ class Forming:
         state = self._state
         ready = state.replicas.ready
         if not ready:
-            self._gathering_since = state.deadline = None
+            self._gathering_since = self.goes_on_at = None
             return False
         if self._gathering_since is None:
             self._gathering_since = state.now
-            state.deadline = state.now + state.spec.join_timeout_s
+            self.goes_on_at = state.now + state.spec.join_timeout_s
         is_late = state.now >= self._gathering_since + state.spec.join_timeout_s
         all_that_can = max(state.needed, state.slots.open_count - len(state.latecomers))
         if len(ready) >= (state.needed if is_late else all_that_can):
             self._gathering_since = None
             state.begin_change("form", f"{replicas(ready)} ready")
             return self._issue(first(self._candidates(ready), state.needed))
-        if state.is_due:
-            state.deadline = None
+        if self._is_due:
+            self.goes_on_at = None
             text = (
                 f"{len(ready)} of {state.spec.replicas} replicas are here and at least "
                 f"{state.needed} are needed: waiting for more."
@@ -72,8 +77,8 @@ class Forming:
         state.interrupt = state.attempts.highest
         state.stalled.clear()
         state.too_few.clear()
-        state.enter(Phase.REJOIN, state.settings.rejoin_timeout_s)
-        state.waiting.expect(state.live, state.workers)
+        state.enter(Phase.REJOIN)
+        state.expect(state.live, state.settings.rejoin_timeout_s)
         state.send(state.live, m.Interrupt(state.interrupt))
 
     def rejoin(self) -> bool:
@@ -84,10 +89,9 @@ class Forming:
             self.notice_wait()
             return True
         if state.waiting.done:
-            state.deadline = None
             return self._go_on()
-        if self._is_silence_over():
-            state.deadline = None
+        if state.waiting.is_over(state.now) and self._is_silence_over():
+            state.waiting.until = None
             cause = f"no answer within {state.settings.rejoin_timeout_s:g} s; it is replaced"
             state.replace(state.waiting.silent(), cause)
             return True
@@ -95,24 +99,22 @@ class Forming:
 
     def _is_silence_over(self) -> bool:
         """Whether silent survivors are given up: not at once, because we may have been paused."""
-        state = self._state
-        if state.deadline is None or not state.is_due:
-            return False
-        timeout_s = state.settings.rejoin_timeout_s
-        late_s = state.now - state.deadline
+        state, waiting = self._state, self._state.waiting
+        assert waiting.until is not None
+        timeout_s, late_s = state.settings.rejoin_timeout_s, state.now - waiting.until
         if self._silence_check.ends(state.since, timeout_s, state.now, late_s):
             return True
-        state.deadline = self._silence_check.next_look_at
+        waiting.until = self._silence_check.next_look_at
         return False
 
     def _go_on(self) -> bool:
         """The survivors decide, or replicas that they would need have been fenced → BUILD."""
         state, case = self._state, self._case()
-        found = succeed(case)
+        found, self.goes_on_at = succeed(case), None
         state.readmit(found.survivors - state.live)
         state.put_off(state.live - found.survivors)
         if found.wait_for:
-            state.deadline = None if case.finishing else self._all_fenced_at()
+            self.goes_on_at = None if case.finishing else self._all_fenced_at()
             return False
         return bool(found.members) and self._issue(found)
 
@@ -151,10 +153,9 @@ class Forming:
             state.outbox.notice("joined", back, sentence(f"{replicas(back)} back again."))
             self.interrupt()
             return True
-        state.deadline = self._all_fenced_at()
-        if lingering:
-            state.deadline = None  # a replica has finished and does its last work
-        if not state.is_due:
+        # A replica that has finished does its last work.
+        self.goes_on_at = None if lingering else self._all_fenced_at()
+        if not self._is_due:
             return False
         if state.slots.done():
             state.end(*outcome(state, NOBODY_IS_LEFT))
@@ -177,6 +178,10 @@ class Forming:
                 f"{wait_s:.0f} s at most before it begins anew."
             )
             state.outbox.notice("waiting", unaccounted, sentence(text), only)
+
+    @property
+    def _is_due(self) -> bool:
+        return self.goes_on_at is not None and self._state.now >= self.goes_on_at
 
     def _all_fenced_at(self) -> float:
         return self._state.departed.all_fenced_at(self._state.silence_s)
@@ -207,8 +212,8 @@ class Forming:
         state.close_quorum(quorum)
         state.step_max = choice.state.step
         self._count_try(choice.state.step)
-        state.enter(Phase.BUILD, state.settings.build_timeout_s)
-        state.waiting.expect(ids, state.workers)
+        state.enter(Phase.BUILD)
+        state.expect(ids, state.settings.build_timeout_s)
         state.journal()
         state.send(ids, m.NewQuorum(quorum, refused, tries, self._pauses(ids)))
         self._notice_anew(choice.state.step)
@@ -271,7 +276,7 @@ class Forming:
     def build(self) -> bool:
         """All have built the group → STEADY."""
         state = self._state
-        if state.is_due:
+        if state.waiting.is_over(state.now):
             silent = state.waiting.silent()
             self._errors.update(silent)
             state.failure = f"{replicas(silent)}: the group was not built in time"

@@ -110,7 +110,7 @@ class Lighthouse:
         self.glances = Glances(self.state, self.books.account)
         self.assignment = Assignment(self.state, self.membership, self.agents, now)
         self.presence = Presence(self.state)
-        self.waits = Waits(self.state, self.assignment, self.presence)
+        self.waits = Waits(self.membership, self.assignment, self.presence)
         self.running = Running(self.state, self.membership, self.assignment, self.agents)
         self.operators = Operators(self.state, self.membership, self.agents)
         self.running.nothing_ran = journal.quorum is None

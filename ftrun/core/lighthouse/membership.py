@@ -147,8 +147,24 @@ class Membership:
         if self.state.phase is Phase.ENDED:
             return None
         stands = self.standstill.next_deadline(), self.standoff.next_deadline()
-        times = (self.state.deadline, self.leaving.finish_at, *stands)
+        times = (self.deadline, self.leaving.finish_at, *stands)
         return min((t for t in times if t is not None), default=None)
+
+    @property
+    def deadline(self) -> float | None:
+        """When time alone ends what the phase waits for: nobody else decides that."""
+        state = self.state
+        match state.phase:
+            case Phase.TAKEOVER:
+                return self.takeover.grace_until
+            case Phase.EMPTY | Phase.FENCE:
+                return self.forming.goes_on_at
+            case Phase.STEADY:
+                return self.switching.begins_at
+            case Phase.REJOIN if state.waiting.done:
+                return self.forming.goes_on_at
+            case _:
+                return state.waiting.until
 
     def _break_up(self) -> bool:
         """The attempt cannot go on: interrupt everyone, or replace the replica that fails most."""
@@ -157,8 +173,7 @@ class Membership:
             state.failure = ""
             self.forming.replace_worst()
             return True
-        if self.switching.plan is not None:
-            self.switching.abandon()
+        self.switching.abandon()
         causes = [f"replica {loss.replica_id}: {loss.cause}" for loss in state.removed]
         kind = "shrink" if state.removed else "retry"
         state.begin_change(kind, "; ".join(causes) or state.failure)
@@ -339,6 +354,7 @@ class Membership:
         A quorum that all members have left is over: the next replicas that come begin another.
         """
         if not self.state.live:
+            self.switching.abandon()
             self.forming.interrupt()
             return True
         return self.leaving.drain_outsiders() or self.switching.consider()
@@ -347,7 +363,7 @@ class Membership:
         """All are back or the grace is over: go on with what is left of the quorum in force."""
         state = self.state
         takeover = self.takeover
-        may_end = (state.is_due and not takeover.put_off()) or (
+        may_end = (takeover.is_grace_over and not takeover.put_off()) or (
             state.is_dirty and takeover.is_complete()
         )
         if not may_end:

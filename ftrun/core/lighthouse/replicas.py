@@ -77,11 +77,6 @@ class Replica:
         """Whether all its workers have reported."""
         return len(self.reports) == workers_per_replica
 
-    @property
-    def is_apart(self) -> bool:
-        """Its script runs without a Manager, as far as its agent knows."""
-        return self.progress is not None and self.progress.phase is Activity.APART
-
     def joins(self, must_heal: bool, now: float, by_switch: bool = False) -> None:
         """It becomes a member of a quorum. ``must_heal``: it does not hold the quorum's state."""
         self.state_at_join = group_state(self.reports.values()) if must_heal else None

@@ -88,7 +88,6 @@ class MembershipState:
         self.phase = Phase.TAKEOVER
         self.now = now
         self.since = now
-        self.deadline: float | None = None
         self.quorum = journal.quorum
         self.switch_step = journal.switch_step
         self.quorum_since = now
@@ -133,18 +132,20 @@ class MembershipState:
         """How many replicas the job needs, by its options and by its scripts."""
         return max(self.spec.min_replicas, self.contributors_min)
 
-    def enter(self, phase: Phase, timeout_s: float | None = None) -> None:
+    def enter(self, phase: Phase) -> None:
         """Change the phase; the new one waits for nobody until answers are expected."""
         assert phase in TRANSITIONS[self.phase], f"{self.phase} → {phase}"
         self._keeps_spec = True
         self.phase = phase
         self.since = self.now
-        self.deadline = (
-            None if timeout_s is None else self.now + self.timeout_for(timeout_s, len(self.live))
-        )
         self.failure = ""
         self.is_dirty = True
         self.waiting.clear()
+
+    def expect(self, replica_ids: Iterable[str], timeout_s: float) -> None:
+        """Wait for answers of all workers of these replicas, for this long at most."""
+        until = self.now + self.timeout_for(timeout_s, len(self.live))
+        self.waiting.expect(replica_ids, self.workers, until)
 
     def install(
         self,
@@ -354,8 +355,3 @@ class MembershipState:
         assert self.outcome is not None
         former, self.outcome = self.outcome, replace(self.outcome, account=account)
         self.outbox.swap(former, self.outcome)
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the phase's deadline has come."""
-        return self.deadline is not None and self.now >= self.deadline

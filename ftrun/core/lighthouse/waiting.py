@@ -13,7 +13,7 @@ from ftrun.core.ids import replica_order
 class Waiting:
     """The workers whose answer is outstanding, by replica. An answer costs O(1).
 
-    ``done``: all have answered.
+    ``done``: all have answered. ``until``: how long the others are waited for; None: for ever.
 
     A worker may announce that it answers later. It is asked again from time to time
     (``ask_again``), because it may die or hang after that.
@@ -21,16 +21,23 @@ class Waiting:
 
     def __init__(self) -> None:
         self.done = True
+        self.until: float | None = None
         self._ranks: dict[str, set[int]] = {}
         self._later: set[tuple[str, int]] = set()
         self._said_again: set[tuple[str, int]] = set()
 
-    def expect(self, replica_ids: Iterable[str], workers_per_replica: int) -> None:
+    def expect(
+        self, replica_ids: Iterable[str], workers_per_replica: int, until: float | None = None
+    ) -> None:
         """Wait for every worker of these replicas, and for no other."""
         ranks = range(workers_per_replica)
         self.clear()
         self._ranks = {replica_id: set(ranks) for replica_id in replica_ids}
-        self.done = not self._ranks
+        self.done, self.until = not self._ranks, until
+
+    def is_over(self, now: float) -> bool:
+        """Whether those that have not answered were waited for long enough."""
+        return self.until is not None and now >= self.until
 
     def answer(self, replica_id: str, group_rank: int) -> None:
         """One worker has answered; a repeated or unasked answer changes nothing."""
@@ -47,9 +54,10 @@ class Waiting:
             self._later.add((replica_id, group_rank))
             self._said_again.add((replica_id, group_rank))
 
-    def ask_again(self) -> tuple[str, ...]:
+    def ask_again(self, until: float) -> tuple[str, ...]:
         """The replicas to ask again, in order; until they answer, their workers are overdue."""
         self._said_again.clear()
+        self.until = until
         return self.silent()
 
     def drop(self, replica_id: str) -> None:
@@ -59,7 +67,7 @@ class Waiting:
 
     def clear(self) -> None:
         """Wait for nobody."""
-        self._ranks, self.done = {}, True
+        self._ranks, self.done, self.until = {}, True, None
         self._later.clear()
         self._said_again.clear()
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from ftrun.core.activity import Activity
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.assignment import Assignment
+from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.presence import Presence
 from ftrun.core.lighthouse.replicas import Replica
-from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.status import WaitStatus
 from ftrun.core.lighthouse.words import replicas, sentence
 
@@ -72,8 +72,9 @@ class Wait:
 class Waits:
     """The wait under way, and the one that was noticed last."""
 
-    def __init__(self, state: MembershipState, assignment: Assignment, presence: Presence) -> None:
-        self._state = state
+    def __init__(self, membership: Membership, assignment: Assignment, presence: Presence) -> None:
+        self._state = membership.state
+        self._membership = membership
         self._assignment = assignment
         self._presence = presence
         self._kind = ""
@@ -167,7 +168,7 @@ class Waits:
             f"{replicas(ready)} {_wait(ready)} for {replicas(late)} to come to a first step (at "
             f"least {least} needed{by})"
         )
-        return Wait(GATHER, _ordered(late), words, self._since, state.deadline)
+        return Wait(GATHER, _ordered(late), words, self._since, self._membership.deadline)
 
     def _setting_up(self) -> Wait:
         """Scripts that set themselves up wait for their peers."""
@@ -193,7 +194,7 @@ class Waits:
             )
             return Wait(BOUNDARY, silent, words, self._since)
         words = f"the lighthouse waits for {replicas(silent)} {ASKED[state.phase]}"
-        return Wait(ANSWERS, silent, words, self._since, state.deadline)
+        return Wait(ANSWERS, silent, words, self._since, self._membership.deadline)
 
     def _too_few(self) -> Wait:
         state = self._state

@@ -141,7 +141,7 @@ class Occurrences:
     def _step_times(self) -> dict[str, Any]:
         """How long the members' last steps took, and whose own part of them was the longest."""
         state = self._core.state
-        found = [(name, state.replicas.at(name)) for name in sorted(state.live)]
+        found = [(name, state.replicas.get(name)) for name in sorted(state.live)]
         told = [(name, r.progress) for name, r in found if r is not None and r.progress is not None]
         steps = [progress.step_s for _, progress in told if progress.step_s is not None]
         own = [(progress.own_s, name) for name, progress in told if progress.own_s is not None]

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
 
 from ftrun.core import messages as m
 from ftrun.core.quorum import Quorum
+
+
+class Fact:
+    """Something that has happened, or how something stands."""
+
+    __slots__ = ()
 
 
 class Stage(Enum):
@@ -25,7 +30,7 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class JobKnown:
+class JobKnown(Fact):
     """The job and its slots are known. Agents of an earlier life are back within this time."""
 
     job_id: str
@@ -34,7 +39,7 @@ class JobKnown:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentCame:
+class AgentCame(Fact):
     """``age_s``: since it began; ``incidents``: the number of the last record it was sent."""
 
     age_s: float
@@ -42,7 +47,7 @@ class AgentCame:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeBegan:
+class ChangeBegan(Fact):
     """A change of membership begins; if one is under way, it has one more reason."""
 
     kind: str
@@ -50,7 +55,7 @@ class ChangeBegan:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeEnded:
+class ChangeEnded(Fact):
     """The change has led to this quorum; or to nothing, for the reason ``words``."""
 
     quorum: Quorum | None
@@ -58,54 +63,41 @@ class ChangeEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """The job at the time of a failure, before anything follows from it."""
-
-    step: int
-    quorum: int | None
-    members: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Fact):
     """An agent reports a loss."""
 
-    moment: Moment
     agent_id: str
     host: str
     lost: m.ReplicaLost
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class GivenUp(Fact):
     """The lighthouse gives these up, because they did not answer in time."""
 
-    moment: Moment
     losses: tuple[m.Loss, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLost:
+class NodeLost(Fact):
     """An agent and all that it runs are out of reach."""
 
-    moment: Moment
     agent_id: str
     host: str
     losses: tuple[m.Loss, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Fact):
     """How an incarnation has failed; its loss may be unknown to this lighthouse."""
 
-    moment: Moment
     agent_id: str
     host: str
     evidence: m.FailureEvidence
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class Started(Fact):
     """An incarnation runs in a slot; it has not come to a quorum yet."""
 
     replica_id: str
@@ -113,7 +105,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Healed:
+class Healed(Fact):
     """A replica that came back has its peers' state."""
 
     replica_id: str
@@ -121,7 +113,7 @@ class Healed:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Fact):
     """The slot goes to another node."""
 
     replica_id: str
@@ -129,7 +121,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class WentOn:
+class WentOn(Fact):
     """The job goes on without the slot's replica."""
 
     replica_id: str
@@ -137,7 +129,7 @@ class WentOn:
 
 
 @dataclass(frozen=True, slots=True)
-class StoodStill:
+class StoodStill(Fact):
     """The replica's process, or its machine, was stopped for so long, until now."""
 
     replica_id: str
@@ -145,7 +137,7 @@ class StoodStill:
 
 
 @dataclass(frozen=True, slots=True)
-class Stood:
+class Stood(Fact):
     """The job is at this stage now. ``quorum``: in force or being built; in BROKEN the last one.
 
     ``step``: the highest that a member has come to. ``is_issued``: the quorum was sent out, and is
@@ -160,7 +152,7 @@ class Stood:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Fact):
     """A slot of which something has changed, as it is now.
 
     ``is_first``: an agent is to start its first incarnation. ``incarnation``: the one that lives;
@@ -185,22 +177,3 @@ class Seen:
     heals: bool = False
     awaits_switch: bool = False
     is_unhealed: bool = False
-
-
-Fact: TypeAlias = (
-    JobKnown
-    | AgentCame
-    | ChangeBegan
-    | ChangeEnded
-    | Lost
-    | GivenUp
-    | NodeLost
-    | Failed
-    | Started
-    | Healed
-    | Moved
-    | WentOn
-    | StoodStill
-    | Stood
-    | Seen
-)

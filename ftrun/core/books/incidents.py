@@ -131,12 +131,12 @@ class Incidents:
             host=fact.host,
             signature=signature,
         )
-        self._add(part, fact.moment)
+        self._add(part)
 
     def given_up(self, fact: f.GivenUp) -> None:
         """The lighthouse gives some up."""
         for loss in fact.losses:
-            self._add(self._part_of(loss, kinds.GIVEN_UP), fact.moment)
+            self._add(self._part_of(loss, kinds.GIVEN_UP))
 
     def node_lost(self, fact: f.NodeLost) -> None:
         """All replicas of a node are one incident."""
@@ -145,7 +145,7 @@ class Incidents:
             part.agent_id, part.host = fact.agent_id, fact.host
         new = [part for part in parts if self._find(part) is None]
         if new:
-            incident = self._begin(new[0], fact.moment)
+            incident = self._begin(new[0])
             for part in new[1:]:
                 incident.add(part, PARTS_MAX)
             self._save(incident)
@@ -166,7 +166,7 @@ class Incidents:
             host=fact.host,
         )
         is_known = self._find(part) is not None
-        incident = self._add(part, fact.moment, evidence.incident)
+        incident = self._add(part, evidence.incident)
         if not is_known:
             self._missed(part, incident)
         known = incident.part_of(evidence.replica_id, evidence.incarnation)
@@ -276,7 +276,7 @@ class Incidents:
         for incident in self.open:
             yield from (part for part in incident.parts if part.replica_id == replica_id)
 
-    def _add(self, part: Part, moment: f.Moment, number: int = 0) -> Incident:
+    def _add(self, part: Part, number: int = 0) -> Incident:
         """The incident of this part: the one that has it, the one it belongs to, or a new one.
 
         ``number``: that of the record that an earlier lighthouse has sent of it; 0: none.
@@ -285,22 +285,22 @@ class Incidents:
         if known is not None:
             return known
         if number:
-            return self._told_earlier(part, moment, number)
+            return self._told_earlier(part, number)
         for incident in reversed(self.open):
             is_near = part.at <= incident.began_at + CASCADE_S
             if is_near and incident.takes(part):
                 incident.add(part, PARTS_MAX)
                 return incident
-        return self._begin(part, moment)
+        return self._begin(part)
 
-    def _told_earlier(self, part: Part, moment: f.Moment, number: int) -> Incident:
+    def _told_earlier(self, part: Part, number: int) -> Incident:
         """The files of the last lighthouse are lost: the incident goes on under its number."""
         self.go_on_after(number)
         for incident in self._incidents:
             if incident.number == number:
                 incident.add(part, PARTS_MAX)
                 return incident
-        return self._begin(part, moment, number)
+        return self._begin(part, number)
 
     def _missed(self, part: Part, incident: Incident) -> None:
         """The loss was reported to an earlier lighthouse, and perhaps what followed from it."""
@@ -309,19 +309,20 @@ class Incidents:
         if slot is not None and slot.incarnation and part.is_followed_by(slot.incarnation):
             part.started_at = self._picture.now
 
-    def _begin(self, part: Part, moment: f.Moment, number: int = 0) -> Incident:
+    def _begin(self, part: Part, number: int = 0) -> Incident:
         if not number:
             self._number += 1
-        members = tuple(sorted(moment.members, key=replica_order))
+        picture = self._picture
+        members = tuple(sorted(picture.members, key=replica_order))
         incident = Incident(
             number=number or self._number,
             began_at=part.at,
-            noted_at=self._picture.now,
-            step=moment.step,
-            quorum=moment.quorum,
+            noted_at=picture.now,
+            step=picture.step,
+            quorum=None if picture.quorum is None else picture.quorum.attempt.quorum_id,
             members=members,
             parts=[part],
-            standing=standing_of(self._picture, members, but=part.replica_id),
+            standing=standing_of(picture, members, but=part.replica_id),
         )
         self._drop_oldest()
         self.have_changed = True

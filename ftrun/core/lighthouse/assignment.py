@@ -63,7 +63,7 @@ class Assignment:
         running = {x.replica_id for x in hello.running}
         if agent.is_leaving:
             self.agent_leaves(agent, running)
-        for slot in self._state.slots:
+        for slot in self._state.slots.values():
             was_to_leave = slot.has_left or slot.is_withdrawn
             is_over = was_to_leave and slot.replica_id not in running
             if is_over and slot.agent_id == agent.agent_id:
@@ -108,7 +108,7 @@ class Assignment:
 
     def agent_gone(self, agent: Agent) -> None:
         """The agent will not come back: its slots are free."""
-        for slot in self._state.slots:
+        for slot in self._state.slots.values():
             if slot.agent_id != agent.agent_id:
                 continue
             if agent.is_leaving and not slot.is_finished:
@@ -206,7 +206,8 @@ class Assignment:
         state = self._state
         if not self._capacities():
             return
-        homeless = frozenset(s.replica_id for s in state.slots if s.was_drained and s.is_open)
+        slots = state.slots.values()
+        homeless = frozenset(s.replica_id for s in slots if s.was_drained and s.is_open)
         if homeless - self._homeless:
             verb = "waits" if len(homeless) == 1 else "wait"
             text = (
@@ -261,5 +262,5 @@ class Assignment:
         state = self._state
         is_quiet = state.phase is Phase.STEADY and not (state.drains or state.replicas.ready)
         is_complete = len(state.live) == state.slots.open_count
-        is_moving = any(slot.moves_to for slot in state.slots) if is_complete else True
+        is_moving = any(slot.moves_to for slot in state.slots.values()) if is_complete else True
         return is_quiet and not is_moving and len(state.live) > state.needed

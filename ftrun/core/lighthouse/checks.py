@@ -52,10 +52,10 @@ def _check_members(state: MembershipState) -> None:
 def _check_bounds(state: MembershipState, agents: Collection[str], next_job: NextJob) -> None:
     """Q8: memory is bounded by the slots and the agents, not by what has happened."""
     slots = len(state.slots)
-    free = [slot for slot in state.slots if slot.is_open and not slot.agent_id]
+    free = [slot for slot in state.slots.values() if slot.is_open and not slot.agent_id]
     assert state.slots.free_count == len(free)
-    assert state.slots.open_count == sum(slot.is_open for slot in state.slots)
-    withdrawn = [slot.replica_id for slot in state.slots if slot.is_withdrawn]
+    assert state.slots.open_count == sum(slot.is_open for slot in state.slots.values())
+    withdrawn = [slot.replica_id for slot in state.slots.values() if slot.is_withdrawn]
     assert set(state.slots.withdrawn) == set(withdrawn)
     assert set(state.stalled) <= state.live, "Q8: who waits for peers is a member"
     assert len(state.replicas) <= slots, "Q8: more replicas than slots"

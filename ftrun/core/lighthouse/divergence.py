@@ -125,7 +125,7 @@ class Divergence:
         known = name, self._state.replicas[name].incarnation
         if known in self._reported:
             return
-        living = {(r.replica_id, r.incarnation) for r in self._state.replicas}
+        living = {(r.replica_id, r.incarnation) for r in self._state.replicas.values()}
         self._reported = (self._reported & living) | {known}
         self._state.outbox.notice("diverged", [name], f"Replica {name} {cause}.")
 

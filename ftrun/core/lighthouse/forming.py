@@ -121,7 +121,7 @@ class Forming:
     def _case(self) -> Case:
         state = self._state
         finishing = frozenset(
-            r.replica_id for r in state.replicas if r.leaving is m.LeaveReason.FINISHED
+            r.replica_id for r in state.replicas.values() if r.leaving is m.LeaveReason.FINISHED
         )
         departed: frozenset[str] = frozenset()
         if state.now < self._all_fenced_at():
@@ -146,8 +146,9 @@ class Forming:
     def departed(self) -> bool:
         """A removed member is back → REJOIN; none can come any more → EMPTY (Q3, C6)."""
         state = self._state
-        lingering = [r for r in state.replicas if r.leaving]
-        back = {r.replica_id for r in state.replicas if not r.leaving and self._was_member(r)}
+        lingering = [r for r in state.replicas.values() if r.leaving]
+        stay = [r for r in state.replicas.values() if not r.leaving]
+        back = {r.replica_id for r in stay if self._was_member(r)}
         if back:
             state.readmit(back)
             state.outbox.notice("joined", back, sentence(f"{replicas(back)} back again."))
@@ -164,7 +165,7 @@ class Forming:
         state.install(None, ())
         state.enter(Phase.EMPTY)
         state.journal()
-        self._is_lost = not any(replica.is_anew for replica in state.replicas)
+        self._is_lost = not any(replica.is_anew for replica in state.replicas.values())
         return True
 
     def notice_wait(self, only: str | None = None) -> None:

@@ -121,7 +121,8 @@ class GivingUp:
     def _others(self, name: str) -> tuple[set[str], set[str]]:
         """The replicas that train on without ``name``, and those whose scripts have ended."""
         state = self._state
-        known = [r for r in state.replicas if r.is_known(state.workers) and r.replica_id != name]
+        others = [r for r in state.replicas.values() if r.replica_id != name]
+        known = [r for r in others if r.is_known(state.workers)]
         ends = {r.replica_id for r in known if r.leaving is LeaveReason.FINISHED}
         return {r.replica_id for r in known if not r.leaving}, ends | {*state.slots.finished()}
 

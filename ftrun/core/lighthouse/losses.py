@@ -13,7 +13,7 @@ from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.takeover import Takeover
-from ftrun.core.lighthouse.telling import tell_failure
+from ftrun.core.lighthouse.telling import tell
 from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.messages import LeaveReason, Loss
 
@@ -31,13 +31,15 @@ class Losses:
         ``is_dead``: their processes cannot act any more. ``restart``: their agents shall kill them.
         """
         state = self._state
-        state.note_losses(losses, is_dead=is_dead)
+        state.is_dirty = True
         members = set(state.live)
         if restart:
             given_up = [x for x in losses if state.replicas.find(x.replica_id, x.incarnation)]
-            tell_failure(state, GivenUp(state.moment(), tuple(given_up)))
+            tell(state, GivenUp(tuple(given_up)))
         known: list[tuple[Loss, Replica]] = []
         for loss in losses:
+            if is_dead:
+                state.departed.died(loss.replica_id, loss.incarnation)
             replica = state.replicas.find(loss.replica_id, loss.incarnation)
             if replica is None:
                 continue

@@ -54,7 +54,7 @@ from ftrun.core.lighthouse.set_aside import SetAside
 from ftrun.core.lighthouse.snapshot import Facts, snapshot
 from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
 from ftrun.core.lighthouse.status import MembershipStatus
-from ftrun.core.lighthouse.telling import Teller, seen
+from ftrun.core.lighthouse.telling import seen, tell
 from ftrun.core.lighthouse.waits import Waits
 from ftrun.core.version import unlike_version
 
@@ -106,7 +106,6 @@ class Lighthouse:
         self.membership = Membership(self.state, journal)
         self.agents = Agents(self.state)
         self.books = Books(now, self._settings.changes_max, account)
-        self._teller = Teller(self.state)
         self.glances = Glances(self.state, self.books.account)
         self.assignment = Assignment(self.state, self.membership, self.agents, now)
         self.presence = Presence(self.state)
@@ -165,8 +164,11 @@ class Lighthouse:
 
     def _tell(self, *more: Fact) -> None:
         """Tell the books what has happened and changed since the last time, and then ``more``."""
-        for record in self.books.take([*self._teller.news(), *more], self.state.now):
-            self.state.outbox.save(record)
+        state = self.state
+        tell(state, *more)
+        for record in self.books.take(state.facts, state.now):
+            state.outbox.save(record)
+        state.facts.clear()
 
     def _account_for_the_end(self) -> None:
         """The job ends in this event: what its agents are told has what its time went to."""
@@ -240,7 +242,7 @@ class Lighthouse:
     def check(self) -> None:
         """Assert what must hold between events."""
         check_lighthouse(self.state, self.membership, self.agents, self.next_job)
-        self.books.check(seen(self.state, slot) for slot in self.state.slots)
+        self.books.check(seen(self.state, slot) for slot in self.state.slots.values())
 
     # ------------------------------------------------------------ agents come and go
 
@@ -349,8 +351,7 @@ class Lighthouse:
         for loss in losses:
             self.state.record(loss.replica_id, loss)
         if losses and not (is_dead or is_back) and state.outcome is None:  # else all go home
-            fact = NodeLost(state.moment(), agent.agent_id, agent.host, tuple(losses))
-            self._tell(fact)
+            self._tell(NodeLost(agent.agent_id, agent.host, tuple(losses)))
         self.membership.losses.lose(losses, is_dead=is_dead)
 
     def _sweep(self) -> None:
@@ -435,7 +436,7 @@ class Lighthouse:
             self.state.facts.append(StoodStill(name, progress.since_s))
 
     def _on_evidence(self, agent: Agent, evidence: m.FailureEvidence) -> None:
-        self._tell(Failed(self.state.moment(), agent.agent_id, agent.host, evidence))
+        self._tell(Failed(agent.agent_id, agent.host, evidence))
         if evidence.replica_id in self.state.slots:
             slot = self.state.slots[evidence.replica_id]
             slot.ended = evidence.incarnation

@@ -371,7 +371,7 @@ class Membership:
         drains = tuple(state.drains)
         state.drains.clear()
         self.takeover.conclude(self.forming, self.switching)
-        for replica in list(state.replicas):
+        for replica in list(state.replicas.values()):
             if replica.replica_id not in state.live:
                 self._admit(replica)
             elif replica.leaving:

@@ -50,7 +50,7 @@ class Outbox:
         """Send to every worker of these replicas, if they live."""
         targets: dict[str, list[m.RunningReplica]] = {}
         for replica_id in sorted(replica_ids, key=replica_order):
-            replica = self._replicas.at(replica_id)
+            replica = self._replicas.get(replica_id)
             if replica is not None:
                 targets.setdefault(replica.agent_id, []).append(replica.target)
         for agent_id, of_agent in targets.items():

@@ -63,7 +63,7 @@ class Presence:
             self._worlds = {pair for pair in self._worlds if find(*pair) is not None}
             self._worlds.add((replica.replica_id, replica.incarnation))
         if not self._part and self._state.phase not in IN_QUORUM:
-            slots = {slot.replica_id for slot in self._state.slots}
+            slots = {slot.replica_id for slot in self._state.slots.values()}
             self._part = slots.intersection(present.part)
         self._asking[replica.replica_id] = replica.incarnation
         if self._asked_at is None:
@@ -77,7 +77,7 @@ class Presence:
         part = self._open_part()
         slots = (
             slot.replica_id
-            for slot in self._state.slots
+            for slot in self._state.slots.values()
             if slot.is_open and (not part or slot.replica_id in part)
         )
         return tuple(name for name in slots if name not in here)
@@ -199,7 +199,7 @@ class Presence:
         state = self._state
         is_rejoining = state.phase is Phase.REJOIN  # survivors may lack this one to go on
         if (state.phase in IN_QUORUM or is_rejoining) and state.live:
-            members = (state.replicas.at(name) for name in state.live)
+            members = (state.replicas.get(name) for name in state.live)
             return self._of(True, [r for r in members if r is not None])
         if state.phase is not Phase.EMPTY:
             return None
@@ -221,13 +221,13 @@ class Presence:
             return self._part
         return frozenset(
             slot.replica_id
-            for slot in self._state.slots
+            for slot in self._state.slots.values()
             if slot.is_open and slot.replica_id in self._part
         )
 
     def _here(self) -> Iterator[Replica]:
         """The replicas of which all workers are present, or have reported."""
-        for replica in self._state.replicas:
+        for replica in self._state.replicas.values():
             is_ending = (replica.replica_id, replica.incarnation) in self._ending
             is_here = replica.leaving is None and not is_ending
             if is_here and self._endpoints(replica) is not None:
@@ -252,6 +252,10 @@ class Presence:
                 entries.append(m.RosterEntry(replica.replica_id, replica.incarnation, endpoints))
         slots = self._state.slots
         early = tuple(x.replica_id for x in slots.absent() if x.how == EARLY)
-        over = [slot.replica_id for slot in slots if not slot.is_open or slot.replica_id in early]
+        over = [
+            slot.replica_id
+            for slot in slots.values()
+            if not slot.is_open or slot.replica_id in early
+        ]
         store = members[0].store if members else ""
         return m.Roster(has_begun, tuple(entries), tuple(over), early, store)

@@ -5,7 +5,7 @@ Not here: which of them are in the quorum (membership.py), whose slot it is (slo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ftrun.core.activity import Activity
@@ -101,7 +101,7 @@ class Replica:
         return any(report.is_in_quorum for report in self.reports.values())
 
 
-class Replicas:
+class Replicas(dict[str, Replica]):
     """The living replicas by slot.
 
     ``ready``: those that are not in the quorum, are known in full and free to join one.
@@ -109,49 +109,33 @@ class Replicas:
     """
 
     def __init__(self, changed: set[str]) -> None:
-        self._replicas: dict[str, Replica] = {}
+        super().__init__()
         self.ready: set[str] = set()
         self.changed = changed
 
-    def __len__(self) -> int:
-        return len(self._replicas)
-
-    def __iter__(self) -> Iterator[Replica]:
-        return iter(self._replicas.values())
-
-    def __contains__(self, replica_id: str) -> bool:
-        return replica_id in self._replicas
-
-    def __getitem__(self, replica_id: str) -> Replica:
-        return self._replicas[replica_id]
-
     def find(self, replica_id: str, incarnation: str) -> Replica | None:
         """This very incarnation, if it lives."""
-        replica = self._replicas.get(replica_id)
+        replica = self.get(replica_id)
         return replica if replica is not None and replica.incarnation == incarnation else None
-
-    def at(self, replica_id: str) -> Replica | None:
-        """The incarnation that lives in the slot, if any."""
-        return self._replicas.get(replica_id)
 
     def add(self, replica: Replica) -> None:
         """A new incarnation; the slot must be free."""
-        assert replica.replica_id not in self._replicas, "Q4: two incarnations in one slot"
-        self._replicas[replica.replica_id] = replica
+        assert replica.replica_id not in self, "Q4: two incarnations in one slot"
+        self[replica.replica_id] = replica
         self.changed.add(replica.replica_id)
 
     def remove(self, replica_id: str) -> None:
         """This replica has ended, or may have."""
-        del self._replicas[replica_id]
+        del self[replica_id]
         self.changed.add(replica_id)
         self.ready.discard(replica_id)
 
     def of_agent(self, agent_id: str) -> list[Replica]:
         """The replicas that this agent runs, in order."""
-        mine = (r for r in self._replicas.values() if r.agent_id == agent_id)
+        mine = (r for r in self.values() if r.agent_id == agent_id)
         return sorted(mine, key=lambda r: replica_order(r.replica_id))
 
     def members(self, replica_ids: Iterable[str], workers_per_replica: int) -> tuple[Member, ...]:
         """The ordered member list of these replicas."""
         in_order = sorted(replica_ids, key=replica_order)
-        return tuple(self._replicas[r].member(workers_per_replica) for r in in_order)
+        return tuple(self[r].member(workers_per_replica) for r in in_order)

@@ -23,7 +23,7 @@ from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.slots import EARLY, HAS_ENDED, IDLE, Absence, Slot
 from ftrun.core.lighthouse.state import MembershipState
-from ftrun.core.lighthouse.telling import tell_failure
+from ftrun.core.lighthouse.telling import tell
 from ftrun.core.messages import USAGE_CODE
 
 UNJOINED = "it has ended before it had joined the others"
@@ -100,7 +100,7 @@ class Running:
         if slot.agent_id != agent.agent_id:
             state.slots.give(name, agent.agent_id)
         slot.has_left = running.has_left
-        former = state.replicas.at(name)
+        former = state.replicas.get(name)
         if running.incarnation in (slot.dead, former.incarnation if former else None):
             return None
         if former is not None:
@@ -118,7 +118,7 @@ class Running:
     def _take_back(self, agent_id: str, replica_id: str) -> None:
         """Give a slot back to a member of the last quorum, which may hold the job's only state."""
         self._state.slots.give(replica_id, "")
-        former = self._state.replicas.at(replica_id)
+        former = self._state.replicas.get(replica_id)
         if former is not None:
             cause = "a member of the last quorum is back in its slot"
             loss = m.Loss(replica_id, former.incarnation, cause)
@@ -148,8 +148,7 @@ class Running:
         if slot.agent_id == agent.agent_id:
             slot.start_failure = lost.start_failure
         if lost.kind:  # a failure
-            fact = Lost(self._state.moment(), agent.agent_id, agent.host, lost)
-            tell_failure(self._state, fact)
+            tell(self._state, Lost(agent.agent_id, agent.host, lost))
         is_watched = lost.raised is not None or self._common_error.is_watching
         reason = self._common_error.lost(lost) if is_watched else ""
         if reason and lost.raised is not None:
@@ -169,7 +168,7 @@ class Running:
         state = self._state
         if state.step_max > 0 or state.outcome is not None or state.slots.finished():
             return
-        failures = [s.start_failure for s in state.slots]
+        failures = [s.start_failure for s in state.slots.values()]
         is_everywhere = all(f is not None and f.signature == failure.signature for f in failures)
         if not (is_everywhere or failure.exit_code == USAGE_CODE):
             return
@@ -210,7 +209,7 @@ class Running:
     def _others_train(self, name: str) -> bool:
         """Whether some other replica trains, and has not come to the end of its script."""
         state = self._state
-        others = [state.replicas.at(other) for other in state.live if other != name]
+        others = [state.replicas.get(other) for other in state.live if other != name]
         return any(
             other is not None
             and other.leaving is None

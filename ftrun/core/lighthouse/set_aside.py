@@ -64,7 +64,7 @@ class SetAside:
             return
         if any(agent.takes_slots for agent in self._agents.values()):
             return
-        free = [slot.replica_id for slot in state.slots if slot.is_open and not slot.agent_id]
+        free = [s.replica_id for s in state.slots.values() if s.is_open and not s.agent_id]
         for agent in self._agents.values():
             if agent.is_aside and not agent.is_leaving:
                 agent.is_aside = False
@@ -92,7 +92,7 @@ class SetAside:
     def _is_free(self, replica_id: str) -> bool:
         """Whether no process of the slot lives: one that does not count any more may (Q4)."""
         state = self._state
-        return state.replicas.at(replica_id) is None and state.slots[replica_id].nothing_runs
+        return state.replicas.get(replica_id) is None and state.slots[replica_id].nothing_runs
 
     def give(self, replica_id: str) -> bool:
         """Give a slot to the node with the most room that has had no failure."""

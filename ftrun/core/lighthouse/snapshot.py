@@ -70,8 +70,8 @@ def snapshot(facts: Facts, now: float) -> MembershipStatus:
         "epoch": state.attempts.epoch,
         "step": state.step_max,
         "quorum": _quorum(state.quorum, state, now),
-        "replicas": [_replica(facts, slot, now) for slot in state.slots],
-        "restarts": sum(slot.restarts for slot in state.slots),
+        "replicas": [_replica(facts, slot, now) for slot in state.slots.values()],
+        "restarts": sum(slot.restarts for slot in state.slots.values()),
         "account": account_status(account, now),
         "rate": rate_status(account, now),
         "scalars": _scalars_of_job(state),
@@ -129,7 +129,7 @@ def _quorum(quorum: Quorum | None, state: MembershipState, now: float) -> Quorum
 
 def _replica(facts: Facts, slot: Slot, now: float) -> ReplicaStatus:
     state, account = facts.state, facts.books.account
-    replica = state.replicas.at(slot.replica_id)
+    replica = state.replicas.get(slot.replica_id)
     book = account.book(slot.replica_id)
     agent = facts.agents.get(slot.agent_id)
     progress = replica.progress if replica is not None else None

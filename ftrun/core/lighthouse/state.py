@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 
-from ftrun.core.books.facts import ChangeBegan, ChangeEnded, Fact, JobKnown, Moment
+from ftrun.core.books.facts import ChangeBegan, ChangeEnded, Fact, JobKnown
 from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
 from ftrun.core.lighthouse.attempts import AttemptCounter
 from ftrun.core.lighthouse.departed import DepartedMembers
@@ -58,7 +58,7 @@ class MembershipState:
     when the change of membership began that is under way.
 
     For the books, which are told of it (telling.py): ``facts``: what has happened; ``changed``: the
-    slots of which something has changed.
+    slots of which something has changed; ``told``: how the job stood.
 
     Handlers note what has happened, and the rules decide once, when all of an event is noted.
     ``removed``: members that were removed in this event; ``failure``: why the attempt cannot go on,
@@ -72,6 +72,7 @@ class MembershipState:
         self.attempts = AttemptCounter(journal.epoch + 1)
         self.changed: set[str] = set()
         self.facts: list[Fact] = []
+        self.told: tuple[Phase | None, int, Quorum | None] = None, 0, None
         self.replicas = Replicas(self.changed)
         self.slots = SlotTable(self.spec.replicas, self.changed)
         for replica_id in journal.finished:
@@ -191,7 +192,7 @@ class MembershipState:
 
     def _job_is_known(self) -> None:
         back_within_s = max(self.silence_s, self.spec.join_timeout_s)
-        slots = tuple(slot.replica_id for slot in self.slots)
+        slots = tuple(self.slots)
         self.facts.append(JobKnown(self.spec.job_id, slots, back_within_s))
 
     def begin_change(self, kind: str, reason: str) -> None:
@@ -204,11 +205,6 @@ class MembershipState:
         """The change has led to this quorum; or to nothing, for the reason ``words``."""
         self.changing_since = None
         self.facts.append(ChangeEnded(quorum, words))
-
-    def moment(self) -> Moment:
-        """The job now, for the record of a failure."""
-        quorum_id = self.quorum.attempt.quorum_id if self.quorum is not None else None
-        return Moment(self.step_max, quorum_id, frozenset(self.live))
 
     def send(self, replica_ids: Iterable[str], message: ToWorker) -> None:
         """Send to every worker of these replicas, if they live."""
@@ -256,18 +252,6 @@ class MembershipState:
             self.too_few[replica_id] = since
             self.is_dirty = True
 
-    def note_later(self, replica_id: str, rank: int) -> None:
-        """This worker will answer in its own time."""
-        self.waiting.put_off(replica_id, rank)
-        self.is_dirty = True
-
-    def note_losses(self, losses: Iterable[Loss], *, is_dead: bool) -> None:
-        """These incarnations are lost; ``is_dead``: their processes cannot act any more."""
-        self.is_dirty = True
-        if is_dead:
-            for loss in losses:
-                self.departed.died(loss.replica_id, loss.incarnation)
-
     def note_drains(self, replica_ids: Iterable[str]) -> None:
         """These replicas have been asked to leave at a boundary."""
         self.drains |= set(replica_ids)
@@ -278,12 +262,6 @@ class MembershipState:
         replica.leaving = how
         self.replicas.ready.discard(replica.replica_id)
         self.is_dirty = True
-
-    def note_finished(self, replica_id: str, incarnation: str) -> None:
-        """A replica's processes have ended well: its slot's part is over."""
-        self.is_dirty = True
-        self.departed.died(replica_id, incarnation)
-        self.slots.finish(replica_id)
 
     def record(self, replica_id: str, what: object) -> None:
         """Add a line to this replica's story; its text is made when it is read."""
@@ -334,7 +312,7 @@ class MembershipState:
 
     def replace(self, replica_ids: Iterable[str], cause: str) -> None:
         """These replicas are useless as they are: have their agents kill and restart them."""
-        found = (self.replicas.at(name) for name in sorted(replica_ids, key=replica_order))
+        found = (self.replicas.get(name) for name in sorted(replica_ids, key=replica_order))
         self.replacements += [Loss(r.replica_id, r.incarnation, cause) for r in found if r]
 
     def end(self, exit_code: int, reason: str, kind: str = "") -> None:

@@ -76,7 +76,8 @@ class Switching:
         if plan is None or not self._is_proposed(refusal.attempt, refusal.step):
             return
         if refusal.later:
-            state.note_later(replica.replica_id, rank)
+            state.waiting.put_off(replica.replica_id, rank)
+            state.is_dirty = True
             plan.begun = max(plan.begun, refusal.current)
             if plan.promised is not None and plan.promised <= plan.begun:
                 self._fail((), MIXED)  # the two members would wait for each other

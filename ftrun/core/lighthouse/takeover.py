@@ -108,7 +108,7 @@ class Takeover:
             return False
         self._is_put_off = True
         self.grace_until = until
-        known = sum(replica.is_known(state.workers) for replica in state.replicas)
+        known = sum(replica.is_known(state.workers) for replica in state.replicas.values())
         text = (
             f"The lighthouse has lost its journal, and {known} of {state.spec.replicas} replicas "
             f"on {len(state.outbox.agents)} of {state.spec.nodes} agents have reported: it decides "
@@ -126,7 +126,7 @@ class Takeover:
         """
         state = self._state
         has_all_slots = len(state.replicas) >= state.spec.replicas
-        all_known = all(r.is_known(state.workers) for r in state.replicas)
+        all_known = all(r.is_known(state.workers) for r in state.replicas.values())
         return self._all_agents_here and has_all_slots and all_known
 
     def received(self, report: Report) -> None:

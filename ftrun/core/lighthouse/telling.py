@@ -5,70 +5,42 @@ Not here: the facts (facts.py), what follows in the books (books.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 from ftrun.core.books.facts import Fact, Seen, Stage, Stood
-from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import MembershipState
-from ftrun.core.quorum import Quorum
 
-STAGES: Mapping[Phase, Stage] = MappingProxyType(
-    {
-        Phase.TAKEOVER: Stage.TAKEOVER,
-        Phase.EMPTY: Stage.EMPTY,
-        Phase.BUILD: Stage.BROKEN,
-        Phase.STEADY: Stage.STANDS,
-        Phase.PREPARE: Stage.STANDS,
-        Phase.PROPOSE: Stage.STANDS,
-        Phase.SWITCH: Stage.STANDS,
-        Phase.REJOIN: Stage.BROKEN,
-        Phase.FENCE: Stage.BROKEN,
-        Phase.ENDED: Stage.ENDED,
-    }
-)
+STAGES = {
+    **dict.fromkeys(IN_QUORUM, Stage.STANDS),
+    Phase.BUILD: Stage.BROKEN,
+    Phase.TAKEOVER: Stage.TAKEOVER,
+    Phase.EMPTY: Stage.EMPTY,
+    Phase.ENDED: Stage.ENDED,
+}
 
 
-class Teller:
-    """Knows what the books were told last of the job."""
+def tell(state: MembershipState, *failure: Fact) -> None:
+    """Tell how the changed slots and the job stand now, and then of a failure.
 
-    def __init__(self, state: MembershipState) -> None:
-        self._state = state
-        self._phase: Phase | None = None
-        self._step = 0
-        self._quorum: Quorum | None = None
-
-    def news(self) -> list[Fact]:
-        """What has happened and has changed since the last call, in order."""
-        state = self._state
-        if state.changed:
-            tell_changed(state)
-        facts, state.facts = state.facts, []
-        phase, step, quorum = state.phase, state.step_max, state.quorum
-        if phase is not self._phase or step != self._step or quorum is not self._quorum:
-            self._phase, self._step, self._quorum = phase, step, quorum
-            words = state.outcome.reason if state.outcome is not None else ""
-            facts.append(Stood(STAGES[phase], step, quorum, phase is Phase.BUILD, words))
-        return facts
-
-
-def tell_failure(state: MembershipState, failure: Fact) -> None:
-    """A failure has come: its record has also how the other members stand now."""
-    tell_changed(state)
-    state.facts.append(failure)
-
-
-def tell_changed(state: MembershipState) -> None:
-    """Tell how the slots stand of which something has changed."""
-    state.facts += [seen(state, state.slots[x]) for x in state.changed if x in state.slots]
-    state.changed.clear()
+    The record of a failure has how the others stood when it came.
+    """
+    if state.changed:
+        state.facts += [seen(state, state.slots[x]) for x in state.changed if x in state.slots]
+        state.changed.clear()
+    phase, step, quorum = state.phase, state.step_max, state.quorum
+    told_phase, told_step, told_quorum = state.told
+    if phase is not told_phase or step != told_step or quorum is not told_quorum:
+        state.told = phase, step, quorum
+        words = state.outcome.reason if state.outcome is not None else ""
+        stage = STAGES.get(phase, Stage.BROKEN)
+        state.facts.append(Stood(stage, step, quorum, phase is Phase.BUILD, words))
+    state.facts += failure
 
 
 def seen(state: MembershipState, slot: Slot) -> Seen:
     """How a slot stands now."""
     name = slot.replica_id
-    replica = state.replicas.at(name)
+    replica = state.replicas.get(name)
     is_drained, is_backing_off = slot.is_withdrawn or slot.was_drained, slot.restart_at is not None
     if replica is None:
         is_first = slot.runs_at != "" and not (slot.dead or slot.restarts)

@@ -161,7 +161,7 @@ class Waits:
         """Those that are here wait for the rest, before the first quorum or the next one."""
         state = self._state
         ready = state.replicas.ready | state.live
-        late = {slot.replica_id for slot in state.slots if not slot.is_finished} - ready
+        late = {slot.replica_id for slot in state.slots.values() if not slot.is_finished} - ready
         least = f"{state.needed} of {state.spec.replicas} {'is' if state.needed == 1 else 'are'}"
         by = ", by the script's min_replica_size" * (state.least > state.spec.min_replicas)
         words = (
@@ -198,7 +198,7 @@ class Waits:
 
     def _too_few(self) -> Wait:
         state = self._state
-        wanted = {slot.replica_id for slot in state.slots if not slot.is_finished}
+        wanted = {slot.replica_id for slot in state.slots.values() if not slot.is_finished}
         ended = {name for name in state.live if _has_ended(state.replicas[name])}
         if ended:
             late = wanted - ended

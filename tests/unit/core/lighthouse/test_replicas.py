@@ -30,7 +30,7 @@ def test_a_slot_has_one_incarnation() -> None:
     assert replicas.find("0", "b") is None
     replicas.ready.add("0")
     replicas.remove("0")
-    assert replicas.at("0") is None
+    assert replicas.get("0") is None
     assert not replicas.ready
     replicas.add(Replica("0", "b", "A", "A:1"))
     assert "0" in replicas

@@ -53,9 +53,9 @@ def test_handing_out_takes_nothing_away(
 ) -> None:
     table = SlotTable(count, set())
     table.share_out(first)
-    before = {slot.replica_id: slot.agent_id for slot in table if slot.agent_id}
+    before = {slot.replica_id: slot.agent_id for slot in table.values() if slot.agent_id}
     changed = table.hand_out({**first, **later})
-    after = {slot.replica_id: slot.agent_id for slot in table if slot.agent_id}
+    after = {slot.replica_id: slot.agent_id for slot in table.values() if slot.agent_id}
     assert before.items() <= after.items()
     assert changed == {after[r] for r in after.keys() - before.keys()}
 
@@ -73,7 +73,7 @@ def test_a_slot_that_is_finished_is_nobodys() -> None:
     assert table.finish("1")
     assert not table.finish("1"), "only once"
     assert not table.finish("77"), "no slot of this job"
-    for slot in table:
+    for slot in table.values():
         table.give(slot.replica_id, "")
     assert (table.free_count, table.open_count) == (2, 2)
     assert table.hand_out({"B": 3}) == {"B"}
@@ -141,7 +141,7 @@ def test_the_counts_are_right_after_anything(acts: list[tuple[str, int, str]]) -
             table.give(str(index), agent_id if index % 2 else "")
         else:
             table.finish(str(index))
-        open_slots = [slot for slot in table if not slot.is_finished]
+        open_slots = [slot for slot in table.values() if not slot.is_finished]
         assert table.open_count == len(open_slots)
         assert table.free_count == sum(not slot.agent_id for slot in open_slots)
 

@@ -29,7 +29,7 @@ from ftrun.core.books.incidents import Incidents
 from ftrun.core.books.ledger import Ledger, SlotBook, microseconds
 from ftrun.core.books.picture import Picture
 from ftrun.core.books.records import AccountRecord, SaveAccount
-from ftrun.core.books.uses import GOES_ON, LOST, Situation, Use, goodput, situation, use_of
+from ftrun.core.books.uses import GOES_ON, LOST, Use, goodput, use_of
 from ftrun.core.messages import JobAccount, Progress, SlotAccount
 
 MARKS_KEPT = 40
@@ -82,7 +82,7 @@ class Account:
         self._restored_at = 0
         self._is_closed = False
         self._age = 0
-        self._known: Situation | None = None
+        self._booked_at: tuple[Stage, bool] | None = None
         self._incidents = incidents
         self._members = 0
         self._charges = Charges(picture, incidents)
@@ -214,7 +214,7 @@ class Account:
             return
         for slot in slots:
             if slot.replica_id not in self._formers:
-                use = use_of(slot, self._situation())
+                use = use_of(slot, self._picture.stage, is_forming=self._is_forming)
                 book = self.ledger.books[slot.replica_id]
                 assert book.use is use, f"A1: {slot.replica_id} is {use}, booked as {book.use}"
 
@@ -253,19 +253,22 @@ class Account:
 
     def _book(self) -> None:
         """Book the slots that may have changed."""
-        picture, now = self._picture, self._situation()
-        names = list(picture.changed if now is self._known else picture.slots)
+        picture, stage = self._picture, (self._picture.stage, self._is_forming)
+        names = list(picture.changed if stage == self._booked_at else picture.slots)
         picture.changed.clear()
-        self._known = now
+        self._booked_at = stage
         for name in names:
-            self._book_slot(picture.slots[name], now)
+            slot = picture.slots[name]
+            self._book_slot(slot, use_of(slot, picture.stage, is_forming=stage[1]))
 
-    def _situation(self) -> Situation:
-        return situation(self._picture, has_stood=self.stood_at is not None)
+    @property
+    def _is_forming(self) -> bool:
+        """Whether no quorum has stood, or the job has begun anew."""
+        change = self._picture.history.under_way
+        return self.stood_at is None or (change is not None and change.kind == "form")
 
-    def _book_slot(self, slot: Seen, situation: Situation) -> None:
+    def _book_slot(self, slot: Seen, use: Use) -> None:
         name, progress = slot.replica_id, slot.progress
-        use = use_of(slot, situation)
         if name in self._formers and not self._is_known_again(slot, use):
             return
         book = self.ledger.books[name]

@@ -12,17 +12,7 @@ from types import MappingProxyType
 
 from ftrun.core.activity import Activity
 from ftrun.core.books.facts import Seen, Stage
-from ftrun.core.books.picture import Picture
 from ftrun.core.messages import LeaveReason
-
-
-class Situation(Enum):
-    """The part of a use that all slots have in common; FORMING: nobody has trained yet."""
-
-    TAKEOVER = "takeover"
-    FORMING = "forming"
-    STANDS = "stands"
-    BROKEN = "broken"
 
 
 class Use(Enum):
@@ -83,34 +73,23 @@ def goodput(spent: Mapping[Use, int]) -> float | None:
     return round(spent.get(Use.TRAINING, 0) / counted, 6) if counted else None
 
 
-def situation(picture: Picture, *, has_stood: bool) -> Situation:
-    """What all slots have in common. ``has_stood``: a quorum of the job stood before."""
-    if picture.stage is Stage.STANDS:
-        return Situation.STANDS
-    if picture.stage is Stage.TAKEOVER:
-        return Situation.TAKEOVER
-    change = picture.history.under_way
-    is_first = not has_stood or (change is not None and change.kind == "form")
-    return Situation.FORMING if is_first else Situation.BROKEN
-
-
-def use_of(slot: Seen, now: Situation) -> Use:
-    """The use of this slot's time now."""
+def use_of(slot: Seen, stage: Stage, *, is_forming: bool) -> Use:
+    """The use of this slot's time now. ``is_forming``: nobody has trained yet, or does any more."""
     if slot.is_finished:
         return Use.FINISHED
     if not slot.incarnation:
         return _without_replica(slot)
     if slot.leaving is not None:
         return Use.DRAINED if slot.leaving is LeaveReason.DRAINED else Use.FINISHED
-    if now is Situation.TAKEOVER:
+    if stage is Stage.TAKEOVER:
         return _in_takeover(slot)
     if not slot.is_member:
         return Use.NO_QUORUM if slot.is_known else _before_its_reports(slot)
-    if now is Situation.STANDS:
+    if stage is Stage.STANDS:
         return _of_member(slot)
     if slot.progress is not None and slot.progress.phase in _BUSY:
         return Use.OUTSIDE
-    return Use.NO_QUORUM if now is Situation.FORMING else Use.REPAIRING
+    return Use.NO_QUORUM if is_forming else Use.REPAIRING
 
 
 def _without_replica(slot: Seen) -> Use:

@@ -263,7 +263,9 @@ class Account:
 
     @property
     def _is_forming(self) -> bool:
-        """Whether no quorum has stood, or the job has begun anew."""
+        """Whether no quorum stands and none has stood, or the job has begun anew."""
+        if self._picture.stage is Stage.STANDS:
+            return False
         change = self._picture.history.under_way
         return self.stood_at is None or (change is not None and change.kind == "form")
 

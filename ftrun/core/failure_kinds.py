@@ -1,7 +1,7 @@
 """The words for failures and for what follows them, which agents and the lighthouse share.
 
 Not here: how a failure is recognised (core/agent/failures.py), how failures become one incident
-(core/lighthouse/incidents.py).
+(core/books/incidents.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One JSON document, replaced as a whole and not flushed to the disk itself: it is written every few
 seconds, and after a power cut the account may begin anew. Like the incidents' file nothing depends
 on it. Its age is taken from the monotonic clock, or after a reboot, or on another machine, from the
-date. Not here: its content (core/lighthouse/account_record.py).
+date. Not here: its content (core/books/account_record.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from ftrun.base import clock
 from ftrun.base.linux import boot_id
-from ftrun.core.lighthouse.account_record import AccountRecord
+from ftrun.core.books.records import AccountRecord
 
 ACCOUNT_FILE = "account.json"
 FILE_BYTES_MAX = 64 * 1024 * 1024

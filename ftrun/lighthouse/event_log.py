@@ -1,6 +1,6 @@
 """Keeps, for ``/status``, the last notices sent to agents and the last one of each replica.
 
-Not here: their wording (core/), the changes of membership (core/lighthouse/history.py).
+Not here: their wording (core/), the changes of membership (core/books/history.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One JSON document, replaced as a whole. Unlike the journal nothing depends on it: a full disk costs
 the file, and the records in memory and with the agents stay. Not here: what an incident is
-(core/lighthouse/incidents.py).
+(core/books/incidents.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ftrun.core.lighthouse.events import EarlierIncident
-from ftrun.core.lighthouse.incidents import INCIDENTS_MAX
+from ftrun.core.books.incidents import INCIDENTS_MAX
+from ftrun.core.books.records import EarlierIncident
 
 INCIDENTS_FILE = "incidents.json"
 FILE_BYTES_MAX = 64 * 1024 * 1024

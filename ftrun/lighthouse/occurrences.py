@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from ftrun.core.books.history import Change
 from ftrun.core.ids import WorkerKey
 from ftrun.core.lighthouse.account_status import account_status, rate_status
-from ftrun.core.lighthouse.history import Change
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.messages import Healed, Notice
 from ftrun.lighthouse.event_file import EventFile
@@ -78,7 +78,7 @@ class Occurrences:
         if state.spec.job_id != self._job_id:
             self._job_id, self._has_ended = state.spec.job_id, False
             self._file.write("job", self._job())
-        for change in self._complete(state.history.changes):
+        for change in self._complete(self._core.books.history.changes):
             view = change.view(now)
             self.totals.changes[change.kind] += 1
             self.totals.change_times.add(view["duration_s"])
@@ -129,19 +129,19 @@ class Occurrences:
 
         ``with_bands``: also over time, at the lighthouse's end.
         """
-        if not self._core.account.is_open:
+        if not self._core.books.account.is_open:
             return
-        state, account = self._core.state, dict(account_status(self._core.account, now))
+        state, account = self._core.state, dict(account_status(self._core.books.account, now))
         if not with_bands:
             del account["bands"]
-        rate = rate_status(self._core.account, now)
+        rate = rate_status(self._core.books.account, now)
         facts = {"step": state.step_max, "members": len(state.live), "rate": rate}
         self._file.write("account", {**facts, **self._step_times(), **account})
 
     def _step_times(self) -> dict[str, Any]:
         """How long the members' last steps took, and whose own part of them was the longest."""
         state = self._core.state
-        found = [(name, state.replicas.at(name)) for name in sorted(state.live)]
+        found = [(name, state.replicas.get(name)) for name in sorted(state.live)]
         told = [(name, r.progress) for name, r in found if r is not None and r.progress is not None]
         steps = [progress.step_s for _, progress in told if progress.step_s is not None]
         own = [(progress.own_s, name) for name, progress in told if progress.own_s is not None]

@@ -2,7 +2,7 @@
 
 They need the token in its header, as every route does, and a JSON body under its own media type, so
 no web page can send them in a user's name. Not here: what a request does
-(core/lighthouse/operators.py), the commands that send them (operate/).
+(core/lighthouse/people/operators.py), the commands that send them (operate/).
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from typing import Any
 from ftrun.base import clock
 from ftrun.base.errors import assert_never
 from ftrun.base.timer import DeadlineTimer
+from ftrun.core.books.records import SaveAccount, SaveIncident
 from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
@@ -32,8 +33,6 @@ from ftrun.core.lighthouse.events import (
     OperationChanged,
     OperatorAsked,
     Request,
-    SaveAccount,
-    SaveIncident,
     SendToAgent,
     TimerFired,
 )
@@ -111,7 +110,7 @@ class Shell:
         self._incidents = incidents if incidents is not None else IncidentFile()
         self._account = account if account is not None else AccountFile()
         self.occurrences = Occurrences(core, events, traces)
-        core.incidents.take_over(self._incidents.earlier(clock.wall()))
+        core.books.incidents.take_over(self._incidents.earlier(clock.wall()))
         self._sessions: dict[str, Session] = {}
         self._timer = DeadlineTimer(partial(self._feed, TimerFired()), TIMER_DELAY_MIN_S)
         self._broadcast = Broadcast()
@@ -129,7 +128,7 @@ class Shell:
     def start(self) -> None:
         """Start the core and carry out its first instruction: its epoch goes to the journal."""
         self._feed(TimerFired())
-        refusal = self._core.account.refusal
+        refusal = self._core.books.account.refusal
         if refusal:
             log.warning("the account of the job's time begins anew now: %s", refusal)
 
@@ -193,7 +192,7 @@ class Shell:
         """Keep the account, forget the timer and end all sessions."""
         self._timer.close()
         self.occurrences.account(clock.now(), with_bands=True)
-        last = self._core.account.record(clock.now())
+        last = self._core.books.account.record(clock.now())
         if last is not None:
             self._account.write(last.document)
         for session in self._sessions.values():

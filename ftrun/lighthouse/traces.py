@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ftrun import __version__
-from ftrun.core.lighthouse.history import Change
+from ftrun.core.books.history import Change
 from ftrun.core.messages import Healed
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
-from ftrun.core.lighthouse.account_record import AccountRecord
+from ftrun.core.books.records import AccountRecord, SaveAccount, SaveIncident
 from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
@@ -22,8 +22,6 @@ from ftrun.core.lighthouse.events import (
     JournalState,
     OperationChanged,
     OperatorAsked,
-    SaveAccount,
-    SaveIncident,
     SendToAgent,
     TimerFired,
 )
@@ -61,7 +59,7 @@ class LighthouseProcess(Actor):
             account = AccountRecord(document, world.now - written_at)
         self.core = Lighthouse(SETTINGS, disk, world.now, account)
         self._account, self._began_at = account, world.now
-        self.core.incidents.take_over(world.records.earlier(world.now))
+        self.core.books.incidents.take_over(world.records.earlier(world.now))
         world.at(0.0, self, self.feed, TimerFired())
 
     def crash(self) -> None:
@@ -96,7 +94,7 @@ class LighthouseProcess(Actor):
 
     def _check_account(self) -> None:
         """A1 over the lighthouse's lives: an account that goes on has the gap between them too."""
-        books, record = self.core.account, self._account
+        books, record = self.core.books.account, self._account
         if record is None or not books.is_open:
             return
         self._account = None
@@ -203,7 +201,7 @@ class LighthouseProcess(Actor):
         is_heard = agent is not None and agent.gone_at is None
         if is_heard and self.core.state.outcome is None:
             key = evidence.replica_id, evidence.incarnation
-            found = [x for incident in self.core.incidents if (x := incident.part_of(*key))]
+            found = [x for incident in self.core.books.incidents if (x := incident.part_of(*key))]
             incidents = [part for part in found if part.kind != kinds.NODE]
             assert len(incidents) == 1, f"{evidence.incarnation} is in {len(incidents)} incidents"
 

@@ -18,6 +18,8 @@ from ftrun.core.activity import Activity
 from ftrun.core.agent.evidence import Unconfirmed
 from ftrun.core.agent.hang_watch import Silence
 from ftrun.core.agent.supervisor import Supervisor
+from ftrun.core.books.ledger import Ledger
+from ftrun.core.books.uses import Use
 from ftrun.core.data.plan import DataPlan, DataPosition
 from ftrun.core.lighthouse import forming, membership, succession, takeover
 from ftrun.core.lighthouse.attempts import AttemptCounter
@@ -25,7 +27,6 @@ from ftrun.core.lighthouse.choice import Choice
 from ftrun.core.lighthouse.departed import DepartedMembers
 from ftrun.core.lighthouse.divergence import Divergence
 from ftrun.core.lighthouse.events import JournalState
-from ftrun.core.lighthouse.ledger import Ledger
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.operation_table import OperationTable
@@ -35,7 +36,6 @@ from ftrun.core.lighthouse.slots import SlotTable
 from ftrun.core.lighthouse.standstill import Standstill
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
-from ftrun.core.lighthouse.uses import Use
 from ftrun.core.lighthouse.waiting import Waiting
 from ftrun.core.quorum import Quorum
 from ftrun.core.step_times import StepTimes

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from ftrun.core import failure_kinds as kinds
-from ftrun.core.lighthouse.events import EarlierIncident
+from ftrun.core.books.records import EarlierIncident
 from ftrun.core.messages import IncidentRecord
 from tests.sim.violation import Violation
 

@@ -413,7 +413,7 @@ class World:
         takeover: for its budget, because the same mistake has ended it twice, or as people asked.
         """
         assert self.lighthouse is not None
-        drains_late = any(not x.has_ended for x in self.lighthouse.core.state.operations)
+        drains_late = any(not x.has_ended for x in self.lighthouse.core.state.operations.values())
         if self.gives_up or drains_late:
             self.at(RESTORED_AFTER_S, None, self._restore)
         for replica_id in self.lighthouse.core.state.slots.withdrawn:
@@ -534,7 +534,7 @@ class World:
     def _standstill_s(self, worker: Worker) -> float:
         """How long it may take at most until a loop that stands still is found."""
         assert self.lighthouse is not None
-        replica = self.lighthouse.core.state.replicas.at(worker.key.replica_id)
+        replica = self.lighthouse.core.state.replicas.get(worker.key.replica_id)
         assert replica is not None
         assert replica.progress is not None
         now = worker.machine.activity()[0]  # it may have changed since the report

@@ -68,8 +68,9 @@ TIMERS_MAX = 200
 class Replay:
     """One transcript's lighthouse and the names of the lines so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[Lighthouse] = Lighthouse) -> None:
         self.now = 0.0
+        self._kind = kind
         self.spec = m.JobSpec("job", 3, 1, 1, 60.0, 1000.0, 60.0)
         self.settings = LighthouseSettings()
         self.journal = JournalState()
@@ -128,7 +129,7 @@ class Replay:
         self.settings = replace(self.settings, **values)
 
     def _start(self, journal: JournalState) -> None:
-        self.lighthouse = Lighthouse(self.settings, journal, self.now)
+        self.lighthouse = self._kind(self.settings, journal, self.now)
         self._phase = ""
         self._feed(TimerFired())
 

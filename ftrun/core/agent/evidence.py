@@ -5,7 +5,7 @@ has ended, the first cause is chosen: the earliest, but an error that names a lo
 every other kind, because it may be seen before the end of that peer is.
 
 Workers that were stopped because of the failure are not in it. Not here: the order among several
-replicas (core/lighthouse/incidents.py); memory, output and stacks of a process (agent/).
+replicas (core/books/incidents.py); memory, output and stacks of a process (agent/).
 """
 
 from __future__ import annotations

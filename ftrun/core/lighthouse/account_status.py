@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ftrun.core.lighthouse.account import Account
-from ftrun.core.lighthouse.ledger import SlotBook
+from ftrun.core.books.account import Account
+from ftrun.core.books.ledger import SlotBook
+from ftrun.core.books.uses import Use
 from ftrun.core.lighthouse.status import AccountStatus, BandsStatus, RateStatus
-from ftrun.core.lighthouse.uses import Use
 
 RATE_OVER = 30_000_000
 

@@ -6,7 +6,6 @@ Not here: what follows when an agent falls silent (machine.py), which slots it r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ftrun.core.lighthouse.state import MembershipState
@@ -53,45 +52,32 @@ class Agent:
         return self.silence_check.overdue_at(self.last_message_at, timeout_s)
 
 
-class Agents(Mapping[str, Agent]):
+class Agents(dict[str, Agent]):
     """Agents by id; one that is gone stays for ``reassign_grace_s``, in case it comes back.
 
     ``check_at``: when the first of them can be overdue; None without any.
     """
 
     def __init__(self, state: MembershipState) -> None:
+        super().__init__()
         self.check_at: float | None = None
-        self._agents: dict[str, Agent] = {}
         self._state = state
-
-    def __getitem__(self, agent_id: str) -> Agent:
-        return self._agents[agent_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._agents)
-
-    def __len__(self) -> int:
-        return len(self._agents)
 
     def attach(self, agent: Agent) -> None:
         """An agent has come."""
         state = self._state
-        former = self._agents.get(agent.agent_id)
+        former = self.get(agent.agent_id)
         agent.is_back |= former is not None and former.is_back
-        self._agents[agent.agent_id] = agent
-        self.received(agent)
+        self[agent.agent_id] = agent
+        state.last_message_at[agent.agent_id] = state.now
         state.outbox.agents[agent.agent_id] = None
         if state.outcome is None:
             state.agents_seen = max(state.agents_seen, len(state.outbox.agents))
         self._check_by(state.now + state.spec.heartbeat_timeout_s)
 
-    def received(self, agent: Agent) -> None:
-        """A message has come from it."""
-        agent.last_message_at = self._state.last_message_at[agent.agent_id] = self._state.now
-
     def detach(self, agent_id: str) -> Agent | None:
         """Its stream has ended; None if it is unknown or had ended before."""
-        agent = self._agents.get(agent_id)
+        agent = self.get(agent_id)
         if agent is None or agent.gone_at is not None:
             return None
         agent.gone_at = self._state.now
@@ -102,14 +88,9 @@ class Agents(Mapping[str, Agent]):
     def forget(self, agent_id: str) -> Agent:
         """Remove an agent that will not come back."""
         del self._state.last_message_at[agent_id]
-        return self._agents.pop(agent_id)
+        return self.pop(agent_id)
 
     # ------------------------------------------------------------ who is overdue
-
-    @property
-    def is_due(self) -> bool:
-        """Whether any agent can be overdue: all are checked only then."""
-        return self.check_at is not None and self._state.now >= self.check_at
 
     def silent(self) -> list[Agent]:
         """The attached agents that are given up because they are silent."""

@@ -17,26 +17,29 @@ from collections.abc import Collection
 
 from ftrun.core import messages as m
 from ftrun.core.lighthouse.agents import Agent, Agents
-from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.words import replicas, sentence
 
 NO_QUORUM_CODE = 74
 
 
 class Assignment:
-    """Decides which agent runs which slots, and sends agents their slots."""
+    """Decides which agent runs which slots, and sends agents their slots.
+
+    ``share_at``: when slots can be handed out next. ``is_shared_out``: they were, once.
+    """
 
     def __init__(
         self, state: MembershipState, membership: Membership, agents: Agents, now: float
     ) -> None:
         self.share_at: float | None = None
+        self.is_shared_out = False
         self._state = state
         self._membership = membership
         self._agents = agents
         self._first_hello_at: float | None = None
-        self._is_shared_out = False
         self._is_resumed = False
         self._free_from = now
         self._may_be_uneven = False
@@ -60,7 +63,7 @@ class Assignment:
         running = {x.replica_id for x in hello.running}
         if agent.is_leaving:
             self.agent_leaves(agent, running)
-        for slot in self._state.slots:
+        for slot in self._state.slots.values():
             was_to_leave = slot.has_left or slot.is_withdrawn
             is_over = was_to_leave and slot.replica_id not in running
             if is_over and slot.agent_id == agent.agent_id:
@@ -98,14 +101,14 @@ class Assignment:
         else:
             self._free(replica_id)
         if slot.is_withdrawn:  # its agent plans a restart, perhaps, or is to start it again later
-            if self._is_shared_out:
+            if self.is_shared_out:
                 self._state.reassigned.add(owner.agent_id)
             else:
                 self.send_slots(owner)
 
     def agent_gone(self, agent: Agent) -> None:
         """The agent will not come back: its slots are free."""
-        for slot in self._state.slots:
+        for slot in self._state.slots.values():
             if slot.agent_id != agent.agent_id:
                 continue
             if agent.is_leaving and not slot.is_finished:
@@ -125,7 +128,7 @@ class Assignment:
         state = self._state
         has_run = state.quorum is not None or self._is_resumed
         return (
-            not self._is_shared_out
+            not self.is_shared_out
             and self._first_hello_at is not None
             and not (has_run and state.phase is Phase.TAKEOVER)
             and len(state.outbox.agents) < state.spec.nodes
@@ -137,10 +140,15 @@ class Assignment:
         self.share_at = None
         if state.phase in (Phase.TAKEOVER, Phase.ENDED) or not state.outbox.agents:
             return
-        self._hand_on()
-        if self._is_without_nodes():
+        if not self.is_shared_out or state.slots.free_count:
+            self._hand_on()
+        else:
+            self._homeless = frozenset()
+            if self._may_be_uneven and state.spec.rebalance:
+                self._even_out()
+        if not self._had_nodes and self._is_without_nodes():
             return
-        if self._is_shared_out:
+        if self.is_shared_out:
             for agent_id in sorted(state.reassigned & state.outbox.agents.keys()):
                 self.send_slots(self._agents[agent_id])
             state.reassigned.clear()
@@ -151,7 +159,7 @@ class Assignment:
         A job that has trained once waits for nodes as long as it takes.
         """
         state = self._state
-        if self._had_nodes or self._first_hello_at is None or not self._is_shared_out:
+        if self._first_hello_at is None or not self.is_shared_out:
             return False
         placed = state.slots.open_count - state.slots.free_count
         has_run = state.quorum is not None or state.step_max > 0 or self._is_resumed
@@ -171,10 +179,6 @@ class Assignment:
 
     def _hand_on(self) -> None:
         state = self._state
-        if self._is_shared_out and state.slots.free_count == 0:
-            self._homeless = frozenset()
-            self._even_out()
-            return
         due = max(self._free_from, self.gathered_at())
         if state.now < due:
             self.share_at = due
@@ -183,12 +187,12 @@ class Assignment:
 
     def _share_out(self) -> None:
         state = self._state
-        if self._is_shared_out or state.slots.free_count < state.slots.open_count:
+        if self.is_shared_out or state.slots.free_count < state.slots.open_count:
             changed = state.slots.hand_out(self._capacities())
         else:
             state.slots.share_out(self._capacities())
             changed = set(state.outbox.agents)
-        self._is_shared_out = self._may_be_uneven = True
+        self.is_shared_out = self._may_be_uneven = True
         slots = state.slots.by_agent()
         for agent_id in sorted(changed):
             self.send_slots(self._agents[agent_id], tuple(slots.get(agent_id, ())))
@@ -202,7 +206,8 @@ class Assignment:
         state = self._state
         if not self._capacities():
             return
-        homeless = frozenset(s.replica_id for s in state.slots if s.was_drained and s.is_open)
+        slots = state.slots.values()
+        homeless = frozenset(s.replica_id for s in slots if s.was_drained and s.is_open)
         if homeless - self._homeless:
             verb = "waits" if len(homeless) == 1 else "wait"
             text = (
@@ -218,7 +223,7 @@ class Assignment:
         In a resumed job the agents already had slots, so those that are absent are not waited for.
         """
         state = self._state
-        if self._is_shared_out or self._is_resumed or self._first_hello_at is None:
+        if self.is_shared_out or self._is_resumed or self._first_hello_at is None:
             return state.now
         wait_s = state.settings.assign_gather_s
         if len(state.outbox.agents) < state.spec.nodes:
@@ -241,7 +246,7 @@ class Assignment:
     def _even_out(self) -> None:
         """Move one replica if all train and the load is uneven; the next one once it is back."""
         state = self._state
-        if not (self._may_be_uneven and state.spec.rebalance) or not self._may_spare_one():
+        if not self._may_spare_one():
             return
         move = state.slots.uneven(self._capacities())
         if move is None:
@@ -257,5 +262,5 @@ class Assignment:
         state = self._state
         is_quiet = state.phase is Phase.STEADY and not (state.drains or state.replicas.ready)
         is_complete = len(state.live) == state.slots.open_count
-        is_moving = any(slot.moves_to for slot in state.slots) if is_complete else True
+        is_moving = any(slot.moves_to for slot in state.slots.values()) if is_complete else True
         return is_quiet and not is_moving and len(state.live) > state.needed

@@ -26,7 +26,9 @@ def check_lighthouse(
     if state.quorum is not None:
         assert state.quorum.attempt <= state.attempts.highest, "Q2: an attempt of no number"
     waits = (Phase.BUILD, Phase.PREPARE, Phase.PROPOSE)
-    assert state.phase not in waits or state.deadline is not None, "L2: a wait without a deadline"
+    assert state.phase not in waits or membership.deadline is not None, (
+        "L2: a wait without a deadline"
+    )
     assert not state.replacements, "the rules did not run after an event"
     assert (state.outcome is not None) == (state.phase is Phase.ENDED)
 
@@ -34,7 +36,7 @@ def check_lighthouse(
 def _check_members(state: MembershipState) -> None:
     """Q4: one incarnation per slot; every live member is in a quorum and lives."""
     for name in state.live:
-        assert name in state.replicas, f"member {name} does not live: {state.history.story(name)}"
+        assert name in state.replicas, f"member {name} does not live: {state.story(name)}"
         replica = state.replicas[name]
         quorums = [q for q in (state.quorum, state.prior) if q is not None]
         is_member = any(q.index(name, replica.incarnation) is not None for q in quorums)
@@ -50,10 +52,10 @@ def _check_members(state: MembershipState) -> None:
 def _check_bounds(state: MembershipState, agents: Collection[str], next_job: NextJob) -> None:
     """Q8: memory is bounded by the slots and the agents, not by what has happened."""
     slots = len(state.slots)
-    free = [slot for slot in state.slots if slot.is_open and not slot.agent_id]
+    free = [slot for slot in state.slots.values() if slot.is_open and not slot.agent_id]
     assert state.slots.free_count == len(free)
-    assert state.slots.open_count == sum(slot.is_open for slot in state.slots)
-    withdrawn = [slot.replica_id for slot in state.slots if slot.is_withdrawn]
+    assert state.slots.open_count == sum(slot.is_open for slot in state.slots.values())
+    withdrawn = [slot.replica_id for slot in state.slots.values() if slot.is_withdrawn]
     assert set(state.slots.withdrawn) == set(withdrawn)
     assert set(state.stalled) <= state.live, "Q8: who waits for peers is a member"
     assert len(state.replicas) <= slots, "Q8: more replicas than slots"

@@ -24,9 +24,13 @@ MEMBERS_MIN = 2
 
 
 class CommonError:
-    """Finds out whether the members of a quorum raise the same, one after another."""
+    """Finds out whether the members of a quorum raise the same, one after another.
+
+    ``is_watching``: one of them has.
+    """
 
     def __init__(self, state: MembershipState) -> None:
+        self.is_watching = False
         self._state = state
         self._first: Raised | None = None
         self._awaited: set[tuple[str, str]] = set()
@@ -41,6 +45,7 @@ class CommonError:
             self._awaited.discard(key)
             if raised is None or not raised.is_like(self._first):
                 self._first = None
+        self.is_watching = self._first is not None
         if self._first is None or self._awaited:
             return ""
         return (

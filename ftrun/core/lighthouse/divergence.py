@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 
 from ftrun.core.failure_kinds import DIVERGED
 from ftrun.core.ids import replica_order
-from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.words import replicas
 from ftrun.core.messages import Mark, Progress
 
 STATES_MAX = 64
@@ -125,7 +125,7 @@ class Divergence:
         known = name, self._state.replicas[name].incarnation
         if known in self._reported:
             return
-        living = {(r.replica_id, r.incarnation) for r in self._state.replicas}
+        living = {(r.replica_id, r.incarnation) for r in self._state.replicas.values()}
         self._reported = (self._reported & living) | {known}
         self._state.outbox.notice("diverged", [name], f"Replica {name} {cause}.")
 

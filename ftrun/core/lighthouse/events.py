@@ -6,11 +6,12 @@ Not here: the decisions (machine.py, membership.py), how a journal is written (l
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from ftrun.core.books.records import SaveAccount, SaveIncident
 from ftrun.core.ids import WorkerKey
 from ftrun.core.lighthouse.slots import Absence
-from ftrun.core.messages import EndJob, FromAgent, Hello, IncidentRecord, JobSpec, ToAgent
+from ftrun.core.messages import EndJob, FromAgent, Hello, JobSpec, ToAgent
 from ftrun.core.quorum import Member, Quorum
 
 
@@ -175,38 +176,6 @@ class CloseAgent:
 
     agent_id: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SaveIncident:
-    """Keep the record of an incident, and send it to these agents.
-
-    ``age_s``: the time since its first cause. ``document``: its content, without dates; as text and
-    with dates it is the document of ``record``.
-    """
-
-    agents: tuple[str, ...]
-    record: IncidentRecord
-    age_s: float
-    document: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class SaveAccount:
-    """Keep the job's account, in place of the former one. Nothing depends on it."""
-
-    document: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierIncident:
-    """A record that an earlier life of the lighthouse has written.
-
-    ``age_s``: the time since its first cause.
-    """
-
-    document: dict[str, Any]
-    age_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,22 +13,27 @@ from ftrun.core import messages as m
 from ftrun.core.activity import BY_INTENTION
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.choice import Choice, can_repair
-from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.outcome import NOBODY_HOLDS_IT, NOBODY_IS_LEFT, outcome
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.succession import Candidate, Case, Succession, candidate, first, succeed
 from ftrun.core.lighthouse.suspicion import SilenceCheck
+from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.quorum import Quorum
 
 AGAIN = "its peers have tried this step in vain"
 
 
 class Forming:
-    """Gathers newcomers or survivors and issues the quorum."""
+    """Gathers newcomers or survivors and issues the quorum.
+
+    ``goes_on_at``: until when newcomers are gathered or removed members are waited for; None: for
+    ever.
+    """
 
     def __init__(self, state: MembershipState) -> None:
+        self.goes_on_at: float | None = None
         self._state = state
         self._gathering_since: float | None = None
         self._is_lost = False  # nobody holds the job's state: the next quorum starts over
@@ -44,19 +49,19 @@ class Forming:
         state = self._state
         ready = state.replicas.ready
         if not ready:
-            self._gathering_since = state.deadline = None
+            self._gathering_since = self.goes_on_at = None
             return False
         if self._gathering_since is None:
             self._gathering_since = state.now
-            state.deadline = state.now + state.spec.join_timeout_s
+            self.goes_on_at = state.now + state.spec.join_timeout_s
         is_late = state.now >= self._gathering_since + state.spec.join_timeout_s
         all_that_can = max(state.needed, state.slots.open_count - len(state.latecomers))
         if len(ready) >= (state.needed if is_late else all_that_can):
             self._gathering_since = None
-            state.history.begin(state.now, "form", f"{replicas(ready)} ready")
+            state.begin_change("form", f"{replicas(ready)} ready")
             return self._issue(first(self._candidates(ready), state.needed))
-        if state.is_due:
-            state.deadline = None
+        if self._is_due:
+            self.goes_on_at = None
             text = (
                 f"{len(ready)} of {state.spec.replicas} replicas are here and at least "
                 f"{state.needed} are needed: waiting for more."
@@ -72,8 +77,8 @@ class Forming:
         state.interrupt = state.attempts.highest
         state.stalled.clear()
         state.too_few.clear()
-        state.enter(Phase.REJOIN, state.settings.rejoin_timeout_s)
-        state.waiting.expect(state.live, state.workers)
+        state.enter(Phase.REJOIN)
+        state.expect(state.live, state.settings.rejoin_timeout_s)
         state.send(state.live, m.Interrupt(state.interrupt))
 
     def rejoin(self) -> bool:
@@ -84,10 +89,9 @@ class Forming:
             self.notice_wait()
             return True
         if state.waiting.done:
-            state.deadline = None
             return self._go_on()
-        if self._is_silence_over():
-            state.deadline = None
+        if state.waiting.is_over(state.now) and self._is_silence_over():
+            state.waiting.until = None
             cause = f"no answer within {state.settings.rejoin_timeout_s:g} s; it is replaced"
             state.replace(state.waiting.silent(), cause)
             return True
@@ -95,31 +99,29 @@ class Forming:
 
     def _is_silence_over(self) -> bool:
         """Whether silent survivors are given up: not at once, because we may have been paused."""
-        state = self._state
-        if state.deadline is None or not state.is_due:
-            return False
-        timeout_s = state.settings.rejoin_timeout_s
-        late_s = state.now - state.deadline
+        state, waiting = self._state, self._state.waiting
+        assert waiting.until is not None
+        timeout_s, late_s = state.settings.rejoin_timeout_s, state.now - waiting.until
         if self._silence_check.ends(state.since, timeout_s, state.now, late_s):
             return True
-        state.deadline = self._silence_check.next_look_at
+        waiting.until = self._silence_check.next_look_at
         return False
 
     def _go_on(self) -> bool:
         """The survivors decide, or replicas that they would need have been fenced → BUILD."""
         state, case = self._state, self._case()
-        found = succeed(case)
+        found, self.goes_on_at = succeed(case), None
         state.readmit(found.survivors - state.live)
         state.put_off(state.live - found.survivors)
         if found.wait_for:
-            state.deadline = None if case.finishing else self._all_fenced_at()
+            self.goes_on_at = None if case.finishing else self._all_fenced_at()
             return False
         return bool(found.members) and self._issue(found)
 
     def _case(self) -> Case:
         state = self._state
         finishing = frozenset(
-            r.replica_id for r in state.replicas if r.leaving is m.LeaveReason.FINISHED
+            r.replica_id for r in state.replicas.values() if r.leaving is m.LeaveReason.FINISHED
         )
         departed: frozenset[str] = frozenset()
         if state.now < self._all_fenced_at():
@@ -144,17 +146,17 @@ class Forming:
     def departed(self) -> bool:
         """A removed member is back → REJOIN; none can come any more → EMPTY (Q3, C6)."""
         state = self._state
-        lingering = [r for r in state.replicas if r.leaving]
-        back = {r.replica_id for r in state.replicas if not r.leaving and self._was_member(r)}
+        lingering = [r for r in state.replicas.values() if r.leaving]
+        stay = [r for r in state.replicas.values() if not r.leaving]
+        back = {r.replica_id for r in stay if self._was_member(r)}
         if back:
             state.readmit(back)
             state.outbox.notice("joined", back, sentence(f"{replicas(back)} back again."))
             self.interrupt()
             return True
-        state.deadline = self._all_fenced_at()
-        if lingering:
-            state.deadline = None  # a replica has finished and does its last work
-        if not state.is_due:
+        # A replica that has finished does its last work.
+        self.goes_on_at = None if lingering else self._all_fenced_at()
+        if not self._is_due:
             return False
         if state.slots.done():
             state.end(*outcome(state, NOBODY_IS_LEFT))
@@ -163,7 +165,7 @@ class Forming:
         state.install(None, ())
         state.enter(Phase.EMPTY)
         state.journal()
-        self._is_lost = not any(replica.is_anew for replica in state.replicas)
+        self._is_lost = not any(replica.is_anew for replica in state.replicas.values())
         return True
 
     def notice_wait(self, only: str | None = None) -> None:
@@ -177,6 +179,10 @@ class Forming:
                 f"{wait_s:.0f} s at most before it begins anew."
             )
             state.outbox.notice("waiting", unaccounted, sentence(text), only)
+
+    @property
+    def _is_due(self) -> bool:
+        return self.goes_on_at is not None and self._state.now >= self.goes_on_at
 
     def _all_fenced_at(self) -> float:
         return self._state.departed.all_fenced_at(self._state.silence_s)
@@ -207,8 +213,8 @@ class Forming:
         state.close_quorum(quorum)
         state.step_max = choice.state.step
         self._count_try(choice.state.step)
-        state.enter(Phase.BUILD, state.settings.build_timeout_s)
-        state.waiting.expect(ids, state.workers)
+        state.enter(Phase.BUILD)
+        state.expect(ids, state.settings.build_timeout_s)
         state.journal()
         state.send(ids, m.NewQuorum(quorum, refused, tries, self._pauses(ids)))
         self._notice_anew(choice.state.step)
@@ -271,7 +277,7 @@ class Forming:
     def build(self) -> bool:
         """All have built the group → STEADY."""
         state = self._state
-        if state.is_due:
+        if state.waiting.is_over(state.now):
             silent = state.waiting.silent()
             self._errors.update(silent)
             state.failure = f"{replicas(silent)}: the group was not built in time"
@@ -279,12 +285,12 @@ class Forming:
         if not state.waiting.done:
             return False
         assert state.quorum is not None
-        change = state.history.under_way
-        began_at = change.began_at if change is not None else state.since
+        began_at = state.changing_since if state.changing_since is not None else state.since
         state.enter(Phase.STEADY)
         for name in state.live:
             state.replicas[name].is_overtaken = True
-        state.history.complete(state.now, state.quorum)
+        state.changed |= state.live
+        state.end_change(state.quorum)
         text = (
             f"{replicas(state.live)} in quorum {state.quorum.attempt} from step "
             f"{state.quorum.step} on, after {state.now - began_at:.3f} s."

@@ -20,22 +20,22 @@ gives a replica up (core/agent/restarts.py), nodes on which several replicas die
 
 from __future__ import annotations
 
+from ftrun.core.books.facts import Moved, WentOn
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
-from ftrun.core.lighthouse.history import replicas, sentence
-from ftrun.core.lighthouse.incidents import Incidents
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.set_aside import SetAside
 from ftrun.core.lighthouse.slots import EARLY, HAS_ENDED, Absence, Slot
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.messages import LeaveReason, ReplicaGivenUp
 
 FEWER = "--min-replicas N"
 
 
 class GivingUp:
-    """``_unanswered``: by slot, the agent that gives its replica up, and its message."""
+    """``unanswered``: by slot, the agent that gives its replica up, and its message."""
 
     def __init__(
         self,
@@ -43,27 +43,25 @@ class GivingUp:
         membership: Membership,
         assignment: Assignment,
         agents: Agents,
-        incidents: Incidents,
         aside: SetAside,
     ) -> None:
         self._state = state
         self._membership = membership
         self._assignment = assignment
         self._agents = agents
-        self._incidents = incidents
         self._aside = aside
-        self._unanswered: dict[str, tuple[str, ReplicaGivenUp]] = {}
+        self.unanswered: dict[str, tuple[str, ReplicaGivenUp]] = {}
 
     def on_given_up(self, agent: Agent, given_up: ReplicaGivenUp) -> None:
         """An agent will not start this replica again; it repeats that to a new lighthouse."""
         if given_up.replica_id in self._state.slots:
-            self._unanswered[given_up.replica_id] = agent.agent_id, given_up
+            self.unanswered[given_up.replica_id] = agent.agent_id, given_up
 
     def run_rules(self) -> None:
         """Answer, once it is known who goes on."""
         if self._state.phase is Phase.TAKEOVER:
             return
-        unanswered, self._unanswered = self._unanswered, {}
+        unanswered, self.unanswered = self.unanswered, {}
         for name, (agent_id, given_up) in unanswered.items():
             slot = self._state.slots[name]
             owner = slot.agent_id
@@ -99,7 +97,7 @@ class GivingUp:
         slot.given_up_at.add(agent_id)
         if given_up.elsewhere and self._aside.give(name):
             text = f"{replicas([name])} goes to another node: {given_up.reason}."
-            self._incidents.set_aside(name, text)
+            state.facts.append(Moved(name, text))
             state.outbox.notice("aside", [name], sentence(text))
             return
         slot.has_trained |= given_up.has_trained
@@ -117,13 +115,14 @@ class GivingUp:
         self._assignment.ended(name)
         state.journal()
         text = f"Replica {name} is given up: {given_up.reason}. {_fate(name, trains, done)}"
-        self._incidents.goes_on(name, text)
+        state.facts.append(WentOn(name, text))
         state.outbox.notice("given up", [name], text)
 
     def _others(self, name: str) -> tuple[set[str], set[str]]:
         """The replicas that train on without ``name``, and those whose scripts have ended."""
         state = self._state
-        known = [r for r in state.replicas if r.is_known(state.workers) and r.replica_id != name]
+        others = [r for r in state.replicas.values() if r.replica_id != name]
+        known = [r for r in others if r.is_known(state.workers)]
         ends = {r.replica_id for r in known if r.leaving is LeaveReason.FINISHED}
         return {r.replica_id for r in known if not r.leaving}, ends | {*state.slots.finished()}
 

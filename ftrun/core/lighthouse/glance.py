@@ -5,7 +5,7 @@ It is made at most once a second, however many agents ask. Not here: the whole s
 
 from __future__ import annotations
 
-from ftrun.core.lighthouse.account import Account
+from ftrun.core.books.account import Account
 from ftrun.core.lighthouse.account_status import rate_status
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.messages import JobGlance

@@ -45,7 +45,7 @@ class Leaving:
         state = self._state
         state.note_drains(())
         for replica_id in replica_ids:
-            replica = state.replicas.at(replica_id)
+            replica = state.replicas.get(replica_id)
             is_member = replica_id in state.live or state.phase is Phase.TAKEOVER
             if is_member or (replica is not None and self._may_be_needed(replica)):
                 state.note_drains([replica_id])
@@ -131,11 +131,6 @@ class Leaving:
         state.replicas.add(fresh)
         return fresh
 
-    def remove_finished_in_time(self) -> None:
-        """Remove replicas that have finished, once the grace for others is over."""
-        if self.finish_at is not None and self._state.now >= self.finish_at:
-            self.remove_finished()
-
     def remove_finished(self) -> None:
         """Take replicas that have finished out of the quorum, because they commit no more.
 
@@ -157,10 +152,12 @@ class Leaving:
     def ended(self, replica_id: str, incarnation: str) -> None:
         """All processes of a replica are gone, with exit code 0."""
         state = self._state
-        replica = state.replicas.at(replica_id)
+        replica = state.replicas.get(replica_id)
         if replica is not None and replica.incarnation != incarnation:
             return  # an earlier one: another incarnation runs in its slot
-        state.note_finished(replica_id, incarnation)
+        state.is_dirty = True
+        state.departed.died(replica_id, incarnation)
+        state.slots.finish(replica_id)
         absence = state.slots[replica_id].absence
         if absence is None or absence.how == IDLE:
             text = f"Replica {replica_id} has finished."
@@ -175,9 +172,9 @@ class Leaving:
     def is_over(self) -> bool:
         """Whether nobody trains any more, and all that have left are gone."""
         state = self._state
-        if not state.is_dirty or state.phase is Phase.TAKEOVER or not len(state.slots):
+        if state.phase is Phase.TAKEOVER or not len(state.slots):
             return False
-        if any(r.leaving and not r.has_ended for r in state.replicas):
+        if any(r.leaving and not r.has_ended for r in state.replicas.values()):
             return False
         if state.phase in IN_QUORUM:
             trains = any(not state.replicas[name].has_ended for name in state.live)

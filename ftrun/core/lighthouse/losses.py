@@ -6,26 +6,24 @@ lost member is waited for (departed.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from ftrun.core.lighthouse.history import replicas, sentence
+from ftrun.core.books.facts import GivenUp
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.takeover import Takeover
+from ftrun.core.lighthouse.telling import tell
+from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.messages import LeaveReason, Loss
 
 
 class Losses:
-    """Removes lost replicas; the rules decide later what follows.
-
-    ``on_given_up``: is called with those that the lighthouse itself gives up.
-    """
+    """Removes lost replicas; the rules decide later what follows."""
 
     def __init__(self, state: MembershipState, takeover: Takeover) -> None:
         self._state = state
         self._takeover = takeover
-        self.on_given_up: Callable[[list[Loss]], None] = _ignore
 
     def lose(self, losses: Sequence[Loss], *, is_dead: bool, restart: bool = False) -> None:
         """Remove these incarnations; those that are unknown or removed already change nothing.
@@ -33,14 +31,15 @@ class Losses:
         ``is_dead``: their processes cannot act any more. ``restart``: their agents shall kill them.
         """
         state = self._state
-        state.note_losses(losses, is_dead=is_dead)
+        state.is_dirty = True
         members = set(state.live)
         if restart:
-            self.on_given_up(
-                [x for x in losses if state.replicas.find(x.replica_id, x.incarnation)]
-            )
+            given_up = [x for x in losses if state.replicas.find(x.replica_id, x.incarnation)]
+            tell(state, GivenUp(tuple(given_up)))
         known: list[tuple[Loss, Replica]] = []
         for loss in losses:
+            if is_dead:
+                state.departed.died(loss.replica_id, loss.incarnation)
             replica = state.replicas.find(loss.replica_id, loss.incarnation)
             if replica is None:
                 continue
@@ -73,7 +72,3 @@ class Losses:
             verb = "" if cause in killed else "lost: "
             text = f"{replicas(ids)} {verb}{cause}.{rest}"
             state.outbox.notice("lost", ids, sentence(text))
-
-
-def _ignore(losses: list[Loss]) -> None:
-    """Nobody wants to know."""

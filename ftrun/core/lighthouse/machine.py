@@ -20,8 +20,9 @@ from typing import Any
 from ftrun.base.errors import assert_never
 from ftrun.core import messages as m
 from ftrun.core.activity import NOT_ITS_OWN, Activity
-from ftrun.core.lighthouse.account import Account
-from ftrun.core.lighthouse.account_record import AccountRecord
+from ftrun.core.books.books import Books
+from ftrun.core.books.facts import AgentCame, Fact, Failed, Healed, NodeLost, StoodStill
+from ftrun.core.books.records import AccountRecord, SaveAccount, SaveIncident
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
 from ftrun.core.lighthouse.checks import check_lighthouse
@@ -37,17 +38,14 @@ from ftrun.core.lighthouse.events import (
     LighthouseSettings,
     Operation,
     OperatorAsked,
-    SaveAccount,
-    SaveIncident,
     SendToAgent,
     TimerFired,
 )
 from ftrun.core.lighthouse.giving_up import GivingUp
 from ftrun.core.lighthouse.glance import Glances
-from ftrun.core.lighthouse.incidents import ANOTHER_JOB, Incidents
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.next_job import NextJob, outcome_of, refusal
-from ftrun.core.lighthouse.operators import Operators
+from ftrun.core.lighthouse.people.operators import Operators
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.presence import Presence
 from ftrun.core.lighthouse.replicas import Replica
@@ -56,9 +54,11 @@ from ftrun.core.lighthouse.set_aside import SetAside
 from ftrun.core.lighthouse.snapshot import Facts, snapshot
 from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
 from ftrun.core.lighthouse.status import MembershipStatus
+from ftrun.core.lighthouse.telling import seen, tell
 from ftrun.core.lighthouse.waits import Waits
 from ftrun.core.version import unlike_version
 
+ANOTHER_JOB = "another job has begun, and nobody of this one was left: what followed is not known"
 TAKEN_AT_THE_END = (m.Heartbeat, m.FailureEvidence)
 """Messages that are taken from agents of a job that has ended."""
 __all__ = [
@@ -105,28 +105,17 @@ class Lighthouse:
         self.state = MembershipState(self._settings, journal, now)
         self.membership = Membership(self.state, journal)
         self.agents = Agents(self.state)
-        self.incidents = Incidents(self.state)
-        self.account = Account(self.state, self.incidents, account)
-        self.glances = Glances(self.state, self.account)
-        self.state.account_of_job = self.account.of_job
-        self.incidents.cost_s = self.account.cost_s
-        self.membership.losses.on_given_up = self.incidents.given_up
+        self.books = Books(now, self._settings.changes_max, account)
+        self.glances = Glances(self.state, self.books.account)
         self.assignment = Assignment(self.state, self.membership, self.agents, now)
         self.presence = Presence(self.state)
-        self.waits = Waits(
-            self.state,
-            self._gathers_until,
-            self.presence.waits_for,
-            self.presence.latecomers,
-        )
-        self.running = Running(
-            self.state, self.membership, self.assignment, self.agents, self.incidents
-        )
+        self.waits = Waits(self.membership, self.assignment, self.presence)
+        self.running = Running(self.state, self.membership, self.assignment, self.agents)
         self.operators = Operators(self.state, self.membership, self.agents)
         self.running.nothing_ran = journal.quorum is None
-        self.aside = SetAside(self.state, self.agents, self.assignment, self.incidents)
+        self.aside = SetAside(self.state, self.agents, self.assignment)
         self.giving_up = GivingUp(
-            self.state, self.membership, self.assignment, self.agents, self.incidents, self.aside
+            self.state, self.membership, self.assignment, self.agents, self.aside
         )
         self._handlers: dict[type, Callable[[Agent, Any], None]] = {
             m.WorkerMessage: self._on_worker,
@@ -142,10 +131,7 @@ class Lighthouse:
             m.WorkerStacks: self.operators.on_stacks,
         }
         self.state.journal()  # our epoch, before anything is sent
-
-    def _gathers_until(self) -> float | None:
-        is_gathering = self.assignment.is_gathering
-        return self.assignment.gathered_at() if is_gathering else None
+        self._tell()
 
     # ------------------------------------------------------------ what the shell asks
 
@@ -166,30 +152,54 @@ class Lighthouse:
                 pass  # the rules run after every event
             case _:
                 assert_never(event)
-        self._sweep()
+        if self.agents.check_at is not None and now >= self.agents.check_at:
+            self._sweep()
         self._run_rules()
+        self._tell()
+        if self.state.ended_at == now:
+            self._account_for_the_end()
+        for record in self.books.settle(now):
+            self.state.outbox.save(record)
         return self.state.outbox.take()
 
+    def _tell(self, *more: Fact) -> None:
+        """Tell the books what has happened and changed since the last time, and then ``more``."""
+        state = self.state
+        tell(state, *more)
+        for record in self.books.take(state.facts, state.now):
+            state.outbox.save(record)
+        state.facts.clear()
+
+    def _account_for_the_end(self) -> None:
+        """The job ends in this event: what its agents are told has what its time went to."""
+        outcome, account = self.state.outcome, self.books.account
+        if outcome is not None and outcome.account is None and account.is_open:
+            self.state.account_for(account.of_job(self.state.now))
+
     def _run_rules(self) -> None:
-        """Draw the consequences of an event, once all of it is noted."""
-        self.next_job.send_home(self.state)
+        """Draw the consequences of an event, once all of it is noted.
+
+        Rules about something that is rare run only while there is some of it.
+        """
+        state = self.state
+        if self.next_job.waiting:
+            self.next_job.send_home(state)
         self._run_membership_rules()
-        self.giving_up.run_rules()
-        self.operators.run_rules()
+        if self.giving_up.unanswered or self.membership.leaving.early:
+            self.giving_up.run_rules()
+        if state.operations.are_under_way or state.slots.withdrawn:
+            self.operators.run_rules()
         if self.membership.may_move:
             self._run_membership_rules()
-        self.presence.run_rules()
+        if not self.presence.is_idle:
+            self.presence.run_rules()
         self.waits.run_rules()
-        self.account.update()
-        self.incidents.run_rules()
-        record = self.account.save()
-        if record is not None:
-            self.state.outbox.save(record)
 
     def _run_membership_rules(self) -> None:
         """Membership, then slots: moving a replica to another agent begins with a drain."""
         self.membership.run_rules()
-        self.aside.take_back()
+        if self.state.slots.free_count:
+            self.aside.take_back()
         self.assignment.run_rules()
         if self.membership.may_move:
             self.membership.run_rules()
@@ -204,13 +214,13 @@ class Lighthouse:
             self.agents.check_at,
             self.operators.next_deadline(),
             self.presence.next_deadline(),
-            self.incidents.next_deadline(),
+            self.books.incidents.gone_at,
         )
         return min((t for t in times if t is not None), default=None)
 
     def story(self, replica_id: str) -> list[str]:
         """The last events of this replica and its slot, oldest first."""
-        return self.state.history.story(replica_id)
+        return self.state.story(replica_id)
 
     def snapshot(self, now: float) -> MembershipStatus:
         """Everything worth showing, as plain JSON."""
@@ -218,8 +228,7 @@ class Lighthouse:
             Facts(
                 self.state,
                 self.agents,
-                self.account,
-                self.incidents,
+                self.books,
                 self.waits.current(),
                 self.membership.standstill.hung(now),
             ),
@@ -233,8 +242,7 @@ class Lighthouse:
     def check(self) -> None:
         """Assert what must hold between events."""
         check_lighthouse(self.state, self.membership, self.agents, self.next_job)
-        self.incidents.check()
-        self.account.check()
+        self.books.check(seen(self.state, slot) for slot in self.state.slots.values())
 
     # ------------------------------------------------------------ agents come and go
 
@@ -261,9 +269,7 @@ class Lighthouse:
         state = self.state
         if state.spec is NO_SPEC:
             state.open(hello.spec)
-            self.incidents.job_is_known()
-        self.account.note_age(hello.age_s)
-        self.incidents.agent_came(hello.incidents)
+        state.facts.append(AgentCame(hello.age_s, hello.incidents))
         agent = Agent(hello.agent_id, hello.host, hello.store, hello.capacity, state.now)
         agent.is_leaving = not hello.capacity
         agent.is_back = hello.epoch not in (0, state.attempts.epoch)
@@ -297,10 +303,11 @@ class Lighthouse:
         for agent_id in self.next_job.waiting:
             former.outbox.to_agent(agent_id, outcome_of(former))
         self.next_job.waiting.clear()
-        self.incidents.abandon(ANOTHER_JOB)
-        told = self.incidents.last_number if former.spec.job_id == spec.job_id else 0
+        for record in self.books.abandon(ANOTHER_JOB, former.now):
+            former.outbox.save(record)
+        last = self.books.incidents.last_number if former.spec.job_id == spec.job_id else 0
         self._set_up(JournalState(epoch=former.attempts.epoch, spec=spec), former.now)
-        self.incidents.go_on_after(told)
+        self.books.incidents.go_on_after(last)
         self.state.outbox.put_first(former.outbox.take())
 
     def _wait_for_another_run(self, hello: m.Hello) -> None:
@@ -344,13 +351,11 @@ class Lighthouse:
         for loss in losses:
             self.state.record(loss.replica_id, loss)
         if losses and not (is_dead or is_back) and state.outcome is None:  # else all go home
-            self.incidents.node_lost(agent, losses)
+            self._tell(NodeLost(agent.agent_id, agent.host, tuple(losses)))
         self.membership.losses.lose(losses, is_dead=is_dead)
 
     def _sweep(self) -> None:
         """Give up agents that are silent; free the slots of those that are long gone."""
-        if not self.agents.is_due:
-            return
         cause = f"no heartbeat for {self.state.spec.heartbeat_timeout_s:g} s"
         for agent in self.agents.silent():
             self.state.outbox.close(agent.agent_id, cause)
@@ -377,7 +382,7 @@ class Lighthouse:
             self.state.outbox.to_agent(agent_id, m.HeartbeatAck())
         if agent is None or agent.gone_at is not None:
             return
-        self.agents.received(agent)
+        agent.last_message_at = self.state.last_message_at[agent_id] = self.state.now
         handler = self._handlers.get(type(message))
         if handler is None:
             self.state.outbox.close(agent.agent_id, "a Hello comes first, and once")
@@ -394,12 +399,12 @@ class Lighthouse:
             self.state.slots[key.replica_id].start_failure = None
         if 0 <= key.group_rank < self.state.workers:
             self.state.record(key.replica_id, word)
-            self.account.touch(key.replica_id)
+            self.state.changed.add(key.replica_id)
             if isinstance(word.message, m.Present):
                 self.presence.on_present(replica, key.group_rank, word.message)
                 return
             if isinstance(word.message, m.Healed):
-                self.incidents.healed(replica, word.message)
+                self.state.facts.append(Healed(key.replica_id, word.message))
             self.membership.received(replica, key.group_rank, word.message)
 
     def _on_heartbeat(self, agent: Agent, heartbeat: m.Heartbeat) -> None:
@@ -426,18 +431,18 @@ class Lighthouse:
         name = replica.replica_id
         self.state.slots[name].has_trained |= progress.steps > 0
         self.membership.received(replica, 0, progress)
-        self.account.touch(name)
+        self.state.changed.add(name)
         if progress.phase is Activity.STOPPED:
-            self.account.stood_still(name, progress.since_s)
+            self.state.facts.append(StoodStill(name, progress.since_s))
 
     def _on_evidence(self, agent: Agent, evidence: m.FailureEvidence) -> None:
-        self.incidents.evidence(agent, evidence)
+        self._tell(Failed(agent.agent_id, agent.host, evidence))
         if evidence.replica_id in self.state.slots:
             slot = self.state.slots[evidence.replica_id]
             slot.ended = evidence.incarnation
             if evidence.restart_in_s:
                 slot.restart_at = self.state.now + evidence.restart_in_s
-        self.account.touch(evidence.replica_id)
+        self.state.changed.add(evidence.replica_id)
         self.aside.failed(agent, evidence)
 
     def _on_agent_leaving(self, agent: Agent, leaving: m.AgentLeaving) -> None:

@@ -19,7 +19,6 @@ from ftrun.core.ids import Attempt
 from ftrun.core.lighthouse.divergence import Divergence
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.forming import Forming
-from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.leaving import Leaving
 from ftrun.core.lighthouse.losses import Losses
 from ftrun.core.lighthouse.outcome import outcome
@@ -30,6 +29,7 @@ from ftrun.core.lighthouse.standstill import Standstill
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
 from ftrun.core.lighthouse.takeover import Takeover
+from ftrun.core.lighthouse.words import replicas
 
 TRAINING = frozenset({Phase.STEADY, Phase.PREPARE, Phase.PROPOSE, Phase.SWITCH})
 HEALED_NOTICES_MAX = 16
@@ -87,16 +87,21 @@ class Membership:
 
     def run_rules(self) -> None:
         """Apply rules until none changes anything, once all of an event is noted."""
+        if self.state.spec.hang_timeout_s:
+            self._end_standstill()
+            self._end_standoff()
+        for _ in range(RULES_MAX):
+            if self.state.phase is Phase.ENDED or not self._apply_rules():
+                self.state.is_dirty = False
+                return
+        raise AssertionError(f"the rules of {self.state.phase} do not come to an end")
+
+    def _end_standstill(self) -> None:
+        """All members wait for one whose loop stands still: it is given up."""
         found = self.standstill.find()
         if found is not None:
             replica_id, cause = found
             self.state.replace([replica_id], cause)
-        self._end_standoff()
-        for _ in range(RULES_MAX):
-            if self.state.phase is Phase.ENDED or not self._apply_rules():
-                self.state.rules_have_run()
-                return
-        raise AssertionError(f"the rules of {self.state.phase} do not come to an end")
 
     def _end_standoff(self) -> None:
         """Members that wait for each other for good: give some up, or end the job."""
@@ -126,10 +131,11 @@ class Membership:
             losses, state.replacements = state.replacements, []
             self.losses.lose(losses, is_dead=False, restart=True)
             return True
-        if self.leaving.is_over():
+        if state.is_dirty and self.leaving.is_over():
             self.end(*outcome(state))
             return True
-        self.leaving.remove_finished_in_time()
+        if self.leaving.finish_at is not None and state.now >= self.leaving.finish_at:
+            self.leaving.remove_finished()
         if state.phase in IN_QUORUM and (state.removed or state.failure):
             return self._break_up()
         if state.too_few and self._are_others_here():
@@ -141,8 +147,24 @@ class Membership:
         if self.state.phase is Phase.ENDED:
             return None
         stands = self.standstill.next_deadline(), self.standoff.next_deadline()
-        times = (self.state.deadline, self.leaving.finish_at, *stands)
+        times = (self.deadline, self.leaving.finish_at, *stands)
         return min((t for t in times if t is not None), default=None)
+
+    @property
+    def deadline(self) -> float | None:
+        """When time alone ends what the phase waits for: nobody else decides that."""
+        state = self.state
+        match state.phase:
+            case Phase.TAKEOVER:
+                return self.takeover.grace_until
+            case Phase.EMPTY | Phase.FENCE:
+                return self.forming.goes_on_at
+            case Phase.STEADY:
+                return self.switching.begins_at
+            case Phase.REJOIN if state.waiting.done:
+                return self.forming.goes_on_at
+            case _:
+                return state.waiting.until
 
     def _break_up(self) -> bool:
         """The attempt cannot go on: interrupt everyone, or replace the replica that fails most."""
@@ -154,7 +176,7 @@ class Membership:
         self.switching.abandon()
         causes = [f"replica {loss.replica_id}: {loss.cause}" for loss in state.removed]
         kind = "shrink" if state.removed else "retry"
-        state.history.begin(state.now, kind, "; ".join(causes) or state.failure)
+        state.begin_change(kind, "; ".join(causes) or state.failure)
         self.leaving.remove_finished()
         state.removed = []
         self.forming.interrupt()
@@ -171,7 +193,7 @@ class Membership:
         """Ready replicas join at this step: the quorum reaches no later one to switch at."""
         state = self.state
         self.switching.abandon()
-        state.history.begin(state.now, "grow", f"too few contribute at step {state.step_max}")
+        state.begin_change("grow", f"too few contribute at step {state.step_max}")
         self.forming.interrupt()
         return True
 
@@ -332,6 +354,7 @@ class Membership:
         A quorum that all members have left is over: the next replicas that come begin another.
         """
         if not self.state.live:
+            self.switching.abandon()
             self.forming.interrupt()
             return True
         return self.leaving.drain_outsiders() or self.switching.consider()
@@ -340,7 +363,7 @@ class Membership:
         """All are back or the grace is over: go on with what is left of the quorum in force."""
         state = self.state
         takeover = self.takeover
-        may_end = (state.is_due and not takeover.put_off()) or (
+        may_end = (takeover.is_grace_over and not takeover.put_off()) or (
             state.is_dirty and takeover.is_complete()
         )
         if not may_end:
@@ -348,7 +371,7 @@ class Membership:
         drains = tuple(state.drains)
         state.drains.clear()
         self.takeover.conclude(self.forming, self.switching)
-        for replica in list(state.replicas):
+        for replica in list(state.replicas.values()):
             if replica.replica_id not in state.live:
                 self._admit(replica)
             elif replica.leaving:

@@ -7,7 +7,7 @@ them asks again. Not here: what is done (operators.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from ftrun.core.lighthouse.events import JournaledOperation, Operation, Request
 
@@ -15,44 +15,44 @@ OPERATIONS_MAX = 256
 TEXT_CHARS_MAX = 300
 
 
-class OperationTable:
-    """The last ``OPERATIONS_MAX`` operations, oldest first."""
+class OperationTable(dict[int, Operation]):
+    """The last ``OPERATIONS_MAX`` operations, oldest first.
+
+    ``last_number``: of an earlier life. ``are_under_way``: some have not ended, perhaps.
+    """
 
     def __init__(self, journaled: Iterable[JournaledOperation]) -> None:
-        self._operations = {x.number: _resumed(x) for x in journaled}
-        self.last_number = max(self._operations, default=0)
-
-    def __iter__(self) -> Iterator[Operation]:
-        return iter(self._operations.values())
-
-    def get(self, number: int) -> Operation | None:
-        """The operation with this number, if it is still known."""
-        return self._operations.get(number)
+        super().__init__((x.number, _resumed(x)) for x in journaled)
+        self.last_number = max(self, default=0)
+        self.are_under_way = True
 
     def asked_as(self, request_id: str) -> Operation | None:
         """The operation of a request with this id."""
         if not request_id:
             return None
-        return next((x for x in self if x.request.request_id == request_id), None)
+        return next((x for x in self.values() if x.request.request_id == request_id), None)
 
     def add(self, operation: Operation) -> bool:
         """Add it, in place of the oldest that has ended; False: too many are under way."""
-        if len(self._operations) >= OPERATIONS_MAX:
-            ended = (number for number, x in self._operations.items() if x.has_ended)
-            oldest = next(ended, None)
+        if len(self) >= OPERATIONS_MAX:
+            oldest = next((number for number, x in self.items() if x.has_ended), None)
             if oldest is None:
                 return False
-            del self._operations[oldest]
-        self._operations[operation.number] = operation
+            del self[oldest]
+        self[operation.number] = operation
+        self.are_under_way = True
         return True
 
     def under_way(self) -> list[Operation]:
         """Those that have not ended."""
-        return [x for x in self if not x.has_ended]
+        found = [x for x in self.values() if not x.has_ended]
+        self.are_under_way = bool(found)
+        return found
 
     def journaled(self) -> tuple[JournaledOperation, ...]:
         """What survives the lighthouse."""
-        return tuple(_journaled(x) for x in self if x.request.command != "stack" and not x.refused)
+        kept = (x for x in self.values() if x.request.command != "stack" and not x.refused)
+        return tuple(_journaled(x) for x in kept)
 
 
 def _journaled(operation: Operation) -> JournaledOperation:

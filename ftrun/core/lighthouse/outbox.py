@@ -6,8 +6,10 @@ Not here: what to send (membership.py), how it is sent (lighthouse/).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ftrun.core import messages as m
+from ftrun.core.books.records import SaveAccount, SaveIncident
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.events import (
     CloseAgent,
@@ -15,8 +17,6 @@ from ftrun.core.lighthouse.events import (
     Journal,
     JournalState,
     OperationChanged,
-    SaveAccount,
-    SaveIncident,
     SendToAgent,
 )
 from ftrun.core.lighthouse.replicas import Replica, Replicas
@@ -50,7 +50,7 @@ class Outbox:
         """Send to every worker of these replicas, if they live."""
         targets: dict[str, list[m.RunningReplica]] = {}
         for replica_id in sorted(replica_ids, key=replica_order):
-            replica = self._replicas.at(replica_id)
+            replica = self._replicas.get(replica_id)
             if replica is not None:
                 targets.setdefault(replica.agent_id, []).append(replica.target)
         for agent_id, of_agent in targets.items():
@@ -100,14 +100,24 @@ class Outbox:
         """End an agent's stream."""
         self._out.append(CloseAgent(agent_id, reason))
 
-    def agents_for(self, concerned: Iterable[str]) -> tuple[str, ...]:
+    def _agents_for(self, concerned: Iterable[str]) -> tuple[str, ...]:
         """The agents that keep a record: all of them or, of very many, those that it concerns."""
         if len(self.agents) <= RECORD_AGENTS_MAX:
             return tuple(self.agents)
         return tuple(agent_id for agent_id in dict.fromkeys(concerned) if agent_id in self.agents)
 
+    def swap(self, former: m.EndJob, outcome: m.EndJob) -> None:
+        """The job has ended in this event, and more is known of that by now."""
+        for index, one in enumerate(self._out):
+            if isinstance(one, SendToAgent) and one.message is former:
+                self._out[index] = SendToAgent(one.agent_id, outcome)
+            elif isinstance(one, Journal) and one.record.outcome is former:
+                self._out[index] = Journal(replace(one.record, outcome=outcome))
+
     def save(self, record: SaveIncident | SaveAccount) -> None:
-        """Keep this record of an incident, or of the account."""
+        """Keep this record of the books; that of an incident goes to agents."""
+        if isinstance(record, SaveIncident):
+            record = replace(record, agents=self._agents_for(record.agents))
         self._out.append(record)
 
     def journal(self, record: JournalState) -> None:

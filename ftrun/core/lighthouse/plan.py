@@ -9,8 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ftrun.core.ids import Attempt
-from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.replicas import Replica, Replicas
+from ftrun.core.lighthouse.words import replicas
 from ftrun.core.quorum import Quorum
 
 
@@ -39,7 +39,7 @@ class Plan:
 
     def gone(self, living: Replicas) -> list[str]:
         """The newcomers that do not come after all, or were lost and have been started again."""
-        gone = [r for r in self.joining if r.leaving or living.at(r.replica_id) is not r]
+        gone = [r for r in self.joining if r.leaving or living.get(r.replica_id) is not r]
         return [replica.replica_id for replica in gone]
 
 

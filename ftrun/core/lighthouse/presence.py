@@ -36,10 +36,12 @@ class Presence:
     incarnations whose process groups are those of all replicas; ``_set_up``: those that were told
     of each other, by replica_id, until they train; ``_gone_at``: when one of them was missed;
     ``_ending``: incarnations that were told to begin again, and may ask until they end;
-    ``_on_way``: those that were told who trains, and have not joined them.
+    ``_on_way``: those that were told who trains, and have not joined them. ``is_idle``: nobody has
+    asked since all that were told have joined, so there is nothing to do.
     """
 
     def __init__(self, state: MembershipState) -> None:
+        self.is_idle = True
         self._state = state
         self._asking: dict[str, str] = {}
         self._asked_at: float | None = None
@@ -52,6 +54,7 @@ class Presence:
 
     def on_present(self, replica: Replica, rank: int, present: m.Present) -> None:
         """A worker is here, and asks for its peers."""
+        self.is_idle = False
         if (replica.replica_id, replica.incarnation) in self._ending:
             return
         replica.present[rank] = present.endpoint
@@ -60,7 +63,7 @@ class Presence:
             self._worlds = {pair for pair in self._worlds if find(*pair) is not None}
             self._worlds.add((replica.replica_id, replica.incarnation))
         if not self._part and self._state.phase not in IN_QUORUM:
-            slots = {slot.replica_id for slot in self._state.slots}
+            slots = {slot.replica_id for slot in self._state.slots.values()}
             self._part = slots.intersection(present.part)
         self._asking[replica.replica_id] = replica.incarnation
         if self._asked_at is None:
@@ -74,7 +77,7 @@ class Presence:
         part = self._open_part()
         slots = (
             slot.replica_id
-            for slot in self._state.slots
+            for slot in self._state.slots.values()
             if slot.is_open and (not part or slot.replica_id in part)
         )
         return tuple(name for name in slots if name not in here)
@@ -92,6 +95,8 @@ class Presence:
         self._begin_again()
         self._answer()
         self._state.latecomers = frozenset(self.latecomers())
+        known = self._asking or self._part or self._set_up or self._ending or self._on_way
+        self.is_idle = not known and self._gone_at is None
 
     def _begin_again(self) -> None:
         """A replica has ended before the first step: those that it had process groups with restart.
@@ -194,7 +199,7 @@ class Presence:
         state = self._state
         is_rejoining = state.phase is Phase.REJOIN  # survivors may lack this one to go on
         if (state.phase in IN_QUORUM or is_rejoining) and state.live:
-            members = (state.replicas.at(name) for name in state.live)
+            members = (state.replicas.get(name) for name in state.live)
             return self._of(True, [r for r in members if r is not None])
         if state.phase is not Phase.EMPTY:
             return None
@@ -216,13 +221,13 @@ class Presence:
             return self._part
         return frozenset(
             slot.replica_id
-            for slot in self._state.slots
+            for slot in self._state.slots.values()
             if slot.is_open and slot.replica_id in self._part
         )
 
     def _here(self) -> Iterator[Replica]:
         """The replicas of which all workers are present, or have reported."""
-        for replica in self._state.replicas:
+        for replica in self._state.replicas.values():
             is_ending = (replica.replica_id, replica.incarnation) in self._ending
             is_here = replica.leaving is None and not is_ending
             if is_here and self._endpoints(replica) is not None:
@@ -247,6 +252,10 @@ class Presence:
                 entries.append(m.RosterEntry(replica.replica_id, replica.incarnation, endpoints))
         slots = self._state.slots
         early = tuple(x.replica_id for x in slots.absent() if x.how == EARLY)
-        over = [slot.replica_id for slot in slots if not slot.is_open or slot.replica_id in early]
+        over = [
+            slot.replica_id
+            for slot in slots.values()
+            if not slot.is_open or slot.replica_id in early
+        ]
         store = members[0].store if members else ""
         return m.Roster(has_begun, tuple(entries), tuple(over), early, store)

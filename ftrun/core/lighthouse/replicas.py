@@ -5,7 +5,7 @@ Not here: which of them are in the quorum (membership.py), whose slot it is (slo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ftrun.core.activity import Activity
@@ -77,21 +77,11 @@ class Replica:
         """Whether all its workers have reported."""
         return len(self.reports) == workers_per_replica
 
-    @property
-    def is_apart(self) -> bool:
-        """Its script runs without a Manager, as far as its agent knows."""
-        return self.progress is not None and self.progress.phase is Activity.APART
-
     def joins(self, must_heal: bool, now: float, by_switch: bool = False) -> None:
         """It becomes a member of a quorum. ``must_heal``: it does not hold the quorum's state."""
         self.state_at_join = group_state(self.reports.values()) if must_heal else None
         self.heals, self.awaits_switch, self.is_overtaken = must_heal, by_switch, True
         self.joined_at = self.joined_at or now
-
-    @property
-    def usual_step_s(self) -> float | None:
-        """How long a step usually takes it, by its own clock; None: it has not told that."""
-        return self.progress.usual_s if self.progress is not None and self.progress.steps else None
 
     def note_in_force(self) -> None:
         """The switch is complete: if its Progress says that it waits for a quorum, that is over."""
@@ -108,66 +98,44 @@ class Replica:
 
     def is_in_quorum(self) -> bool:
         """Whether some worker trains in a quorum, or prepares one, that it has not given up."""
-        return any(is_in_quorum(report) for report in self.reports.values())
+        return any(report.is_in_quorum for report in self.reports.values())
 
 
-def is_in_quorum(report: Report) -> bool:
-    """Whether the worker is in a quorum, or prepares one, that it has not given up."""
-    return any(quorum.attempt > report.interrupted for quorum in report.quorums())
-
-
-class Replicas:
+class Replicas(dict[str, Replica]):
     """The living replicas by slot.
 
     ``ready``: those that are not in the quorum, are known in full and free to join one.
-    ``changed``: slots that got or lost an incarnation, or whose replica joined or left the quorum,
-    since the account looked last.
+    ``changed``: the state's, to which slots are added that got or lost an incarnation.
     """
 
-    def __init__(self) -> None:
-        self._replicas: dict[str, Replica] = {}
+    def __init__(self, changed: set[str]) -> None:
+        super().__init__()
         self.ready: set[str] = set()
-        self.changed: set[str] = set()
-
-    def __len__(self) -> int:
-        return len(self._replicas)
-
-    def __iter__(self) -> Iterator[Replica]:
-        return iter(self._replicas.values())
-
-    def __contains__(self, replica_id: str) -> bool:
-        return replica_id in self._replicas
-
-    def __getitem__(self, replica_id: str) -> Replica:
-        return self._replicas[replica_id]
+        self.changed = changed
 
     def find(self, replica_id: str, incarnation: str) -> Replica | None:
         """This very incarnation, if it lives."""
-        replica = self._replicas.get(replica_id)
+        replica = self.get(replica_id)
         return replica if replica is not None and replica.incarnation == incarnation else None
-
-    def at(self, replica_id: str) -> Replica | None:
-        """The incarnation that lives in the slot, if any."""
-        return self._replicas.get(replica_id)
 
     def add(self, replica: Replica) -> None:
         """A new incarnation; the slot must be free."""
-        assert replica.replica_id not in self._replicas, "Q4: two incarnations in one slot"
-        self._replicas[replica.replica_id] = replica
+        assert replica.replica_id not in self, "Q4: two incarnations in one slot"
+        self[replica.replica_id] = replica
         self.changed.add(replica.replica_id)
 
     def remove(self, replica_id: str) -> None:
         """This replica has ended, or may have."""
-        del self._replicas[replica_id]
+        del self[replica_id]
         self.changed.add(replica_id)
         self.ready.discard(replica_id)
 
     def of_agent(self, agent_id: str) -> list[Replica]:
         """The replicas that this agent runs, in order."""
-        mine = (r for r in self._replicas.values() if r.agent_id == agent_id)
+        mine = (r for r in self.values() if r.agent_id == agent_id)
         return sorted(mine, key=lambda r: replica_order(r.replica_id))
 
     def members(self, replica_ids: Iterable[str], workers_per_replica: int) -> tuple[Member, ...]:
         """The ordered member list of these replicas."""
         in_order = sorted(replica_ids, key=replica_order)
-        return tuple(self._replicas[r].member(workers_per_replica) for r in in_order)
+        return tuple(self[r].member(workers_per_replica) for r in in_order)

@@ -14,15 +14,16 @@ from __future__ import annotations
 from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
+from ftrun.core.books.facts import Lost, Started
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
 from ftrun.core.lighthouse.common_error import CommonError
-from ftrun.core.lighthouse.incidents import Incidents
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.slots import EARLY, HAS_ENDED, IDLE, Absence, Slot
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.telling import tell
 from ftrun.core.messages import USAGE_CODE
 
 UNJOINED = "it has ended before it had joined the others"
@@ -41,14 +42,12 @@ class Running:
         membership: Membership,
         assignment: Assignment,
         agents: Agents,
-        incidents: Incidents,
     ) -> None:
         self.nothing_ran = True
         self._state = state
         self._membership = membership
         self._assignment = assignment
         self._agents = agents
-        self._incidents = incidents
         self._common_error = CommonError(state)
 
     def take_hello(self, agent: Agent, hello: m.Hello) -> None:
@@ -66,7 +65,7 @@ class Running:
         back = [r for x in hello.running if (r := self._start(agent, x)) is not None]
         self._assignment.agent_is_known(agent, hello)
         for replica in back:
-            self._incidents.started(replica.replica_id, replica.incarnation)
+            state.facts.append(Started(replica.replica_id, replica.incarnation))
             replica.was_interrupted = state.phase is not Phase.TAKEOVER
         state.send([replica.replica_id for replica in back], m.AskReport())
         if state.phase is Phase.TAKEOVER:
@@ -83,7 +82,7 @@ class Running:
         known = [loss for loss in losses if loss.replica_id in self._state.slots]
         for loss in known:
             self._state.slots[loss.replica_id].dead = loss.incarnation
-            self._state.slots.changed.add(loss.replica_id)
+            self._state.changed.add(loss.replica_id)
             self._state.record(loss.replica_id, loss)
         self._membership.losses.lose(known, is_dead=True)
 
@@ -101,7 +100,7 @@ class Running:
         if slot.agent_id != agent.agent_id:
             state.slots.give(name, agent.agent_id)
         slot.has_left = running.has_left
-        former = state.replicas.at(name)
+        former = state.replicas.get(name)
         if running.incarnation in (slot.dead, former.incarnation if former else None):
             return None
         if former is not None:
@@ -119,7 +118,7 @@ class Running:
     def _take_back(self, agent_id: str, replica_id: str) -> None:
         """Give a slot back to a member of the last quorum, which may hold the job's only state."""
         self._state.slots.give(replica_id, "")
-        former = self._state.replicas.at(replica_id)
+        former = self._state.replicas.get(replica_id)
         if former is not None:
             cause = "a member of the last quorum is back in its slot"
             loss = m.Loss(replica_id, former.incarnation, cause)
@@ -133,7 +132,7 @@ class Running:
             self._state.slots[name].restarts = started.restarts
             self._state.slots[name].restarts_left = started.restarts_left
             self._state.record(name, started)
-            self._incidents.started(name, started.incarnation)
+            self._state.facts.append(Started(name, started.incarnation))
             self._state.slots[name].restart_at = None
             self._state.slots[name].is_back()
             if agent.assigned is not None and name not in agent.assigned:
@@ -148,8 +147,10 @@ class Running:
         slot = self._state.slots[name]
         if slot.agent_id == agent.agent_id:
             slot.start_failure = lost.start_failure
-        self._incidents.lost(agent, lost)
-        reason = self._common_error.lost(lost)
+        if lost.kind:  # a failure
+            tell(self._state, Lost(agent.agent_id, agent.host, lost))
+        is_watched = lost.raised is not None or self._common_error.is_watching
+        reason = self._common_error.lost(lost) if is_watched else ""
         if reason and lost.raised is not None:
             self._membership.end(lost.raised.exit_code, reason, kinds.BY_SCRIPT)
             return
@@ -167,7 +168,7 @@ class Running:
         state = self._state
         if state.step_max > 0 or state.outcome is not None or state.slots.finished():
             return
-        failures = [s.start_failure for s in state.slots]
+        failures = [s.start_failure for s in state.slots.values()]
         is_everywhere = all(f is not None and f.signature == failure.signature for f in failures)
         if not (is_everywhere or failure.exit_code == USAGE_CODE):
             return
@@ -208,7 +209,7 @@ class Running:
     def _others_train(self, name: str) -> bool:
         """Whether some other replica trains, and has not come to the end of its script."""
         state = self._state
-        others = [state.replicas.at(other) for other in state.live if other != name]
+        others = [state.replicas.get(other) for other in state.live if other != name]
         return any(
             other is not None
             and other.leaving is None

@@ -14,12 +14,12 @@ left. Not here: restarts on the same node (core/agent/restarts.py), slots of age
 from __future__ import annotations
 
 from ftrun.core import failure_kinds as kinds
+from ftrun.core.books.facts import Moved
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
-from ftrun.core.lighthouse.history import replicas, sentence
-from ftrun.core.lighthouse.incidents import Incidents
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.messages import FailureEvidence
 
 FAILURES_MAX = 3
@@ -29,17 +29,10 @@ WINDOW_S = 600.0
 class SetAside:
     """Judges nodes by the failures that their agents report."""
 
-    def __init__(
-        self,
-        state: MembershipState,
-        agents: Agents,
-        assignment: Assignment,
-        incidents: Incidents,
-    ) -> None:
+    def __init__(self, state: MembershipState, agents: Agents, assignment: Assignment) -> None:
         self._state = state
         self._agents = agents
         self._assignment = assignment
-        self._incidents = incidents
 
     def failed(self, agent: Agent, evidence: FailureEvidence) -> None:
         """A replica of this agent has failed, or its node is not well."""
@@ -67,11 +60,11 @@ class SetAside:
         A node whose stream has ended counts as long as it may come back.
         """
         state = self._state
-        if state.phase in (Phase.TAKEOVER, Phase.ENDED) or not state.slots.free_count:
+        if state.phase in (Phase.TAKEOVER, Phase.ENDED):
             return
         if any(agent.takes_slots for agent in self._agents.values()):
             return
-        free = [slot.replica_id for slot in state.slots if slot.is_open and not slot.agent_id]
+        free = [s.replica_id for s in state.slots.values() if s.is_open and not s.agent_id]
         for agent in self._agents.values():
             if agent.is_aside and not agent.is_leaving:
                 agent.is_aside = False
@@ -93,14 +86,13 @@ class SetAside:
             return
         agent.is_aside = True
         text = f"{replicas(moved)} to another node: {agent.host} is set aside, because {why}."
-        for name in moved:
-            self._incidents.set_aside(name, text)
+        state.facts += [Moved(name, text) for name in moved]
         state.outbox.notice("aside", moved, sentence(text))
 
     def _is_free(self, replica_id: str) -> bool:
         """Whether no process of the slot lives: one that does not count any more may (Q4)."""
         state = self._state
-        return state.replicas.at(replica_id) is None and state.slots[replica_id].nothing_runs
+        return state.replicas.get(replica_id) is None and state.slots[replica_id].nothing_runs
 
     def give(self, replica_id: str) -> bool:
         """Give a slot to the node with the most room that has had no failure."""

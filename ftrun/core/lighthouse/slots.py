@@ -8,7 +8,7 @@ slot is to be handed on (assignment.py).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ftrun.core.messages import StartFailure
@@ -111,35 +111,25 @@ class Slot:
         return not (self.is_finished or self.is_withdrawn)
 
 
-class SlotTable:
+class SlotTable(dict[str, Slot]):
     """The slots "0".."N-1" of a job, in order.
 
     ``open_count``: how many are still to train. ``free_count``: how many of these belong to nobody.
-    ``changed``: slots that were given, freed or ended since the account looked last.
+    ``withdrawn``: those that people have drained, in order. ``changed``: the state's, to which
+    slots are added that are given, freed or ended.
     """
 
-    def __init__(self, count: int) -> None:
-        self._slots = {str(index): Slot(str(index)) for index in range(count)}
-        self._withdrawn: dict[str, None] = {}
+    def __init__(self, count: int, changed: set[str]) -> None:
+        super().__init__((str(index), Slot(str(index))) for index in range(count))
+        self.withdrawn: tuple[str, ...] = ()
         self.open_count = count
         self.free_count = count
-        self.changed: set[str] = set()
-
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    def __iter__(self) -> Iterator[Slot]:
-        return iter(self._slots.values())
-
-    def __contains__(self, replica_id: str) -> bool:
-        return replica_id in self._slots
-
-    def __getitem__(self, replica_id: str) -> Slot:
-        return self._slots[replica_id]
+        self.changed = changed
+        changed.update(self)
 
     def finish(self, replica_id: str) -> bool:
         """The slot's part is over; False if it was so before, or the job has no such slot."""
-        slot = self._slots.get(replica_id)
+        slot = self.get(replica_id)
         if slot is None or slot.is_finished:
             return False
         self._count(slot, -1)
@@ -148,23 +138,18 @@ class SlotTable:
         slot.moves_to = ""
         return True
 
-    @property
-    def withdrawn(self) -> tuple[str, ...]:
-        """The slots that people have drained, in order."""
-        return tuple(self._withdrawn)
-
     def withdraw(self, replica_id: str) -> None:
         """Nobody gets the slot from now on; the agent that has it keeps it until it is freed."""
-        slot = self._slots.get(replica_id)
+        slot = self.get(replica_id)
         if slot is not None and slot.is_open:
             self._count(slot, -1)
             slot.is_withdrawn = True
             self.changed.add(replica_id)
-            self._withdrawn[replica_id] = None
+            self.withdrawn += (replica_id,)
 
     def go_without(self, absence: Absence) -> None:
         """The job goes on without this replica: its slot is withdrawn, or finishes by itself."""
-        slot = self._slots.get(absence.replica_id)
+        slot = self.get(absence.replica_id)
         if slot is not None:
             slot.absence = absence
         if absence.how == GIVEN_UP:
@@ -172,20 +157,20 @@ class SlotTable:
 
     def done(self) -> int:
         """How many slots have ended well, after they had done what was asked for."""
-        return sum(slot.is_finished and slot.absence is None for slot in self)
+        return sum(slot.is_finished and slot.absence is None for slot in self.values())
 
     def absent(self) -> tuple[Absence, ...]:
         """The replicas without which the job goes on, in order."""
-        return tuple(slot.absence for slot in self if slot.absence is not None)
+        return tuple(slot.absence for slot in self.values() if slot.absence is not None)
 
     def restore(self, replica_id: str) -> None:
         """The slot is to train again."""
-        slot = self._slots[replica_id]
+        slot = self[replica_id]
         slot.is_withdrawn = slot.was_drained = False
         self.changed.add(replica_id)
         slot.absence = None
         slot.given_up_at.clear()
-        self._withdrawn.pop(replica_id, None)
+        self.withdrawn = tuple(name for name in self.withdrawn if name != replica_id)
         self._count(slot, +1)
 
     def _count(self, slot: Slot, by: int) -> None:
@@ -196,11 +181,11 @@ class SlotTable:
 
     def finished(self) -> tuple[str, ...]:
         """The slots whose part is over."""
-        return tuple(slot.replica_id for slot in self if slot.is_finished)
+        return tuple(slot.replica_id for slot in self.values() if slot.is_finished)
 
     def give(self, replica_id: str, agent_id: str) -> None:
         """The slot is this agent's from now on; nobody's if that is ""."""
-        slot = self._slots[replica_id]
+        slot = self[replica_id]
         if slot.is_open:
             self.free_count += (not agent_id) - (not slot.agent_id)
         slot.agent_id, slot.moves_to, slot.has_left = agent_id, "", False
@@ -209,12 +194,12 @@ class SlotTable:
 
     def of(self, agent_id: str) -> tuple[str, ...]:
         """The slots that an agent shall run, in order."""
-        return tuple(slot.replica_id for slot in self if slot.runs_at == agent_id)
+        return tuple(slot.replica_id for slot in self.values() if slot.runs_at == agent_id)
 
     def by_agent(self) -> dict[str, list[str]]:
         """The slots to run, in order, by agent; agents without slots are left out."""
         slots: dict[str, list[str]] = {}
-        for slot in self:
+        for slot in self.values():
             if slot.runs_at:
                 slots.setdefault(slot.runs_at, []).append(slot.replica_id)
         return slots
@@ -265,8 +250,9 @@ class SlotTable:
         return Move(self.of(most)[-1], most, least)
 
     def _free(self) -> list[Slot]:
-        return [slot for slot in self if not slot.agent_id and slot.is_open]
+        return [slot for slot in self.values() if not slot.agent_id and slot.is_open]
 
     def _room(self, capacities: Mapping[str, int]) -> dict[str, int]:
-        used = Counter(slot.moves_to or slot.agent_id for slot in self if not slot.is_finished)
+        slots = [slot for slot in self.values() if not slot.is_finished]
+        used = Counter(slot.moves_to or slot.agent_id for slot in slots)
         return {a: capacity - used[a] for a, capacity in capacities.items()}

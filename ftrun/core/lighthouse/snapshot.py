@@ -11,8 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ftrun.core import messages as m
+from ftrun.core.books.account import Account
+from ftrun.core.books.books import Books
+from ftrun.core.books.incident_state import Incident
+from ftrun.core.books.uses import Use
 from ftrun.core.ids import quorum_name, replica_order
-from ftrun.core.lighthouse.account import Account
 from ftrun.core.lighthouse.account_status import (
     account_status,
     rate_status,
@@ -20,8 +23,6 @@ from ftrun.core.lighthouse.account_status import (
     use_age_s,
 )
 from ftrun.core.lighthouse.agents import Agent
-from ftrun.core.lighthouse.incident_state import Incident
-from ftrun.core.lighthouse.incidents import Incidents
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import MembershipState
@@ -35,7 +36,6 @@ from ftrun.core.lighthouse.status import (
     ReplicaStatus,
     WorkerStatus,
 )
-from ftrun.core.lighthouse.uses import Use
 from ftrun.core.lighthouse.waits import Wait
 from ftrun.core.quorum import Quorum
 
@@ -53,17 +53,16 @@ class Facts:
 
     state: MembershipState
     agents: Mapping[str, Agent]
-    account: Account
-    incidents: Incidents
+    books: Books
     wait: Wait | None
     hung: str | None
 
 
 def snapshot(facts: Facts, now: float) -> MembershipStatus:
     """The membership now."""
-    state, account, wait = facts.state, facts.account, facts.wait
+    state, account, wait = facts.state, facts.books.account, facts.wait
     slots = state.slots.by_agent()
-    repaired_s = account.repaired_since_event_s(now)
+    repaired_s = account.repaired_in_change_s(now)
     return {
         "phase": state.phase.value,
         "phase_age_s": round(now - state.since, 3),
@@ -71,12 +70,14 @@ def snapshot(facts: Facts, now: float) -> MembershipStatus:
         "epoch": state.attempts.epoch,
         "step": state.step_max,
         "quorum": _quorum(state.quorum, state, now),
-        "replicas": [_replica(facts, slot, now) for slot in state.slots],
-        "restarts": sum(slot.restarts for slot in state.slots),
+        "replicas": [_replica(facts, slot, now) for slot in state.slots.values()],
+        "restarts": sum(slot.restarts for slot in state.slots.values()),
         "account": account_status(account, now),
         "rate": rate_status(account, now),
         "scalars": _scalars_of_job(state),
-        "incidents": [_incident(facts, x, now) for x in list(facts.incidents)[-INCIDENTS_SHOWN:]],
+        "incidents": [
+            _incident(facts, x, now) for x in list(facts.books.incidents)[-INCIDENTS_SHOWN:]
+        ],
         "waiting_for": list(wait.whom) if wait is not None else list(state.waiting.silent()),
         "waiting": None if wait is None else wait.view(now),
         "agents": [
@@ -91,7 +92,8 @@ def snapshot(facts: Facts, now: float) -> MembershipStatus:
             for agent in facts.agents.values()
         ],
         "history": [
-            change.view(now, repaired_s) for change in list(state.history.changes)[-CHANGES_SHOWN:]
+            change.view(now, repaired_s)
+            for change in list(facts.books.history.changes)[-CHANGES_SHOWN:]
         ],
         "outcome": _outcome(state.outcome),
     }
@@ -126,8 +128,8 @@ def _quorum(quorum: Quorum | None, state: MembershipState, now: float) -> Quorum
 
 
 def _replica(facts: Facts, slot: Slot, now: float) -> ReplicaStatus:
-    state, account = facts.state, facts.account
-    replica = state.replicas.at(slot.replica_id)
+    state, account = facts.state, facts.books.account
+    replica = state.replicas.get(slot.replica_id)
     book = account.book(slot.replica_id)
     agent = facts.agents.get(slot.agent_id)
     progress = replica.progress if replica is not None else None
@@ -212,7 +214,7 @@ def _scalars_of_job(state: MembershipState) -> dict[str, float | None]:
 def _incident(facts: Facts, incident: Incident, now: float) -> IncidentStatus:
     first = incident.first()
     is_open = incident.closed_at is None
-    cost_s = facts.account.cost_s(incident.number, now) if is_open else incident.cost_s
+    cost_s = facts.books.account.cost_s(incident.number, now) if is_open else incident.cost_s
     return {
         "number": incident.number,
         "ago_s": round(now - first.at, 3),

@@ -26,12 +26,12 @@ from dataclasses import dataclass, field
 
 from ftrun.core.activity import Activity
 from ftrun.core.ids import replica_order
-from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.standstill import FACTOR
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.suspicion import SilenceCheck
+from ftrun.core.lighthouse.words import replicas
 from ftrun.core.step_times import longest_limit_s
 
 TRAINING = frozenset({Phase.STEADY, Phase.PREPARE, Phase.PROPOSE, Phase.SWITCH})
@@ -92,7 +92,7 @@ class Standoff:
     def find(self) -> FoundStandoff | None:
         """What ends a standoff that has lasted; None: there is none."""
         state = self._state
-        sides = self._sides() if state.spec.hang_timeout_s else None
+        sides = self._sides()
         was_seen, self._is_seen = self._is_seen, sides is not None
         if sides is None:
             return None

@@ -73,8 +73,6 @@ class Standstill:
     def find(self) -> tuple[str, str] | None:
         """The replica whose loop stands still, and the cause; None if none is found."""
         state = self._state
-        if not state.spec.hang_timeout_s:
-            return None
         self._forget_the_moved()
         replica = self._waited_for()
         if replica is None or replica.progress is None:
@@ -142,7 +140,7 @@ class Standstill:
         """Whether some donor has begun the quorum's first step."""
         state, quorum = self._state, self._state.quorum
         assert quorum is not None  # one is in force, or coming into it: members heal
-        donors = [state.replicas.at(name) for name in quorum.donors]
+        donors = [state.replicas.get(name) for name in quorum.donors]
         return any(donor is not None and donor.begun == quorum.attempt for donor in donors)
 
     def _waited_for(self) -> Replica | None:
@@ -155,7 +153,7 @@ class Standstill:
 
     def _forget_the_moved(self) -> None:
         for name, suspect in list(self._suspects.items()):
-            replica = self._state.replicas.at(name)
+            replica = self._state.replicas.get(name)
             progress = replica.progress if replica is not None else None
             stands = (
                 replica is not None

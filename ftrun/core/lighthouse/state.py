@@ -6,13 +6,16 @@ succession.py, switching.py, takeover.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from functools import partial
 
+from ftrun.core.books.facts import ChangeBegan, ChangeEnded, Fact, JobKnown
 from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
 from ftrun.core.lighthouse.attempts import AttemptCounter
 from ftrun.core.lighthouse.departed import DepartedMembers
 from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
-from ftrun.core.lighthouse.history import History
 from ftrun.core.lighthouse.operation_table import OperationTable
 from ftrun.core.lighthouse.outbox import Outbox
 from ftrun.core.lighthouse.phases import IN_QUORUM, TRANSITIONS, Phase
@@ -51,8 +54,11 @@ class MembershipState:
     ``stalled``: members that wait for peers, and since when. ``too_few``: members that repeat their
     step because too few contribute to it, and since when. ``reassigned``: agents that have not been
     sent their changed slots. ``ended_at``: when the job ended; None: not yet, or under an earlier
-    lighthouse. ``agents_seen``: the most agents that were attached at once. ``account_of_job``:
-    tells at the end what the job's time went to.
+    lighthouse. ``agents_seen``: the most agents that were attached at once. ``changing_since``:
+    when the change of membership began that is under way.
+
+    For the books, which are told of it (telling.py): ``facts``: what has happened; ``changed``: the
+    slots of which something has changed; ``told``: how the job stood.
 
     Handlers note what has happened, and the rules decide once, when all of an event is noted.
     ``removed``: members that were removed in this event; ``failure``: why the attempt cannot go on,
@@ -64,8 +70,11 @@ class MembershipState:
         self.settings = settings
         self.spec = journal.spec if journal.spec is not None else NO_SPEC
         self.attempts = AttemptCounter(journal.epoch + 1)
-        self.replicas = Replicas()
-        self.slots = SlotTable(self.spec.replicas)
+        self.changed: set[str] = set()
+        self.facts: list[Fact] = []
+        self.told: tuple[Phase | None, int, Quorum | None] = None, 0, None
+        self.replicas = Replicas(self.changed)
+        self.slots = SlotTable(self.spec.replicas, self.changed)
         for replica_id in journal.finished:
             self.slots.finish(replica_id)
         for replica_id in journal.withdrawn:
@@ -74,11 +83,12 @@ class MembershipState:
             self.slots.go_without(absence)
         self.operations = OperationTable(journal.operations)
         self.outbox = Outbox(self.replicas)
-        self.history = History(settings)
+        self.changing_since: float | None = None
+        lines = partial(deque[tuple[float, Phase, object]], maxlen=settings.story_lines_max)
+        self._stories: dict[str, deque[tuple[float, Phase, object]]] = defaultdict(lines)
         self.phase = Phase.TAKEOVER
         self.now = now
         self.since = now
-        self.deadline: float | None = None
         self.quorum = journal.quorum
         self.switch_step = journal.switch_step
         self.quorum_since = now
@@ -105,7 +115,8 @@ class MembershipState:
         if self.outcome is not None:
             self.phase = Phase.ENDED
         self._keeps_spec = journal.spec is not None
-        self.account_of_job: Callable[[], JobAccount | None] = _no_account
+        if journal.spec is not None:
+            self._job_is_known()
 
     @property
     def workers(self) -> int:
@@ -122,18 +133,20 @@ class MembershipState:
         """How many replicas the job needs, by its options and by its scripts."""
         return max(self.spec.min_replicas, self.contributors_min)
 
-    def enter(self, phase: Phase, timeout_s: float | None = None) -> None:
+    def enter(self, phase: Phase) -> None:
         """Change the phase; the new one waits for nobody until answers are expected."""
         assert phase in TRANSITIONS[self.phase], f"{self.phase} → {phase}"
         self._keeps_spec = True
         self.phase = phase
         self.since = self.now
-        self.deadline = (
-            None if timeout_s is None else self.now + self.timeout_for(timeout_s, len(self.live))
-        )
         self.failure = ""
         self.is_dirty = True
         self.waiting.clear()
+
+    def expect(self, replica_ids: Iterable[str], timeout_s: float) -> None:
+        """Wait for answers of all workers of these replicas, for this long at most."""
+        until = self.now + self.timeout_for(timeout_s, len(self.live))
+        self.waiting.expect(replica_ids, self.workers, until)
 
     def install(
         self,
@@ -147,7 +160,7 @@ class MembershipState:
             self.quorum_since = self.now
         self.quorum, self.prior, self.switch_step = quorum, prior, switch_step
         former, self.live = self.live, set(live)
-        self.replicas.changed |= former ^ self.live
+        self.changed |= former ^ self.live
         self.replicas.ready -= self.live
         self.is_dirty = True
 
@@ -156,14 +169,14 @@ class MembershipState:
         for name in replica_ids:
             self.departed.release(name, self.replicas[name].incarnation)
         self.live |= set(replica_ids)
-        self.replicas.changed |= set(replica_ids)
+        self.changed |= set(replica_ids)
         self.replicas.ready -= self.live
         self.is_dirty = True
 
     def put_off(self, replica_ids: Collection[str]) -> None:
         """Members become newcomers again, which join at a later step."""
         self.live -= set(replica_ids)
-        self.replicas.changed |= set(replica_ids)
+        self.changed |= set(replica_ids)
         self.replicas.ready |= set(replica_ids)
         self.is_dirty = True
 
@@ -174,7 +187,24 @@ class MembershipState:
     def open(self, spec: JobSpec) -> None:
         """The first agent has brought the job."""
         self.spec = spec
-        self.slots = SlotTable(spec.replicas)
+        self.slots = SlotTable(spec.replicas, self.changed)
+        self._job_is_known()
+
+    def _job_is_known(self) -> None:
+        back_within_s = max(self.silence_s, self.spec.join_timeout_s)
+        slots = tuple(self.slots)
+        self.facts.append(JobKnown(self.spec.job_id, slots, back_within_s))
+
+    def begin_change(self, kind: str, reason: str) -> None:
+        """The membership changes, or the change under way has one more reason."""
+        if self.changing_since is None:
+            self.changing_since = self.now
+        self.facts.append(ChangeBegan(kind, reason))
+
+    def end_change(self, quorum: Quorum | None, words: str = "") -> None:
+        """The change has led to this quorum; or to nothing, for the reason ``words``."""
+        self.changing_since = None
+        self.facts.append(ChangeEnded(quorum, words))
 
     def send(self, replica_ids: Iterable[str], message: ToWorker) -> None:
         """Send to every worker of these replicas, if they live."""
@@ -197,7 +227,7 @@ class MembershipState:
             agents_seen=self.agents_seen,
             withdrawn=self.slots.withdrawn,
             absent=self.slots.absent(),
-            operations=self.operations.journaled(),
+            operations=self.operations.journaled() if self.operations else (),
         )
         self.outbox.journal(record)
 
@@ -222,18 +252,6 @@ class MembershipState:
             self.too_few[replica_id] = since
             self.is_dirty = True
 
-    def note_later(self, replica_id: str, rank: int) -> None:
-        """This worker will answer in its own time."""
-        self.waiting.put_off(replica_id, rank)
-        self.is_dirty = True
-
-    def note_losses(self, losses: Iterable[Loss], *, is_dead: bool) -> None:
-        """These incarnations are lost; ``is_dead``: their processes cannot act any more."""
-        self.is_dirty = True
-        if is_dead:
-            for loss in losses:
-                self.departed.died(loss.replica_id, loss.incarnation)
-
     def note_drains(self, replica_ids: Iterable[str]) -> None:
         """These replicas have been asked to leave at a boundary."""
         self.drains |= set(replica_ids)
@@ -245,19 +263,14 @@ class MembershipState:
         self.replicas.ready.discard(replica.replica_id)
         self.is_dirty = True
 
-    def note_finished(self, replica_id: str, incarnation: str) -> None:
-        """A replica's processes have ended well: its slot's part is over."""
-        self.is_dirty = True
-        self.departed.died(replica_id, incarnation)
-        self.slots.finish(replica_id)
-
-    def rules_have_run(self) -> None:
-        """Everything that follows from what was noted is done."""
-        self.is_dirty = False
-
     def record(self, replica_id: str, what: object) -> None:
-        """Add a line to this replica's story."""
-        self.history.note(self.now, replica_id, self.phase, what)
+        """Add a line to this replica's story; its text is made when it is read."""
+        self._stories[replica_id].append((self.now, self.phase, what))
+
+    def story(self, replica_id: str) -> list[str]:
+        """This replica's last lines, oldest first."""
+        lines = self._stories.get(replica_id, ())
+        return [f"{when:.3f} {phase.value}: {what}" for when, phase, what in lines]
 
     def attempts_of(self, replica: Replica) -> tuple[Attempt, ...]:
         """The attempts under which this live member may be training."""
@@ -269,7 +282,7 @@ class MembershipState:
         """Take a member out of the quorum without interrupting the others."""
         name = replica.replica_id
         self.live.discard(name)
-        self.replicas.changed.add(name)
+        self.changed.add(name)
         self.drains.discard(name)
         self.stalled.pop(name, None)
         self.too_few.pop(name, None)
@@ -299,27 +312,24 @@ class MembershipState:
 
     def replace(self, replica_ids: Iterable[str], cause: str) -> None:
         """These replicas are useless as they are: have their agents kill and restart them."""
-        found = (self.replicas.at(name) for name in sorted(replica_ids, key=replica_order))
+        found = (self.replicas.get(name) for name in sorted(replica_ids, key=replica_order))
         self.replacements += [Loss(r.replica_id, r.incarnation, cause) for r in found if r]
 
     def end(self, exit_code: int, reason: str, kind: str = "") -> None:
         """The job is complete or has failed: inform all agents. A failed job leaves no quorum."""
-        self.history.complete(self.now, None, reason)
+        self.end_change(None, reason)
         self.enter(Phase.ENDED)
         self.removed, self.replacements = [], []  # nothing follows from them any more
         if exit_code:
             self.install(None, self.live)
-        self.outcome = EndJob(exit_code, reason, kind, self.account_of_job())
+        self.outcome = EndJob(exit_code, reason, kind)
         self.ended_at = self.now
         self.journal()
         self.outbox.notice("ended", (), f"The job has ended: {reason}.")
         self.outbox.to_all(self.outcome)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the phase's deadline has come."""
-        return self.deadline is not None and self.now >= self.deadline
-
-
-def _no_account() -> None:
-    """There is none yet."""
+    def account_for(self, account: JobAccount) -> None:
+        """What the time of the job went to, which ends in this event: its agents are told it."""
+        assert self.outcome is not None
+        former, self.outcome = self.outcome, replace(self.outcome, account=account)
+        self.outbox.swap(former, self.outcome)

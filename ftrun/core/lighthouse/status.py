@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from ftrun.core.books.history import ChangeStatus
 from ftrun.core.torchft_quorum.status import TorchftStatus
 
 
@@ -140,23 +141,6 @@ class AgentStatus(TypedDict):
     attached: bool
     silent_s: float
     slots: list[str]
-
-
-class ChangeStatus(TypedDict):
-    """One change of membership. ``duration_s`` of one ``under_way``: until now.
-
-    ``cost_s``: the replica-seconds in which members did not train because of it.
-    """
-
-    kind: str
-    cost_s: float
-    reason: str
-    quorum: str
-    members: list[str]
-    step: int | None
-    ago_s: float
-    duration_s: float
-    under_way: bool
 
 
 class BandsStatus(TypedDict):

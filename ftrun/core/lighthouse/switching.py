@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from ftrun.core import messages as m
 from ftrun.core.ids import Attempt, replica_order
-from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.plan import Plan, purpose
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.quorum import Quorum
 
 MIXED = "members do not let others join at the same steps"
@@ -26,10 +26,12 @@ class Switching:
 
     The ``on_…`` methods take the workers' answers; ``prepare``, ``propose``, ``confirm`` and
     ``complete`` are the rules of the phases and return whether they have changed anything.
+    ``begins_at``: when the next switch begins; None: there is nothing to do.
     """
 
     def __init__(self, state: MembershipState) -> None:
         self.plan: Plan | None = None
+        self.begins_at: float | None = None
         self._failures = 0
         self._retry_at = 0.0
         self._state = state
@@ -74,7 +76,8 @@ class Switching:
         if plan is None or not self._is_proposed(refusal.attempt, refusal.step):
             return
         if refusal.later:
-            state.note_later(replica.replica_id, rank)
+            state.waiting.put_off(replica.replica_id, rank)
+            state.is_dirty = True
             plan.begun = max(plan.begun, refusal.current)
             if plan.promised is not None and plan.promised <= plan.begun:
                 self._fail((), MIXED)  # the two members would wait for each other
@@ -112,13 +115,11 @@ class Switching:
         elif state.replicas.ready:
             due = state.now + state.settings.join_gather_s
         else:
-            state.deadline = None
+            self.begins_at = None
             return False
-        if state.deadline is None:
-            state.deadline = max(due, self._retry_at)
-        else:
-            state.deadline = min(state.deadline, max(due, self._retry_at))
-        return state.is_due and self._begin()
+        due = max(due, self._retry_at)
+        self.begins_at = due if self.begins_at is None else min(self.begins_at, due)
+        return state.now >= self.begins_at and self._begin()
 
     def _begin(self) -> bool:
         """Everyone builds the next group next to the one in force; leavers are sent it too.
@@ -126,8 +127,7 @@ class Switching:
         Leavers go first, because they need not wait until others may join. If nobody would stay to
         heal from, the ready replicas join first.
         """
-        state = self._state
-        state.deadline = None
+        state, self.begins_at = self._state, None
         leavers, newcomers = frozenset(state.drains & state.live), set(state.replicas.ready)
         if self._leaves_first:
             newcomers.clear()
@@ -142,9 +142,9 @@ class Switching:
         for replica in joining:
             replica.joins(must_heal=True, now=state.now, by_switch=True)
         self.plan = Plan(quorum, everyone, joining)
-        state.history.begin(state.now, "switch", purpose(newcomers, leavers))
-        state.enter(Phase.PREPARE, state.settings.build_timeout_s)
-        state.waiting.expect(everyone, state.workers)
+        state.begin_change("switch", purpose(newcomers, leavers))
+        state.enter(Phase.PREPARE)
+        state.expect(everyone, state.settings.build_timeout_s)
         state.send(everyone, m.Prepare(quorum))
         return True
 
@@ -193,7 +193,7 @@ class Switching:
         if state.waiting.is_put_off and self._leaves_first:
             self._cancel("a replica leaves first")
             return True
-        if state.is_due:
+        if state.waiting.is_over(state.now):
             return self._is_late(plan)
         return False
 
@@ -208,8 +208,8 @@ class Switching:
         if silent:
             self._fail(silent, f"no answer of {replicas(silent)}")
         elif state.now < freeze_ends_at:
-            state.deadline = min(freeze_ends_at, state.now + state.settings.promise_timeout_s)
-            asked = state.waiting.ask_again()
+            until = min(freeze_ends_at, state.now + state.settings.promise_timeout_s)
+            asked = state.waiting.ask_again(until)
             state.send(asked, m.ProposeSwitch(plan.attempt, plan.step))
             return False
         else:
@@ -221,8 +221,8 @@ class Switching:
         state = self._state
         plan.step = max(state.step_max + plan.margin, plan.step + 1)
         plan.promised, plan.begun = None, 0
-        state.enter(Phase.PROPOSE, state.settings.promise_timeout_s)
-        state.waiting.expect(plan.everyone, state.workers)
+        state.enter(Phase.PROPOSE)
+        state.expect(plan.everyone, state.settings.promise_timeout_s)
         state.send(plan.everyone, m.ProposeSwitch(plan.attempt, plan.step))
 
     def _confirm(self, plan: Plan) -> None:
@@ -255,11 +255,11 @@ class Switching:
         self._failures = 0
         state.install(state.quorum, state.live, switch_step=state.switch_step)
         state.enter(Phase.STEADY)
-        state.history.complete(state.now, state.quorum)
+        state.end_change(state.quorum)
         joined = state.quorum.newcomers
         for name in state.live.intersection(joined):
             state.replicas[name].note_in_force()
-        state.replicas.changed.update(joined)
+        state.changed.update(joined)
         what = f"{replicas(joined)} joined" if joined else "a drain was carried out"
         text = f"{what} at step {state.switch_step}; in the quorum: {replicas(state.live)}."
         state.outbox.notice("switched", joined, sentence(text))
@@ -268,7 +268,8 @@ class Switching:
     # ------------------------------------------------------------ off
 
     def abandon(self) -> None:
-        """The switch is off: an interrupt ends it for members, newcomers are sent a Cancel."""
+        """No switch: an interrupt ends one under way for members, newcomers are sent a Cancel."""
+        self.begins_at = None
         if self.plan is not None:
             newcomers = set(self.plan.quorum.newcomers)
             self._state.send(newcomers, m.Cancel(self.plan.attempt))
@@ -280,7 +281,7 @@ class Switching:
         assert plan is not None
         self.plan = None
         state.enter(Phase.STEADY)
-        state.history.complete(state.now, state.quorum, f"cancelled: {why}")
+        state.end_change(state.quorum, f"cancelled: {why}")
         state.send(plan.everyone, m.Cancel(plan.attempt))
 
     def _fail(self, culprits: tuple[str, ...], why: str) -> None:

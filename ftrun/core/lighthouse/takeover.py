@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from ftrun.core.ids import Attempt
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.forming import Forming
-from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
+from ftrun.core.lighthouse.words import replicas
 from ftrun.core.messages import Cancel, Loss, Report, SwitchPromise
 from ftrun.core.quorum import Member, Quorum
 
@@ -39,10 +39,12 @@ class Takeover:
     """Finds the quorum in force: the one with the highest attempt in the journal and in reports.
 
     A quorum that comes by a switch counts once the journal or any report has its confirmation.
-    ``is_disturbed``: a replica was lost or reported an error during the grace.
+    ``is_disturbed``: a replica was lost or reported an error during the grace. ``grace_until``: its
+    end; None: it has not begun.
     """
 
     def __init__(self, state: MembershipState, journal: JournalState) -> None:
+        self.grace_until: float | None = None
         self.quorum = journal.quorum
         self.switch_step = journal.switch_step
         self.is_disturbed = False
@@ -54,30 +56,35 @@ class Takeover:
         self._began_at = state.now
         self._prior: Quorum | None = None
         self._silent: tuple[Quorum, Member] | None = None
-        self._set_deadline(journal)
+        self._begin_grace(journal)
         for member in journal.unaccounted:
             state.departed.add(member, state.now, is_dead=False)
 
-    def _set_deadline(self, journal: JournalState) -> None:
-        """Set the end of the grace, as far as the journal allows it.
+    def _begin_grace(self, journal: JournalState) -> None:
+        """Begin the grace, if the journal allows it.
 
         A journal with a job and no quorum needs no grace: the journal is written before a quorum is
         issued, so none ever was. With neither, the grace begins when the first agent comes.
         """
         state = self._state
         if journal.quorum is not None:
-            state.deadline = self._grace_over(len(journal.quorum.members))
+            self.grace_until = self._grace_over(len(journal.quorum.members))
         elif journal.spec is not None:
-            state.deadline = state.now
+            self.grace_until = state.now
 
     def agent_came(self, nothing_ran: bool) -> None:
         """An agent has come. ``nothing_ran``: no replica, on it or on any agent before it."""
         state = self._state
         self._ran_before = not nothing_ran
-        if state.deadline is None:
-            state.deadline = self._grace_over(state.spec.replicas)
+        if self.grace_until is None:
+            self.grace_until = self._grace_over(state.spec.replicas)
         if nothing_ran and self._all_agents_here and self.quorum is None:
-            state.deadline = state.now
+            self.grace_until = state.now
+
+    @property
+    def is_grace_over(self) -> bool:
+        """Whether time alone ends it; ``put_off`` may prolong it then."""
+        return self.grace_until is not None and self._state.now >= self.grace_until
 
     def _grace_over(self, replicas: int) -> float:
         """When a grace that begins now is over; it is longer where agents report large quorums."""
@@ -100,8 +107,8 @@ class Takeover:
         if state.now >= until:
             return False
         self._is_put_off = True
-        state.deadline = until
-        known = sum(replica.is_known(state.workers) for replica in state.replicas)
+        self.grace_until = until
+        known = sum(replica.is_known(state.workers) for replica in state.replicas.values())
         text = (
             f"The lighthouse has lost its journal, and {known} of {state.spec.replicas} replicas "
             f"on {len(state.outbox.agents)} of {state.spec.nodes} agents have reported: it decides "
@@ -119,7 +126,7 @@ class Takeover:
         """
         state = self._state
         has_all_slots = len(state.replicas) >= state.spec.replicas
-        all_known = all(r.is_known(state.workers) for r in state.replicas)
+        all_known = all(r.is_known(state.workers) for r in state.replicas.values())
         return self._all_agents_here and has_all_slots and all_known
 
     def received(self, report: Report) -> None:
@@ -271,7 +278,7 @@ class Takeover:
         elif verdict.phase is Phase.SWITCH:
             switching.carry_out(verdict.live, verdict.behind)
         else:
-            state.history.begin(state.now, "takeover", _reason(lost))
+            state.begin_change("takeover", _reason(lost))
             forming.interrupt()
         if self.quorum is not None:
             text = f"The lighthouse is back and knows of {replicas(state.live)}."

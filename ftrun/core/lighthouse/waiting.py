@@ -13,20 +13,31 @@ from ftrun.core.ids import replica_order
 class Waiting:
     """The workers whose answer is outstanding, by replica. An answer costs O(1).
 
+    ``done``: all have answered. ``until``: how long the others are waited for; None: for ever.
+
     A worker may announce that it answers later. It is asked again from time to time
     (``ask_again``), because it may die or hang after that.
     """
 
     def __init__(self) -> None:
+        self.done = True
+        self.until: float | None = None
         self._ranks: dict[str, set[int]] = {}
         self._later: set[tuple[str, int]] = set()
         self._said_again: set[tuple[str, int]] = set()
 
-    def expect(self, replica_ids: Iterable[str], workers_per_replica: int) -> None:
+    def expect(
+        self, replica_ids: Iterable[str], workers_per_replica: int, until: float | None = None
+    ) -> None:
         """Wait for every worker of these replicas, and for no other."""
         ranks = range(workers_per_replica)
         self.clear()
         self._ranks = {replica_id: set(ranks) for replica_id in replica_ids}
+        self.done, self.until = not self._ranks, until
+
+    def is_over(self, now: float) -> bool:
+        """Whether those that have not answered were waited for long enough."""
+        return self.until is not None and now >= self.until
 
     def answer(self, replica_id: str, group_rank: int) -> None:
         """One worker has answered; a repeated or unasked answer changes nothing."""
@@ -35,7 +46,7 @@ class Waiting:
             return
         ranks.discard(group_rank)
         if not ranks:
-            del self._ranks[replica_id]
+            self.drop(replica_id)
 
     def put_off(self, replica_id: str, group_rank: int) -> None:
         """One worker will answer in its own time."""
@@ -43,25 +54,22 @@ class Waiting:
             self._later.add((replica_id, group_rank))
             self._said_again.add((replica_id, group_rank))
 
-    def ask_again(self) -> tuple[str, ...]:
+    def ask_again(self, until: float) -> tuple[str, ...]:
         """The replicas to ask again, in order; until they answer, their workers are overdue."""
         self._said_again.clear()
+        self.until = until
         return self.silent()
 
     def drop(self, replica_id: str) -> None:
         """Stop waiting for this replica."""
         self._ranks.pop(replica_id, None)
+        self.done = not self._ranks
 
     def clear(self) -> None:
         """Wait for nobody."""
-        self._ranks = {}
+        self._ranks, self.done, self.until = {}, True, None
         self._later.clear()
         self._said_again.clear()
-
-    @property
-    def done(self) -> bool:
-        """Whether all have answered."""
-        return not self._ranks
 
     @property
     def is_put_off(self) -> bool:

@@ -9,16 +9,18 @@ Not here: deciding anything; an agent's wait for a lighthouse (core/agent/superv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ftrun.core.activity import Activity
 from ftrun.core.ids import replica_order
-from ftrun.core.lighthouse.history import replicas, sentence
+from ftrun.core.lighthouse.assignment import Assignment
+from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
+from ftrun.core.lighthouse.presence import Presence
 from ftrun.core.lighthouse.replicas import Replica
-from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.status import WaitStatus
+from ftrun.core.lighthouse.words import replicas, sentence
 
 NOTICE_AFTER_S = 3.0
 NODES, GATHER, PEERS, ANSWERS, BOUNDARY = "nodes", "gather", "peers", "answers", "boundary"
@@ -68,23 +70,13 @@ class Wait:
 
 
 class Waits:
-    """The wait under way, and the one that was noticed last.
+    """The wait under way, and the one that was noticed last."""
 
-    ``gathers_until``: until when the first assignment waits for agents; None: it does not.
-    ``not_present``: the replicas for which others wait in the set-up of their scripts.
-    """
-
-    def __init__(
-        self,
-        state: MembershipState,
-        gathers_until: Callable[[], float | None],
-        not_present: Callable[[], tuple[str, ...]] = tuple,
-        latecomers: Callable[[], tuple[str, ...]] = tuple,
-    ) -> None:
-        self._state = state
-        self._not_present = not_present
-        self._latecomers = latecomers
-        self._gathers_until = gathers_until
+    def __init__(self, membership: Membership, assignment: Assignment, presence: Presence) -> None:
+        self._state = membership.state
+        self._membership = membership
+        self._assignment = assignment
+        self._presence = presence
         self._kind = ""
         self._phase: Phase | None = None  # of a wait for answers
         self._since = 0.0
@@ -97,7 +89,8 @@ class Waits:
         kind = self._kind_of_wait()
         phase = state.phase if kind == ANSWERS else None
         if (kind, phase) != (self._kind, self._phase):
-            self._notice_end()
+            if self._shown is not None:
+                self._notice_end(self._shown)
             self._kind, self._phase, self._since = kind, phase, now
             self._look_at = now + NOTICE_AFTER_S if kind else None
         if self._look_at is None or now < self._look_at:
@@ -125,9 +118,9 @@ class Waits:
         }.get(self._kind)
         return None if find is None else find()
 
-    def _notice_end(self) -> None:
-        shown, self._shown = self._shown, None
-        if shown is not None and shown.kind == PEERS:
+    def _notice_end(self, shown: Wait) -> None:
+        self._shown = None
+        if shown.kind == PEERS:
             lasted_s = self._state.now - shown.since
             text = f"Nobody waits for {replicas(shown.whom)} any more, after {lasted_s:.0f} s."
             self._state.outbox.notice("goes_on", shown.whom, text)
@@ -136,26 +129,25 @@ class Waits:
 
     def _kind_of_wait(self) -> str:
         state = self._state
-        if self._gathers_until() is not None:
+        if not self._assignment.is_shared_out and self._assignment.is_gathering:
             return NODES
         if state.phase is Phase.EMPTY:
             if 0 < len(state.replicas.ready) < state.slots.open_count:
                 return GATHER
-            return SET_UP if self._not_present() or self._latecomers() else ""
+            is_waited_for = self._presence.waits_for() or self._presence.latecomers()
+            return SET_UP if is_waited_for else ""
         if state.too_few:
             return TOO_FEW
-        if self._are_too_few:
-            return GATHER
         if state.phase in ASKED and not state.waiting.done:
             return ANSWERS
+        if state.phase is Phase.REJOIN and self._are_too_few:
+            return GATHER
         return PEERS if state.stalled and state.phase in IN_QUORUM else ""
 
     @property
     def _are_too_few(self) -> bool:
         """The survivors have answered, and are fewer than a quorum needs."""
         state = self._state
-        if state.phase is not Phase.REJOIN or not state.waiting.done:
-            return False
         return 0 < len(state.live | state.replicas.ready) < state.needed
 
     def _nodes(self) -> Wait:
@@ -163,24 +155,24 @@ class Waits:
         here, nodes = tuple(state.outbox.agents), state.spec.nodes
         verb = "is" if len(here) == 1 else "are"
         words = f"{len(here)} of {nodes} nodes {verb} here, and the job waits for the rest"
-        return Wait(NODES, here, words, self._since, self._gathers_until())
+        return Wait(NODES, here, words, self._since, self._assignment.gathered_at())
 
     def _gathering(self) -> Wait:
         """Those that are here wait for the rest, before the first quorum or the next one."""
         state = self._state
         ready = state.replicas.ready | state.live
-        late = {slot.replica_id for slot in state.slots if not slot.is_finished} - ready
+        late = {slot.replica_id for slot in state.slots.values() if not slot.is_finished} - ready
         least = f"{state.needed} of {state.spec.replicas} {'is' if state.needed == 1 else 'are'}"
         by = ", by the script's min_replica_size" * (state.least > state.spec.min_replicas)
         words = (
             f"{replicas(ready)} {_wait(ready)} for {replicas(late)} to come to a first step (at "
             f"least {least} needed{by})"
         )
-        return Wait(GATHER, _ordered(late), words, self._since, state.deadline)
+        return Wait(GATHER, _ordered(late), words, self._since, self._membership.deadline)
 
     def _setting_up(self) -> Wait:
         """Scripts that set themselves up wait for their peers."""
-        late, after = self._not_present(), self._latecomers()
+        late, after = self._presence.waits_for(), self._presence.latecomers()
         if not late:
             words = (
                 f"the set-up of {replicas(after)} {_wait(after)} until the others train, because "
@@ -202,11 +194,11 @@ class Waits:
             )
             return Wait(BOUNDARY, silent, words, self._since)
         words = f"the lighthouse waits for {replicas(silent)} {ASKED[state.phase]}"
-        return Wait(ANSWERS, silent, words, self._since, state.deadline)
+        return Wait(ANSWERS, silent, words, self._since, self._membership.deadline)
 
     def _too_few(self) -> Wait:
         state = self._state
-        wanted = {slot.replica_id for slot in state.slots if not slot.is_finished}
+        wanted = {slot.replica_id for slot in state.slots.values() if not slot.is_finished}
         ended = {name for name in state.live if _has_ended(state.replicas[name])}
         if ended:
             late = wanted - ended

@@ -64,6 +64,11 @@ class Report:
     refused: str = ""
     refused_tries: int = 0
 
+    @property
+    def is_in_quorum(self) -> bool:
+        """Whether the worker is in a quorum, or prepares one, that it has not given up."""
+        return any(quorum.attempt > self.interrupted for quorum in self.quorums())
+
     def quorums(self) -> list[Quorum]:
         """The quorums that the worker trains in or prepares."""
         pending = self.pending.quorum if self.pending is not None else None

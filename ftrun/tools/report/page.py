@@ -14,7 +14,7 @@ from importlib.resources import files
 from statistics import median
 from typing import Any
 
-from ftrun.core.lighthouse.uses import Use
+from ftrun.core.books.uses import Use
 from ftrun.tools.report.drawing import curve, marks, stacked, use_class
 from ftrun.tools.report.story import Record, Story
 from ftrun.tools.status.words import counted, duration, plain

@@ -16,8 +16,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from ftrun.core.books.history import ChangeStatus
 from ftrun.core.lighthouse.status import (
-    ChangeStatus,
     NoticeStatus,
     ReplicaStatus,
     Status,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.core.lighthouse.incidents import INCIDENTS_MAX
+from ftrun.core.books.incidents import INCIDENTS_MAX
 from ftrun.lighthouse.incident_file import IncidentFile
 
 NOW = datetime(2030, 1, 2, tzinfo=timezone.utc)

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Any, get_args, get_type_hints, is_typeddict
 
+from ftrun.core.books.uses import LOST, NOT_COUNTED, Use
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.status import SCHEMA, Status
-from ftrun.core.lighthouse.uses import LOST, NOT_COUNTED, Use
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from ftrun.core.books.history import Change
 from ftrun.core.ids import Attempt
-from ftrun.core.lighthouse.history import Change
 from ftrun.core.messages import Healed
 from ftrun.lighthouse.traces import OPEN_MAX, Traces, start_traces
 

@@ -1,7 +1,7 @@
 """Requests to the lighthouse by keys: stacks, drain, restart, kill, and an incident's record.
 
 Each runs in a thread of its own with a deadline, and ends with one call of ``done`` or ``failed``.
-Not here: what a request does (core/lighthouse/operators.py), the pages (pages.py).
+Not here: what a request does (core/lighthouse/people/operators.py), the pages (pages.py).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.lighthouse.divergence import STATES_MAX
 from ftrun.core.messages import Mark
-from tests.unit.core.lighthouse.booked_job import BookedJob
+from tests.unit.core.books.booked_job import BookedJob
 
 SOUND = "SGD lr 0.1, momentum 0.9"
 ODD = "SGD lr 0.5, momentum 0.9"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftrun.core import messages as m
-from tests.unit.core.lighthouse.booked_job import BookedJob
+from tests.unit.core.books.booked_job import BookedJob
 
 
 def acks(job: BookedJob, heartbeat: m.Heartbeat) -> list[m.JobGlance | None]:

@@ -211,7 +211,7 @@ class Crowd:
 
     def answer(self, index: int) -> list[Event]:
         """One replica does what it is waited for, or reports."""
-        replicas = list(self.lighthouse.state.replicas)
+        replicas = list(self.lighthouse.state.replicas.values())
         if not replicas:
             return []
         replica = replicas[index % len(replicas)]

@@ -90,7 +90,7 @@ def test_a_newcomer_that_is_drained_is_lost_to_a_switch_under_way() -> None:
         "A <- 0a: Cancel 1.2#1",
         "= steady",
     ]
-    assert core(replay).state.replicas.at("1") is None
+    assert core(replay).state.replicas.get("1") is None
 
 
 def test_whoever_finishes_while_the_lighthouse_listens_is_struck_when_it_knows_enough() -> None:

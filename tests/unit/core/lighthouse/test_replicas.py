@@ -21,7 +21,7 @@ def report(name: str = "h", **more: Quorum | Attempt) -> Report:
 
 
 def test_a_slot_has_one_incarnation() -> None:
-    replicas = Replicas()
+    replicas = Replicas(set())
     first = Replica("0", "a", "A", "A:1")
     replicas.add(first)
     with pytest.raises(AssertionError, match="Q4"):
@@ -30,7 +30,7 @@ def test_a_slot_has_one_incarnation() -> None:
     assert replicas.find("0", "b") is None
     replicas.ready.add("0")
     replicas.remove("0")
-    assert replicas.at("0") is None
+    assert replicas.get("0") is None
     assert not replicas.ready
     replicas.add(Replica("0", "b", "A", "A:1"))
     assert "0" in replicas
@@ -38,7 +38,7 @@ def test_a_slot_has_one_incarnation() -> None:
 
 
 def test_members_are_in_replica_order_with_endpoints_by_group_rank() -> None:
-    replicas = Replicas()
+    replicas = Replicas(set())
     for name in ("10", "9"):
         replica = Replica(name, "a", "A", "A:1")
         replica.reports = {1: report("one"), 0: report("zero")}

@@ -78,7 +78,7 @@ def test_a_node_whose_replicas_keep_dying_loses_its_slots_to_one_that_is_well() 
         job.fails("a", "0")
     assert job.owner("0") == "b"
     assert any("host-a is set aside" in text for text in job.notices("aside"))
-    last = job.core.incidents.documents(0.0)[-1]
+    last = job.core.books.incidents.documents(0.0)[-1]
     assert last["verdict"] == kinds.SET_ASIDE
     assert job.core.agents["a"].is_aside
     assert m.AssignSlots(()) in job.sent

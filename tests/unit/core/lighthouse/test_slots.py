@@ -16,7 +16,7 @@ def shares(table: SlotTable, agents: dict[str, int]) -> dict[str, tuple[str, ...
 
 
 def test_equal_parts_in_order() -> None:
-    table = SlotTable(5)
+    table = SlotTable(5, set())
     agents = {"A": 8, "B": 8}
     table.share_out(agents)
     assert shares(table, agents) == {"A": ("0", "1", "2"), "B": ("3", "4")}
@@ -24,7 +24,7 @@ def test_equal_parts_in_order() -> None:
 
 
 def test_what_one_has_no_room_for_goes_to_the_others() -> None:
-    table = SlotTable(6)
+    table = SlotTable(6, set())
     agents = {"A": 8, "B": 1, "C": 2}
     table.share_out(agents)
     assert shares(table, agents) == {"A": ("0", "1", "5"), "B": ("2",), "C": ("3", "4")}
@@ -32,7 +32,7 @@ def test_what_one_has_no_room_for_goes_to_the_others() -> None:
 
 @given(st.integers(1, 12), capacities)
 def test_sharing_out_is_fair_and_within_capacity(count: int, agents: dict[str, int]) -> None:
-    table = SlotTable(count)
+    table = SlotTable(count, set())
     table.share_out(agents)
     taken = [replica_id for part in shares(table, agents).values() for replica_id in part]
     assert len(taken) == len(set(taken)) == min(count, sum(agents.values()))
@@ -51,29 +51,29 @@ def test_sharing_out_is_fair_and_within_capacity(count: int, agents: dict[str, i
 def test_handing_out_takes_nothing_away(
     count: int, first: dict[str, int], later: dict[str, int]
 ) -> None:
-    table = SlotTable(count)
+    table = SlotTable(count, set())
     table.share_out(first)
-    before = {slot.replica_id: slot.agent_id for slot in table if slot.agent_id}
+    before = {slot.replica_id: slot.agent_id for slot in table.values() if slot.agent_id}
     changed = table.hand_out({**first, **later})
-    after = {slot.replica_id: slot.agent_id for slot in table if slot.agent_id}
+    after = {slot.replica_id: slot.agent_id for slot in table.values() if slot.agent_id}
     assert before.items() <= after.items()
     assert changed == {after[r] for r in after.keys() - before.keys()}
 
 
 def test_the_most_room_comes_first() -> None:
-    table = SlotTable(3)
+    table = SlotTable(3, set())
     assert table.hand_out({"A": 1, "B": 4}) == {"B"}
     assert table.of("B") == ("0", "1", "2")
     assert table.hand_out({}) == set()
 
 
 def test_a_slot_that_is_finished_is_nobodys() -> None:
-    table = SlotTable(3)
+    table = SlotTable(3, set())
     table.share_out({"A": 3})
     assert table.finish("1")
     assert not table.finish("1"), "only once"
     assert not table.finish("77"), "no slot of this job"
-    for slot in table:
+    for slot in table.values():
         table.give(slot.replica_id, "")
     assert (table.free_count, table.open_count) == (2, 2)
     assert table.hand_out({"B": 3}) == {"B"}
@@ -82,7 +82,7 @@ def test_a_slot_that_is_finished_is_nobodys() -> None:
 
 
 def test_a_slot_that_was_left_is_to_be_run_by_nobody_until_it_is_given() -> None:
-    table = SlotTable(2)
+    table = SlotTable(2, set())
     table.share_out({"A": 2})
     table["1"].has_left, table["1"].moves_to = True, "B"
     assert table.of("A") == ("0",)
@@ -107,7 +107,7 @@ def test_a_slot_that_was_left_is_to_be_run_by_nobody_until_it_is_given() -> None
 def test_what_evens_the_load(
     loads: dict[str, int], capacities: dict[str, int], expected: Move | None
 ) -> None:
-    table = SlotTable(sum(loads.values()))
+    table = SlotTable(sum(loads.values()), set())
     names = iter(range(len(table)))
     for agent_id, count in loads.items():
         for _ in range(count):
@@ -120,7 +120,7 @@ def test_moves_come_to_an_end_and_leave_nothing_to_even_out(
     capacities: dict[str, int], count: int
 ) -> None:
     """Against a dumb look at all pairs: no agent with room has two slots fewer than another."""
-    table = SlotTable(count)
+    table = SlotTable(count, set())
     table.hand_out(capacities)
     for _ in range(count):
         move = table.uneven(capacities)
@@ -135,19 +135,19 @@ def test_moves_come_to_an_end_and_leave_nothing_to_even_out(
 
 @given(st.lists(st.tuples(st.sampled_from("gf"), st.integers(0, 3), st.sampled_from("AB"))))
 def test_the_counts_are_right_after_anything(acts: list[tuple[str, int, str]]) -> None:
-    table = SlotTable(4)
+    table = SlotTable(4, set())
     for act, index, agent_id in acts:
         if act == "g":
             table.give(str(index), agent_id if index % 2 else "")
         else:
             table.finish(str(index))
-        open_slots = [slot for slot in table if not slot.is_finished]
+        open_slots = [slot for slot in table.values() if not slot.is_finished]
         assert table.open_count == len(open_slots)
         assert table.free_count == sum(not slot.agent_id for slot in open_slots)
 
 
 def test_a_slot_that_the_job_does_not_have_is_not_given_up() -> None:
-    table = SlotTable(1)
+    table = SlotTable(1, set())
     fails = Absence("0", 7, "it fails")
     table.go_without(Absence("9", 7, "an old journal names it"))
     table.go_without(fails)
@@ -157,7 +157,7 @@ def test_a_slot_that_the_job_does_not_have_is_not_given_up() -> None:
 
 
 def test_a_drained_slot_that_ends_counts_once() -> None:
-    table = SlotTable(2)
+    table = SlotTable(2, set())
     table.withdraw("0")
     assert table.finish("0")
     assert (table.open_count, table.free_count) == (1, 1)

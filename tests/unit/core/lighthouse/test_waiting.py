@@ -57,7 +57,7 @@ def test_a_word_that_an_answer_comes_later_must_be_repeated(
             later |= {(name, rank)} & left
             fresh |= {(name, rank)} & left
         else:
-            assert waiting.ask_again() == tuple(sorted({name for name, _ in left}))
+            assert waiting.ask_again(9.0) == tuple(sorted({name for name, _ in left}))
             fresh.clear()
         assert waiting.unheard() == tuple(sorted({name for name, _ in left - later}))
         assert waiting.overdue() == tuple(sorted({name for name, _ in left - fresh}))

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.core.activity import FOR_PEERS, REACHES_NO_LATER, Activity
-from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.waits import NOTICE_AFTER_S, Wait
+from ftrun.core.lighthouse.words import replicas, sentence
 from tests.transcripts.replay import Replay
 
 REPLICAS = ("0", "1", "2")

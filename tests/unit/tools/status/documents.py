@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from ftrun.core.books.history import ChangeStatus
 from ftrun.core.lighthouse.status import (
-    ChangeStatus,
     IncidentStatus,
     NoticeStatus,
     ReplicaStatus,

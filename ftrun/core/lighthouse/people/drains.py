@@ -8,8 +8,7 @@ from __future__ import annotations
 from ftrun.core import messages as m
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.events import Operation
-from ftrun.core.lighthouse.history import replicas
-from ftrun.core.lighthouse.operator_answers import (
+from ftrun.core.lighthouse.people.answers import (
     CONFLICT,
     NOT_FOUND,
     WAITS_FOR_AGENTS,
@@ -17,9 +16,10 @@ from ftrun.core.lighthouse.operator_answers import (
     Refused,
     counted,
 )
-from ftrun.core.lighthouse.operator_stops import StopOrders
+from ftrun.core.lighthouse.people.stops import StopOrders
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.words import replicas
 
 
 class Drains:
@@ -57,7 +57,7 @@ class Drains:
         if is_new:
             text = f"Replica {name} is drained: `ftrun drain`."
             self._state.outbox.notice("operator", [name], text)
-        replica = self._state.replicas.at(name)
+        replica = self._state.replicas.get(name)
         if replica is not None:
             self._stops.ask_to_leave(replica, restart=False)
         else:  # what still ends, or waits for its restart, is its agent's to say
@@ -65,7 +65,7 @@ class Drains:
 
     def _check_enough_stay(self, slot: Slot) -> None:
         state = self._state
-        others = [s for s in state.slots if s.is_open and s is not slot]
+        others = [s for s in state.slots.values() if s.is_open and s is not slot]
         if not others:
             raise Refused(
                 CONFLICT,
@@ -106,7 +106,7 @@ class Drains:
             self._follow_agents(operation)
             return
         state, name = self._state, request.replica_id
-        slot, replica = state.slots[name], state.replicas.at(name)
+        slot, replica = state.slots[name], state.replicas.get(name)
         if slot.is_finished:
             self._answers.end(operation, f"Replica {name} had come to its end.")
         elif not slot.is_withdrawn:

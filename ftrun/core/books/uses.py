@@ -1,6 +1,6 @@
 """What a slot's time is used for, at each moment: exactly one ``Use`` (docs/ACCOUNT.md).
 
-``use_of`` decides it from the slot, its replica, the phase and the worker's last Progress. Not
+``use_of`` decides it from the slot, the job's stage and the worker's last Progress. Not
 here: the seconds (ledger.py), when it is asked and from when on the answer counts (account.py).
 """
 
@@ -11,23 +11,8 @@ from enum import Enum
 from types import MappingProxyType
 
 from ftrun.core.activity import Activity
-from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
-from ftrun.core.lighthouse.replicas import Replica
-from ftrun.core.lighthouse.slots import Slot
-from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.books.facts import Seen, Stage
 from ftrun.core.messages import LeaveReason
-
-STANDS = IN_QUORUM - {Phase.BUILD}
-"""The phases in which a quorum stands, so that its members can train."""
-
-
-class Situation(Enum):
-    """The part of a use that all slots have in common; FORMING: nobody has trained yet."""
-
-    TAKEOVER = "takeover"
-    FORMING = "forming"
-    STANDS = "stands"
-    BROKEN = "broken"
 
 
 class Use(Enum):
@@ -88,63 +73,51 @@ def goodput(spent: Mapping[Use, int]) -> float | None:
     return round(spent.get(Use.TRAINING, 0) / counted, 6) if counted else None
 
 
-def situation(state: MembershipState, *, has_stood: bool) -> Situation:
-    """What all slots have in common. ``has_stood``: a quorum of the job stood before."""
-    if state.phase in STANDS:
-        return Situation.STANDS
-    if state.phase is Phase.TAKEOVER:
-        return Situation.TAKEOVER
-    change = state.history.under_way
-    is_first = not has_stood or (change is not None and change.kind == "form")
-    return Situation.FORMING if is_first else Situation.BROKEN
-
-
-def use_of(state: MembershipState, slot: Slot, now: Situation) -> Use:
-    """The use of this slot's time now."""
+def use_of(slot: Seen, stage: Stage, *, is_forming: bool) -> Use:
+    """The use of this slot's time now. ``is_forming``: nobody has trained yet, or does any more."""
     if slot.is_finished:
         return Use.FINISHED
-    replica = state.replicas.at(slot.replica_id)
-    if replica is None:
+    if not slot.incarnation:
         return _without_replica(slot)
-    if replica.leaving is not None:
-        return Use.DRAINED if replica.leaving is LeaveReason.DRAINED else Use.FINISHED
-    if now is Situation.TAKEOVER:
-        return _in_takeover(state, replica)
-    if slot.replica_id not in state.live:
-        return Use.NO_QUORUM if replica.is_known(state.workers) else _before_its_reports(replica)
-    if now is Situation.STANDS:
-        return _of_member(replica)
-    progress = replica.progress
-    if progress is not None and progress.phase in _BUSY:
+    if slot.leaving is not None:
+        return Use.DRAINED if slot.leaving is LeaveReason.DRAINED else Use.FINISHED
+    if stage is Stage.TAKEOVER:
+        return _in_takeover(slot)
+    if not slot.is_member:
+        return Use.NO_QUORUM if slot.is_known else _before_its_reports(slot)
+    if stage is Stage.STANDS:
+        return _of_member(slot)
+    if slot.progress is not None and slot.progress.phase in _BUSY:
         return Use.OUTSIDE
-    return Use.NO_QUORUM if now is Situation.FORMING else Use.REPAIRING
+    return Use.NO_QUORUM if is_forming else Use.REPAIRING
 
 
-def _without_replica(slot: Slot) -> Use:
-    if slot.is_withdrawn or slot.was_drained:
+def _without_replica(slot: Seen) -> Use:
+    if slot.is_drained:
         return Use.DRAINED
-    if slot.restart_at is not None:
+    if slot.is_backing_off:
         return Use.BACKOFF
-    is_first = slot.runs_at != "" and not (slot.dead or slot.restarts)
-    return Use.STARTING if is_first else Use.ABSENT
+    return Use.STARTING if slot.is_first else Use.ABSENT
 
 
-def _in_takeover(state: MembershipState, replica: Replica) -> Use:
+def _in_takeover(slot: Seen) -> Use:
     """The lighthouse decides nothing yet, and the quorums of its last life train on."""
-    if not replica.is_known(state.workers):
-        return _before_its_reports(replica)
-    return _of_member(replica) if replica.is_in_quorum() else Use.NO_QUORUM
+    if not slot.is_known:
+        return _before_its_reports(slot)
+    is_in_quorum = any(report.is_in_quorum for report in slot.reports)
+    return _of_member(slot) if is_in_quorum else Use.NO_QUORUM
 
 
-def _before_its_reports(replica: Replica) -> Use:
-    return Use.RUNNING if replica.is_apart else Use.STARTING
+def _before_its_reports(slot: Seen) -> Use:
+    is_apart = slot.progress is not None and slot.progress.phase is Activity.APART
+    return Use.RUNNING if is_apart else Use.STARTING
 
 
-def _of_member(replica: Replica) -> Use:
+def _of_member(slot: Seen) -> Use:
     """Of a member while its quorum stands."""
-    progress = replica.progress
-    if progress is not None and (not replica.is_overtaken or progress.phase in _BUSY):
+    progress = slot.progress
+    if progress is not None and (not slot.is_overtaken or progress.phase in _BUSY):
         return _BY_ACTIVITY[progress.phase]
-    if replica.heals:
-        return Use.NO_QUORUM if replica.awaits_switch else Use.HEALING
+    if slot.heals:
+        return Use.NO_QUORUM if slot.awaits_switch else Use.HEALING
     return Use.TRAINING

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ftrun.core.lighthouse.uses import Use
+from ftrun.core.books.uses import Use
 
 WIDTH_FIRST = 5_000_000
 BANDS_MAX = 240

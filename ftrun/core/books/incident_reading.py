@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from ftrun.core import failure_kinds as kinds
+from ftrun.core.books.incident_record import document
+from ftrun.core.books.incident_state import Incident, Part, Response, Standing
 from ftrun.core.ids import NO_ATTEMPT, pack_quorum_id
-from ftrun.core.lighthouse.incident_record import document
-from ftrun.core.lighthouse.incident_state import Incident, Part, Response, Standing
 from ftrun.core.messages import FailedWorker, FailureEvidence, Healed
 
 Record = dict[str, Any]

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
+from ftrun.core.books import incident_state
+from ftrun.core.books import incidents as room
+from ftrun.core.books.incident_record import DOCUMENT_BYTES_MAX, document
 from ftrun.core.ids import WorkerKey
 from ftrun.core.incident_words import block, line
-from ftrun.core.lighthouse import incident_state
-from ftrun.core.lighthouse import incidents as room
-from ftrun.core.lighthouse.incident_record import DOCUMENT_BYTES_MAX, document
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
     AgentDetached,
@@ -28,7 +28,7 @@ from ftrun.core.lighthouse.machine import (
     TimerFired,
 )
 from tests.suite.properties import examples
-from tests.unit.core.lighthouse.booked_job import BookedJob
+from tests.unit.core.books.booked_job import BookedJob
 
 SPEC = m.JobSpec("job", 4, 1, 1, 10.0, 5.0, 20.0, nodes=2)
 
@@ -72,7 +72,7 @@ class Job:
         self._feed(TimerFired())
 
     def documents(self) -> list[dict[str, Any]]:
-        return self.core.incidents.documents(self.now)
+        return self.core.books.incidents.documents(self.now)
 
     def _feed(self, event: Any) -> None:
         out = self.core.handle(event, self.now)
@@ -195,7 +195,7 @@ def test_the_table_is_bounded_and_so_is_a_record() -> None:
 
 def test_numbers_go_on_after_those_of_an_earlier_life() -> None:
     job = Job()
-    job.core.incidents.go_on_after(41)
+    job.core.books.incidents.go_on_after(41)
     job.loses("0", kinds.SIGNAL)
     assert [x["number"] for x in job.documents()] == [42]
 
@@ -203,7 +203,7 @@ def test_numbers_go_on_after_those_of_an_earlier_life() -> None:
 def test_very_many_consequences_are_counted() -> None:
     job = Job()
     job.loses("0", kinds.SIGNAL)
-    incident = next(iter(job.core.incidents))
+    incident = next(iter(job.core.books.incidents))
     for number in range(room.PARTS_MAX + 9):
         part = replace(incident.parts[0], incarnation=f"p{number}", kind=kinds.PEER)
         incident.add(part, room.PARTS_MAX)
@@ -266,7 +266,7 @@ def test_every_failed_incarnation_is_in_exactly_one_incident(steps: list[Any]) -
             job.wait(1.0)
     found = [
         (part.replica_id, part.incarnation)
-        for incident in job.core.incidents
+        for incident in job.core.books.incidents
         for part in incident.parts
         if part.kind != kinds.NODE
     ]
@@ -279,7 +279,7 @@ def test_a_healed_replica_is_in_the_record() -> None:
     job = Job()
     job.loses("0", kinds.SIGNAL)
     job.tells("0", kinds.SIGNAL)
-    part = next(iter(job.core.incidents)).parts[0]
+    part = next(iter(job.core.books.incidents)).parts[0]
     part.healed = m.Healed(job.core.state.attempts.highest, 5, ("1",), 10, 0.5)
     assert job.documents()[0]["first_cause"]["healed"]["donors"] == ["1"]
 
@@ -295,7 +295,7 @@ def test_an_answer_of_an_unknown_worker_changes_nothing() -> None:
 def full(job: Job) -> Any:
     """An incident with as many parts as it may have, and no evidence yet."""
     job.loses("0", kinds.SIGNAL)
-    incident = next(iter(job.core.incidents))
+    incident = next(iter(job.core.books.incidents))
     for number in range(room.PARTS_MAX - 1):
         job.send("1", m.ReplicaLost("1", f"p{number}", "died", kind=kinds.PEER))
     assert len(incident.parts) == room.PARTS_MAX
@@ -339,7 +339,7 @@ def test_the_verdict_says_that_the_job_goes_on_without_a_replica() -> None:
     words = "no restart is left"
     job.send("1", m.FailureEvidence("1", "i1", 3, (worker,), False, 0, kinds.BUDGET_SPENT, words))
     job.send("1", m.ReplicaGivenUp("1", "i1", 1, words, has_trained=True))
-    (found,) = job.core.incidents.documents(job.now)
+    (found,) = job.core.books.incidents.documents(job.now)
     assert found["verdict"] == kinds.BUDGET_SPENT
     assert str(found["verdict_words"]).startswith("Replica 1 is given up: no restart is left. Repl")
 

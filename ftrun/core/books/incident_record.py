@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ftrun.core.books.incident_state import Incident, Part, Standing
 from ftrun.core.ids import quorum_name
-from ftrun.core.lighthouse.incident_state import Incident, Part, Standing
 from ftrun.core.messages import FailedWorker, FailureEvidence
 
 SCHEMA = "ftrun.incident/1"

@@ -5,6 +5,7 @@ Not here: which failures are one incident (incidents.py), its form as JSON (inci
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ftrun.core import failure_kinds as kinds
@@ -71,7 +72,7 @@ class Standing:
     activity: str
     reductions: str = ""
 
-    def note(self, reports: list[Report]) -> None:
+    def note(self, reports: Sequence[Report]) -> None:
         """The newest report of each of its workers."""
         self.step = max(report.state.step for report in reports)
         has_all = all(r.reduced is not None and r.reduced.step == r.state.step for r in reports)

@@ -20,10 +20,10 @@ from ftrun.core.lighthouse.machine import (
     TimerFired,
 )
 from ftrun.core.lighthouse.operation_table import OPERATIONS_MAX, TEXT_CHARS_MAX
-from ftrun.core.lighthouse.operators import STACKS_MAX
-from tests.unit.core.lighthouse.booked_job import BookedJob
-from tests.unit.core.lighthouse.test_incident_takeover import BACK, Restarted
-from tests.unit.core.lighthouse.test_incidents import SPEC
+from ftrun.core.lighthouse.people.operators import STACKS_MAX
+from tests.unit.core.books.booked_job import BookedJob
+from tests.unit.core.books.test_incident_takeover import BACK, Restarted
+from tests.unit.core.books.test_incidents import SPEC
 
 WAITS = "The lighthouse was started again: this goes on once its agents are back."
 

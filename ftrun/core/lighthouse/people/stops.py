@@ -1,6 +1,6 @@
 """Orders to agents to stop a replica at people's request; each is sent once, unless it is void.
 
-Not here: the requests (operators.py, operator_drains.py), how a replica leaves (leaving.py).
+Not here: the requests (operators.py, drains.py), how a replica leaves (leaving.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StopOrders:
     def keep_away(self, slot: Slot) -> None:
         """A withdrawn replica that came back, or that is no member any more, is asked again."""
         name = slot.replica_id
-        replica = self._state.replicas.at(name)
+        replica = self._state.replicas.get(name)
         if replica is not None:
             if not replica.leaving and name not in self._state.drains:
                 self.ask_to_leave(replica, restart=False)

@@ -54,7 +54,7 @@ class Answers:
         """The replica of a request and the ranks that it means."""
         request, workers = operation.request, self._state.workers
         slot = self.slot(request.replica_id)
-        replica = self._state.replicas.at(slot.replica_id)
+        replica = self._state.replicas.get(slot.replica_id)
         if replica is None:
             raise Refused(CONFLICT, f"replica {slot.replica_id} does not run now")
         if request.group_rank is None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
+from ftrun.core.books.records import AccountRecord, SaveAccount
 from ftrun.core.ids import NO_ATTEMPT, StateId, WorkerKey
-from ftrun.core.lighthouse.account_record import AccountRecord
-from ftrun.core.lighthouse.events import Instruction, SaveAccount
+from ftrun.core.lighthouse.events import Instruction
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
     AgentDetached,

@@ -1,9 +1,9 @@
 """The account of a job: what each second of each replica went to, and what failures cost (A1).
 
-``update`` runs once after every event, when all that follows from it is decided. It looks only at
-the slots that the event touched, and at all of them when a quorum breaks or comes to stand. What
-a Progress tells began a while ago, because heartbeats come about once a second: such a change is
-booked from then on. Time that was booked as training and proves to be lost is booked again:
+``update`` runs once after an event, when all that follows from it is told. It looks only at the
+slots of which something has changed, and at all of them when a quorum breaks or comes to stand.
+What a Progress tells began a while ago, because heartbeats come about once a second: such a change
+is booked from then on. Time that was booked as training and proves to be lost is booked again:
 
 - a loop that all others waited for, and that is given up, stood still since then (charges.py);
 - a group that has to compute its step again repaired, for as long as it had computed that step;
@@ -17,28 +17,19 @@ charged to (charges.py), what outlives the lighthouse (account_record.py), the v
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ftrun.core.lighthouse.account_record import AccountRecord, Former, document, restored
-from ftrun.core.lighthouse.charges import Charges
-from ftrun.core.lighthouse.events import SaveAccount
-from ftrun.core.lighthouse.history import Change
-from ftrun.core.lighthouse.incidents import Incidents
-from ftrun.core.lighthouse.ledger import Ledger, SlotBook, microseconds
-from ftrun.core.lighthouse.phases import Phase
-from ftrun.core.lighthouse.replicas import Replica
-from ftrun.core.lighthouse.slots import Slot
-from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
-from ftrun.core.lighthouse.uses import (
-    GOES_ON,
-    LOST,
-    STANDS,
-    Situation,
-    Use,
-    goodput,
-    situation,
-    use_of,
-)
+from ftrun.core.activity import Activity
+from ftrun.core.books.account_record import Former, document, restored
+from ftrun.core.books.charges import Charges
+from ftrun.core.books.facts import Seen, Stage, StoodStill
+from ftrun.core.books.history import Change
+from ftrun.core.books.incidents import Incidents
+from ftrun.core.books.ledger import Ledger, SlotBook, microseconds
+from ftrun.core.books.picture import Picture
+from ftrun.core.books.records import AccountRecord, SaveAccount
+from ftrun.core.books.uses import GOES_ON, LOST, Use, goodput, use_of
 from ftrun.core.messages import JobAccount, Progress, SlotAccount
 
 MARKS_KEPT = 40
@@ -69,10 +60,11 @@ class Account:
     ``stood_at``: when its first quorum stood. ``steps``: committed since then, without those that
     were trained twice. ``marks``: of the steps that it came to, a second or more apart.
     ``was_restored``: it goes on from an earlier lighthouse's. ``refusal``: why it does not.
+    ``save_at``: when it is to be written next. ``updated_at``: the time of the last event.
     """
 
     def __init__(
-        self, state: MembershipState, incidents: Incidents, record: AccountRecord | None = None
+        self, picture: Picture, incidents: Incidents, record: AccountRecord | None = None
     ) -> None:
         self.ledger = Ledger((), 0)
         self.is_open = False
@@ -81,25 +73,26 @@ class Account:
         self.stood_at: int | None = None
         self.steps = 0
         self.marks: deque[Mark] = deque(maxlen=MARKS_KEPT)
-        self._state = state
-        self._incidents = incidents
+        self.save_at = float("inf")
+        self.updated_at = picture.now
+        self._picture = picture
         self._record = record
-        self._began_at = state.now
+        self._began_at = picture.now
         self._formers: dict[str, Former] = {}
         self._restored_at = 0
         self._is_closed = False
         self._age = 0
-        self._touched: set[str] = set()
-        self._known: Situation | None = None
-        self._charges = Charges(state, incidents)
+        self._booked_at: tuple[Stage, bool] | None = None
+        self._incidents = incidents
+        self._members = 0
+        self._charges = Charges(picture, incidents)
         self._seen: dict[str, Progress] = {}
         self._highest = self._step = 0
         self._latest: Mark | None = None
         self._change: Change | None = None
         self._repaired = 0
         self._issued: object = None
-        self._updated_at = 0
-        self._save_at = self._soon_at = 0.0
+        self._soon_at = 0.0
 
     # ------------------------------------------------------------ what has happened
 
@@ -108,52 +101,54 @@ class Account:
         if not self.is_open:
             self._age = microseconds(min(seconds, AGE_MAX_S))
 
-    def touch(self, replica_id: str) -> None:
-        """Something may have changed for this slot."""
-        self._touched.add(replica_id)
-
-    def stood_still(self, replica_id: str, lasted_s: float) -> None:
-        """The process, or its machine, was stopped for so long, until now."""
+    def stood_still(self, stop: StoodStill) -> None:
+        """The process, or its machine, was stopped until now."""
         if self._is_running:
-            now = self._advance()
-            since = now - microseconds(lasted_s)
-            charge = self.ledger.books[replica_id].charge
-            self.ledger.rebook(replica_id, since, GOES_ON, Use.STOPPED, charge)
+            since = self._advance() - microseconds(stop.lasted_s)
+            charge = self.ledger.books[stop.replica_id].charge
+            self.ledger.rebook(stop.replica_id, since, GOES_ON, Use.STOPPED, charge)
 
     def update(self) -> None:
-        """Book what has changed; call it once all consequences of an event are drawn."""
-        state = self._state
-        if not self.is_open and state.spec is not NO_SPEC:
+        """Book what has changed; call it once all consequences of an event are told."""
+        picture = self._picture
+        if not self.is_open and picture.job is not None:
             self._open()
         if not self._is_running:
             return
-        self._note_cost_of_change()
-        if self._charges.have_changed():
+        if picture.history.under_way is not self._change:
+            self._note_cost_of_change()
+        has_changed = len(picture.members) != self._members
+        if self._incidents.have_changed:
+            has_changed |= self._charges.have_changed()
+        if has_changed:
+            self._members = len(picture.members)
             self._advance()
-            self._charges.apply(self.ledger, self._updated_at)
-            self._save_at = min(self._save_at, self._soon_at)
-        self._note_steps()
+            if self._incidents.open or self._charges.by_slot:
+                self._charges.apply(self.ledger, microseconds(self.updated_at))
+            self.save_at = min(self.save_at, self._soon_at)
+        if self.stood_at is not None and picture.stage is not Stage.TAKEOVER:
+            self._note_steps()
         self._book()
-        self._note_quorum()
-        if state.phase is Phase.ENDED:
+        if self.stood_at is None and picture.stage is Stage.STANDS:
+            self._note_quorum()
+        if picture.stage is Stage.ENDED:
             self._advance()
             self._is_closed = True
-            self._save_at = state.now
-        self._updated_at = microseconds(state.now)
+            self.save_at = picture.now
 
-    def save(self) -> SaveAccount | None:
-        """What is to be written now, if it is due: seldom, at the end, and never in a repair."""
-        state = self._state
-        has_none = self.stood_at is None and state.phase is Phase.EMPTY  # so none is broken
-        is_calm = self._is_closed or state.phase in STANDS or has_none
-        if not self.is_open or state.now < self._save_at or not is_calm:
-            return None
+    def save(self) -> list[SaveAccount]:
+        """What is to be written, now that it is due: seldom, at the end, and never in a repair."""
+        picture = self._picture
+        is_calm = picture.stage in (Stage.STANDS, Stage.ENDED)
+        if not is_calm and (self.stood_at is not None or picture.stage is not Stage.EMPTY):
+            return []
         slots_s = SAVE_EVERY_SLOT_S * len(self.ledger.books)
-        self._save_at = state.now + SAVE_EVERY_S + slots_s
-        self._soon_at = state.now + SAVE_SOON_S + slots_s
+        self.save_at = picture.now + SAVE_EVERY_S + slots_s
+        self._soon_at = picture.now + SAVE_SOON_S + slots_s
         if self._is_closed:
-            self._save_at = float("inf")
-        return self.record(state.now)
+            self.save_at = float("inf")
+        record = self.record(picture.now)
+        return [] if record is None else [record]
 
     def record(self, now: float) -> SaveAccount | None:
         """All that a later lighthouse goes on from; None: there is nothing yet."""
@@ -161,14 +156,14 @@ class Account:
             return None
         if not self._is_closed:
             self.ledger.advance(microseconds(now))
-        return SaveAccount(document(self._state, self.ledger, self.stood_at, self.steps))
+        return SaveAccount(document(self._picture, self.ledger, self.stood_at, self.steps))
 
     # ------------------------------------------------------------ figures
 
     @property
     def step(self) -> int:
         """The step that the job has come to."""
-        return self._state.step_max
+        return self._picture.step
 
     def now(self, now: float) -> int:
         """The moment for which figures are told: now, or the job's end."""
@@ -194,11 +189,9 @@ class Account:
         """The replica-seconds that are charged to this incident until now."""
         return self.ledger.cost(incident, self.now(now)) / 1e6
 
-    def of_job(self) -> JobAccount | None:
-        """The account as the agents are sent it at the end; None: the job has none."""
-        if not self.is_open:
-            return None
-        now = self.now(self._state.now)
+    def of_job(self, now_s: float) -> JobAccount:
+        """The account as the agents are sent it at the end."""
+        now = self.now(now_s)
         books = self.ledger.books if len(self.ledger.books) <= SLOTS_TOLD_MAX else {}
         return JobAccount(
             wall_s=(now - self.ledger.began) / 1e6,
@@ -208,7 +201,7 @@ class Account:
             slots=tuple(SlotAccount(x, self.lost(book, now) / 1e6) for x, book in books.items()),
         )
 
-    def check(self) -> None:
+    def check(self, slots: Iterable[Seen]) -> None:
         """Assert A1, and that every slot is booked as what it is.
 
         Raises:
@@ -219,9 +212,9 @@ class Account:
         self.ledger.check()
         if self._is_closed:
             return
-        for slot in self._state.slots:
+        for slot in slots:
             if slot.replica_id not in self._formers:
-                use = use_of(self._state, slot, self._situation())
+                use = use_of(slot, self._picture.stage, is_forming=self._is_forming)
                 book = self.ledger.books[slot.replica_id]
                 assert book.use is use, f"A1: {slot.replica_id} is {use}, booked as {book.use}"
 
@@ -233,72 +226,66 @@ class Account:
 
     def _open(self) -> None:
         """The job is known: its time begins now, or goes on from the record."""
-        state, now = self._state, microseconds(self._state.now)
-        slots = [slot.replica_id for slot in state.slots]
+        picture, now = self._picture, microseconds(self._picture.now)
+        assert picture.job is not None
         self.is_open = True
-        self._save_at = state.now + SAVE_EVERY_S
+        self.save_at = picture.now + SAVE_EVERY_S
         record, self._record, found = self._record, None, None
         if record is not None:  # without a journal the job is known only some time later
-            age_s = record.age_s + state.now - self._began_at
+            age_s = record.age_s + picture.now - self._began_at
             try:
-                found = restored(AccountRecord(record.document, age_s), state, now)
+                found = restored(AccountRecord(record.document, age_s), picture, now)
             except ValueError as error:
                 self.refusal = str(error)
+        self._is_closed = picture.stage is Stage.ENDED
         if found is None:
-            self.ledger = Ledger(slots, now - self._age, Use.STARTING)
+            self.ledger = Ledger(picture.job.slots, now - self._age, Use.STARTING)
             self._advance()
-            self._is_closed = state.phase is Phase.ENDED
             return
         self.was_restored = True
         self.ledger, self._formers = found.ledger, found.formers
         self._restored_at, self.stood_at = self.ledger.now, found.stood_at
         self.steps, self._highest = found.steps, found.highest
-        self._is_closed = state.phase is Phase.ENDED
 
     def _advance(self) -> int:
-        self.ledger.advance(microseconds(self._state.now))
+        self.ledger.advance(microseconds(self._picture.now))
         return self.ledger.now
 
     def _book(self) -> None:
         """Book the slots that may have changed."""
-        state, slots = self._state, self._state.slots
-        now = self._situation()
-        touched = self._touched | state.replicas.changed | slots.changed
-        for names in (self._touched, state.replicas.changed, slots.changed):
-            names.clear()
-        if now is not self._known:
-            self._known = now
-            for slot in slots:
-                self._book_slot(slot, now)
-        else:
-            for name in touched:
-                if name in slots:
-                    self._book_slot(slots[name], now)
+        picture, stage = self._picture, (self._picture.stage, self._is_forming)
+        names = list(picture.changed if stage == self._booked_at else picture.slots)
+        picture.changed.clear()
+        self._booked_at = stage
+        for name in names:
+            slot = picture.slots[name]
+            self._book_slot(slot, use_of(slot, picture.stage, is_forming=stage[1]))
 
-    def _situation(self) -> Situation:
-        return situation(self._state, has_stood=self.stood_at is not None)
+    @property
+    def _is_forming(self) -> bool:
+        """Whether no quorum stands and none has stood, or the job has begun anew."""
+        if self._picture.stage is Stage.STANDS:
+            return False
+        change = self._picture.history.under_way
+        return self.stood_at is None or (change is not None and change.kind == "form")
 
-    def _book_slot(self, slot: Slot, situation: Situation) -> None:
-        name = slot.replica_id
-        replica = self._state.replicas.at(name)
-        use = use_of(self._state, slot, situation)
-        if name in self._formers and not self._is_known_again(name, replica, use):
+    def _book_slot(self, slot: Seen, use: Use) -> None:
+        name, progress = slot.replica_id, slot.progress
+        if name in self._formers and not self._is_known_again(slot, use):
             return
         book = self.ledger.books[name]
-        progress = replica.progress if replica is not None else None
         is_news = progress is not None and progress is not self._seen.get(name)
         if use is not book.use:
-            now = self._advance()
-            at = now
-            if is_news and progress is not None and replica is not None:
-                at = self._dated(now, book, use, progress, replica)
-            charge = self._charges.of(name) if use in LOST else 0
+            at = now = self._advance()
+            if is_news and progress is not None:
+                at = self._dated(now, book, use, slot, progress)
+            charge = self._charges.by_slot.get(name, 0) if use in LOST else 0
             self.ledger.change(name, use, charge, at)
         if is_news and progress is not None:
             self._seen[name] = progress
 
     @staticmethod
-    def _dated(now: int, book: SlotBook, use: Use, progress: Progress, replica: Replica) -> int:
+    def _dated(now: int, book: SlotBook, use: Use, slot: Seen, progress: Progress) -> int:
         """When a use began that a Progress tells of.
 
         A step begins before its wait for peers does, so its beginning says nothing of the wait's
@@ -306,33 +293,33 @@ class Account:
         """
         since = now - microseconds(progress.since_s)
         is_of_step = use is Use.TRAINING and since <= book.since
-        return now if replica.is_overtaken or is_of_step else since
+        return now if slot.is_overtaken or is_of_step else since
 
-    def _is_known_again(self, name: str, replica: Replica | None, use: Use) -> bool:
+    def _is_known_again(self, slot: Seen, use: Use) -> bool:
         """Book the time without a lighthouse, as soon as it is known what the slot did then.
 
         ``use``: what it does now, by what is known without that. A script without a Manager ran on
         without a quorum, so there is no takeover that waits for its agent.
         """
-        former, state = self._formers[name], self._state
-        is_same = replica is not None and replica.incarnation == former.incarnation
-        if is_same and replica is not None:
-            at, ledger = self._restored_at, self.ledger
-            if replica.is_apart:
+        name, at, ledger = slot.replica_id, self._restored_at, self.ledger
+        former = self._formers[name]
+        if slot.incarnation == former.incarnation:
+            if slot.progress is not None and slot.progress.phase is Activity.APART:
                 self._advance()
                 ledger.rebook(name, at, {Use.ABSENT}, Use.RUNNING)
                 del self._formers[name]
                 return True
-            if not replica.is_known(state.workers):
+            if not slot.is_known:
                 return False
             self._advance()
-            step = max(report.state.step for report in replica.reports.values())
-            did, until = former.use_since(step, replica.is_in_quorum(), at)
+            step = max(report.state.step for report in slot.reports)
+            is_in_quorum = any(report.is_in_quorum for report in slot.reports)
+            did, until = former.use_since(step, is_in_quorum, at)
             ledger.rebook(name, at, {Use.ABSENT}, did)
             if until is not None:
                 ledger.rebook(name, until, {did}, Use.NO_QUORUM)
         may_come = former.use is Use.RUNNING and use in NOT_THERE
-        if replica is None and (may_come or state.phase is Phase.TAKEOVER):
+        if not slot.incarnation and (may_come or self._picture.stage is Stage.TAKEOVER):
             return False
         del self._formers[name]
         return True
@@ -341,23 +328,18 @@ class Account:
 
     def _note_quorum(self) -> None:
         """A quorum stands for the first time: from now on time can be lost."""
-        state = self._state
-        if self.stood_at is None and state.phase in STANDS:
-            now = self._advance()
-            for book in self.ledger.books.values():
-                spent = book.seconds(now)
-                book.lost_before = sum(spent.get(use, 0) for use in LOST)
-            self.stood_at = now
-            self._highest = self._step = state.step_max
+        now = self._advance()
+        for book in self.ledger.books.values():
+            spent = book.seconds(now)
+            book.lost_before = sum(spent.get(use, 0) for use in LOST)
+        self.stood_at = now
+        self._highest = self._step = self._picture.step
 
     def _note_steps(self) -> None:
-        state = self._state
-        if self.stood_at is None or state.phase is Phase.TAKEOVER:
-            return
-        step, before, self._step = state.step_max, self._step, state.step_max
-        quorum = state.quorum
-        is_issued = state.phase is Phase.BUILD and quorum is not None
-        if is_issued and quorum is not None and quorum.attempt != self._issued:
+        picture = self._picture
+        step, before, self._step = picture.step, self._step, picture.step
+        quorum = picture.quorum if picture.is_issued else None
+        if quorum is not None and quorum.attempt != self._issued:
             self._issued = quorum.attempt
             if step < before:
                 self._roll_back(step)
@@ -386,7 +368,7 @@ class Account:
 
     def _recompute(self, names: tuple[str, ...], step: int) -> None:
         """These groups compute the step under way again, as far as they had come."""
-        now, change, mark = self._advance(), self._state.history.under_way, self._latest
+        now, change, mark = self._advance(), self._picture.history.under_way, self._latest
         if mark is None or change is None or step < mark.step:
             return
         broke = min(now, microseconds(change.began_at))
@@ -398,18 +380,14 @@ class Account:
     # ------------------------------------------------------------ what failures cost
 
     def _note_cost_of_change(self) -> None:
-        """What was repaired since the last event belongs to the change that was under way."""
-        under_way = self._state.history.under_way
-        change = self._change
-        if change is None and under_way is None:
-            return
-        repaired = self.repaired(microseconds(self._state.now))
+        """What was repaired since a change began belongs to it, once it is over."""
+        repaired, change = self.repaired(microseconds(self._picture.now)), self._change
         if change is not None:
-            change.cost_s += (repaired - self._repaired) / 1e6
-        self._change, self._repaired = under_way, repaired
+            change.cost_s = (repaired - self._repaired) / 1e6
+        self._change, self._repaired = self._picture.history.under_way, repaired
 
-    def repaired_since_event_s(self, now: float) -> float:
-        """The repairs since the last event, which no change has been booked for yet."""
+    def repaired_in_change_s(self, now: float) -> float:
+        """The repairs in the change that is under way."""
         if not self._is_running or self._change is None:
             return 0.0
         return (self.repaired(microseconds(now)) - self._repaired) / 1e6

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ftrun.core.lighthouse.bands import Bands
-from ftrun.core.lighthouse.uses import LOST, Use
+from ftrun.core.books.bands import Bands
+from ftrun.core.books.uses import LOST, Use
 
 ENTRIES_KEPT = 8
 CHARGED_MAX = 200

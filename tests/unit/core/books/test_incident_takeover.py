@@ -10,9 +10,9 @@ import pytest
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
-from ftrun.core.lighthouse.events import EarlierIncident, SaveIncident
-from ftrun.core.lighthouse.incident_reading import incident_of
-from ftrun.core.lighthouse.incident_record import document
+from ftrun.core.books.incident_reading import incident_of
+from ftrun.core.books.incident_record import document
+from ftrun.core.books.records import EarlierIncident, SaveIncident
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
     AgentSent,
@@ -23,7 +23,7 @@ from ftrun.core.lighthouse.machine import (
     SendToAgent,
     TimerFired,
 )
-from tests.unit.core.lighthouse.test_incidents import SPEC, Job
+from tests.unit.core.books.test_incidents import SPEC, Job
 
 BACK = m.RunningReplica
 RESPONSE = {
@@ -55,7 +55,7 @@ class Restarted(Job):
         journal = JournalState(epoch=10**6) if lost else self.journal
         self.core = Lighthouse(LighthouseSettings(), journal, self.now)
         if not without_records:
-            self.core.incidents.take_over(earlier)
+            self.core.books.incidents.take_over(earlier)
         self.feed(TimerFired())
 
     def feed(self, event: Any) -> None:
@@ -112,7 +112,7 @@ def test_an_agent_that_was_sent_the_number_tells_it_to_a_lighthouse_that_has_los
     job.back(incident=1)
     job.wait(30.0)
     assert told(job) == [(1, False)]
-    job.core.incidents.agent_came(41)
+    job.core.books.incidents.agent_came(41)
     job.loses("2", kinds.SIGNAL)
     job.tells("2", kinds.SIGNAL)
     assert told(job)[-1][0] == 42
@@ -151,7 +151,7 @@ def test_if_nobody_comes_back_it_is_closed_as_not_known() -> None:
     job.loses("0", kinds.SIGNAL)
     job.tells("0", kinds.SIGNAL)
     job.restart()
-    due = job.core.incidents.next_deadline()
+    due = job.core.books.incidents.gone_at
     assert due is not None
     job.now = due
     job.feed(TimerFired())
@@ -160,7 +160,7 @@ def test_if_nobody_comes_back_it_is_closed_as_not_known() -> None:
     assert "no node has come back" in last["verdict_words"]
     job.restart()
     assert job.documents()[0]["verdict_words"] == last["verdict_words"]
-    assert job.core.incidents.next_deadline() is None
+    assert job.core.books.incidents.gone_at is None
 
 
 def test_records_of_another_job_and_damaged_ones_are_left_out() -> None:
@@ -169,13 +169,13 @@ def test_records_of_another_job_and_damaged_ones_are_left_out() -> None:
     job.tells("0", kinds.SIGNAL)
     record = job.saved[-1].document
     other = Lighthouse(LighthouseSettings(), JournalState(epoch=3), 0.0)
-    other.incidents.take_over([EarlierIncident(record, 0.0)])
-    assert other.incidents.documents(0.0) == []  # nobody knows yet which job it is
-    job.core.incidents.take_over([EarlierIncident({**record, "job_id": "another"}, 0.0)])
+    other.books.incidents.take_over([EarlierIncident(record, 0.0)])
+    assert other.books.incidents.documents(0.0) == []  # nobody knows yet which job it is
+    job.core.books.incidents.take_over([EarlierIncident({**record, "job_id": "another"}, 0.0)])
     damaged = {**record, "number": 8, "members": None}
-    job.core.incidents.take_over([EarlierIncident(damaged, 0.0)])
+    job.core.books.incidents.take_over([EarlierIncident(damaged, 0.0)])
     assert [x["number"] for x in job.documents()] == [1]
-    assert job.core.incidents.last_number == 8
+    assert job.core.books.incidents.last_number == 8
 
 
 @pytest.mark.parametrize("job_id", ["another", "job"])
@@ -190,7 +190,7 @@ def test_another_job_closes_what_nobody_will_report(job_id: str) -> None:
     assert told(job) == [(1, False)]
     assert job.saved[-1].document["verdict"] == kinds.NOT_KNOWN
     assert "another job has begun" in job.saved[-1].document["verdict_words"]
-    assert job.core.incidents.last_number == (1 if job_id == "job" else 0)
+    assert job.core.books.incidents.last_number == (1 if job_id == "job" else 0)
 
 
 def test_a_record_that_was_read_is_written_as_it_was() -> None:
@@ -198,7 +198,7 @@ def test_a_record_that_was_read_is_written_as_it_was() -> None:
     job.loses("0", kinds.EXCEPTION)
     job.tells("0", kinds.EXCEPTION, traceback="x", error_type="E", memory="m", status=3)
     job.loses("2", kinds.PEER)
-    part = next(iter(job.core.incidents)).parts[0]
+    part = next(iter(job.core.books.incidents)).parts[0]
     part.healed = m.Healed(job.core.state.attempts.highest, 5, ("1",), 10, 0.5)
     written = job.documents()[0]
     for record in (written, {**written, "quorum": "3.4"}, {**written, "response": RESPONSE}):
@@ -215,9 +215,9 @@ def test_a_slot_that_the_job_does_not_have_any_more_is_not_waited_for() -> None:
     job.tells("3", kinds.SIGNAL)
     journal = replace(job.journal, spec=replace(SPEC, replicas=2))
     core = Lighthouse(LighthouseSettings(), journal, 0.0)
-    core.incidents.take_over([EarlierIncident(job.saved[-1].document, 1.0)])
+    core.books.incidents.take_over([EarlierIncident(job.saved[-1].document, 1.0)])
     core.handle(TimerFired(), 0.0)
-    assert next(iter(core.incidents)).closed_at == 0.0
+    assert next(iter(core.books.incidents)).closed_at == 0.0
 
 
 def test_evidence_goes_on_under_the_number_that_the_agent_knows_of_several() -> None:

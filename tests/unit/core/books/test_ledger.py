@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.core.lighthouse.bands import BANDS_MAX, Bands
-from ftrun.core.lighthouse.ledger import CHARGED_MAX, ENTRIES_KEPT, Ledger
-from ftrun.core.lighthouse.uses import LOST, Use
+from ftrun.core.books.bands import BANDS_MAX, Bands
+from ftrun.core.books.ledger import CHARGED_MAX, ENTRIES_KEPT, Ledger
+from ftrun.core.books.uses import LOST, Use
 
 SLOTS = ("0", "1", "2")
 USES = (Use.TRAINING, Use.WAITING, Use.REPAIRING, Use.ABSENT)

@@ -26,51 +26,46 @@ back (incident_reading.py), the evidence of one replica (core/agent/).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from ftrun.core import failure_kinds as kinds
+from ftrun.core.books import facts as f
+from ftrun.core.books.incident_following import note_response, note_returns, standing_of
+from ftrun.core.books.incident_reading import incident_of
+from ftrun.core.books.incident_record import document
+from ftrun.core.books.incident_state import Incident, Part
+from ftrun.core.books.picture import Picture
+from ftrun.core.books.records import EarlierIncident, SaveIncident
 from ftrun.core.ids import replica_order
-from ftrun.core.lighthouse.agents import Agent
-from ftrun.core.lighthouse.events import EarlierIncident, SaveIncident
-from ftrun.core.lighthouse.incident_following import note_response, note_returns, standing_of
-from ftrun.core.lighthouse.incident_reading import incident_of
-from ftrun.core.lighthouse.incident_record import document
-from ftrun.core.lighthouse.incident_state import Incident, Part
-from ftrun.core.lighthouse.phases import Phase
-from ftrun.core.lighthouse.replicas import Replica
-from ftrun.core.lighthouse.state import MembershipState
-from ftrun.core.messages import FailureEvidence, Healed, IncidentRecord, Loss, ReplicaLost
+from ftrun.core.messages import IncidentRecord, Loss
 
 INCIDENTS_MAX = 100
 PARTS_MAX = 64
 CASCADE_S = 60.0
 """A consequence that comes later than this after the incident began is an incident of its own."""
 NOBODY_BACK = "no node has come back to the restarted lighthouse: what followed is not known"
-ANOTHER_JOB = "another job has begun, and nobody of this one was left: what followed is not known"
 
 
 class Incidents:
     """The last ``INCIDENTS_MAX`` incidents of one job, oldest first.
 
-    ``cost_s``: tells what an incident has cost until a moment; machine.py sets it to the account's.
+    ``open``: those that are not over. ``unsaved``: those of which there is something new to keep.
+    ``gone_at``: when nobody is expected any more to report what followed. ``have_changed``: since
+    the account looked.
     """
 
-    def __init__(self, state: MembershipState) -> None:
-        self._state = state
+    def __init__(self, picture: Picture) -> None:
+        self.open: list[Incident] = []
+        self.unsaved: list[Incident] = []
+        self.gone_at: float | None = None
+        self.have_changed = True
+        self._picture = picture
         self._incidents: deque[Incident] = deque(maxlen=INCIDENTS_MAX)
-        self._open: list[Incident] = []
         self._number = 0
-        self.cost_s: Callable[[int, float], float]
         self._earlier: list[EarlierIncident] = []
-        self._gone_at: float | None = None
 
     def __iter__(self) -> Iterator[Incident]:
         return iter(self._incidents)
-
-    @property
-    def open(self) -> list[Incident]:
-        """Those that are not over, oldest first."""
-        return self._open
 
     # ------------------------------------------------------------ earlier lives
 
@@ -86,70 +81,68 @@ class Incidents:
     def take_over(self, earlier: Iterable[EarlierIncident]) -> None:
         """Go on with these records, oldest first, as soon as it is known whose they are."""
         self._earlier = list(earlier)[-INCIDENTS_MAX:]
-        if self._state.spec.job_id:
-            self.job_is_known()
+        if self._picture.job is not None:
+            self.job_is_known(self._picture.job)
 
-    def job_is_known(self) -> None:
+    def job_is_known(self, job: f.JobKnown) -> None:
         """Go on with the records of this job that were written earlier."""
-        state, earlier = self._state, self._earlier
+        now, earlier = self._picture.now, self._earlier
         self._earlier = []
         for one in earlier:
-            if one.document.get("job_id") != state.spec.job_id:
+            if one.document.get("job_id") != job.job_id:
                 continue
             number = one.document.get("number")
             self.go_on_after(number if isinstance(number, int) else 0)
-            incident = incident_of(one.document, one.age_s, state.now)
+            incident = incident_of(one.document, one.age_s, now)
             if incident is None or any(self._find(part) for part in incident.parts):
                 continue
             self._incidents.append(incident)
             if incident.closed_at is None:
-                self._open.append(incident)
-        if self._open:
-            self._gone_at = state.now + max(state.silence_s, state.spec.join_timeout_s)
+                self.open.append(incident)
+        if self.open:
+            self.have_changed = True
+            self.gone_at = now + job.back_within_s
 
     def agent_came(self, last_number: int) -> None:
         """An agent of the job is here, which was sent records up to this number."""
         self.go_on_after(last_number)
-        self._gone_at = None
-
-    def next_deadline(self) -> float | None:
-        """When nobody is expected any more to tell what followed."""
-        return self._gone_at
+        self.gone_at = None
 
     def abandon(self, words: str) -> None:
         """Close what is open: nobody will report what followed."""
-        for incident in self._open:
-            incident.end(self._state.now, words, kinds.NOT_KNOWN)
-            self._save(incident)
-        self._open = []
+        for incident in self.open:
+            incident.end(self._picture.now, words, kinds.NOT_KNOWN)
+            self.unsaved.append(incident)
+        self.open = []
 
     # ------------------------------------------------------------ what has happened
 
-    def lost(self, agent: Agent, lost: ReplicaLost) -> None:
-        """An agent reports a loss; call before the member is removed. Only failures count."""
-        if not lost.kind:
-            return
+    def lost(self, fact: f.Lost) -> None:
+        """An agent reports a failure."""
+        lost = fact.lost
         signature = lost.start_failure.signature if lost.start_failure is not None else ""
         part = Part(
             replica_id=lost.replica_id,
             incarnation=lost.incarnation,
-            at=self._state.now,
+            at=self._picture.now,
             kind=lost.kind,
             cause=lost.cause,
-            agent_id=agent.agent_id,
-            host=agent.host,
+            agent_id=fact.agent_id,
+            host=fact.host,
             signature=signature,
         )
         self._add(part)
 
-    def given_up(self, losses: list[Loss]) -> None:
-        """The lighthouse gives these up, because they did not answer in time."""
-        for loss in losses:
+    def given_up(self, fact: f.GivenUp) -> None:
+        """The lighthouse gives some up."""
+        for loss in fact.losses:
             self._add(self._part_of(loss, kinds.GIVEN_UP))
 
-    def node_lost(self, agent: Agent, losses: list[Loss]) -> None:
-        """An agent and all that it runs are out of reach."""
-        parts = [self._part_of(loss, kinds.NODE, agent) for loss in losses]
+    def node_lost(self, fact: f.NodeLost) -> None:
+        """All replicas of a node are one incident."""
+        parts = [self._part_of(loss, kinds.NODE) for loss in fact.losses]
+        for part in parts:
+            part.agent_id, part.host = fact.agent_id, fact.host
         new = [part for part in parts if self._find(part) is None]
         if new:
             incident = self._begin(new[0])
@@ -157,19 +150,20 @@ class Incidents:
                 incident.add(part, PARTS_MAX)
             self._save(incident)
 
-    def evidence(self, agent: Agent, evidence: FailureEvidence) -> None:
-        """How an incarnation has failed; its loss may be unknown to this lighthouse."""
+    def failed(self, fact: f.Failed) -> None:
+        """An agent's evidence."""
+        evidence, now = fact.evidence, self._picture.now
         if not evidence.workers:
             return
-        now, first = self._state.now, evidence.workers[0]
+        first = evidence.workers[0]
         part = Part(
             replica_id=evidence.replica_id,
             incarnation=evidence.incarnation,
             at=now - first.age_s,
             kind=first.kind,
             cause=first.cause,
-            agent_id=agent.agent_id,
-            host=agent.host,
+            agent_id=fact.agent_id,
+            host=fact.host,
         )
         is_known = self._find(part) is not None
         incident = self._add(part, evidence.incident)
@@ -177,54 +171,71 @@ class Incidents:
             self._missed(part, incident)
         known = incident.part_of(evidence.replica_id, evidence.incarnation)
         if known is not None:
-            known.tell(evidence, now, agent.agent_id, agent.host)
-        if self._state.phase is Phase.ENDED:
-            incident.end(now, self._ending())
+            known.tell(evidence, now, fact.agent_id, fact.host)
+        if self._picture.stage is f.Stage.ENDED:
+            incident.end(now, f"the job has ended: {self._picture.words}")
         self._save(incident)
 
-    def started(self, replica_id: str, incarnation: str) -> None:
-        """An incarnation runs in a slot; it has not come to a quorum yet."""
-        for part in self._open_parts(replica_id):
-            if part.is_followed_by(incarnation) and part.started_at is None:
-                part.started_at = self._state.now
+    def started(self, fact: f.Started) -> None:
+        """The next incarnation runs in a slot."""
+        for part in self._open_parts(fact.replica_id):
+            if part.is_followed_by(fact.incarnation) and part.started_at is None:
+                part.started_at = self._picture.now
 
-    def healed(self, replica: Replica, healed: Healed) -> None:
+    def healed(self, fact: f.Healed) -> None:
         """A replica that came back has its peers' state."""
-        for part in self._open_parts(replica.replica_id):
-            part.healed = healed
+        for part in self._open_parts(fact.replica_id):
+            part.healed = fact.healed
 
-    def set_aside(self, replica_id: str, words: str) -> None:
+    def moved(self, fact: f.Moved) -> None:
         """The slot goes to another node."""
-        for part in self._open_parts(replica_id):
-            part.set_aside = words
+        for part in self._open_parts(fact.replica_id):
+            part.set_aside = fact.words
 
-    def goes_on(self, replica_id: str, words: str) -> None:
+    def went_on(self, fact: f.WentOn) -> None:
         """The job goes on without the slot's replica."""
-        for part in self._open_parts(replica_id):
-            part.goes_on = words
+        for part in self._open_parts(fact.replica_id):
+            part.goes_on = fact.words
 
     # ------------------------------------------------------------ what follows
 
     def run_rules(self) -> None:
-        """After every event: note what the survivors did, and close what is over."""
-        state = self._state
-        if self._gone_at is not None and state.now >= self._gone_at:
-            self._gone_at = None
+        """After an event: note what the survivors did, and close what is over."""
+        picture = self._picture
+        if self.gone_at is not None and picture.now >= self.gone_at:
+            self.gone_at = None
             self.abandon(NOBODY_BACK)
-        for incident in self._open:
-            if state.phase is Phase.ENDED:
-                incident.end(state.now, self._ending())
+        self.have_changed = True
+        for incident in self.open:
+            if picture.stage is f.Stage.ENDED:
+                incident.end(picture.now, f"the job has ended: {picture.words}")
             else:
-                note_response(state, incident)
-                note_returns(state, incident)
+                note_response(picture, incident)
+                note_returns(picture, incident)
             if incident.closed_at is not None:
                 self._save(incident)
-        if self._open:
-            self._open = [incident for incident in self._open if incident.closed_at is None]
+        self.open = [incident for incident in self.open if incident.closed_at is None]
+
+    def record(self, incident: Incident, cost_s: float) -> SaveIncident:
+        """The incident as it stands, for the agents that it concerns."""
+        # An account that was lost with the last life does not know what was charged before.
+        incident.cost_s = max(incident.cost_s, cost_s)
+        now = self._picture.now
+        return SaveIncident(
+            agents=tuple(part.agent_id for part in incident.parts),
+            record=IncidentRecord(
+                number=incident.number,
+                incarnations=tuple(p.incarnation for p in incident.parts if p.evidence),
+                is_open=incident.closed_at is None,
+                document="",
+            ),
+            age_s=max(0.0, now - incident.first().at),
+            document=document(incident, self._picture.job_id, now),
+        )
 
     def documents(self, now: float) -> list[dict[str, object]]:
         """All incidents as plain JSON, with ``ago_s`` in place of a date."""
-        return [document(incident, self._state.spec.job_id, now) for incident in self]
+        return [document(incident, self._picture.job_id, now) for incident in self]
 
     def check(self) -> None:
         """Assert what must hold between events.
@@ -239,20 +250,12 @@ class Incidents:
         for incident in self:
             assert 1 <= len(incident.parts) <= PARTS_MAX, "Q8: parts of an incident"
         still = [x.number for x in self if x.closed_at is None]
-        assert self._state.phase is not Phase.ENDED or not still, f"open after the end: {still}"
+        assert self._picture.stage is not f.Stage.ENDED or not still, f"open after the end: {still}"
 
     # ------------------------------------------------------------ inside
 
-    def _ending(self) -> str:
-        outcome = self._state.outcome
-        why = f": {outcome.reason}" if outcome is not None else ""
-        return f"the job has ended{why}"
-
-    def _part_of(self, loss: Loss, kind: str, agent: Agent | None = None) -> Part:
-        part = Part(loss.replica_id, loss.incarnation, self._state.now, kind, loss.cause)
-        if agent is not None:
-            part.agent_id, part.host = agent.agent_id, agent.host
-        return part
+    def _part_of(self, loss: Loss, kind: str) -> Part:
+        return Part(loss.replica_id, loss.incarnation, self._picture.now, kind, loss.cause)
 
     def _find(self, part: Part) -> Incident | None:
         """The incident that has this incarnation.
@@ -270,7 +273,7 @@ class Incidents:
         return None
 
     def _open_parts(self, replica_id: str) -> Iterator[Part]:
-        for incident in self._open:
+        for incident in self.open:
             yield from (part for part in incident.parts if part.replica_id == replica_id)
 
     def _add(self, part: Part, number: int = 0) -> Incident:
@@ -283,7 +286,7 @@ class Incidents:
             return known
         if number:
             return self._told_earlier(part, number)
-        for incident in reversed(self._open):
+        for incident in reversed(self.open):
             is_near = part.at <= incident.began_at + CASCADE_S
             if is_near and incident.takes(part):
                 incident.add(part, PARTS_MAX)
@@ -302,55 +305,39 @@ class Incidents:
     def _missed(self, part: Part, incident: Incident) -> None:
         """The loss was reported to an earlier lighthouse, and perhaps what followed from it."""
         incident.is_earlier |= incident.parts == [part]
-        replica = self._state.replicas.at(part.replica_id)
-        if replica is not None and part.is_followed_by(replica.incarnation):
-            part.started_at = self._state.now
+        slot = self._picture.slots.get(part.replica_id)
+        if slot is not None and slot.incarnation and part.is_followed_by(slot.incarnation):
+            part.started_at = self._picture.now
 
     def _begin(self, part: Part, number: int = 0) -> Incident:
-        state = self._state
         if not number:
             self._number += 1
+        picture = self._picture
+        members = tuple(sorted(picture.members, key=replica_order))
         incident = Incident(
             number=number or self._number,
             began_at=part.at,
-            noted_at=state.now,
-            step=state.step_max,
-            quorum=state.quorum.attempt.quorum_id if state.quorum is not None else None,
-            members=tuple(sorted(state.live, key=replica_order)),
+            noted_at=picture.now,
+            step=picture.step,
+            quorum=None if picture.quorum is None else picture.quorum.attempt.quorum_id,
+            members=members,
             parts=[part],
-            standing=standing_of(state, but=part.replica_id),
+            standing=standing_of(picture, members, but=part.replica_id),
         )
         self._drop_oldest()
+        self.have_changed = True
         self._incidents.append(incident)
-        self._open.append(incident)
+        self.open.append(incident)
         return incident
 
     def _drop_oldest(self) -> None:
         """A table that is full loses its oldest incident, which the agents have on disk."""
         if len(self._incidents) == INCIDENTS_MAX:
             oldest = self._incidents.popleft()
-            self._open = [incident for incident in self._open if incident is not oldest]
+            self.open = [incident for incident in self.open if incident is not oldest]
 
     def _save(self, incident: Incident) -> None:
-        """Send the record as it stands to the agents, which keep it in their log directories."""
-        state = self._state
+        """There is something new of it, unless its evidence comes in a moment."""
         is_told = any(part.evidence or part.kind == kinds.NODE for part in incident.parts)
-        if incident.closed_at is None and not is_told:
-            return  # the evidence comes in a moment, and the record with it
-        # An account that was lost with the last life does not know what was charged before.
-        incident.cost_s = max(incident.cost_s, self.cost_s(incident.number, state.now))
-        record = SaveIncident(
-            agents=state.outbox.agents_for(part.agent_id for part in incident.parts),
-            record=IncidentRecord(
-                number=incident.number,
-                incarnations=tuple(p.incarnation for p in incident.parts if p.evidence),
-                is_open=incident.closed_at is None,
-                document="",
-            ),
-            age_s=max(0.0, state.now - incident.first().at),
-            document=document(incident, state.spec.job_id, state.now),
-        )
-        state.outbox.save(record)
-
-
-__all__ = ["INCIDENTS_MAX", "PARTS_MAX", "Incident", "Incidents"]
+        if incident.closed_at is not None or is_told:
+            self.unsaved.append(incident)

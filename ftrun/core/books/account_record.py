@@ -12,22 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ftrun.core.lighthouse.bands import BANDS_MAX, Bands
-from ftrun.core.lighthouse.ledger import Ledger, SlotBook
-from ftrun.core.lighthouse.state import MembershipState
-from ftrun.core.lighthouse.uses import Use
+from ftrun.core.books.bands import BANDS_MAX, Bands
+from ftrun.core.books.facts import Seen, Stage
+from ftrun.core.books.ledger import Ledger, SlotBook
+from ftrun.core.books.picture import Picture
+from ftrun.core.books.records import AccountRecord
+from ftrun.core.books.uses import Use
 
 SCHEMA = "ftrun.account/1"
 KEPT = frozenset({Use.FINISHED, Use.DRAINED})
 """What a slot without a process was, it still is."""
-
-
-@dataclass(frozen=True, slots=True)
-class AccountRecord:
-    """The document of an earlier life, and how long ago it was written."""
-
-    document: dict[str, Any]
-    age_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,42 +54,40 @@ class Restored:
     highest: int
 
 
-def document(
-    state: MembershipState, ledger: Ledger, stood_at: int | None, steps: int
-) -> dict[str, Any]:
+def document(picture: Picture, ledger: Ledger, stood_at: int | None, steps: int) -> dict[str, Any]:
     """The account as the ledger has it now, as plain JSON."""
     return {
         "schema": SCHEMA,
-        "job_id": state.spec.job_id,
-        "has_ended": state.outcome is not None,
+        "job_id": picture.job_id,
+        "has_ended": picture.stage is Stage.ENDED,
         "wall": ledger.wall,
         "stood_at": None if stood_at is None else stood_at - ledger.began,
         "steps": steps,
-        "step": state.step_max,
+        "step": picture.step,
         "costs": {str(number): cost for number, cost in ledger.costs(ledger.now).items()},
         "width": ledger.bands.width,
         "band_steps": ledger.bands.steps,
         "bands": {use.value: row for use, row in ledger.bands.by_use.items()},
-        "slots": [_slot(state, name, book, ledger.now) for name, book in ledger.books.items()],
+        "slots": [_slot(picture.slots[x], book, ledger.now) for x, book in ledger.books.items()],
     }
 
 
-def _slot(state: MembershipState, name: str, book: SlotBook, now: int) -> dict[str, Any]:
-    replica = state.replicas.at(name)
-    step_s = replica.usual_step_s if replica is not None else None
-    progress = replica.progress if replica is not None else None
+def _slot(slot: Seen, book: SlotBook, now: int) -> dict[str, Any]:
+    progress = slot.progress
     return {
-        "slot": name,
+        "slot": slot.replica_id,
         "use": book.use.value,
         "spent": {use.value: spent for use, spent in book.seconds(now).items()},
         "lost_before": book.lost_before,
-        "incarnation": None if replica is None else replica.incarnation,
+        "incarnation": slot.incarnation or None,
         "step": None if progress is None else progress.step,
-        "step_us": None if step_s is None else round(step_s * 1e6),
+        "step_us": None
+        if progress is None or not progress.steps
+        else round(progress.usual_s * 1e6),
     }
 
 
-def restored(record: AccountRecord, state: MembershipState, now: int) -> Restored | None:
+def restored(record: AccountRecord, picture: Picture, now: int) -> Restored | None:
     """The account of an earlier life of this job; None: it is another one's, or another run's.
 
     Raises:
@@ -103,18 +95,18 @@ def restored(record: AccountRecord, state: MembershipState, now: int) -> Restore
     """
     found = record.document
     try:
-        is_ours = found["schema"] == SCHEMA and found["job_id"] == state.spec.job_id
-        if not is_ours or found["has_ended"] != (state.outcome is not None):
+        is_ours = found["schema"] == SCHEMA and found["job_id"] == picture.job_id
+        if not is_ours or found["has_ended"] != (picture.stage is Stage.ENDED):
             return None
         age = 0 if found["has_ended"] else max(0, round(record.age_s * 1e6))
-        return _restored(found, state, now - age - _whole(found["wall"]))
+        return _restored(found, picture, now - age - _whole(found["wall"]))
     except (KeyError, TypeError, AttributeError, AssertionError, IndexError) as error:
         raise ValueError(f"it is no account ({type(error).__name__}: {error})") from error
 
 
-def _restored(found: dict[str, Any], state: MembershipState, began: int) -> Restored:
+def _restored(found: dict[str, Any], picture: Picture, began: int) -> Restored:
     slots = {x["slot"]: x for x in found["slots"]}
-    if set(slots) != {slot.replica_id for slot in state.slots}:
+    if set(slots) != set(picture.slots):
         raise ValueError("other slots")
     ledger = Ledger(slots, began)
     ledger.now = began + _whole(found["wall"])

@@ -11,44 +11,44 @@ up, that time is booked again: it stood still. Not here: when a replica is back 
 from __future__ import annotations
 
 from ftrun.core import failure_kinds as kinds
-from ftrun.core.lighthouse.incident_state import Incident, Part
-from ftrun.core.lighthouse.incidents import Incidents
-from ftrun.core.lighthouse.ledger import Ledger, microseconds
-from ftrun.core.lighthouse.state import MembershipState
-from ftrun.core.lighthouse.uses import GOES_ON, LOST, Use
+from ftrun.core.books.incident_state import Incident, Part
+from ftrun.core.books.incidents import Incidents
+from ftrun.core.books.ledger import Ledger, microseconds
+from ftrun.core.books.picture import Picture
+from ftrun.core.books.uses import GOES_ON, LOST, Use
 
 STANDS_STILL = frozenset({kinds.HANG, kinds.GIVEN_UP, kinds.NODE})
 """Failures of a loop that did nothing while the others waited for it."""
 
 
 class Charges:
-    """Reads the open incidents; ``of`` tells whom a use that begins now is charged to."""
+    """Reads the open incidents.
 
-    def __init__(self, state: MembershipState, incidents: Incidents) -> None:
-        self._state = state
+    ``by_slot``: the number of the incident that a use which begins now is charged to.
+    """
+
+    def __init__(self, picture: Picture, incidents: Incidents) -> None:
+        self.by_slot: dict[str, int] = {}
+        self._picture = picture
         self._incidents = incidents
-        self._by_slot: dict[str, int] = {}
         self._key: object = None
 
-    def of(self, replica_id: str) -> int:
-        """The number of the incident; 0: none."""
-        return self._by_slot.get(replica_id, 0)
-
     def have_changed(self) -> bool:
-        """Whether an incident, one of its parts or the members have changed since the last call."""
+        """Whether an open incident, or one of its parts, has changed since the last call."""
         key = [
             (x.number, len(x.parts), sum(p.back_at is None for p in x.parts), x.response is None)
             for x in self._incidents.open
         ]
-        former, self._key = self._key, (key, len(self._state.live))
-        return former != self._key
+        former, self._key = self._key, key
+        self._incidents.have_changed = False
+        return former != key
 
     def apply(self, ledger: Ledger, former_event: int) -> None:
         """Charge what is being lost now. A charge ends with the event that ended its cause."""
         failed, survivors = self._to_charge(ledger)
-        self._by_slot = {name: incident.number for name, incident in survivors.items()}
-        self._by_slot |= {name: incident.number for name, (incident, _) in failed.items()}
-        for name in ledger.charged - self._by_slot.keys():
+        self.by_slot = {name: incident.number for name, incident in survivors.items()}
+        self.by_slot |= {name: incident.number for name, (incident, _) in failed.items()}
+        for name in ledger.charged - self.by_slot.keys():
             ledger.change(name, ledger.books[name].use, 0, former_event)
         for name, incident in survivors.items():
             book = ledger.books[name]
@@ -70,7 +70,7 @@ class Charges:
                 if part.back_at is None and part.replica_id in ledger.books:
                     failed[part.replica_id] = (incident, part)
             if incident.response is None and incident.is_in_quorum:
-                for name in self._state.live.intersection(incident.members):
+                for name in self._picture.members.intersection(incident.members):
                     survivors.setdefault(name, incident)
         return failed, {name: x for name, x in survivors.items() if name not in failed}
 
@@ -80,7 +80,7 @@ class Charges:
             ledger.change(name, book.use, incident.number, microseconds(part.at))
         if book.use in LOST or part.kind not in STANDS_STILL:
             return
-        others = [ledger.books[other] for other in self._state.live if other != name]
+        others = [ledger.books[other] for other in self._picture.members if other != name]
         if others and all(other.use is Use.WAITING for other in others):
             since = max(other.since for other in others)
             ledger.rebook(name, since, GOES_ON, Use.STOPPED, incident.number)

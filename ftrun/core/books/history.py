@@ -1,4 +1,4 @@
-"""Keeps what has happened, for people: the history of changes and each replica's story.
+"""Keeps the changes of membership, for people.
 
 Everything is bounded (Q8) and decides nothing. Not here: the wording of notices (where they are
 sent), what is shown (status/).
@@ -7,17 +7,30 @@ sent), what is shown (status/).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TypedDict
 
-from ftrun.core.ids import quorum_name, replica_order
-from ftrun.core.lighthouse.events import LighthouseSettings
-from ftrun.core.lighthouse.phases import Phase
-from ftrun.core.lighthouse.status import ChangeStatus
+from ftrun.core.ids import quorum_name
 from ftrun.core.quorum import Quorum
 
-NAMES_MAX = 8
 REASONS_MAX = 4
+
+
+class ChangeStatus(TypedDict):
+    """One change of membership. ``duration_s`` of one ``under_way``: until now.
+
+    ``cost_s``: the replica-seconds in which members did not train because of it.
+    """
+
+    kind: str
+    cost_s: float
+    reason: str
+    quorum: str
+    members: list[str]
+    step: int | None
+    ago_s: float
+    duration_s: float
+    under_way: bool
 
 
 @dataclass(slots=True)
@@ -53,30 +66,21 @@ class Change:
 
 
 class History:
-    """The bounded memory of a lighthouse's life."""
+    """The last changes of a lighthouse's life, oldest first.
 
-    def __init__(self, settings: LighthouseSettings) -> None:
-        self.changes: deque[Change] = deque(maxlen=settings.changes_max)
-        self._lines_max = settings.story_lines_max
-        self._stories: dict[str, deque[tuple[float, Phase, object]]] = {}
+    ``under_way``: the one that has not led to a quorum yet.
+    """
 
-    def note(self, now: float, replica_id: str, phase: Phase, what: object) -> None:
-        """Add a line to this replica's story; its text is made when it is read."""
-        story = self._stories.get(replica_id)
-        if story is None:
-            story = self._stories[replica_id] = deque(maxlen=self._lines_max)
-        story.append((now, phase, what))
-
-    def story(self, replica_id: str) -> list[str]:
-        """This replica's last lines, oldest first."""
-        lines = self._stories.get(replica_id, ())
-        return [f"{when:.3f} {phase.value}: {what}" for when, phase, what in lines]
+    def __init__(self, changes_max: int) -> None:
+        self.changes: deque[Change] = deque(maxlen=changes_max)
+        self.under_way: Change | None = None
 
     def begin(self, now: float, kind: str, reason: str) -> None:
         """Begin a change, or add this reason to the one under way, which is now of this kind."""
         change = self.under_way
         if change is None:
-            self.changes.append(Change(kind, [reason], now))
+            self.under_way = Change(kind, [reason], now)
+            self.changes.append(self.under_way)
             return
         change.kind = kind
         if len(change.reasons) < REASONS_MAX:
@@ -87,38 +91,10 @@ class History:
         change = self.under_way
         if change is None:
             return
-        change.ended_at = now
+        change.ended_at, self.under_way = now, None
         if what:
             change.reasons.append(what)
         if quorum is not None:
             change.quorum = quorum_name(quorum.attempt.quorum_id)
             change.members = tuple(member.replica_id for member in quorum.members)
             change.step = quorum.step
-
-    @property
-    def under_way(self) -> Change | None:
-        """The change that has not led to a quorum yet."""
-        if self.changes and self.changes[-1].ended_at is None:
-            return self.changes[-1]
-        return None
-
-
-def replicas(ids: Collection[str]) -> str:
-    """Replica ids for people: ``replica 1``, ``replicas 0, 2 and 3``, ``12 replicas``."""
-    names = sorted(ids, key=replica_order)
-    if not names:
-        return "no replica"
-    if len(names) == 1:
-        return f"replica {names[0]}"
-    if len(names) > NAMES_MAX:
-        return f"{len(names)} replicas ({names[0]} to {names[-1]})"
-    return f"replicas {_listed(names)}"
-
-
-def _listed(names: list[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def sentence(text: str) -> str:
-    """The text with a capital letter at its beginning."""
-    return text[:1].upper() + text[1:]

@@ -19,7 +19,7 @@ from ftrun.core.lighthouse.machine import (
 )
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.quorum import Endpoint
-from tests.unit.core.lighthouse.booked_job import BookedJob
+from tests.unit.core.books.booked_job import BookedJob
 
 
 def test_a_job_from_its_first_agent_to_its_first_steps() -> None:
@@ -332,7 +332,7 @@ def test_what_incidents_have_cost_is_kept() -> None:
     cost_s = job.saved.document["costs"]["1"] / 1e6
     assert cost_s > 2.0
     job.restart_lighthouse(4.0)
-    assert job.core.account.cost_s(1, job.now) == cost_s, "the gap is charged to none"
+    assert job.core.books.account.cost_s(1, job.now) == cost_s, "the gap is charged to none"
 
 
 def test_one_that_made_no_step_went_on_with_what_it_did() -> None:
@@ -389,7 +389,9 @@ def test_a_damaged_record_is_refused(where: tuple[Any, ...], value: Any) -> None
     job.restart_lighthouse(4.0)
     job.wait(1.0)
     assert job.seconds("0") == {"absent": 1.0}
-    assert bool(job.core.account.refusal) == (value != "other"), "another job's is none of ours"
+    assert bool(job.core.books.account.refusal) == (value != "other"), (
+        "another job's is none of ours"
+    )
 
 
 def test_the_record_is_written_seldom_and_never_while_a_quorum_is_broken() -> None:
@@ -424,7 +426,7 @@ def test_what_a_failure_has_cost_is_written_as_soon_as_the_quorum_stands() -> No
     assert job.saved is not None
     job.restart_lighthouse(0.0)
     assert job.seconds("0")["repairing"] == pytest.approx(0.6)
-    assert job.core.account.cost_s(1, job.now) == pytest.approx(1.2)
+    assert job.core.books.account.cost_s(1, job.now) == pytest.approx(1.2)
 
 
 def test_a_script_without_a_manager_runs_and_owes_nothing() -> None:
@@ -489,7 +491,7 @@ def test_evidence_of_a_slot_that_the_job_does_not_have_is_booked_nowhere() -> No
 
 def test_before_the_job_is_known_there_is_no_account() -> None:
     core = Lighthouse(LighthouseSettings(), JournalState(), 0.0)
-    assert core.account.record(5.0) is None
+    assert core.books.account.record(5.0) is None
 
 
 def test_a_job_whose_end_was_about_to_be_written_ends_without_figures() -> None:

@@ -11,7 +11,7 @@ Rules:
 - A lighthouse that is restarted goes on with what it has acknowledged, once its agents have told
   what has become of it. Orders that may be lost are sent again, to the same incarnation only.
 
-Not here: drains (operator_drains.py), orders to stop (operator_stops.py), which requests are known
+Not here: drains (drains.py), orders to stop (stops.py), which requests are known
 (operation_table.py), how a replica leaves (leaving.py), what its agent does
 (core/agent/supervisor.py), the routes (lighthouse/web.py).
 """
@@ -24,19 +24,19 @@ from ftrun.core import messages as m
 from ftrun.core.ids import WorkerKey, replica_order
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.events import Operation, Request
-from ftrun.core.lighthouse.history import sentence
 from ftrun.core.lighthouse.membership import Membership
-from ftrun.core.lighthouse.operator_answers import (
+from ftrun.core.lighthouse.people.answers import (
     CONFLICT,
     WAITS_FOR_AGENTS,
     Answers,
     Refused,
     counted,
 )
-from ftrun.core.lighthouse.operator_drains import Drains
-from ftrun.core.lighthouse.operator_stops import StopOrders
+from ftrun.core.lighthouse.people.drains import Drains
+from ftrun.core.lighthouse.people.stops import StopOrders
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.words import sentence
 
 STACKS_MAX = 512
 """The most workers whose stacks are taken at once; more are asked for replica by replica."""
@@ -174,7 +174,7 @@ class Operators:
         state = self._state
         slot = self._answers.slot(operation.request.replica_id)
         name = slot.replica_id
-        replica = state.replicas.at(name)
+        replica = state.replicas.get(name)
         operation.is_owed = bool(slot.agent_id) and slot.agent_id not in state.outbox.agents
         if slot.is_withdrawn:
             state.slots.restore(name)
@@ -210,7 +210,7 @@ class Operators:
         if slot.agent_id != agent.agent_id:
             return
         operation.is_owed = False
-        replica = self._state.replicas.at(slot.replica_id)
+        replica = self._state.replicas.get(slot.replica_id)
         if slot.is_finished or slot.is_withdrawn:
             return
         operation.incarnation = replica.incarnation if replica is not None else ""
@@ -225,7 +225,7 @@ class Operators:
         """The order may be lost: if the same incarnation is there, it is sent again."""
         operation.is_resumed = False
         slot = self._state.slots[operation.request.replica_id]
-        replica = self._state.replicas.at(slot.replica_id)
+        replica = self._state.replicas.get(slot.replica_id)
         if slot.is_finished or slot.is_withdrawn or replica is None:
             return
         operation.incarnation = operation.incarnation or (
@@ -241,7 +241,7 @@ class Operators:
 
     def _follow_restart(self, operation: Operation) -> None:
         state, name = self._state, operation.request.replica_id
-        slot, replica = state.slots[name], state.replicas.at(name)
+        slot, replica = state.slots[name], state.replicas.get(name)
         if slot.is_finished:
             self._answers.end(operation, f"Replica {name} had come to its end.")
         elif slot.is_withdrawn:
@@ -292,7 +292,7 @@ class Operators:
 
     def _follow_kill(self, operation: Operation) -> None:
         who = _who(operation.request)
-        replica = self._state.replicas.at(operation.request.replica_id)
+        replica = self._state.replicas.get(operation.request.replica_id)
         if replica is not None and replica.incarnation == operation.incarnation:
             self._answers.show(operation, f"{who} is being killed.")
         else:
@@ -307,7 +307,7 @@ class Operators:
             targets = [(replica, ranks)]
         else:
             everyone = tuple(range(state.workers))
-            in_order = sorted(state.replicas, key=lambda r: replica_order(r.replica_id))
+            in_order = sorted(state.replicas.values(), key=lambda r: replica_order(r.replica_id))
             targets = [(replica, everyone) for replica in in_order]
         if not targets:
             raise Refused(CONFLICT, "no replica runs now")

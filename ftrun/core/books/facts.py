@@ -1,0 +1,179 @@
+"""What the books are told of a job: what happens, in order, and how a slot stands after an event.
+
+Plain records. Whoever tells them waits for no answer, and nothing is decided by what the books make
+of them. Not here: when they are told (lighthouse/telling.py), what follows in the books (books.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ftrun.core import messages as m
+from ftrun.core.quorum import Quorum
+
+
+class Fact:
+    """Something that has happened, or how something stands."""
+
+    __slots__ = ()
+
+
+class Stage(Enum):
+    """What all slots have in common. BROKEN: no quorum stands; EMPTY: and there is none."""
+
+    TAKEOVER = "takeover"
+    EMPTY = "empty"
+    BROKEN = "broken"
+    STANDS = "stands"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class JobKnown(Fact):
+    """The job and its slots are known. Agents of an earlier life are back within this time."""
+
+    job_id: str
+    slots: tuple[str, ...]
+    back_within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCame(Fact):
+    """``age_s``: since it began; ``incidents``: the number of the last record it was sent."""
+
+    age_s: float
+    incidents: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBegan(Fact):
+    """A change of membership begins; if one is under way, it has one more reason."""
+
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeEnded(Fact):
+    """The change has led to this quorum; or to nothing, for the reason ``words``."""
+
+    quorum: Quorum | None
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(Fact):
+    """An agent reports a loss."""
+
+    agent_id: str
+    host: str
+    lost: m.ReplicaLost
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp(Fact):
+    """The lighthouse gives these up, because they did not answer in time."""
+
+    losses: tuple[m.Loss, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost(Fact):
+    """An agent and all that it runs are out of reach."""
+
+    agent_id: str
+    host: str
+    losses: tuple[m.Loss, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Fact):
+    """How an incarnation has failed; its loss may be unknown to this lighthouse."""
+
+    agent_id: str
+    host: str
+    evidence: m.FailureEvidence
+
+
+@dataclass(frozen=True, slots=True)
+class Started(Fact):
+    """An incarnation runs in a slot; it has not come to a quorum yet."""
+
+    replica_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Healed(Fact):
+    """A replica that came back has its peers' state."""
+
+    replica_id: str
+    healed: m.Healed
+
+
+@dataclass(frozen=True, slots=True)
+class Moved(Fact):
+    """The slot goes to another node."""
+
+    replica_id: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class WentOn(Fact):
+    """The job goes on without the slot's replica."""
+
+    replica_id: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoodStill(Fact):
+    """The replica's process, or its machine, was stopped for so long, until now."""
+
+    replica_id: str
+    lasted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stood(Fact):
+    """The job is at this stage now. ``quorum``: in force or being built; in BROKEN the last one.
+
+    ``step``: the highest that a member has come to. ``is_issued``: the quorum was sent out, and is
+    not built yet. ``words``: why the job has ended.
+    """
+
+    stage: Stage
+    step: int
+    quorum: Quorum | None
+    is_issued: bool = False
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Fact):
+    """A slot of which something has changed, as it is now.
+
+    ``is_first``: an agent is to start its first incarnation. ``incarnation``: the one that lives;
+    "": none, and then the rest means nothing. ``is_known``: all its workers have reported.
+    ``is_unhealed``: it joined the quorum to heal, and its ``reports`` do not say that it has.
+    ``heals``, ``awaits_switch``, ``is_overtaken``: as in lighthouse/replicas.py.
+    """
+
+    replica_id: str
+    is_open: bool
+    is_finished: bool
+    is_drained: bool
+    is_backing_off: bool
+    is_first: bool = False
+    incarnation: str = ""
+    is_member: bool = False
+    leaving: m.LeaveReason | None = None
+    is_known: bool = False
+    reports: tuple[m.Report, ...] = ()
+    progress: m.Progress | None = None
+    is_overtaken: bool = False
+    heals: bool = False
+    awaits_switch: bool = False
+    is_unhealed: bool = False

@@ -1,0 +1,36 @@
+"""The job as the facts tell it: what all books read, and nothing but this.
+
+Not here: what the books make of it (account.py, incidents.py).
+"""
+
+from __future__ import annotations
+
+from ftrun.core.books.facts import JobKnown, Seen, Stage
+from ftrun.core.books.history import History
+from ftrun.core.quorum import Quorum
+
+
+class Picture:
+    """``slots``: as they were seen last; ``members``: those in the quorum.
+
+    ``changed``: slots that were seen since the account looked. ``is_issued``, ``words``: as in
+    ``Stood``.
+    """
+
+    def __init__(self, now: float, changes_max: int) -> None:
+        self.now = now
+        self.job: JobKnown | None = None
+        self.stage = Stage.TAKEOVER
+        self.step = 0
+        self.quorum: Quorum | None = None
+        self.is_issued = False
+        self.words = ""
+        self.slots: dict[str, Seen] = {}
+        self.members: set[str] = set()
+        self.changed: set[str] = set()
+        self.history = History(changes_max)
+
+    @property
+    def job_id(self) -> str:
+        """The job's; "": it is not known yet."""
+        return self.job.job_id if self.job is not None else ""

@@ -188,6 +188,9 @@ _OWN: tuple[Option, ...] = (
             "NAME"),
     _option("--preempt-file", Path, "File that appears before the end of this node; looked for "
             "twice a second.", "PATH"),
+    _option("--exit-with", str, "Exit code of a node that was drained: the job's, when that ends, "
+            "or the node's own, at once.", "job|node", default="node",
+            default_words="job in a step of Slurm, else node"),
     _option(
         "--log-dir", Path, "Directory for logs.", "DIR", default=Path("ftrun-logs"), pet="LOG_DIR",
     ),
@@ -335,7 +338,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Hangs": ("hang_timeout_s", "hang_factor"),
     "Timeouts": ("join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s",
                  "lighthouse_timeout_s"),
-    "Stops and preemption": ("grace_s", "signals_to_handle", "preempt_signal", "preempt_file"),
+    "Stops and preemption": (
+        "grace_s", "signals_to_handle", "preempt_signal", "preempt_file", "exit_with"
+    ),
     "Snapshots": ("snapshot", "snapshot_every", "snapshot_keep", "resume"),
     "Terminal": ("prefix", "status_line", "local_ranks_filter", "json_exit"),
     "Logs": ("log_dir", "log_keep", "log_max_size", "merged_log", "redirects", "tee",

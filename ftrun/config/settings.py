@@ -91,6 +91,7 @@ class RunSettings:
     health_check: str = ""
     health_timeout_s: float = 30.0
     json_exit: bool = False
+    exit_with: str = "node"
     stdin: str | None = None
     prefix: bool | None = None
     status_line: bool = True

@@ -173,7 +173,11 @@ class Lighthouse:
     def _run_rules(self) -> None:
         """Draw the consequences of an event, once all of it is noted."""
         self.next_job.send_home(self.state)
+        all_leave = bool(self.agents) and all(agent.is_leaving for agent in self.agents.values())
+        self.membership.leaving.drain_gathered(are_all_here=all_leave)
         self._run_membership_rules()
+        if all_leave:
+            self.membership.end_if_deserted()
         self.giving_up.run_rules()
         self.operators.run_rules()
         if self.membership.may_move:
@@ -207,6 +211,16 @@ class Lighthouse:
             self.incidents.next_deadline(),
         )
         return min((t for t in times if t is not None), default=None)
+
+    @property
+    def leaving(self) -> int:
+        """How many of the attached agents leave: all, once the job has ended."""
+        is_over = self.state.outcome is not None
+        return sum(is_over or self.agents[agent_id].is_leaving for agent_id in self.attached())
+
+    def attached(self) -> list[str]:
+        """The agents of this job whose streams are open."""
+        return [agent_id for agent_id, agent in self.agents.items() if agent.gone_at is None]
 
     def story(self, replica_id: str) -> list[str]:
         """The last events of this replica and its slot, oldest first."""
@@ -442,9 +456,8 @@ class Lighthouse:
 
     def _on_agent_leaving(self, agent: Agent, leaving: m.AgentLeaving) -> None:
         if not agent.is_leaving:
-            mine = self.state.slots.of(agent.agent_id)
             self.assignment.agent_leaves(agent, {r.replica_id for r in leaving.running})
-            self.membership.drain(mine)
+            self.membership.leaving.gather(agent.agent_id)
 
     def _on_job_failed(self, _agent: Agent, failed: m.JobFailed) -> None:
         self.membership.end(failed.exit_code or 1, failed.reason, failed.kind)

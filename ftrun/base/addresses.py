@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Sequence
 
 from ftrun.base.defaults import BIND
 from ftrun.base.errors import UserError
 
 PORT_MAX = 65535
 LOOPBACK = "127.0.0.1"
+HOSTS_TRIED_MAX = 8
 _SOMEWHERE = ("192.0.2.1", 9)
 """An address for documentation (RFC 5737): the interface that leads there is the one to the net."""
 
@@ -83,6 +85,25 @@ def is_loopback_name(host: str) -> bool:
     except OSError:
         return False
     return host not in found and all(map(is_loopback, found))
+
+
+def address_towards(hosts: Sequence[str]) -> str | None:
+    """The numeric address of the interface that leads to the first of ``hosts`` that is known.
+
+    Never a loopback address, whatever /etc/hosts says of names; None: no interface leads anywhere.
+    """
+    for host in hosts[:HOSTS_TRIED_MAX]:
+        try:
+            family, _, _, _, at = socket.getaddrinfo(host, _SOMEWHERE[1], type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(at)  # a datagram socket: nothing is sent
+                found = str(probe.getsockname()[0])
+        except OSError:
+            continue
+        if not is_loopback(found):
+            return found
+    found = own_host()
+    return None if is_loopback(found) else found
 
 
 def own_host() -> str:

@@ -1,0 +1,82 @@
+"""One job on the nodes of a step: ``srun ftrun --replicas N train.py``, with no other flag."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import time
+from pathlib import Path
+
+from tests.engines.job import AGENT, FTRUN, LIGHTHOUSE, TRAIN, SlurmJob
+from tests.engines.slurm import Slurm
+
+NODES = ("--nodes=4", "--ntasks-per-node=1", "--job-name=train")
+LINE = f"srun {FTRUN} --replicas 3 {TRAIN}"
+TRAINS = r"step 10 of 3"
+REQUEUE_S = 10.0
+
+
+def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    with SlurmJob(slurm, tmp_path, NODES, LINE, {"STEPS": "400"}) as job:
+        hosts = job.expect(r"begins on n(\d)", 3)
+        job.expect(r"step \d+ of 3", 3)
+        (meeting,) = tmp_path.glob(f"ftrun-logs/train-{job.id}.0/lighthouse-slurm-{job.id}.0.0")
+        assert stat.S_IMODE(meeting.stat().st_mode) == 0o700
+        for name in ("address.json", "token", "agent.key"):
+            assert stat.S_IMODE((meeting / name).stat().st_mode) == 0o600, name
+        assert f'"grpc": "{slurm.machines.addresses[0]}:' in (meeting / "address.json").read_text()
+
+        killed = next(int(host) for host in hosts if host != "0")
+        os.kill(job.process(killed, AGENT), signal.SIGKILL)
+        job.expect(rf"The agent on n{killed} \(pid \d+\) died: SIGKILL. It is started again")
+        job.expect("begins on", 4)
+        job.expect("joined at step")
+
+        os.kill(job.process(0, LIGHTHOUSE), signal.SIGKILL)
+        job.expect("The lighthouse of this job died: SIGKILL. It is started again")
+        job.expect("The lighthouse is back and knows of", 4)
+
+        drained = next(int(host) for host in hosts if host not in ("0", str(killed)))
+        os.kill(job.process(drained, AGENT), signal.SIGTERM)
+        job.expect(r"Replica \d has left: drained")
+        job.expect("begins on", 5)
+        assert len(job.expect(r"done at 400", 3)) == 3
+        assert job.end() == ("COMPLETED", "0:0")
+        assert job.left() == ""
+
+
+def test_all_leave_at_one_boundary_and_a_requeue_trains_at_once(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    with SlurmJob(slurm, tmp_path, (*NODES, "--requeue"), LINE, {"STEPS": "100000"}) as job:
+        began = time.monotonic()
+        job.expect(TRAINS, 3)
+        first_s = time.monotonic() - began
+        slurm.ask("scontrol", "requeue", job.id)
+        assert len(set(job.expect(r"A drain was carried out at step (\d+)", 4))) == 1
+        job.expect(r"ended with exit code 75 \(SIGTERM\)", 4)
+        job.run_again()
+        began = time.monotonic()
+        job.expect(TRAINS, 6)
+        assert time.monotonic() - began < first_s + REQUEUE_S
+        assert (tmp_path / "ftrun-logs" / f"train-{job.id}.0.attempt-1").is_dir()
+        slurm.ask("scancel", job.id)
+        assert job.end()[0] == "CANCELLED"
+        steps = job.expect(r"A drain was carried out at step (\d+)", 8)
+        assert [len(set(steps[:4])), len(set(steps[4:]))] == [1, 1]
+        assert job.left() == ""
+
+
+def test_a_second_task_of_a_node_has_nothing_to_do(slurm: Slurm, tmp_path: Path) -> None:
+    options = ("--nodes=2", "--ntasks-per-node=2", "--job-name=twice")
+    script = tmp_path / "once.py"
+    script.write_text("print('ran once')\n")
+    line = f"srun {FTRUN} --replicas 2 {script}"
+    with SlurmJob(slurm, tmp_path, options, line) as job:
+        assert job.end() == ("COMPLETED", "0:0")
+        assert sorted(re.findall(r"task 1 of (n\d) beside task 0", job.output))[0] == "n0"
+        assert len(re.findall("ran once", job.output)) == 2

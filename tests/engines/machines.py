@@ -1,6 +1,7 @@
 """Machines for an engine: a hub and nodes, each with a network, a host name, mounts and pids.
 
 All see the same files, as on a cluster with a shared file system, but for /etc/hosts and /dev/shm.
+In the former each gives its own name an address of the loopback interface, as Debian's do.
 A machine is one process, the first of its pid namespace: the kernel kills all others with it, and
 no packet tells their peers, as when the power goes.
 
@@ -35,7 +36,9 @@ class Machine:
         self.name = name
         self._up = directory / f"{name}.up"
         self._up.unlink(missing_ok=True)
-        init = INIT.format(name=name, hosts=directory / "hosts", up=self._up, daemons=daemons)
+        hosts = directory / f"{name}.hosts"
+        hosts.write_text(f"127.0.1.1 {name}\n{(directory / 'hosts').read_text()}")
+        init = INIT.format(name=name, hosts=hosts, up=self._up, daemons=daemons)
         apart = ("--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child=KILL")
         with open(directory / f"{name}.log", "ab") as log:
             self._outer = subprocess.Popen(

@@ -21,7 +21,8 @@ REQUEUE_S = 10.0
 def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
     slurm: Slurm, tmp_path: Path
 ) -> None:
-    with SlurmJob(slurm, tmp_path, NODES, LINE, {"STEPS": "400"}) as job:
+    line = LINE.replace("srun", "srun --kill-on-bad-exit=1")
+    with SlurmJob(slurm, tmp_path, NODES, line, {"STEPS": "300"}) as job:
         hosts = job.expect(r"begins on n(\d)", 3)
         job.expect(r"step \d+ of 3", 3)
         (meeting,) = tmp_path.glob(f"ftrun-logs/train-{job.id}.0/lighthouse-slurm-{job.id}.0.0")
@@ -38,13 +39,13 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
 
         os.kill(job.process(0, LIGHTHOUSE), signal.SIGKILL)
         job.expect("The lighthouse of this job died: SIGKILL. It is started again")
-        job.expect("The lighthouse is back and knows of", 4)
+        job.expect("The lighthouse is back and knows of", 3)
 
         drained = next(int(host) for host in hosts if host not in ("0", str(killed)))
         os.kill(job.process(drained, AGENT), signal.SIGTERM)
         job.expect(r"Replica \d has left: drained")
         job.expect("begins on", 5)
-        assert len(job.expect(r"done at 400", 3)) == 3
+        assert len(job.expect(r"done at 300", 3)) == 3
         assert job.end() == ("COMPLETED", "0:0")
         assert job.left() == ""
 
@@ -71,12 +72,45 @@ def test_all_leave_at_one_boundary_and_a_requeue_trains_at_once(
         assert job.left() == ""
 
 
-def test_a_second_task_of_a_node_has_nothing_to_do(slurm: Slurm, tmp_path: Path) -> None:
-    options = ("--nodes=2", "--ntasks-per-node=2", "--job-name=twice")
+def test_a_node_that_is_lost_costs_the_others_nothing(slurm: Slurm, tmp_path: Path) -> None:
+    line = LINE.replace("srun", "srun --no-kill")
+    with SlurmJob(slurm, tmp_path, (*NODES, "--no-kill"), line, {"STEPS": "250"}) as job:
+        hosts = job.expect(r"begins on n(\d)", 3)
+        job.expect(TRAINS, 3)
+        lost = next(int(host) for host in hosts if host != "0")
+        slurm.power_off(lost)
+        job.expect(r"Replica \d lost: no heartbeat for 5 s")
+        job.expect("begins on", 4)
+        job.expect(r"done at 250", 3)
+        assert job.end() == ("COMPLETED", "0:0")
+    slurm.power_on(lost)
+    slurm.await_nodes(len(slurm.machines.nodes))
+
+
+def test_two_jobs_share_their_nodes_and_a_second_task_of_a_node_has_nothing_to_do(
+    slurm: Slurm, tmp_path: Path
+) -> None:
     script = tmp_path / "once.py"
     script.write_text("print('ran once')\n")
     line = f"srun {FTRUN} --replicas 2 {script}"
-    with SlurmJob(slurm, tmp_path, options, line) as job:
-        assert job.end() == ("COMPLETED", "0:0")
-        assert sorted(re.findall(r"task 1 of (n\d) beside task 0", job.output))[0] == "n0"
-        assert len(re.findall("ran once", job.output)) == 2
+    options = ("--nodelist=n0,n1", "--ntasks-per-node=2", "--job-name=twice")
+    places = [tmp_path / name for name in ("one", "two")]
+    for place in places:
+        place.mkdir()
+    with (
+        SlurmJob(slurm, places[0], options, line) as one,
+        SlurmJob(slurm, places[1], options, line) as two,
+    ):
+        for job in (one, two):
+            assert job.end() == ("COMPLETED", "0:0")
+            needless = re.findall(r"task 1 of (n\d) beside task 0", job.output)
+            assert sorted(needless) == ["n0", "n1"]
+            assert len(re.findall("ran once", job.output)) == 2
+            assert job.left() == ""
+
+
+def test_a_step_in_torchruns_words_is_refused(slurm: Slurm, tmp_path: Path) -> None:
+    line = f"srun {FTRUN} --nproc-per-node 2 {TRAIN}"
+    with SlurmJob(slurm, tmp_path, ("--nodes=2", "--ntasks-per-node=1"), line) as job:
+        assert job.end() == ("FAILED", "2:0")
+        assert "For one job under Slurm: --replicas N" in job.output

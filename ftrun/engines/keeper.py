@@ -86,6 +86,8 @@ class Keeper:
             if self._place.node == 0:
                 self._start_lighthouse()
             address = await self._meet()
+            if address is None and self._was_asked:
+                return ExitCode.PREEMPTED
             if address is None:
                 return ExitCode.LIGHTHOUSE_UNREACHABLE
             self._environ |= self._found(address)

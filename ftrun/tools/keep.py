@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ftrun.agent.launch import handle_signals
 from ftrun.base.addresses import address_towards, join_address
 from ftrun.base.errors import UserError
 from ftrun.config.checks import check
@@ -27,6 +28,7 @@ def keep_node(place: Place, settings: RunSettings, environ: Mapping[str, str]) -
     Raises:
         UserError: a setting or this machine is wrong; nothing was started.
     """
+    handle_signals()
     check(replace(settings, lighthouse=join_address(place.nodes[0], 0)))
     meeting = place.meeting(settings.job_log_dir.absolute())
     check_writable(meeting, "--log-dir")

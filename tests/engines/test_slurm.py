@@ -53,7 +53,8 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
 def test_all_leave_at_one_boundary_and_a_requeue_trains_at_once(
     slurm: Slurm, tmp_path: Path
 ) -> None:
-    with SlurmJob(slurm, tmp_path, (*NODES, "--requeue"), LINE, {"STEPS": "100000"}) as job:
+    line = f"{LINE.removesuffix(TRAIN)} --preempt-signal USR1 {TRAIN}"
+    with SlurmJob(slurm, tmp_path, (*NODES, "--requeue"), line, {"STEPS": "100000"}) as job:
         began = time.monotonic()
         job.expect(TRAINS, 3)
         first_s = time.monotonic() - began
@@ -65,8 +66,9 @@ def test_all_leave_at_one_boundary_and_a_requeue_trains_at_once(
         job.expect(TRAINS, 6)
         assert time.monotonic() - began < first_s + REQUEUE_S
         assert (tmp_path / "ftrun-logs" / f"train-{job.id}.0.attempt-1").is_dir()
-        slurm.ask("scancel", job.id)
-        assert job.end()[0] == "CANCELLED"
+        slurm.ask("scancel", "--signal=USR1", job.id)
+        job.expect("SIGUSR1: leaving within 10 s", 4)
+        assert job.end() == ("FAILED", "75:0")
         steps = job.expect(r"A drain was carried out at step (\d+)", 8)
         assert [len(set(steps[:4])), len(set(steps[4:]))] == [1, 1]
         assert job.left() == ""

@@ -106,6 +106,47 @@ def address_towards(hosts: Sequence[str]) -> str | None:
     return None if is_loopback(found) else found
 
 
+def interface_address(wanted: str) -> str:
+    """The numeric address of an interface of this machine: by its name, or in a network (CIDR).
+
+    Raises:
+        UserError: there is none.
+    """
+    found = _own_addresses()
+    first = wanted.partition(",")[0]  # GLOO_SOCKET_IFNAME may be a list
+    try:
+        network = ipaddress.ip_network(wanted, strict=False) if "/" in wanted else None
+    except ValueError as error:
+        raise UserError(f"--interface {wanted!r}: {error}. Nothing was started.") from None
+    for name, address in found:
+        if name == first or (network is not None and ipaddress.ip_address(address) in network):
+            return address
+    there = ", ".join(f"{name} ({address})" for name, address in found)
+    raise UserError(
+        f"--interface {wanted}: this node has no such interface or address. Nothing was started. "
+        f"It has: {there or 'none'}. Without --interface, GLOO_SOCKET_IFNAME counts."
+    )
+
+
+def interface_of(address: str) -> str:
+    """The name of the interface that has this address; "": none has."""
+    return next((name for name, own in _own_addresses() if own == address), "")
+
+
+def _own_addresses() -> list[tuple[str, str]]:
+    """Each interface's name with each of its addresses: IPv4 first, and none of one link alone."""
+    import psutil  # here, because most processes of ftrun ask for none
+
+    rows = psutil.net_if_addrs().items()
+    return [
+        (name, row.address)
+        for family in (socket.AF_INET, socket.AF_INET6)
+        for name, own in rows
+        for row in own
+        if row.family == family and "%" not in row.address
+    ]
+
+
 def own_host() -> str:
     """The numeric address at which other machines reach this one; loopback without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

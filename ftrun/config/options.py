@@ -136,6 +136,9 @@ _OWN: tuple[Option, ...] = (
         "Move replica groups, one by one, to nodes that join late.", default=True,
     ),
     _option("--lighthouse", str, "A running lighthouse.", "HOST:PORT", default_words="start one"),
+    _option("--interface", str, "Interface by which this node and the others meet, or its network.",
+            "NAME|CIDR", default_words="the one that leads to the lighthouse",
+            variable="GLOO_SOCKET_IFNAME"),
     _option("--job-id", str, "The job's name, the same on all nodes.", "NAME"),
     _option(
         "--max-restarts", int, "Restarts per replica group; progress refills them.", "N",
@@ -332,7 +335,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Data": ("data", "global_batch"),
     "Size": ("replicas", "workers_per_replica", "nproc_per_node", "min_replicas", "standbys",
              "device"),
-    "Several nodes": ("nodes", "lighthouse", "job_id", "rebalance", "state_dir"),
+    "Several nodes": ("nodes", "lighthouse", "interface", "job_id", "rebalance", "state_dir"),
     "Security": ("token_file", "tls_cert", "tls_key", "tls_ca"),
     "Restarts": ("max_restarts", "health_check", "health_timeout_s"),
     "Hangs": ("hang_timeout_s", "hang_factor"),

@@ -80,6 +80,7 @@ class RunSettings:
     master_addr: str | None = None
     master_port: int | None = None
     local_addr: str | None = None
+    interface: str | None = None
     virtual_local_rank: bool = False
     numa_binding: str | None = None
     redirects: str = "0"

@@ -12,7 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ftrun.agent.launch import handle_signals
-from ftrun.base.addresses import address_towards, join_address
+from ftrun.base.addresses import (
+    address_towards,
+    interface_address,
+    is_loopback,
+    join_address,
+)
 from ftrun.base.errors import UserError
 from ftrun.config.checks import check
 from ftrun.config.settings import RunSettings, check_writable
@@ -33,12 +38,13 @@ def keep_node(place: Place, settings: RunSettings, environ: Mapping[str, str]) -
     meeting = place.meeting(settings.job_log_dir.absolute())
     check_writable(meeting, "--log-dir")
     meeting.chmod(0o700)
-    host = address_towards(place.others)
-    if host is None:
+    wanted = settings.interface
+    host = interface_address(wanted) if wanted else address_towards(place.others)
+    if host is None or is_loopback(host):
         raise UserError(
             f"No interface of {place.own_name} leads to another node of this job "
             f"({', '.join(place.others[:3])}). Nothing was started. Check the nodes' names in "
-            "/etc/hosts or DNS, or start the lighthouse by hand: --lighthouse HOST:PORT."
+            "/etc/hosts or DNS, or state the interface: --interface NAME."
         )
     keeper = Keeper(place, settings, environ, sys.argv[1:], meeting, host, _certificates)
     return asyncio.run(keeper.run())

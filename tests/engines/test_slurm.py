@@ -75,7 +75,7 @@ def test_all_leave_at_one_boundary_and_a_requeue_trains_at_once(
 
 
 def test_a_node_that_is_lost_costs_the_others_nothing(slurm: Slurm, tmp_path: Path) -> None:
-    line = LINE.replace("srun", "srun --no-kill")
+    line = LINE.replace("srun", "srun --no-kill").replace(TRAIN, f"--interface eth0 {TRAIN}")
     with SlurmJob(slurm, tmp_path, (*NODES, "--no-kill"), line, {"STEPS": "250"}) as job:
         hosts = job.expect(r"begins on n(\d)", 3)
         job.expect(TRAINS, 3)

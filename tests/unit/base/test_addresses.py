@@ -6,6 +6,8 @@ import pytest
 
 from ftrun.base.addresses import (
     address_towards,
+    interface_address,
+    interface_of,
     is_loopback,
     join_address,
     normal_address,
@@ -51,3 +53,14 @@ def test_the_way_to_another_node_is_never_the_loopback_interface() -> None:
     assert address_towards([]) == elsewhere
     if elsewhere is not None:
         assert address_towards(["localhost", elsewhere]) == elsewhere
+
+
+def test_an_interface_is_stated_by_its_name_or_its_network() -> None:
+    assert interface_address("lo") == "127.0.0.1"
+    assert interface_address("127.0.0.0/8") == "127.0.0.1"
+    assert interface_address("lo,eth9") == "127.0.0.1"
+    assert (interface_of("127.0.0.1"), interface_of("203.0.113.7")) == ("lo", "")
+    with pytest.raises(UserError, match=r"no such interface or address.*lo \(127.0.0.1\)"):
+        interface_address("203.0.113.0/24")
+    with pytest.raises(UserError, match="does not appear to be"):
+        interface_address("eth0/x")

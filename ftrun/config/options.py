@@ -191,6 +191,8 @@ _OWN: tuple[Option, ...] = (
             "NAME"),
     _option("--preempt-file", Path, "File that appears before the end of this node; looked for "
             "twice a second.", "PATH"),
+    _option("--requeue", bool, "In a step of Slurm: queue the job again after such a notice.",
+            default=False),
     _option("--exit-with", str, "Exit code of a node that was drained: the job's, when that ends, "
             "or the node's own, at once.", "job|node", default="node",
             default_words="job in a step of Slurm, else node"),
@@ -342,7 +344,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Timeouts": ("join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s",
                  "lighthouse_timeout_s"),
     "Stops and preemption": (
-        "grace_s", "signals_to_handle", "preempt_signal", "preempt_file", "exit_with"
+        "grace_s", "signals_to_handle", "preempt_signal", "preempt_file", "requeue",
+        "exit_with",
     ),
     "Snapshots": ("snapshot", "snapshot_every", "snapshot_keep", "resume"),
     "Terminal": ("prefix", "status_line", "local_ranks_filter", "json_exit"),

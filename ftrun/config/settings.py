@@ -99,6 +99,7 @@ class RunSettings:
     signals_to_handle: str | None = None
     preempt_signal: str | None = None
     preempt_file: Path | None = None
+    requeue: bool = False
     log_keep: str = ""
     log_max_size: str = ""
     merged_log: bool = False
@@ -310,7 +311,7 @@ def check_writable(path: Path, option: str) -> None:
     Raises:
         UserError: the directory cannot be made or written to.
     """
-    probe = path / f".ftrun-{os.getpid()}"
+    probe = path / f".ftrun-{secrets.token_hex(8)}"  # a process of another node has our pid
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe.touch(mode=0o600)

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -40,6 +42,7 @@ LOOK_S = 0.1
 """How often the directory is read: a network's file system has no events."""
 WAIT_SHOWN_S = 5.0
 LIGHTHOUSE_LOG = "lighthouse.log"
+REQUEUE_S = 60.0
 ENDS_S = 5.0
 """How long a lighthouse takes to end, once it stops."""
 
@@ -75,7 +78,7 @@ class Keeper:
         self._host = host
         self._certify = certify
         self._starts = AgentStarts()
-        self._was_asked = False
+        self._was_asked = self._was_noticed = False
         self._lighthouse: EmbeddedLighthouse | None = None
         self._lighthouse_failed = ""
 
@@ -91,10 +94,14 @@ class Keeper:
             if address is None:
                 return ExitCode.LIGHTHOUSE_UNREACHABLE
             self._environ |= self._found(address)
-            return await self._keep_agent()
+            code = await self._keep_agent()
         finally:
             if self._lighthouse is not None:
                 await self._lighthouse.stop(LEAVING_MAX_S + ENDS_S)
+                shutil.rmtree(self._meeting, ignore_errors=True)  # its credentials let nobody in
+        if code == ExitCode.PREEMPTED and self._settings.requeue:
+            self._requeue()
+        return code
 
     def _catch_signals(self) -> None:
         """Note that the node is to stop; handlers, because an ignored signal is inherited."""
@@ -102,10 +109,12 @@ class Keeper:
         loop = asyncio.get_running_loop()
         for number in sorted(rules.caught()):
             ends = rules.reaction(number) in (Reaction.LEAVE, Reaction.STOP)
-            loop.add_signal_handler(number, self._note_request if ends else _nothing)
+            loop.add_signal_handler(number, self._note, ends, number == rules.preempt)
 
-    def _note_request(self) -> None:
-        self._was_asked = True
+    def _note(self, ends: bool, is_notice: bool) -> None:
+        """A signal that does not end the node is the agent's alone."""
+        if ends and not self._was_asked:
+            self._was_asked, self._was_noticed = True, is_notice
 
     # ------------------------------------------------------------ the lighthouse
 
@@ -186,6 +195,30 @@ class Keeper:
             }  # fmt: skip
         return found
 
+    # ------------------------------------------------------------ the next attempt
+
+    def _requeue(self) -> None:
+        """Have the engine queue the job again, after all nodes have left because of a notice.
+
+        Not after a request of people, who want the job to end.
+        """
+        file = self._settings.preempt_file
+        was_noticed = self._was_noticed or (file is not None and file.exists())
+        if self._place.node != 0 or not was_noticed:
+            return
+        command = " ".join(self._place.requeue)
+        try:
+            done = subprocess.run(
+                self._place.requeue, capture_output=True, text=True, timeout=REQUEUE_S, check=False
+            )
+            failure = (done.stdout + done.stderr).strip() if done.returncode else ""
+        except (OSError, subprocess.TimeoutExpired) as error:
+            failure = str(error)
+        if failure:
+            say(f"The job is not queued again (--requeue): {command}: {failure}. Do so yourself.")
+        else:
+            say(f"The job is queued again (--requeue): {command}.")
+
     # ------------------------------------------------------------ the agent
 
     async def _keep_agent(self) -> int:
@@ -208,7 +241,3 @@ class Keeper:
         command = own_process.command("ftrun.cli", self._words, acts_on_signals=True)
         tie = partial(linux.die_with_parent, os.getpid())
         return await asyncio.create_subprocess_exec(*command, env=self._environ, preexec_fn=tie)
-
-
-def _nothing() -> None:
-    """A signal that does not end the node is the agent's."""

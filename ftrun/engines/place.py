@@ -25,7 +25,8 @@ class Place:
 
     ``node``: this node's number. ``nodes``: the names of all, by which each reaches the others.
     ``task``: this task's number on its node. ``name``: the job's, for people. ``job``, ``attempt``:
-    what the engine calls it, and how often it was started before.
+    what the engine calls it, and how often it was started before. ``requeue``: the command that
+    has the engine queue the job again.
     """
 
     engine: str
@@ -35,6 +36,7 @@ class Place:
     name: str
     job: str
     attempt: int = 0
+    requeue: tuple[str, ...] = ()
 
     @property
     def own_name(self) -> str:

@@ -61,3 +61,4 @@ def _certificates(directory: Path, host: str) -> None:
         )
         return
     write_certificates(directory, (host,))
+    (directory / "ca.key").unlink()  # nobody else is to be let in

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.engines.slurm import Slurm
@@ -90,16 +90,28 @@ class SlurmJob:
     def run_again(self) -> None:
         """Wait until Slurm has it in its queue once more, after a requeue, and have it started.
 
-        By itself that would take two minutes.
+        By itself that would take two minutes, by which Slurm keeps the end of the first run from
+        being taken for that of the second.
         """
         self._await_state("PENDING")
+        end = time.monotonic() + END_S
+        while any(self._steps()):
+            assert time.monotonic() < end, list(self._steps())
+            time.sleep(5 * LOOK_S)
         self.slurm.ask("scontrol", "update", f"JobId={self.id}", "StartTime=now")
         self._await_state("RUNNING")
+
+    def _steps(self) -> Iterator[str]:
+        """The processes by which Slurm runs its steps on the nodes."""
+        for machine in self.slurm.machines.nodes.values():
+            lines = machine.processes().values()
+            yield from (line for line in lines if f"slurmstepd: [{self.id}." in line)
 
     def _await_state(self, state: str) -> None:
         end = time.monotonic() + START_S
         while (found := self.state()) != state:
-            assert time.monotonic() < end, f"job {self.id} is {found} and not {state}"
+            is_late = time.monotonic() > end or found == "FAILED"
+            assert not is_late, f"job {self.id} is {found} and not {state}:\n{self.output}"
             time.sleep(5 * LOOK_S)
 
     def end(self) -> tuple[str, str]:

@@ -72,7 +72,7 @@ for entry in /proc/[0-9]*; do
   [ "$pid" = $$ ] && continue
   tr '\\0' '\\n' < $entry/environ 2>/dev/null | grep -qx "SLURM_JOB_ID=$SLURM_JOB_ID" || continue
   line=$(tr '\\0' ' ' < $entry/cmdline 2>/dev/null)
-  case "$line" in ""|*{dir}/epilog*|*slurmstepd*) continue;; esac
+  case "$line" in ""|"srun "*|*{dir}/epilog*|*slurmstepd*) continue;; esac
   echo "$SLURMD_NODENAME $pid $line" >> {dir}/left.$SLURM_JOB_ID
   kill -9 $pid
 done

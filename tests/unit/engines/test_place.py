@@ -10,9 +10,9 @@ import pytest
 from ftrun.config.layers import gather
 from ftrun.engines.place import JOB_ID_CHARS_MAX, Place
 from ftrun.engines.readers import place_of_task
-from tests.unit.engines.test_slurm import STEP
+from tests.unit.engines.test_slurm import REQUEUE, STEP
 
-PLACE = Place("Slurm", 1, ("n0", "n1", "n2"), 0, "train", "7.0")
+PLACE = Place("Slurm", 1, ("n0", "n1", "n2"), 0, "train", "7.0", 0, REQUEUE)
 
 
 def test_names() -> None:

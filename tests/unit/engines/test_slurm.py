@@ -18,12 +18,14 @@ STEP = {
 }  # fmt: skip
 """The second task of `srun -N3` in a batch job of three nodes."""
 
+REQUEUE = ("scontrol", "requeue", "7")
+
 
 def test_a_task_of_a_step_has_a_place() -> None:
     nodes = ("n0", "n1", "n2")
-    assert read_slurm(STEP) == Place("Slurm", 1, nodes, 0, "train", "7.0")
+    assert read_slurm(STEP) == Place("Slurm", 1, nodes, 0, "train", "7.0", 0, REQUEUE)
     again = read_slurm({**STEP, "SLURM_RESTART_COUNT": "2", "SLURM_STEP_ID": "4"})
-    assert again == Place("Slurm", 1, nodes, 0, "train", "7.4", 2)
+    assert again == Place("Slurm", 1, nodes, 0, "train", "7.4", 2, REQUEUE)
     second = read_slurm({**STEP, "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "6"})
     assert second is not None
     assert second.task == 1

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ftrun.base.errors import ExitCode, FtrunError, exit_kind, naming, not_installed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ftrun.agent.launch import SpawnerLaunch
 
 OTHER_COMMANDS = frozenset(
@@ -61,7 +63,7 @@ def main() -> None:
     _let_any_text_out()
     launches = _Launches()
     try:
-        if means_a_run(sys.argv[1:]):
+        if means_a_run(sys.argv[1:]) and not is_kept(os.environ):
             launches()
         from ftrun.tools.commands.app import app
 
@@ -108,6 +110,11 @@ def means_a_run(words: list[str]) -> bool:
     if not words or words[0] in OTHER_COMMANDS or not STARTS_NOTHING.isdisjoint(words):
         return False
     return COMPLETION not in os.environ and not all(word.startswith("-") for word in words)
+
+
+def is_kept(environ: Mapping[str, str]) -> bool:
+    """Whether this process may be a keeper (engines/keeper.py), whose agent has a spawner."""
+    return "SLURM_STEP_ID" in environ and not environ.get("FTRUN_LIGHTHOUSE")
 
 
 def _let_any_text_out() -> None:

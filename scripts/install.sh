@@ -15,3 +15,25 @@ install_ftrun() {
         touch "$stamp"
     fi
 }
+
+# The Debian packages of tests/engines, which starts a real Slurm. Without root or apt-get, or if that
+# fails, its tests are skipped and say what is missing. No service of these packages is started.
+install_engines() {
+    local packages=(slurm-wlm munge etcd-server iproute2) policy=/usr/sbin/policy-rc.d
+    [[ $EUID == 0 ]] && command -v apt-get >/dev/null || return 0
+    dpkg -s "${packages[@]}" >/dev/null 2>&1 && return 0
+    echo "installing ${packages[*]} (once)"
+    mkdir -p build
+    if [[ ! -e $policy ]]; then
+        trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+    fi
+    { apt-get update --quiet && DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes \
+        --no-install-recommends "${packages[@]}"; } >build/engines.log 2>&1 ||
+        echo "they cannot be installed here (build/engines.log): tests/engines is skipped"
+    if [[ $(trap -p EXIT) == *policy-rc.d* ]]; then
+        rm -f "$policy"
+        trap - EXIT
+    fi
+}

@@ -15,7 +15,12 @@ from dataclasses import dataclass
 
 from ftrun.agent import numa
 from ftrun.agent.numa import Binding
-from ftrun.base.addresses import is_loopback, is_loopback_name, parse_address
+from ftrun.base.addresses import (
+    interface_address,
+    is_loopback,
+    is_loopback_name,
+    parse_address,
+)
 from ftrun.base.errors import UserError
 from ftrun.config.settings import RunSettings
 
@@ -59,7 +64,7 @@ def inspect_machine(settings: RunSettings, environ: Mapping[str, str]) -> Machin
         device="cuda" if devices else "cpu",
         devices=devices,
         cores=len(os.sched_getaffinity(0)),
-        host=_meeting_address(settings) or own_address(settings.lighthouse, settings.nodes),
+        host=_meeting_address(settings) or _host(settings),
         capacity=capacity,
         threads_wished=_wished(environ.get("OMP_NUM_THREADS", "")),
         bindings=_bindings(settings, devices, capacity, environ),
@@ -128,6 +133,13 @@ def _torch_has_cuda() -> bool:
         return not importlib.metadata.version("torch").endswith("+cpu")
     except importlib.metadata.PackageNotFoundError:
         return False
+
+
+def _host(settings: RunSettings) -> str:
+    """The address at which other nodes reach this one; without any, nothing leaves it."""
+    if settings.interface and settings.lighthouse is not None:
+        return interface_address(settings.interface)
+    return own_address(settings.lighthouse, settings.nodes)
 
 
 def _meeting_address(settings: RunSettings) -> str | None:

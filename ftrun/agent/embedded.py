@@ -1,7 +1,7 @@
-"""The lighthouse that an agent runs for itself: a child process, restarted when it dies.
+"""A lighthouse as a child process of an agent, for itself, or of a keeper, for a job's nodes.
 
-A restarted one gets the same state directory and, if they are free, the same ports. Not here: what
-a lighthouse does (lighthouse/).
+It is restarted when it dies, with the same state directory and, if they are free, the same ports.
+Not here: what a lighthouse does (lighthouse/).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class EmbeddedLighthouse:
     """Runs ``ftrun/lighthouse/__main__.py`` until ``stop``.
 
     ``on_end`` gets how a child has ended, and when the next one is started; None: never.
-    ``outlives``: its state is of use to a later run (``--state-dir``).
+    ``outlives``: its state is of use to a later run (``--state-dir``). ``bind``: for agents and for
+    people; then it is for other nodes too. ``tls``: see protocol/embedding.py.
     """
 
     def __init__(
@@ -47,7 +48,11 @@ class EmbeddedLighthouse:
         on_end: Callable[[str, float | None], None],
         *,
         outlives: bool,
+        bind: str = ANY_PORT,
+        tls: tuple[str, ...] = (),
     ) -> None:
+        self._bind = ServiceAddress(bind, bind)
+        self._tls = tls
         self._outlives = outlives
         self._state_dir = state_dir
         self._token = token
@@ -60,7 +65,7 @@ class EmbeddedLighthouse:
         self._pidfd = -1
         self._stop_fd = -1
         self._output: HelperOutput | None = None
-        self._address = ServiceAddress(ANY_PORT, ANY_PORT)
+        self._address = self._bind
         self.starts = LighthouseStarts()
         self._started_at = 0.0
         self._ready = False
@@ -95,8 +100,8 @@ class EmbeddedLighthouse:
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._exited)
 
-    async def stop(self) -> None:
-        """End the child: by the end of its pipe, and after ``STOP_S`` by SIGKILL."""
+    async def stop(self, limit_s: float = STOP_S) -> None:
+        """End the child: by the end of its pipe, and after ``limit_s`` by SIGKILL."""
         self._stopping = True
         if self._retry is not None:
             self._retry.cancel()
@@ -105,7 +110,7 @@ class EmbeddedLighthouse:
             return
         self._close_pipe()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), STOP_S)
+            await asyncio.wait_for(self._ended.wait(), limit_s)
         if not self._ended.is_set():
             self._process.kill()
             await self._ended.wait()
@@ -119,6 +124,8 @@ class EmbeddedLighthouse:
             http=self._address.http,
             log_dir=self._log_path.parent,
             outlives=self._outlives,
+            tls=self._tls,
+            for_nodes=self._bind.grpc != ANY_PORT,
         )
         return {**os.environ, **added, GUARD_NAME: self._guard_id}
 
@@ -151,10 +158,10 @@ class EmbeddedLighthouse:
         self._ended.set()
         if self._stopping:
             return
-        is_hopeless = status == ExitCode.USAGE and self._address.grpc == ANY_PORT
+        is_hopeless = status == ExitCode.USAGE and self._address == self._bind
         if not self._ready:
             # Another process may have taken the ports.
-            self._address = ServiceAddress(ANY_PORT, ANY_PORT)
+            self._address = self._bind
         lived_s = clock.now() - self._started_at
         delay_s = self.starts.ended(lived_s, was_ready=self._ready, is_hopeless=is_hopeless)
         if delay_s is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ftrun.agent.devices import Machine
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.agent.file_timer import FILE_VARIABLE
+from ftrun.base.addresses import interface_of
 from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings
 from ftrun.core.forms import AUTO, Form
@@ -20,6 +21,7 @@ from ftrun.core.ids import WorkerKey
 SIGNALS_HANDLED = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 """What torchrun handles unless it is told otherwise."""
 LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 NCCL_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 
@@ -97,6 +99,10 @@ def worker_environment(
         "FTRUN_INCARNATION": place.key.incarnation,
         OWNER_NAME: place.key.incarnation,
     }
+    interface = interface_of(machine.host) if settings.lighthouse is not None else ""
+    if interface and GLOO_INTERFACE not in os.environ:
+        # A group of the script's own would resolve the host's name, often to a loopback address.
+        environment[GLOO_INTERFACE] = interface
     if injected in (AUTO, Form.DDP.value):
         environment.update(_one_world(settings, machine, place))
     if settings.torchft == "real" and LIGHTHOUSE in os.environ:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def exit_document(
 def write_exit(document: dict[str, Any], job_log_dir: Path) -> OSError | None:
     """Write the file, which appears complete or not at all; returns the error, if there was one."""
     path = job_log_dir / FILE_NAME
-    draft = path.with_suffix(f".{os.getpid()}.draft")
+    draft = path.with_suffix(f".{secrets.token_hex(8)}.draft")
     try:
         draft.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         os.replace(draft, path)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -69,7 +70,7 @@ class IncidentRecords:
         if self.last is None or self.last["number"] <= record.number:
             self.last = document
         path = incident_path(self._directory, record.number)
-        draft = path.with_suffix(f".{os.getpid()}.draft")
+        draft = path.with_suffix(f".{secrets.token_hex(8)}.draft")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

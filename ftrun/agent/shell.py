@@ -250,6 +250,7 @@ class Agent:
             lighthouse_at=s.lighthouse or "",
             signals=self._signal_rules,
             asks_siblings=s.as_torchrun,
+            exits_with_job=s.exit_with == "job",
             crash_code=ExitCode.CRASH_LOOP,
             unreachable_code=ExitCode.LIGHTHOUSE_UNREACHABLE,
             unready_code=ExitCode.USAGE,

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Sequence
 
 from ftrun.base.defaults import BIND
 from ftrun.base.errors import UserError
 
 PORT_MAX = 65535
 LOOPBACK = "127.0.0.1"
+HOSTS_TRIED_MAX = 8
 _SOMEWHERE = ("192.0.2.1", 9)
 """An address for documentation (RFC 5737): the interface that leads there is the one to the net."""
 
@@ -83,6 +85,66 @@ def is_loopback_name(host: str) -> bool:
     except OSError:
         return False
     return host not in found and all(map(is_loopback, found))
+
+
+def address_towards(hosts: Sequence[str]) -> str | None:
+    """The numeric address of the interface that leads to the first of ``hosts`` that is known.
+
+    Never a loopback address, whatever /etc/hosts says of names; None: no interface leads anywhere.
+    """
+    for host in hosts[:HOSTS_TRIED_MAX]:
+        try:
+            family, _, _, _, at = socket.getaddrinfo(host, _SOMEWHERE[1], type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(at)  # a datagram socket: nothing is sent
+                found = str(probe.getsockname()[0])
+        except OSError:
+            continue
+        if not is_loopback(found):
+            return found
+    found = own_host()
+    return None if is_loopback(found) else found
+
+
+def interface_address(wanted: str) -> str:
+    """The numeric address of an interface of this machine: by its name, or in a network (CIDR).
+
+    Raises:
+        UserError: there is none.
+    """
+    found = _own_addresses()
+    first = wanted.partition(",")[0]  # GLOO_SOCKET_IFNAME may be a list
+    try:
+        network = ipaddress.ip_network(wanted, strict=False) if "/" in wanted else None
+    except ValueError as error:
+        raise UserError(f"--interface {wanted!r}: {error}. Nothing was started.") from None
+    for name, address in found:
+        if name == first or (network is not None and ipaddress.ip_address(address) in network):
+            return address
+    there = ", ".join(f"{name} ({address})" for name, address in found)
+    raise UserError(
+        f"--interface {wanted}: this node has no such interface or address. Nothing was started. "
+        f"It has: {there or 'none'}. Without --interface, GLOO_SOCKET_IFNAME counts."
+    )
+
+
+def interface_of(address: str) -> str:
+    """The name of the interface that has this address; "": none has."""
+    return next((name for name, own in _own_addresses() if own == address), "")
+
+
+def _own_addresses() -> list[tuple[str, str]]:
+    """Each interface's name with each of its addresses: IPv4 first, and none of one link alone."""
+    import psutil  # here, because most processes of ftrun ask for none
+
+    rows = psutil.net_if_addrs().items()
+    return [
+        (name, row.address)
+        for family in (socket.AF_INET, socket.AF_INET6)
+        for name, own in rows
+        for row in own
+        if row.family == family and "%" not in row.address
+    ]
 
 
 def own_host() -> str:

@@ -26,6 +26,7 @@ HANG_FACTOR_MAX = 1e6
 DEVICES = ("auto", "cpu", "cuda")
 INJECT_MODES = ("auto", "explicit", "ddp", "off")
 DATA_MODES = ("as-written", "exactly-once")
+EXITS = ("job", "node")
 TORCHFT_MODES = ("auto", "ftrun", "real")
 SNAPSHOT_EVERY_MAX_S = 7 * 86400.0
 SNAPSHOTS_KEPT_MAX = 1000
@@ -233,6 +234,8 @@ def _check_names(settings: RunSettings) -> None:
 
 
 def _check_signals(settings: RunSettings) -> None:
+    if settings.exit_with not in EXITS:
+        raise UserError(f"--exit-with {settings.exit_with!r}: give one of {', '.join(EXITS)}.")
     settings.signal_rules()
     path = settings.preempt_file
     if path is not None and path.exists():

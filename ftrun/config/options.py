@@ -136,6 +136,9 @@ _OWN: tuple[Option, ...] = (
         "Move replica groups, one by one, to nodes that join late.", default=True,
     ),
     _option("--lighthouse", str, "A running lighthouse.", "HOST:PORT", default_words="start one"),
+    _option("--interface", str, "Interface by which this node and the others meet, or its network.",
+            "NAME|CIDR", default_words="the one that leads to the lighthouse",
+            variable="GLOO_SOCKET_IFNAME"),
     _option("--job-id", str, "The job's name, the same on all nodes.", "NAME"),
     _option(
         "--max-restarts", int, "Restarts per replica group; progress refills them.", "N",
@@ -188,6 +191,11 @@ _OWN: tuple[Option, ...] = (
             "NAME"),
     _option("--preempt-file", Path, "File that appears before the end of this node; looked for "
             "twice a second.", "PATH"),
+    _option("--requeue", bool, "In a step of Slurm: queue the job again after such a notice.",
+            default=False),
+    _option("--exit-with", str, "Exit code of a node that was drained: the job's, when that ends, "
+            "or the node's own, at once.", "job|node", default="node",
+            default_words="job in a step of Slurm, else node"),
     _option(
         "--log-dir", Path, "Directory for logs.", "DIR", default=Path("ftrun-logs"), pet="LOG_DIR",
     ),
@@ -329,13 +337,16 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Data": ("data", "global_batch"),
     "Size": ("replicas", "workers_per_replica", "nproc_per_node", "min_replicas", "standbys",
              "device"),
-    "Several nodes": ("nodes", "lighthouse", "job_id", "rebalance", "state_dir"),
+    "Several nodes": ("nodes", "lighthouse", "interface", "job_id", "rebalance", "state_dir"),
     "Security": ("token_file", "tls_cert", "tls_key", "tls_ca"),
     "Restarts": ("max_restarts", "health_check", "health_timeout_s"),
     "Hangs": ("hang_timeout_s", "hang_factor"),
     "Timeouts": ("join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s",
                  "lighthouse_timeout_s"),
-    "Stops and preemption": ("grace_s", "signals_to_handle", "preempt_signal", "preempt_file"),
+    "Stops and preemption": (
+        "grace_s", "signals_to_handle", "preempt_signal", "preempt_file", "requeue",
+        "exit_with",
+    ),
     "Snapshots": ("snapshot", "snapshot_every", "snapshot_keep", "resume"),
     "Terminal": ("prefix", "status_line", "local_ranks_filter", "json_exit"),
     "Logs": ("log_dir", "log_keep", "log_max_size", "merged_log", "redirects", "tee",

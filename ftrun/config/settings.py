@@ -80,6 +80,7 @@ class RunSettings:
     master_addr: str | None = None
     master_port: int | None = None
     local_addr: str | None = None
+    interface: str | None = None
     virtual_local_rank: bool = False
     numa_binding: str | None = None
     redirects: str = "0"
@@ -91,12 +92,14 @@ class RunSettings:
     health_check: str = ""
     health_timeout_s: float = 30.0
     json_exit: bool = False
+    exit_with: str = "node"
     stdin: str | None = None
     prefix: bool | None = None
     status_line: bool = True
     signals_to_handle: str | None = None
     preempt_signal: str | None = None
     preempt_file: Path | None = None
+    requeue: bool = False
     log_keep: str = ""
     log_max_size: str = ""
     merged_log: bool = False
@@ -308,7 +311,7 @@ def check_writable(path: Path, option: str) -> None:
     Raises:
         UserError: the directory cannot be made or written to.
     """
-    probe = path / f".ftrun-{os.getpid()}"
+    probe = path / f".ftrun-{secrets.token_hex(8)}"  # a process of another node has our pid
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe.touch(mode=0o600)

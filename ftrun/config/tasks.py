@@ -4,7 +4,8 @@ Slurm, MPI and an Indexed Job of Kubernetes start one command in several places.
 of a lighthouse each of them would be a whole job: N jobs that write the same checkpoints. Whoever
 wants that states it by ``--nodes 1``, ``--nnodes 1`` or ``--standalone``.
 
-Not here: several nodes themselves, which ``--nodes`` and ``--lighthouse`` state.
+Not here: several nodes themselves, which ``--nodes`` and ``--lighthouse`` state, or which an engine
+tells that ftrun can read (engines/).
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ def check_alone(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> Non
     if place:
         raise UserError(
             f"This ftrun is {place}, and each of these would be a whole job that writes the same "
-            "files. Nothing was started. For one job: `ftrun lighthouse` on one node, and --nodes "
-            "N --lighthouse HOST:PORT --token-file FILE here (docs/OPERATING.md). Under Slurm "
-            "start one task a node. If each is to be a job of its own: --nodes 1."
+            "files. Nothing was started. For one job under Slurm: --replicas N, with one task a "
+            "node (docs/SLURM.md). Elsewhere: `ftrun lighthouse` on one node, and --nodes N "
+            "--lighthouse HOST:PORT --token-file FILE here (docs/OPERATING.md). If each is to be a "
+            "job of its own: --nodes 1."
         )
 
 

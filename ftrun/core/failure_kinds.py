@@ -42,6 +42,9 @@ ENDING_VERDICTS = frozenset({WILL_NOT_HELP, CRASH_LOOP, BUDGET_SPENT})
 BY_SCRIPT = "script"
 """The kind of an end whose exit code is the first cause's own, and none of ftrun's."""
 
+ALL_LEFT = "all have left"
+"""The kind of an end at which nobody has finished or failed: all nodes were asked to leave."""
+
 DIVERGED = "has diverged"
 """The cause of a replica begins so whose state is not its peers': its loop does not stand still."""
 TOGETHER = "begins again with"

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftrun.base import linux
-from ftrun.protocol.embedding import BIND, HTTP, LOG_DIR, OUTLIVES, STATE_DIR, TOKEN_FD
+from ftrun.protocol.embedding import (
+    BIND,
+    FOR_NODES,
+    HTTP,
+    LOG_DIR,
+    OUTLIVES,
+    STATE_DIR,
+    TLS,
+    TOKEN_FD,
+)
 
 TOKEN_BYTES_MAX = 4096
 
@@ -31,6 +40,10 @@ class Embedding:
     """A pipe whose end means that this process is to stop."""
     outlives: bool = True
     """The state is of use after a crash of the machine: it is not of the agent's life alone."""
+    tls: tuple[Path, ...] = ()
+    """A certificate, its key and a CA; none: no TLS."""
+    for_nodes: bool = False
+    """Agents of other nodes come too."""
 
 
 def take_embedding(environ: Mapping[str, str]) -> Embedding:
@@ -45,7 +58,11 @@ def take_embedding(environ: Mapping[str, str]) -> Embedding:
         token = pipe.readline(TOKEN_BYTES_MAX).decode("ascii").strip()
     log_dir = Path(environ[LOG_DIR]) if environ.get(LOG_DIR) else None
     state_dir, outlives = Path(environ[STATE_DIR]), bool(environ.get(OUTLIVES, "1"))
-    return Embedding(state_dir, environ[BIND], environ[HTTP], token, log_dir, fd, outlives)
+    tls = tuple(map(Path, filter(None, environ.get(TLS, "").split(os.pathsep))))
+    return Embedding(
+        state_dir, environ[BIND], environ[HTTP], token, log_dir, fd, outlives, tls,
+        bool(environ.get(FOR_NODES)),
+    )  # fmt: skip
 
 
 def tie_to_parent(parent_pid: int) -> None:

@@ -28,6 +28,7 @@ from ftrun.base.errors import ExitCode, FtrunError, UserError
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import Status
+from ftrun.core.lighthouse.stopping import LOOK_S, may_stop
 from ftrun.core.torchft_quorum.status import TorchftStatus
 from ftrun.lighthouse.account_file import ACCOUNT_FILE, AccountFile
 from ftrun.lighthouse.embedded import Embedding
@@ -36,11 +37,12 @@ from ftrun.lighthouse.incident_file import INCIDENTS_FILE, IncidentFile
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.occurrences import ACCOUNT_INTERVAL_S
 from ftrun.lighthouse.server import MembershipServer, listen
-from ftrun.lighthouse.settings import EMBEDDED, ServiceSettings, TorchftSettings
+from ftrun.lighthouse.settings import EMBEDDED, STANDALONE, ServiceSettings, TorchftSettings
 from ftrun.lighthouse.shell import Shell
 from ftrun.lighthouse.status import full_status
 from ftrun.lighthouse.traces import start_traces
 from ftrun.protocol.embedding import ServiceAddress, publish_address, withdraw_address
+from ftrun.protocol.tls import TlsFiles
 
 JOURNAL_FILE = "journal"
 LOCK_FILE = "lock"
@@ -96,14 +98,16 @@ def run_lighthouse(
 
 
 def run_embedded(embedding: Embedding) -> int:
-    """The lighthouse of one agent, which reads this process's stderr; returns the exit code."""
+    """The lighthouse of its parent, which reads this process's stderr; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="lighthouse: %(message)s")
     settings = ServiceSettings(
         state_dir=embedding.state_dir,
         token=embedding.token,
         bind=embedding.bind,
         http=embedding.http,
-        core=EMBEDDED,
+        tls=TlsFiles(*embedding.tls),
+        insecure_plaintext=embedding.for_nodes,
+        core=STANDALONE if embedding.for_nodes else EMBEDDED,
         log_dir=embedding.log_dir,
         outlives=embedding.outlives,
     )
@@ -135,7 +139,7 @@ async def _run(
         directories = [settings.state_dir, *([settings.log_dir] if settings.log_dir else [])]
         traces = start_traces()
         shell = Shell(core, journal, incidents, account, EventFile(directories), traces)
-        stopping = _stop_when_asked(stop_fd)
+        stopping = StopRequests(stop_fd)
         shell.start()
         await server.start(shell)
         if torchft is not None:
@@ -177,7 +181,7 @@ async def _until_stopped(
     shell: Shell,
     journal: JournalFile,
     listener: socket.socket,
-    stopping: asyncio.Event,
+    stopping: StopRequests,
     torchft: TorchftLighthouse | None,
 ) -> int:
     started = clock.now()
@@ -188,7 +192,7 @@ async def _until_stopped(
 
     web = await _start_web(settings, status, shell, listener)
     keeping = asyncio.ensure_future(_keep_account(shell))
-    stopped = asyncio.ensure_future(stopping.wait())
+    stopped = asyncio.ensure_future(_stop_in_time(shell, stopping))
     failed = [shell.failed, *([] if torchft is None else [torchft.failed])]
     ends: list[asyncio.Future[Any]] = [stopped, *failed]
     try:
@@ -253,20 +257,36 @@ def _explain(error: BaseException | None) -> int:
     return ExitCode.BUG
 
 
-def _stop_when_asked(stop_fd: int) -> asyncio.Event:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    if stop_fd >= 0:
-        loop.add_reader(stop_fd, _note_the_end, loop, stop_fd, stopping)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            loop.add_signal_handler(number, stopping.set)
-    return stopping
+class StopRequests:
+    """SIGTERM, SIGINT and the end of the pipe ``stop_fd``; a second one means at once."""
+
+    def __init__(self, stop_fd: int) -> None:
+        self.asked, self.insisted = asyncio.Event(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        if stop_fd >= 0:
+            self._loop.add_reader(stop_fd, self._pipe_ended, stop_fd)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._loop.add_signal_handler(number, self._ask)
+
+    def _pipe_ended(self, fd: int) -> None:
+        self._loop.remove_reader(fd)
+        self._ask()
+
+    def _ask(self) -> None:
+        (self.insisted if self.asked.is_set() else self.asked).set()
 
 
-def _note_the_end(loop: asyncio.AbstractEventLoop, fd: int, stopping: asyncio.Event) -> None:
-    loop.remove_reader(fd)
-    stopping.set()
+async def _stop_in_time(shell: Shell, stopping: StopRequests) -> None:
+    """Wait until somebody asks, and then until the agents that leave have left."""
+    await stopping.asked.wait()
+    began = clock.now()
+    if not may_stop(0.0, shell.agents, shell.agents_leaving):
+        log.info("asked to stop: waits for the agents that leave, unless it is asked once more")
+    while not may_stop(clock.now() - began, shell.agents, shell.agents_leaving):
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(stopping.insisted.wait(), LOOK_S)
+            return
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:

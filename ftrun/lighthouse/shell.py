@@ -125,6 +125,11 @@ class Shell:
         """How many agents are attached."""
         return len(self._sessions)
 
+    @property
+    def agents_leaving(self) -> int:
+        """How many of them leave: all, once the job has ended."""
+        return self._core.leaving
+
     def start(self) -> None:
         """Start the core and carry out its first instruction: its epoch goes to the journal."""
         self._feed(TimerFired())

@@ -1,9 +1,9 @@
-"""How an agent and its own lighthouse find each other: environment, token pipe, ``address.json``.
+"""How a lighthouse and its parent find each other: environment, token pipe, ``address.json``.
 
-The agent starts ``ftrun/lighthouse/__main__.py`` with ``child_environment`` added to its own
-environment, and passes the read end of a pipe. A line of it is the token (never argv: X4), and its
-end is the order to stop. The child publishes its ports in ``STATE_DIR/address.json`` and dies with
-its agent (P1).
+An agent, or the keeper of a node, starts ``ftrun/lighthouse/__main__.py`` with
+``child_environment`` added to its own environment, and passes the read end of a pipe. A line of it
+is the token (never argv: X4), and its end is the order to stop. The child publishes its ports in
+``STATE_DIR/address.json`` and dies with its parent (P1).
 
 Imports nothing heavy, because the child is tied to its parent before it loads anything else. Not
 here: starting and restarting the child (agent/embedded.py), its start (lighthouse/embedded.py).
@@ -23,6 +23,8 @@ HTTP = "FTRUN_LIGHTHOUSE_HTTP"
 LOG_DIR = "FTRUN_LIGHTHOUSE_LOG_DIR"
 TOKEN_FD = "FTRUN_LIGHTHOUSE_TOKEN_FD"
 OUTLIVES = "FTRUN_LIGHTHOUSE_OUTLIVES"
+TLS = "FTRUN_LIGHTHOUSE_TLS"
+FOR_NODES = "FTRUN_LIGHTHOUSE_FOR_NODES"
 PARENT_PID = "FTRUN_LIGHTHOUSE_PARENT_PID"
 
 ADDRESS_FILE = "address.json"
@@ -47,14 +49,19 @@ def child_environment(
     http: str = ANY_PORT,
     log_dir: Path | None = None,
     outlives: bool = True,
+    tls: tuple[str, ...] = (),
+    for_nodes: bool = False,
 ) -> dict[str, str]:
     """Variables that the agent adds to the environment of its lighthouse.
 
     ``log_dir``: of the job, where ``events.jsonl`` is written too. ``outlives``: ``state_dir`` is
-    of use after a crash of the machine.
+    of use after a crash of the machine. ``tls``: paths of a certificate, its key and a CA; none:
+    no TLS. ``for_nodes``: agents of other nodes come too.
     """
     return {
         OUTLIVES: "1" if outlives else "",
+        TLS: os.pathsep.join(tls),
+        FOR_NODES: "1" if for_nodes else "",
         LOG_DIR: "" if log_dir is None else str(log_dir.absolute()),
         STATE_DIR: str(state_dir),
         BIND: bind,
@@ -67,6 +74,7 @@ def child_environment(
 def publish_address(state_dir: Path, address: ServiceAddress) -> None:
     """Write ``address.json``; no reader ever sees a part of it."""
     draft = state_dir / f"{ADDRESS_FILE}.draft"
+    draft.touch(mode=0o600)
     draft.write_text(json.dumps(asdict(address)) + "\n", encoding="utf-8")
     os.replace(draft, state_dir / ADDRESS_FILE)
 

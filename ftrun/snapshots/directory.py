@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +108,7 @@ def age_s(directory: Path) -> float | None:
     if newest is None:
         return None
     written_at = (newest.path / manifest.NAME).stat().st_mtime
-    probe = directory / f".clock-{os.getpid()}"
+    probe = directory / f".clock-{secrets.token_hex(8)}"
     try:
         probe.touch()
         os.utime(probe)

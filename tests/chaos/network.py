@@ -12,6 +12,8 @@ import subprocess
 from functools import lru_cache
 
 HUB_ADDRESS = "10.99.0.1"
+NODE_ADDRESS = "10.99.0.{}"
+"""With the node's index and 10."""
 LIGHTHOUSE = f"{HUB_ADDRESS}:29510"
 NAMES_MAX = 8
 LOST = ("root", "tbf", "rate", "1kbit", "burst", "1", "limit", "1")
@@ -68,7 +70,7 @@ class Network:
             peer = ("peer", "name", "eth0", "netns", name)
             _in(self.hub, "link", "add", port, "type", "veth", *peer)
             _in(self.hub, "link", "set", port, "master", "bridge0", "up")
-            _in(name, "addr", "add", f"10.99.0.{index + 10}/24", "dev", "eth0")
+            _in(name, "addr", "add", f"{NODE_ADDRESS.format(index + 10)}/24", "dev", "eth0")
             _in(name, "link", "set", "eth0", "up")
             _in(name, "link", "set", "lo", "up")
 

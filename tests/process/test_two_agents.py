@@ -17,6 +17,18 @@ print("slot", os.environ["REPLICA_GROUP_ID"], flush=True)
 signal.pause()
 """
 
+SAVES = """
+import os, signal, time
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+print("up", flush=True)
+while not asked:
+    time.sleep(0.02)
+print("saves", flush=True)
+while not os.path.exists("saved"):
+    time.sleep(0.02)
+"""
+
 
 @pytest.fixture
 def lighthouse(tmp_path: Path) -> Iterator[tuple[str, ...]]:
@@ -87,3 +99,26 @@ def test_status_asks_the_lighthouse_where_it_said_it_answers(
         assert '"job_id": "job"' in done.stdout
         job.signal(signal.SIGTERM)
         assert job.end() == 75
+
+
+@pytest.mark.parametrize("insists", [False, True])
+def test_a_lighthouse_that_is_asked_to_stop_is_the_last_to_go(
+    tmp_path: Path, insists: bool
+) -> None:
+    with (
+        Lighthouse(tmp_path) as house,
+        Job(tmp_path, SAVES, *house.found_by, "--grace", "300") as job,
+    ):
+        job.expect("up")
+        job.signal(signal.SIGTERM)
+        job.expect("saves")
+        house.signal(signal.SIGTERM)
+        house.expect("waits for the agents that leave")
+        if insists:
+            house.signal(signal.SIGTERM)
+            assert house.end() == 0
+        (tmp_path / "saved").touch()
+        assert job.end() == 75
+        if not insists:
+            assert house.end() == 0
+            assert house.output.index("detached") < house.output.index("the lighthouse stops")

@@ -17,7 +17,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 
 ROOMS_OF_JOBS = (
-    "e2e", "local", "process", "snapshots", "torchft", "undisturbed", "zero_edit"
+    "e2e", "engines", "local", "process", "snapshots", "torchft", "undisturbed", "zero_edit"
 )  # fmt: skip
 KEPT: dict[str, tuple[str, ...]] = {
     "e2e/test_job.py": ("test_a_killed_worker_is_replaced_and_heals",),

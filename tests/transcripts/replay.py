@@ -5,7 +5,8 @@ A line at the margin is an event; the indented lines below it are the instructio
 ``0a.1`` its worker 1; ``1.2#1`` attempt 1 of quorum 1.2; ``@7`` a step; ``5/x`` a state id.
 
     job replicas=3 min=1 …            the job's spec (first line; later lines change it)
-    set promise_timeout_s=1 …         the lighthouse's settings (before ``start``)
+    set promise_timeout_s=1 …         the lighthouse's settings (before ``start``); drains are not
+                                      gathered unless drain_gather_s is set
     start                             a lighthouse with an empty journal
     restart [lost]                    kill -9 and a new one with the last journal, or without
     +0.25                             time passes; the timer fires when it is due
@@ -72,7 +73,7 @@ class Replay:
         self.now = 0.0
         self._kind = kind
         self.spec = m.JobSpec("job", 3, 1, 1, 60.0, 1000.0, 60.0)
-        self.settings = LighthouseSettings()
+        self.settings = LighthouseSettings(drain_gather_s=0.0)
         self.journal = JournalState()
         self.lighthouse: Lighthouse | None = None
         self.agents: dict[str, str] = {}  # incarnation → agent

@@ -24,7 +24,7 @@ the next; ``0a.1`` is worker 1 of it. Workers have the pids 1000, 1001, … by t
     0a is given up: reason                  by the lighthouse
     people stop 0a|0 [to restart] [at a boundary] | people kill 0a.0,1
     signal SIGINT | drain 75 [by SIGINT] [as a notice]: reason | stop
-    job ends 0 [script]: reason | spawner lost 70: reason | standby-1 exits -9
+    job ends 0 [script|all have left]: reason | spawner lost 70: reason | standby-1 exits -9
     record 7 of 0a,1a [open]                the lighthouse has recorded these failures
     lighthouse answers [of 1.5] | lighthouse sends | lighthouse gone: reason
     facts                         what a Hello and the final report would say now
@@ -416,7 +416,7 @@ EVENTS: dict[str, Make] = {
     r"signal (\w+)": lambda r, name: e.SignalReceived(int(signal.Signals[name])),
     r"drain (\d+)(?: by (\w+))?( as a notice)?: (.*)": _drain,
     r"stop": lambda r: e.StopAsked(),
-    r"job ends (\d+)(?: (script))?: (.*)": lambda r, code, kind, reason: e.JobEnded(
+    r"job ends (\d+)(?: (script|all have left))?: (.*)": lambda r, code, kind, reason: e.JobEnded(
         int(code), reason, kind or ""
     ),
     r"spawner lost (\d+): (.*)": lambda r, code, reason: e.SpawnerLost(reason, int(code)),

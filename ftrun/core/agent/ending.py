@@ -3,7 +3,9 @@
 The first cause counts, because later ones are its consequences. Only a run that is to begin again
 does not do so after a request to stop. From the first cause on nothing is started, and the agent
 ends when nothing runs any more. Without a cause it ends some seconds after its last slot has, but
-not while it is connected to a lighthouse that other agents share.
+not while it is connected to a lighthouse that other agents share. After a drain it may stay on
+until the job ends (``exits_with_job``), because an engine takes an exit code that is not 0 for the
+whole job's.
 
 Not here: how one slot is stopped (stopping.py), what a slot's end means before (supervisor.py).
 """
@@ -22,6 +24,7 @@ from ftrun.core.agent.signals import Reaction
 from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import Stopping
+from ftrun.core.failure_kinds import ALL_LEFT
 from ftrun.core.forms import Form
 from ftrun.core.messages import AgentLeaving, Goodbye
 
@@ -56,6 +59,7 @@ class Ending:
         self._out = out
         self._result: EndAgent | None = None
         self._is_notice = False
+        self._waits_for_job = False
         self._latest: tuple[int, float] | None = None
         self.outcome = Outcome.STOPPED
         self.end_at: float | None = None
@@ -68,6 +72,10 @@ class Ending:
 
     def end_job(self, exit_code: int, reason: str, kind: str = "") -> None:
         """Ask all that runs to stop: no agreement on a boundary will come."""
+        if self._waits_for_job and self._result is not None:
+            self._waits_for_job = False
+            if kind != ALL_LEFT:
+                self._result = EndAgent(exit_code, reason, kind)
         if not self.has_begun:
             self._records_wanted = exit_code != 0
         self._begin(exit_code, reason, Outcome.STOPPED, kind)
@@ -104,6 +112,9 @@ class Ending:
         if not self.has_begun:
             code = rules.exit_code(number)
             self.drain(name, code, number, is_notice=number == rules.preempt)
+        elif self._settings.exits_with_job and number == SIGTERM:
+            self._waits_for_job = False  # an engine repeats it, and kills by itself
+            self._is_notice = False
         elif self._is_notice:
             self._is_notice = False
             self._out.add(words.leaves_already(name))
@@ -124,6 +135,7 @@ class Ending:
             return
         self._begin(exit_code, reason, Outcome.DRAINED)
         self._is_notice = is_notice
+        self._waits_for_job = self._settings.exits_with_job and not self._settings.alone
         self._out.add(words.draining(reason, self._settings.grace_s))
         for slot in self._slots:
             if slot.phase is SlotPhase.RUNNING:
@@ -152,7 +164,7 @@ class Ending:
         """Kill every group that still runs, and report that it was killed."""
         how = "a second request to stop" if self.has_begun else reason
         self._begin(exit_code, reason, Outcome.STOPPED)
-        self._records_wanted = False
+        self._records_wanted = self._waits_for_job = False
         for slot in self._slots:
             if slot.alive:
                 slot.killed = f"was killed by {how}"
@@ -199,7 +211,7 @@ class Ending:
             if self._out.now < self.end_at:
                 return
             self._result = self._without_cause()
-        elif self._waits_for_records():
+        elif self._waits_for_records() or self._stays():
             return
         self.is_over = True
         self._out.send(Goodbye())
@@ -211,6 +223,19 @@ class Ending:
             if slot.given_up is not None:
                 return EndAgent(slot.given_up.exit_code, slot.given_up.reason, slot.given_up.kind)
         return EndAgent(0, ALL_FINISHED)
+
+    def _stays(self) -> bool:
+        """True while the job goes on without this node, whose exit code is to be the job's.
+
+        A lighthouse that has gone may be back within the isolation limit.
+        """
+        if not self._waits_for_job or self._lease.renewed_at is None:
+            return False
+        if self._lease.is_connected:
+            self.end_at = None
+        elif self.end_at is None:
+            self.end_at = self._out.now + self._settings.isolation_limit_s
+        return self.end_at is None or self._out.now < self.end_at
 
     def _waits_for_records(self) -> bool:
         """True while the lighthouse is about to send the record of the failure that ends the job.

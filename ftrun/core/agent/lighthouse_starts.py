@@ -1,9 +1,10 @@
-"""When an agent starts its own lighthouse again after it has ended, and when no more.
+"""When a helper process is started again after it has ended, and when no more: an agent's own
+lighthouse, or the agent that a keeper runs.
 
 Training goes on without a lighthouse, but nobody can heal or join. So one that has served is worth
 more tries than one that has never come up, in whose way something stands.
 
-Not here: the process (agent/embedded.py).
+Not here: the processes (agent/embedded.py, engines/keeper.py).
 """
 
 from __future__ import annotations
@@ -47,3 +48,21 @@ class LighthouseStarts:
         if self.has_served:
             return "It is started again; training goes on"
         return f"It is started again: start {self.short_lives + 1} of {STARTS_MAX}"
+
+
+class AgentStarts:
+    """Counts the short lives of a node's agent, under an engine that starts no task again."""
+
+    def __init__(self) -> None:
+        self._starts = LighthouseStarts()
+
+    def ended(self, status: int, lived_s: float, *, was_asked: bool) -> float | None:
+        """The delay until the next agent of this node is started; None: its end is the task's.
+
+        Only an agent that was killed has a successor: by its exit code it has decided its end.
+        ``status``: below 0: the signal. ``was_asked``: this node was asked to stop.
+        """
+        if status >= 0 or was_asked:
+            return None
+        is_healthy = lived_s >= HEALTHY_S
+        return self._starts.ended(lived_s, was_ready=is_healthy, is_hopeless=False)

@@ -26,7 +26,8 @@ class SupervisorSettings:
     command before a restart (health.py). ``replicas``, ``min_replicas``: of the whole job.
     ``target``: what the workers run, for people. ``asks_siblings``: when a worker fails, the rest
     of its group is asked to stop and has the grace, as under torchrun; otherwise it is killed at
-    once, so that its peers can go on.
+    once, so that its peers can go on. ``exits_with_job``: after a drain the agent stays until the
+    job ends, and has its exit code.
     """
 
     agent_id: str
@@ -53,4 +54,5 @@ class SupervisorSettings:
     target: str = "the script"
     signals: SignalRules = field(default_factory=SignalRules)
     asks_siblings: bool = False
+    exits_with_job: bool = False
     standbys: StandbyRules = field(default_factory=StandbyRules)

@@ -21,7 +21,8 @@ class LighthouseSettings:
 
     ``attempts_max``: attempts in a row without a commit in between before the replica that failed
     most often is replaced. ``switch_failures_max``: failures of a switch before the replicas that
-    held it up are replaced. ``switch_retry_max_s``: the longest pause between two tries of a
+    held it up are replaced. ``drain_gather_s``: nodes that are asked to leave so soon after another
+    leave with it. ``switch_retry_max_s``: the longest pause between two tries of a
     switch. ``freeze_timeout_s``: how long a switch waits for a step at which the script lets
     members join, before it is begun again. ``http``: where the lighthouse answers people, as agents
     are sent it. ``is_local``: it listens on the loopback interface although nobody has asked for
@@ -37,6 +38,7 @@ class LighthouseSettings:
     reassign_grace_s: float = 5.0
     join_gather_s: float = 0.05
     finish_grace_s: float = 0.1
+    drain_gather_s: float = 0.5
     switch_retry_max_s: float = 2.0
     attempts_max: int = 10
     refusals_max: int = 10

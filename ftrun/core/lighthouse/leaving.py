@@ -26,15 +26,37 @@ class Leaving:
     """Takes leavers out of the quorum. ``finish_at``: when those that have finished are removed.
 
     ``early``: the slots that have left early, with the step, until giving_up.py has judged that.
+    ``gathered_at``: when the nodes that leave are drained; None: there are none.
     """
 
     def __init__(self, state: MembershipState, losses: Losses) -> None:
         self.finish_at: float | None = None
         self.early: dict[str, int] = {}
+        self.gathered_at: float | None = None
+        self._gathered: set[str] = set()  # agents
         self._state = state
         self._losses = losses
 
     # ------------------------------------------------------------ drains
+
+    def gather(self, agent_id: str) -> None:
+        """A node leaves: others that leave a moment later share its boundary.
+
+        An engine notices all nodes of a job within a fraction of a second, and each boundary that
+        they leave at by themselves would be another end of the job for its script.
+        """
+        state = self._state
+        self._gathered.add(agent_id)
+        if self.gathered_at is None:
+            self.gathered_at = state.now + state.settings.drain_gather_s
+
+    def drain_gathered(self, *, are_all_here: bool) -> None:
+        """Drain the nodes that leave, once the time is over or every node leaves."""
+        if self.gathered_at is None or not (are_all_here or self._state.now >= self.gathered_at):
+            return
+        agents, self._gathered, self.gathered_at = self._gathered, set(), None
+        found = [name for agent_id in agents for name in self._state.slots.of(agent_id)]
+        self.drain(sorted(found, key=replica_order))
 
     def drain(self, replica_ids: Iterable[str]) -> None:
         """These replicas shall leave at a boundary; those that are in no quorum leave now.

@@ -184,7 +184,12 @@ class Lighthouse:
         state = self.state
         if self.next_job.waiting:
             self.next_job.send_home(state)
+        all_leave = bool(self.agents) and all(agent.is_leaving for agent in self.agents.values())
+        if self.membership.leaving.gathered_at is not None:
+            self.membership.leaving.drain_gathered(are_all_here=all_leave)
         self._run_membership_rules()
+        if all_leave:
+            self.membership.end_if_deserted()
         if self.giving_up.unanswered or self.membership.leaving.early:
             self.giving_up.run_rules()
         if state.operations.are_under_way or state.slots.withdrawn:
@@ -217,6 +222,16 @@ class Lighthouse:
             self.books.incidents.gone_at,
         )
         return min((t for t in times if t is not None), default=None)
+
+    @property
+    def leaving(self) -> int:
+        """How many of the attached agents leave: all, once the job has ended."""
+        is_over = self.state.outcome is not None
+        return sum(is_over or self.agents[agent_id].is_leaving for agent_id in self.attached())
+
+    def attached(self) -> list[str]:
+        """The agents of this job whose streams are open."""
+        return [agent_id for agent_id, agent in self.agents.items() if agent.gone_at is None]
 
     def story(self, replica_id: str) -> list[str]:
         """The last events of this replica and its slot, oldest first."""
@@ -447,9 +462,8 @@ class Lighthouse:
 
     def _on_agent_leaving(self, agent: Agent, leaving: m.AgentLeaving) -> None:
         if not agent.is_leaving:
-            mine = self.state.slots.of(agent.agent_id)
             self.assignment.agent_leaves(agent, {r.replica_id for r in leaving.running})
-            self.membership.drain(mine)
+            self.membership.leaving.gather(agent.agent_id)
 
     def _on_job_failed(self, _agent: Agent, failed: m.JobFailed) -> None:
         self.membership.end(failed.exit_code or 1, failed.reason, failed.kind)

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ftrun.base.errors import ExitCode
 from ftrun.core import messages as m
 from ftrun.core.activity import FOR_PEERS, REACHES_NO_LATER, Activity
-from ftrun.core.failure_kinds import BY_SCRIPT
+from ftrun.core.failure_kinds import ALL_LEFT, BY_SCRIPT
 from ftrun.core.ids import Attempt
 from ftrun.core.lighthouse.divergence import Divergence
 from ftrun.core.lighthouse.events import JournalState
@@ -83,6 +84,11 @@ class Membership:
         self.switching.abandon()
         self.state.end(exit_code, reason, kind)
 
+    def end_if_deserted(self) -> None:
+        """All nodes leave: the job ends once nothing runs on them, and its next run is another."""
+        if self.state.phase is Phase.EMPTY and not len(self.state.replicas):
+            self.end(int(ExitCode.PREEMPTED), "all nodes have left", ALL_LEFT)
+
     # ------------------------------------------------------------ the rules
 
     def run_rules(self) -> None:
@@ -147,7 +153,8 @@ class Membership:
         if self.state.phase is Phase.ENDED:
             return None
         stands = self.standstill.next_deadline(), self.standoff.next_deadline()
-        times = (self.deadline, self.leaving.finish_at, *stands)
+        leaving = self.leaving.finish_at, self.leaving.gathered_at
+        times = (self.deadline, *leaving, *stands)
         return min((t for t in times if t is not None), default=None)
 
     @property

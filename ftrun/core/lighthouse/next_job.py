@@ -4,7 +4,8 @@ A job is over when it has ended, or when no agent runs any of it. A job with ano
 options is another job, and begins at once. The same command again may be another run, or a late
 node of the old one: only agents that were started after the end count as another run. It begins
 when as many of them are here as took part in the last run. Until then they are sent a notice, and
-after the join timeout the outcome of the old run.
+after the join timeout the outcome of the old run. A run that all nodes have left by a drain is to
+go on, so the next agent begins at once.
 
 Not here: how agents attach (machine.py), what a job is made of (state.py).
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from ftrun.core import messages as m
+from ftrun.core.failure_kinds import ALL_LEFT
 from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
 
 
@@ -38,7 +40,8 @@ class NextJob:
         """
         is_over = state.outcome is not None or is_deserted
         is_another = hello.spec != state.spec and state.spec is not NO_SPEC
-        return is_over and is_another and is_fresh(hello)
+        has_left = state.outcome is not None and state.outcome.kind == ALL_LEFT
+        return is_over and (is_another or has_left) and is_fresh(hello)
 
     def wants_another_run(self, state: MembershipState, hello: m.Hello) -> bool:
         """Whether this Hello is of a run that was started after the end of the last one."""

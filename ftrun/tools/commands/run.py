@@ -33,17 +33,33 @@ def run(ctx: typer.Context, script: list[str] | None = None, **options: Any) -> 
         raise UserError("Give a script: ftrun [OPTIONS] SCRIPT [ARGS]..., or -m MODULE [ARGS]...")
     if options["as_json"] and not options["dry_run"]:
         raise UserError("--json is for --dry-run: give both, or neither.")
-    launch = None if options["dry_run"] else ctx.obj()
-    from ftrun.agent.devices import gpu_count
     from ftrun.config.layers import advice_notice, file_notice, gather, unknown_variables
+    from ftrun.engines.readers import place_of_task
+
+    config = _config_file(options["config"], os.environ)
+    stated = gather(options, os.environ, config)
+    place = place_of_task(stated, os.environ)
+    if place is not None and place.task > 0:
+        typer.echo(f"ftrun: {place.needless()}", err=True)
+        raise typer.Exit
+    is_kept = place is not None and bool(place.others) and not options["dry_run"]
+    launch = None if options["dry_run"] or is_kept else ctx.obj()
+    from ftrun.agent.devices import gpu_count
     from ftrun.config.settings import resolve
     from ftrun.config.tasks import check_alone
     from ftrun.config.torchrun import notices, variable_notices
+
+    if place is not None and is_kept:
+        from ftrun.tools.keep import keep_node
+
+        environ = {**os.environ, **place.variables(stated)}
+        stated = gather(options, environ, config)
+        raise typer.Exit(keep_node(place, resolve(script, stated), environ))
     from ftrun.tools.start import start_run
 
-    stated = gather(options, os.environ, _config_file(options["config"], os.environ))
     settings = resolve(script, stated, gpu_count(os.environ))
-    check_alone(stated, os.environ)
+    if place is None:
+        check_alone(stated, os.environ)
     lines = [*unknown_variables(os.environ), *file_notice(stated), *notices(stated)]
     lines += advice_notice(stated, os.environ)
     for line in (*lines, *variable_notices(os.environ)):

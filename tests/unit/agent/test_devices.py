@@ -118,3 +118,10 @@ def test_each_slot_has_the_binding_of_its_place(monkeypatch: pytest.MonkeyPatch)
     assert slices.binding("3", 1, machine) == machine.bindings[3]
     assert slices.binding("5", 0, machine) == machine.bindings[0]
     assert slices.binding("5", 0, replace(machine, bindings=())) is None
+
+
+def test_the_interface_that_is_stated_counts_where_other_nodes_are() -> None:
+    alone = replace(SETTINGS, device="cpu", interface="no-such-interface")
+    assert inspect_machine(alone, {}).host == "127.0.0.1"
+    several = replace(alone, lighthouse="no-such-host.invalid:1", interface="127.0.0.0/8")
+    assert inspect_machine(several, {}).host == "127.0.0.1"

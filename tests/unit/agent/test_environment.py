@@ -135,7 +135,10 @@ def test_the_document_names_exactly_what_is_set() -> None:
     shared = Machine("cuda", ("0", "0"), 16, "127.0.0.1", 1)
     found = {
         *worker_environment(
-            replace(SETTINGS, as_torchrun=True), shared, replace(PLACE, timer_file="/timers"), 1
+            replace(SETTINGS, as_torchrun=True, lighthouse="h:1"),
+            shared,
+            replace(PLACE, timer_file="/timers"),
+            1,
         ),
         *(spawner_environment("guard").keys() - os.environ.keys()),
     }
@@ -146,3 +149,15 @@ def test_the_document_names_exactly_what_is_set() -> None:
     }
     text = (Path(__file__).parents[3] / "docs" / "WORKER_ENVIRONMENT.md").read_text()
     assert set(re.findall(r"^\| `([A-Z_]+)` \|.*\| always \|$", text, re.MULTILINE)) == always
+
+
+def test_gloo_takes_the_interface_by_which_nodes_meet_unless_one_is_stated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    machine = Machine("cpu", (), 16, "127.0.0.1", 1)
+    several = replace(SETTINGS, lighthouse="h:1")
+    assert worker_environment(several, machine, PLACE, 1)["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "GLOO_SOCKET_IFNAME" not in worker_environment(SETTINGS, machine, PLACE, 1)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    assert "GLOO_SOCKET_IFNAME" not in worker_environment(several, machine, PLACE, 1)

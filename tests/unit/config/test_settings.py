@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -120,6 +121,17 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     settings = replace(SETTINGS, log_dir=tmp_path, state_dir=tmp_path / "file")
     with pytest.raises(UserError, match="--state-dir: cannot write"):
         settings.check_directories()
+
+
+def test_nodes_that_share_a_directory_try_it_at_once(tmp_path: Path) -> None:
+    """Their processes often have one pid, because each node is a container."""
+
+    def tries(_: int) -> None:
+        for _ in range(50):
+            check_writable(tmp_path, "--log-dir")
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(tries, range(4))) == 4 * [None]
 
 
 def test_a_job_alone_gets_a_name_of_its_own_and_a_shared_one_the_scripts() -> None:

@@ -7,6 +7,7 @@ from ftrun.core.agent.lighthouse_starts import (
     HEALTHY_S,
     SHORT_LIVES_MAX,
     STARTS_MAX,
+    AgentStarts,
     LighthouseStarts,
 )
 
@@ -48,3 +49,18 @@ def test_words_are_true_before_and_after_it_has_served() -> None:
     assert starts.then(0.05) == f"It is started again: start 2 of {STARTS_MAX}"
     starts.ended(0.1, was_ready=True, is_hopeless=False)
     assert "training goes on" in starts.then(0.1)
+
+
+def test_an_agent_that_was_killed_has_a_successor_and_any_other_end_is_its_own() -> None:
+    starts = AgentStarts()
+    for status, was_asked in ((0, False), (75, False), (-9, True)):
+        assert starts.ended(status, 1.0, was_asked=was_asked) is None
+    assert starts.ended(-9, HEALTHY_S, was_asked=False) == 0.05
+    assert starts.ended(-9, 1.0, was_asked=False) == 0.1
+
+
+def test_an_agent_that_is_killed_at_each_start_is_given_up() -> None:
+    starts = AgentStarts()
+    found = [starts.ended(-9, 1.0, was_asked=False) for _ in range(STARTS_MAX)]
+    assert found[-1] is None
+    assert None not in found[:-1]

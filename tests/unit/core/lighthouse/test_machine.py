@@ -469,3 +469,13 @@ def test_an_agent_of_another_version_is_refused_and_begins_no_job(version: int, 
     )
     assert lighthouse.state.spec is NO_SPEC
     assert not lighthouse.agents
+
+
+def test_agents_that_leave_are_counted_and_all_do_once_the_job_has_ended() -> None:
+    lighthouse = formed(2, 3)
+    assert lighthouse.leaving == 0
+    lighthouse.handle(AgentSent("a0", (m.AgentLeaving("SIGTERM", ()),)), 2.0)
+    lighthouse.handle(AgentDetached("a1"), 2.0)
+    assert lighthouse.leaving == 1
+    lighthouse.handle(AgentSent("a2", (m.JobFailed(1, "no"),)), 2.0)
+    assert lighthouse.leaving == 2

@@ -1,0 +1,26 @@
+"""When a lighthouse that was asked to stop does so: once its agents have left. Pure.
+
+An engine asks all processes of a job at once. Replicas that leave agree on a boundary by the
+lighthouse, so it is the last to go. If nobody is about to leave, it alone was asked: training goes
+on without it.
+
+Not here: signals and streams (lighthouse/main.py).
+"""
+
+from __future__ import annotations
+
+LEAVING_IS_KNOWN_S = 2.0
+"""By then an agent that was asked at the same time has said so."""
+LEAVING_MAX_S = 120.0
+LOOK_S = 0.1
+
+
+def may_stop(waited_s: float, attached: int, leaving: int) -> bool:
+    """Whether to stop now.
+
+    ``waited_s``: since it was asked. ``attached``: agents that are connected; ``leaving``: those of
+    them that leave, or whose job has ended.
+    """
+    if attached == 0 or waited_s >= LEAVING_MAX_S:
+        return True
+    return leaving == 0 and waited_s >= LEAVING_IS_KNOWN_S

@@ -1,0 +1,77 @@
+"""Where a process stands among those that an engine has started alike. Pure.
+
+What follows is the same for all engines: some options have other defaults (``variables``), and the
+nodes meet in a directory that belongs to this try of the job alone (``meeting``).
+
+Not here: the engines' variables (slurm.py), which job is brought together (readers.py), what a node
+does (keeper.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftrun.config.layers import Stated
+
+JOB_ID_CHARS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One task of a job.
+
+    ``node``: this node's number. ``nodes``: the names of all, by which each reaches the others.
+    ``task``: this task's number on its node. ``name``: the job's, for people. ``job``, ``attempt``:
+    what the engine calls it, and how often it was started before. ``requeue``: the command that
+    has the engine queue the job again.
+    """
+
+    engine: str
+    node: int
+    nodes: tuple[str, ...]
+    task: int
+    name: str
+    job: str
+    attempt: int = 0
+    requeue: tuple[str, ...] = ()
+
+    @property
+    def own_name(self) -> str:
+        """This node's name."""
+        return self.nodes[self.node]
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The other nodes' names."""
+        return tuple(name for number, name in enumerate(self.nodes) if number != self.node)
+
+    def needless(self) -> str:
+        """Why a second task of a node ends at once."""
+        return (
+            f"{self.engine} has started task {self.task} of {self.own_name} beside task 0: one "
+            "ftrun runs all workers of a node, so this one ends. Start one task a node "
+            "(--ntasks-per-node=1)."
+        )
+
+    def job_id(self) -> str:
+        """The job's id where none is stated; logs of each attempt have a directory of their own."""
+        again = f".attempt-{self.attempt}" if self.attempt else ""
+        tail = f"-{self.job}{again}"
+        stem = re.sub(r"[^A-Za-z0-9._-]", "-", self.name).strip("-._")
+        return f"{stem[: JOB_ID_CHARS_MAX - len(tail)] or 'job'}{tail}"
+
+    def variables(self, stated: Mapping[str, Stated]) -> dict[str, str]:
+        """The variables of options that are not stated otherwise."""
+        values = {"nodes": str(len(self.nodes)), "exit_with": "job", "job_id": self.job_id()}
+        return {
+            f"FTRUN_{name.upper()}": value
+            for name, value in values.items()
+            if not stated[name].is_given
+        }
+
+    def meeting(self, job_log_dir: Path) -> Path:
+        """Where the nodes meet: no other job and no other attempt has this directory."""
+        return job_log_dir / f"lighthouse-{self.engine.lower()}-{self.job}.{self.attempt}"

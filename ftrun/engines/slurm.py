@@ -1,0 +1,68 @@
+"""Slurm's variables of a step as a ``Place``. Pure.
+
+A step is what ``srun`` starts; a batch script by itself is none, and has no SLURM_STEP_*.
+
+Not here: what follows from it (place.py, keeper.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+
+from ftrun.engines.place import Place
+
+NODES_MAX = 65536
+_NAME = re.compile(r"((?:[^,\[]|\[[^\]]*\])+)(?:,|$)")
+_PART = re.compile(r"\[([^\]]*)\]|([^\[]+)")
+
+
+def read_slurm(environ: Mapping[str, str]) -> Place | None:
+    """This task's place in its step; None: it is in none, or alone in it."""
+    try:
+        nodes = node_names(environ["SLURM_STEP_NODELIST"])
+        tasks = int(environ["SLURM_STEP_NUM_TASKS"])
+        job, step = environ["SLURM_JOB_ID"], environ["SLURM_STEP_ID"]
+        place = Place(
+            engine="Slurm",
+            node=int(environ["SLURM_NODEID"]),
+            nodes=nodes,
+            task=int(environ["SLURM_LOCALID"]),
+            name=environ.get("SLURM_JOB_NAME", ""),
+            job=f"{int(job)}.{int(step)}",
+            attempt=int(environ.get("SLURM_RESTART_COUNT") or 0),
+            requeue=("scontrol", "requeue", str(int(job))),
+        )
+    except (KeyError, ValueError):
+        return None
+    return place if tasks > 1 and place.node < len(nodes) else None
+
+
+def node_names(text: str) -> tuple[str, ...]:
+    """The names in a list of Slurm's, such as ``n[0-2,5],gpu[01-02]-ib``.
+
+    Raises:
+        ValueError: it has another form, or very many.
+    """
+    found = tuple(itertools.islice(_names(text), NODES_MAX + 1))
+    if not found or len(found) > NODES_MAX:
+        raise ValueError(f"{text!r} is no list of nodes")
+    return found
+
+
+def _names(text: str) -> Iterator[str]:
+    for name in _NAME.findall(text):
+        parts = [_numbers(inside) if inside else [word] for inside, word in _PART.findall(name)]
+        yield from map("".join, itertools.product(*parts))
+
+
+def _numbers(text: str) -> list[str]:
+    """``01-03,7`` as texts, with the zeros in front that the first has."""
+    found = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        if int(high or low) - int(low) > NODES_MAX:
+            raise ValueError(f"{text!r} is too long")
+        found += [f"{n:0{len(low)}d}" for n in range(int(low), int(high or low) + 1)]
+    return found

@@ -1,0 +1,1 @@
+"""ftrun under real engines, whose nodes are namespaces of this machine."""

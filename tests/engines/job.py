@@ -1,0 +1,134 @@
+"""A batch job under a Slurm of the tests: its output, its processes by node, its end."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.engines.slurm import Slurm
+from tests.jobs.forks import ROOT
+from tests.jobs.process import END_S, LOOK_S, START_S
+
+FTRUN = f"{shlex.quote(sys.executable)} -m ftrun"
+TRAIN = str(Path(__file__).with_name("train.py"))
+BATCH = """#!/bin/bash
+cd {directory}
+export {variables}
+{line}
+"""
+AGENT = r" acts ftrun\.cli "
+LIGHTHOUSE = r"^ftrun lighthouse"
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+
+
+class SlurmJob:
+    """A job whose batch script is ``line``; it is cancelled at the end of the ``with``.
+
+    ``options``: of sbatch. ``environment``: more variables for the script.
+    """
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        directory: Path,
+        options: tuple[str, ...],
+        line: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.slurm = slurm
+        self.directory = directory
+        self._out = directory / "out"
+        values = {
+            "PYTHONPATH": str(ROOT),
+            "XDG_STATE_HOME": str(directory / "state"),
+            **(environment or {}),
+        }
+        words = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
+        script = directory / "batch"
+        fields = {"directory": directory, "variables": " ".join(words), "line": line}
+        script.write_text(BATCH.format(**fields))
+        out = (f"--output={self._out}", "--open-mode=append", "--time=10")
+        self.id = slurm.ask("sbatch", "--parsable", *out, *options, str(script))
+
+    def __enter__(self) -> SlurmJob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.state() not in ENDED:
+            self.slurm.ask("scancel", self.id)
+            self.end()
+
+    @property
+    def output(self) -> str:
+        """What it has printed."""
+        return self._out.read_text() if self._out.exists() else ""
+
+    def expect(self, pattern: str, count: int = 1, limit_s: float = START_S) -> list[str]:
+        """Wait until its output has ``count`` matches; returns all. It has none after its end."""
+        end = time.monotonic() + limit_s
+        while True:
+            is_over = self.state() in ENDED or time.monotonic() > end
+            found = re.findall(pattern, self.output)
+            if len(found) >= count:
+                return found
+            assert not is_over, f"no {count} x {pattern!r}:\n{self.output}"
+            time.sleep(10 * LOOK_S)
+
+    def facts(self) -> dict[str, str]:
+        """What Slurm knows of it."""
+        words = self.slurm.ask("scontrol", "show", "job", "-o", self.id).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def state(self) -> str:
+        """``RUNNING``, ``COMPLETED`` and so on."""
+        return self.facts()["JobState"]
+
+    def run_again(self) -> None:
+        """Wait until Slurm has it in its queue once more, after a requeue, and have it started.
+
+        By itself that would take two minutes, by which Slurm keeps the end of the first run from
+        being taken for that of the second.
+        """
+        self._await_state("PENDING")
+        end = time.monotonic() + END_S
+        while any(self._steps()):
+            assert time.monotonic() < end, list(self._steps())
+            time.sleep(5 * LOOK_S)
+        self.slurm.ask("scontrol", "update", f"JobId={self.id}", "StartTime=now")
+        self._await_state("RUNNING")
+
+    def _steps(self) -> Iterator[str]:
+        """The processes by which Slurm runs its steps on the nodes."""
+        for machine in self.slurm.machines.nodes.values():
+            lines = machine.processes().values()
+            yield from (line for line in lines if f"slurmstepd: [{self.id}." in line)
+
+    def _await_state(self, state: str) -> None:
+        end = time.monotonic() + START_S
+        while (found := self.state()) != state:
+            is_late = time.monotonic() > end or found == "FAILED"
+            assert not is_late, f"job {self.id} is {found} and not {state}:\n{self.output}"
+            time.sleep(5 * LOOK_S)
+
+    def end(self) -> tuple[str, str]:
+        """Wait for its end; returns its state and its exit code (``CODE:SIGNAL``)."""
+        end = time.monotonic() + END_S
+        while (facts := self.facts())["JobState"] not in ENDED:
+            assert time.monotonic() < end, f"job {self.id} is {facts['JobState']}:\n{self.output}"
+            time.sleep(5 * LOOK_S)
+        return facts["JobState"], facts["ExitCode"]
+
+    def process(self, node: int, pattern: str) -> int:
+        """The pid of the one process on a node whose command line matches."""
+        found = self.slurm.machines.nodes[node].processes()
+        (pid,) = [pid for pid, line in found.items() if re.search(pattern, line)]
+        return pid
+
+    def left(self) -> str:
+        """The processes that were left of it when its epilog began, on any node."""
+        path = self.slurm.directory / f"left.{self.id}"
+        return path.read_text() if path.exists() else ""

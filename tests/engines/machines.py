@@ -1,0 +1,143 @@
+"""Machines for an engine: a hub and nodes, each with a network, a host name, mounts and pids.
+
+All see the same files, as on a cluster with a shared file system, but for /etc/hosts and /dev/shm.
+In the former each gives its own name an address of the loopback interface, as Debian's do.
+A machine is one process, the first of its pid namespace: the kernel kills all others with it, and
+no packet tells their peers, as when the power goes.
+
+Not here: the network between them (tests/chaos/network.py), what runs on them (slurm.py).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from tests.chaos.network import HUB_ADDRESS, NODE_ADDRESS, Network
+from tests.jobs.process import LOOK_S
+
+UP_S = 60.0
+DIES_WITH_THE_TESTS = ("setpriv", "--pdeathsig", "KILL")
+INIT = """
+set -e
+hostname {name}; mount --bind {hosts} /etc/hosts; mount -t tmpfs tmpfs /dev/shm; touch {up}
+set +e
+{daemons}
+while :; do sleep 1000 & wait; done
+"""
+
+
+class Machine:
+    """One machine, which runs ``daemons`` (a line of a shell) from its start on."""
+
+    def __init__(self, name: str, namespace: str, directory: Path, daemons: str = ":") -> None:
+        self.name = name
+        self._up = directory / f"{name}.up"
+        self._up.unlink(missing_ok=True)
+        hosts = directory / f"{name}.hosts"
+        hosts.write_text(f"127.0.1.1 {name}\n{(directory / 'hosts').read_text()}")
+        init = INIT.format(name=name, hosts=hosts, up=self._up, daemons=daemons)
+        apart = ("--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child=KILL")
+        with open(directory / f"{name}.log", "ab") as log:
+            self._outer = subprocess.Popen(
+                [*DIES_WITH_THE_TESTS, *_net(namespace), "unshare", *apart, "bash", "-c", init],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        try:
+            self.pid = self._first_process(time.monotonic() + UP_S)
+        except BaseException:
+            self.power_off()
+            raise
+
+    def inside(self) -> tuple[str, ...]:
+        """The prefix of a command that is to run on this machine, in the directory it has now."""
+        spaces = ("--net", "--uts", "--mount", "--pid")
+        target = (f"--target={self.pid}", f"--wd={os.getcwd()}")
+        return (*DIES_WITH_THE_TESTS, "nsenter", *target, *spaces)
+
+    def processes(self) -> dict[int, str]:
+        """Each process on it by its pid here, with its command line; not the first one."""
+        found = {}
+        own = _pid_namespace(self.pid)
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and own and _pid_namespace(int(entry.name)) == own:
+                line = _command_line(entry)
+                if line and int(entry.name) != self.pid:
+                    found[int(entry.name)] = line
+        return found
+
+    def power_off(self) -> None:
+        """End it and all that runs on it, at once."""
+        self._outer.kill()
+        self._outer.wait(UP_S)
+
+    def _first_process(self, end: float) -> int:
+        children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
+        while time.monotonic() < end and self._outer.poll() is None:
+            if self._up.exists():
+                (pid,) = children.read_text().split()
+                return int(pid)
+            time.sleep(LOOK_S)
+        raise AssertionError(f"machine {self.name} has not come up within {UP_S:g} s")
+
+
+class Machines:
+    """A hub and ``count`` nodes ``n0``, ``n1``, … on one network; ``hosts`` names them all."""
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self._directory = directory
+        self._network = Network(f"{os.getpid()}", count)
+        self.addresses = [NODE_ADDRESS.format(index + 10) for index in range(count)]
+        self.hub: Machine | None = None
+        self.nodes: dict[int, Machine] = {}
+        names = [f"{address} n{index}" for index, address in enumerate(self.addresses)]
+        lines = ["127.0.0.1 localhost", f"{HUB_ADDRESS} hub", *names]
+        (directory / "hosts").write_text("\n".join(lines) + "\n")
+
+    def start_hub(self, daemons: str) -> Machine:
+        """Start the hub, from which people and the engine's head act."""
+        self.hub = Machine("hub", self._network.hub, self._directory, daemons)
+        return self.hub
+
+    def start(self, index: int, daemons: str) -> None:
+        """Start a node, for the first time or again."""
+        self._network.mend(index)
+        namespace = self._network.nodes[index]
+        self.nodes[index] = Machine(f"n{index}", namespace, self._directory, daemons)
+
+    def names(self) -> list[str]:
+        """Of the networks' namespaces."""
+        return [self._network.hub, *self._network.nodes]
+
+    def power_off(self, index: int) -> None:
+        """The node's power goes: its peers are not told."""
+        self._network.cut(index, outward=True, inward=True)
+        self.nodes.pop(index).power_off()
+
+    def close(self) -> None:
+        """End all machines and take the network away."""
+        for machine in (*self.nodes.values(), *([self.hub] if self.hub else [])):
+            machine.power_off()
+        self._network.close()
+
+
+def _net(namespace: str) -> tuple[str, ...]:
+    """Not ``ip netns exec``: that mounts a /sys of its own, without the cgroups slurmd needs."""
+    return ("nsenter", f"--net=/run/netns/{namespace}")
+
+
+def _pid_namespace(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:  # it has ended meanwhile
+        return ""
+
+
+def _command_line(entry: Path) -> str:
+    try:
+        line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+        return line.decode(errors="replace").strip()
+    except OSError:
+        return ""

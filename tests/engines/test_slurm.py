@@ -1,0 +1,120 @@
+"""One job on the nodes of a step: ``srun ftrun --replicas N train.py``, with no other flag."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import time
+from pathlib import Path
+
+from tests.engines.job import AGENT, FTRUN, LIGHTHOUSE, TRAIN, SlurmJob
+from tests.engines.slurm import Slurm
+
+NODES = ("--nodes=4", "--ntasks-per-node=1", "--job-name=train")
+LINE = f"srun {FTRUN} --replicas 3 {TRAIN}"
+TRAINS = r"step 10 of 3"
+REQUEUE_S = 10.0
+
+
+def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    line = LINE.replace("srun", "srun --kill-on-bad-exit=1")
+    with SlurmJob(slurm, tmp_path, NODES, line, {"STEPS": "300"}) as job:
+        hosts = job.expect(r"begins on n(\d)", 3)
+        job.expect(r"step \d+ of 3", 3)
+        (meeting,) = tmp_path.glob(f"ftrun-logs/train-{job.id}.0/lighthouse-slurm-{job.id}.0.0")
+        assert stat.S_IMODE(meeting.stat().st_mode) == 0o700
+        for name in ("address.json", "token", "agent.key"):
+            assert stat.S_IMODE((meeting / name).stat().st_mode) == 0o600, name
+        assert f'"grpc": "{slurm.machines.addresses[0]}:' in (meeting / "address.json").read_text()
+
+        killed = next(int(host) for host in hosts if host != "0")
+        os.kill(job.process(killed, AGENT), signal.SIGKILL)
+        job.expect(rf"The agent on n{killed} \(pid \d+\) died: SIGKILL. It is started again")
+        job.expect("begins on", 4)
+        job.expect("joined at step")
+
+        os.kill(job.process(0, LIGHTHOUSE), signal.SIGKILL)
+        job.expect("The lighthouse of this job died: SIGKILL. It is started again")
+        job.expect("The lighthouse is back and knows of", 3)
+
+        drained = next(int(host) for host in hosts if host not in ("0", str(killed)))
+        os.kill(job.process(drained, AGENT), signal.SIGTERM)
+        job.expect(r"Replica \d has left: drained")
+        job.expect("begins on", 5)
+        assert len(job.expect(r"done at 300", 3)) == 3
+        assert job.end() == ("COMPLETED", "0:0")
+        assert job.left() == ""
+        assert not meeting.exists()
+
+
+def test_all_leave_at_one_boundary_and_a_requeue_trains_at_once(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    line = f"{LINE.removesuffix(TRAIN)} --preempt-signal USR1 --requeue {TRAIN}"
+    with SlurmJob(slurm, tmp_path, (*NODES, "--requeue"), line, {"STEPS": "100000"}) as job:
+        began = time.monotonic()
+        job.expect(TRAINS, 3)
+        first_s = time.monotonic() - began
+        slurm.ask("scancel", "--signal=USR1", job.id)
+        job.expect("SIGUSR1: leaving within 10 s", 4)
+        assert len(set(job.expect(r"A drain was carried out at step (\d+)", 4))) == 1
+        job.expect(r"ended with exit code 75 \(SIGUSR1\)", 4)
+        job.expect(f"The job is queued again .--requeue.: scontrol requeue {job.id}")
+        job.run_again()
+        began = time.monotonic()
+        job.expect(TRAINS, 6)
+        assert time.monotonic() - began < first_s + REQUEUE_S
+        assert (tmp_path / "ftrun-logs" / f"train-{job.id}.0.attempt-1").is_dir()
+        slurm.ask("scancel", job.id)
+        assert job.end()[0] == "CANCELLED"
+        steps = job.expect(r"A drain was carried out at step (\d+)", 8)
+        assert [len(set(steps[:4])), len(set(steps[4:]))] == [1, 1]
+        assert job.left() == ""
+
+
+def test_a_node_that_is_lost_costs_the_others_nothing(slurm: Slurm, tmp_path: Path) -> None:
+    line = LINE.replace("srun", "srun --no-kill").replace(TRAIN, f"--interface eth0 {TRAIN}")
+    with SlurmJob(slurm, tmp_path, (*NODES, "--no-kill"), line, {"STEPS": "250"}) as job:
+        hosts = job.expect(r"begins on n(\d)", 3)
+        job.expect(TRAINS, 3)
+        lost = next(int(host) for host in hosts if host != "0")
+        slurm.power_off(lost)
+        job.expect(r"Replica \d lost: no heartbeat for 5 s")
+        job.expect("begins on", 4)
+        job.expect(r"done at 250", 3)
+        assert job.end() == ("COMPLETED", "0:0")
+    slurm.power_on(lost)
+    slurm.await_nodes(len(slurm.machines.nodes))
+
+
+def test_two_jobs_share_their_nodes_and_a_second_task_of_a_node_has_nothing_to_do(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    script = tmp_path / "once.py"
+    script.write_text("print('ran once')\n")
+    line = f"srun {FTRUN} --replicas 2 {script}"
+    options = ("--nodelist=n0,n1", "--ntasks-per-node=2", "--job-name=twice")
+    places = [tmp_path / name for name in ("one", "two")]
+    for place in places:
+        place.mkdir()
+    with (
+        SlurmJob(slurm, places[0], options, line) as one,
+        SlurmJob(slurm, places[1], options, line) as two,
+    ):
+        for job in (one, two):
+            assert job.end() == ("COMPLETED", "0:0")
+            needless = re.findall(r"task 1 of (n\d) beside task 0", job.output)
+            assert sorted(needless) == ["n0", "n1"]
+            assert len(re.findall("ran once", job.output)) == 2
+            assert job.left() == ""
+
+
+def test_a_step_in_torchruns_words_is_refused(slurm: Slurm, tmp_path: Path) -> None:
+    line = f"srun {FTRUN} --nproc-per-node 2 {TRAIN}"
+    with SlurmJob(slurm, tmp_path, ("--nodes=2", "--ntasks-per-node=1"), line) as job:
+        assert job.end() == ("FAILED", "2:0")
+        assert "For one job under Slurm: --replicas N" in job.output

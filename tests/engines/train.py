@@ -1,0 +1,30 @@
+"""Trains a small model by its Manager; prints each 10th step with the number of contributors."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+import torch
+
+import ftrun
+from ftrun import DistributedDataParallel, Optimizer
+
+STEPS, PAUSE_S = int(os.environ["STEPS"]), 0.05
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Linear(16, 4)
+manager = ftrun.manager(state_dict=model.state_dict, load_state_dict=model.load_state_dict)
+optimizer = Optimizer(manager, torch.optim.SGD(model.parameters(), lr=0.01))
+network = DistributedDataParallel(manager, model)
+print(f"begins on {socket.gethostname()}", flush=True)
+while manager.current_step() < STEPS:
+    optimizer.zero_grad()
+    network(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step()
+    if manager.current_step() % 10 == 0:
+        print(f"step {manager.current_step()} of {manager.num_participants()}", flush=True)
+    time.sleep(PAUSE_S)
+print(f"done at {manager.current_step()}", flush=True)

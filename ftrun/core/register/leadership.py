@@ -22,6 +22,9 @@ clocks of two machines.
 
 A write without an answer may have been carried out, and may be later. So the register is read, and
 our own name and serial tell which of our writes is there. One request is under way at a time.
+
+What this does not see: a machine whose clock stands still while it does (a suspended host). When it
+goes on, it may answer agents for 2/3 T at most; it can write nothing.
 Not here: the stores, what is in a journal.
 """
 

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Protocol
 
 from ftrun.base import clock
-from ftrun.base.addresses import is_loopback
+from ftrun.base.addresses import ANY_HOST, is_loopback
 from ftrun.core.activity import Activity
 from ftrun.core.agent.group_progress import GroupProgress
 from ftrun.core.agent.lease import LeaseRequests
@@ -37,7 +37,6 @@ from ftrun.protocol.rpc import Connected, ConnectionEvent, Disconnected, Lightho
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 HEARTBEATS_PER_TIMEOUT = 5
-ANY_HOST = ("0.0.0.0", "::")
 
 
 class LinkListener(Protocol):

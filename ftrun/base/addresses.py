@@ -13,6 +13,8 @@ from ftrun.base.errors import UserError
 
 PORT_MAX = 65535
 LOOPBACK = "127.0.0.1"
+ANY_HOST = ("0.0.0.0", "::")
+"""A server that is bound to one of these listens on every interface."""
 _SOMEWHERE = ("192.0.2.1", 9)
 """An address for documentation (RFC 5737): the interface that leads there is the one to the net."""
 

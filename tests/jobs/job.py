@@ -124,7 +124,7 @@ class Lighthouse(Command):
         session: bool = False,
         fresh: bool = False,
     ) -> None:
-        files = ("--token-file", str(directory / TOKEN), "--state-dir", str(directory / HOUSE))
+        files = ("--token-file", str(directory / TOKEN), "--state", str(directory / HOUSE))
         words = (*within, *program, "lighthouse", "--bind", bind, *files, *options)
         more = {**THIS_TREE, **(environment or {})}
         super().__init__(directory, words, more, family=family, session=session, fresh=fresh)

@@ -205,7 +205,7 @@ class Leadership:
         self._end()
         if had_begun:
             self._out.append(Depose(_named(value)))
-        elif value is not None and (former is None or former.holder != value.holder):
+        elif value is not None and not value.is_free and _is_new(value.holder, former):
             self._out.append(Say(f"The lighthouse is {_named(value)}. This one stands by."))
 
     def _landed(self, version: int, written: _Try) -> None:
@@ -334,6 +334,10 @@ class Leadership:
             away_s = self._now - self._away_since
             self._away_since = None
             self._out.append(Say(f"The store of the state answers again, after {away_s:.1f} s."))
+
+
+def _is_new(holder: str, former: Value | None) -> bool:
+    return former is None or former.is_free or former.holder != holder
 
 
 def _named(value: Value | None) -> str:

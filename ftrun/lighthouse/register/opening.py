@@ -5,6 +5,7 @@ Not here: the stores.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from ftrun.base.errors import UserError
@@ -33,6 +34,17 @@ def open_store(text: str) -> Store:
         f"--state {text}: this kind of store is not known. Give a directory that all lighthouses "
         f"of the job share, or {ETCD}HOST:PORT,HOST:PORT/JOB."
     )
+
+
+def files_beside(text: str, home: Path) -> Path:
+    """Where a lighthouse keeps the files that are of use and not needed: account and incidents.
+
+    They are in the store's directory, or, if it is none, below ``home`` on each host.
+    """
+    directory = directory_of(text)
+    if directory is not None:
+        return directory
+    return home / re.sub(r"[^\w-]", "_", text.partition("://")[2])
 
 
 def directory_of(text: str) -> Path | None:

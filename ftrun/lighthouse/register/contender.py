@@ -155,8 +155,9 @@ class Contender:
                 self.failed.set_exception(error)
             return
         self._feed(answer)
-        if isinstance(answer, Answered) and answer.value is not None:
-            self._look_at(answer.value.holder)
+        value = answer.value if isinstance(answer, Answered) else None
+        if value is not None and not value.is_free:
+            self._look_at(value.holder)
 
     def _look_at(self, holder: str) -> None:
         if holder not in (self.name, self._ended) and has_ended(holder):

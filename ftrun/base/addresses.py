@@ -61,8 +61,10 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
 
 
 def normal_address(text: str | None) -> str | None:
-    """``--lighthouse`` as plain HOST:PORT."""
-    return None if text is None else join_address(*parse_address(text, "--lighthouse"))
+    """``--lighthouse`` as plain HOST:PORT, or several of them after one another."""
+    if text is None:
+        return None
+    return ",".join(join_address(*parse_address(x, "--lighthouse")) for x in text.split(","))
 
 
 def is_loopback(host: str) -> bool:

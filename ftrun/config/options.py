@@ -135,7 +135,10 @@ _OWN: tuple[Option, ...] = (
         "--rebalance/--no-rebalance", bool,
         "Move replica groups, one by one, to nodes that join late.", default=True,
     ),
-    _option("--lighthouse", str, "A running lighthouse.", "HOST:PORT", default_words="start one"),
+    _option(
+        "--lighthouse", str, "A running lighthouse; of several, all.", "HOST:PORT,…",
+        default_words="start one",
+    ),
     _option("--job-id", str, "The job's name, the same on all nodes.", "NAME"),
     _option(
         "--max-restarts", int, "Restarts per replica group; progress refills them.", "N",

@@ -120,7 +120,6 @@ class _Part:
         self._candidacy = candidacy
 
     def leads(self, value: Value) -> None:
-        log.info("this lighthouse leads now (epoch %d)", value.epoch)
         self._candidacy.begin(value)
 
     def release(self, output: object) -> None:

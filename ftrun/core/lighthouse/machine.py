@@ -268,6 +268,8 @@ class Lighthouse:
         agent.is_leaving = not hello.capacity
         agent.is_back = hello.epoch not in (0, state.attempts.epoch)
         self.agents.attach(agent)
+        if state.attempts.outrun_epoch(hello.epoch):  # else the agent follows us no more
+            state.journal()
         self._interrupt_first(agent.agent_id, hello)
         welcome = m.Welcome(state.attempts.epoch, state.settings.http)
         state.outbox.to_agent(agent.agent_id, welcome)

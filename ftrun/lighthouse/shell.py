@@ -241,13 +241,13 @@ class Shell:
             session.close("the lighthouse stops")
 
     def _feed(self, event: Event) -> None:
-        if not self.failed.done():
+        if not (self._has_stopped or self.failed.done()):
             self._events.append(event)
             self.go_on()
 
     def go_on(self) -> None:
         """Handle the events that wait, so long as the journal allows it."""
-        if self._is_handling or self.failed.done():
+        if self._is_handling or self._has_stopped or self.failed.done():
             return
         self._is_handling = True
         try:

@@ -96,7 +96,6 @@ def test_a_lighthouse_that_was_stopped_for_long_has_no_say_when_it_wakes(tmp_pat
         formed, _ = kill_a_worker(job, 1, 1)
         print(f"a quorum without the worker {formed:.2f} s after the stop")
         second.expect("lighthouse ready")
-        assert job.output.count(f"{second.address} leads now") == 1 or "is back" in job.output
         asked = asyncio.run(wake_and_ask(first, stopped + 3 * SILENCE_S, tmp_path))
         assert asked == []
         first.expect(r"leads no more: the lighthouse is .* at " + second.address)

@@ -108,9 +108,12 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None], stop_
         try:
             if settings.state:
                 return await _contend(term)
-            journal = JournalFile(settings.state_dir / JOURNAL_FILE, outlives=settings.outlives)
-            code = await _lead(term, journal, journal.load() or _no_journal())
-            return ExitCode.OK if code is None else code
+            await server.start(None)
+            while True:
+                journal = JournalFile(settings.state_dir / JOURNAL_FILE, outlives=settings.outlives)
+                code = await _lead(term, journal, journal.load() or _no_journal())
+                if code is not None:
+                    return code
         finally:
             await server.stop()
 
@@ -147,7 +150,7 @@ async def _contend(term: _Term) -> int:
 
 
 async def _lead(term: _Term, journal: JournalFile | Candidacy, record: JournalState) -> int | None:
-    """Be the lighthouse; returns the exit code, or None: another process is it now."""
+    """Be the lighthouse; returns the exit code, or None: another life or process is it now."""
     settings, server = term.settings, term.server
     rules = replace(settings.core, http=term.address.http)
     account = AccountFile(settings.state_dir / ACCOUNT_FILE)
@@ -160,10 +163,7 @@ async def _lead(term: _Term, journal: JournalFile | Candidacy, record: JournalSt
     if isinstance(journal, Candidacy):
         journal.may_go_on = shell.go_on
     shell.start()
-    if isinstance(journal, Candidacy):
-        server.lead(shell)
-    else:
-        await server.start(shell)
+    server.lead(shell)
     if torchft is not None:
         await torchft.start()
     _collect_seldom()
@@ -177,7 +177,7 @@ async def _lead(term: _Term, journal: JournalFile | Candidacy, record: JournalSt
         return code
     finally:
         server.lead(None)
-        shell.stop(is_deposed=code is None)
+        shell.stop(is_deposed=isinstance(journal, Candidacy) and journal.ended.done())
         if torchft is not None:
             await torchft.stop()
         if code is not None:
@@ -214,7 +214,7 @@ async def _until_stopped(
     journal: JournalFile | Candidacy,
     torchft: TorchftService | None,
 ) -> int | None:
-    """Returns the exit code; None: another process leads."""
+    """Returns the exit code; None: another process leads, or another life is to begin."""
     started = clock.now()
 
     def status() -> Status:
@@ -224,7 +224,7 @@ async def _until_stopped(
     web = await _start_web(term.settings, status, shell, term.listener.dup())
     keeping = asyncio.ensure_future(_keep_account(shell))
     stopped = asyncio.ensure_future(term.stopping.wait())
-    failed = [shell.failed, *([] if torchft is None else [torchft.failed])]
+    failed = [shell.failed, shell.again, *([] if torchft is None else [torchft.failed])]
     if isinstance(journal, Candidacy):
         failed.append(journal.ended)
     ends: list[asyncio.Future[Any]] = [stopped, *failed]

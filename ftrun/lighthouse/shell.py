@@ -26,6 +26,7 @@ from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
     AgentSent,
+    BeginAgain,
     CloseAgent,
     Event,
     Instruction,
@@ -115,7 +116,8 @@ class Shell:
     """The lighthouse's core with its sessions, its journal and its one timer.
 
     ``failed`` gets the error if the lighthouse cannot go on (the journal cannot be written, a bug):
-    training goes on without it, and a restarted lighthouse takes over.
+    training goes on without it, and a restarted lighthouse takes over. ``again`` is done when this
+    life of the lighthouse is over and another is to begin.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class Shell:
         self._operations = core.state.operations.last_number
         self._changed: dict[int, asyncio.Event] = {}
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.again: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def agents(self) -> int:
@@ -266,6 +269,10 @@ class Shell:
         match instruction:
             case SendToAgent():
                 self._send(instruction)
+            case BeginAgain(reason):
+                log.warning("%s", reason)
+                self._has_stopped = True
+                self.again.set_result(None)
             case Journal():
                 raise AssertionError("the journal has its records itself")
             case OperationChanged(number):

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,22 +125,32 @@ async def wake_and_ask(first: Lighthouse, at: float, tmp_path: Path) -> list[Any
     return [event for event in events if isinstance(event, Connected)]
 
 
+@pytest.mark.parametrize("kind", ["directory", pytest.param("etcd", marks=needs_etcd)])
 def test_training_goes_on_while_the_state_is_away_and_membership_afterwards(
-    tmp_path: Path,
+    tmp_path: Path, kind: str
 ) -> None:
-    with trained(tmp_path) as (first, second, job):
-        house, away = tmp_path / HOUSE, tmp_path / "away"
-        house.rename(away)
+    house, away = tmp_path / HOUSE, tmp_path / "away"
+    with ExitStack() as stack:
+        etcd = stack.enter_context(running_etcd(tmp_path / "etcd")) if kind == "etcd" else None
+        state = f"etcd://{etcd.address}/job" if etcd is not None else None
+        first, second, job = stack.enter_context(trained(tmp_path, state))
+        if etcd is not None:
+            etcd.kill()
+        else:
+            house.rename(away)
         gone = clock.now()
-        first.expect("store of the state does not answer .*No such file.* decides nothing until")
+        first.expect("store of the state does not answer .* decides nothing until it answers")
         second.expect("store of the state does not answer")
         while clock.now() < gone + AWAY_S:
             goes_on(job)
-        assert "does not answer" not in job.output and "isolated" not in job.output
-        away.rename(house)
+        assert "isolated" not in job.output
+        if etcd is not None:
+            etcd.restart()
+        else:
+            away.rename(house)
         first.expect(r"store of the state answers again, after \d+")
         formed, joined = kill_a_worker(job, 1, 1)
-        print(f"after {AWAY_S:g} s without the state: quorum {formed:.2f} s, joined {joined:.2f} s")
+        print(f"{kind}: after {AWAY_S:g} s quorum {formed:.2f} s, joined {joined:.2f} s")
         assert first.output.count("lighthouse ready") + second.output.count("lighthouse ready") == 1
     assert_lost_no_step(job.output, 0)
     assert not re.search(r"Replicas? .* lost", job.output)

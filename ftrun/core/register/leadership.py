@@ -6,7 +6,8 @@ clocks of two machines.
 
 - The leader writes every quarter of T (``silence_s``), and whenever the job's journal changes.
 - A standby that has seen no new version for T writes its own name with the next epoch. If that is
-  accepted, it leads. If not, somebody has written meanwhile, and it goes on watching.
+  accepted, it leads. If not, somebody has written meanwhile, and it goes on watching. While the
+  store does not answer, it sees nothing; so the one that led goes on when the store is back.
 - The leader acts for two thirds of T after it *asked* for its last accepted write, by its own
   clock. Whoever saw that write saw it later, and waits longer. Then the leader is **suspended**: it
   decides nothing and sends nothing. If its next write is accepted, nobody has led meanwhile, and it
@@ -104,6 +105,7 @@ class Leadership:
         self._version = 0
         self._value: Value | None = None
         self._seen_at: float | None = None
+        self._answered_at = 0.0
         self._ended: str | None = None
         # The request that is under way, and those writes whose end is not known.
         self._asked: Read | Swap | None = None
@@ -171,6 +173,9 @@ class Leadership:
             self._is_away(answer.reason)
             return
         self._is_back()
+        if self._seen_at is not None and self._now - self._answered_at > self._blind_s:
+            self._seen_at = self._now
+        self._answered_at = self._now
         match answer, asked:
             case Accepted(version), Swap(_, value):
                 self._landed(version, self._tries[value.serial])
@@ -178,6 +183,11 @@ class Leadership:
                 self._on_found(version, value, with_journal=with_journal)
             case _:
                 self._is_unsure = True  # which write is there?
+
+    @property
+    def _blind_s(self) -> float:
+        """After so long without an answer, the silence was not observed: it begins anew."""
+        return self._settings.silence_s / 2
 
     def _on_found(self, version: int, value: Value | None, *, with_journal: bool) -> None:
         self._is_unsure = False

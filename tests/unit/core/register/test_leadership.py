@@ -89,9 +89,20 @@ def test_a_standby_looks_until_nothing_new_has_come_for_the_whole_silence() -> N
 def test_a_new_version_begins_the_silence_anew_and_its_holder_says_how_long_it_is() -> None:
     lead = watching()
     slow = replace(OTHER, silence_s=3 * T)
-    assert lead.handle(Answered(6, slow), 3.0) == [Read()]
-    assert lead.handle(Answered(6, slow), 3.0 + 2.9 * T) == [Read()]
-    assert swaps(lead.handle(Answered(6, slow), 3.0 + 3.1 * T))
+    assert lead.handle(Answered(6, slow), 1.5) == [Read()]
+    for quarter in range(1, 12):
+        assert lead.handle(Answered(6, slow), 1.5 + quarter * T / 4) == [Read()]
+    assert swaps(lead.handle(Answered(6, slow), 1.5 + 3 * T))
+
+
+def test_a_silence_counts_only_while_the_store_answers() -> None:
+    lead = watching()
+    assert lead.handle(Failed("no route"), 1.0) != []
+    lead.handle(TimerFired(), 5 * T)
+    assert swaps(lead.handle(Answered(5, OTHER), 5 * T)) == []
+    for quarter in range(1, 4):
+        assert swaps(lead.handle(Answered(5, OTHER), (5 + quarter / 4) * T)) == []
+    assert swaps(lead.handle(Answered(5, OTHER), 6 * T))
 
 
 @pytest.mark.parametrize(

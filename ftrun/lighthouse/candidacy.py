@@ -6,6 +6,7 @@ Not here: who leads (core/register/), the stores (register/), what a leader does
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,6 +19,14 @@ from ftrun.core.register.events import Record, Value
 from ftrun.lighthouse.register.contender import Contender
 from ftrun.lighthouse.register.store import Store
 from ftrun.protocol.records import RecordCodec
+
+REQUEST_S = 5.0
+TEXT = b"This lighthouse stands by: another one leads.\n"
+STANDS_BY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\n"
+    b"X-Content-Type-Options: nosniff\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(TEXT), TEXT)
+)
 
 log = logging.getLogger(__name__)
 _CODEC = RecordCodec(JournalState)
@@ -153,6 +162,15 @@ def _decoded(value: Value) -> JournalState:
         )
         return JournalState()
     return state
+
+
+async def stands_by(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer any request for the status, with or without a token: it is not here."""
+    with contextlib.suppress(OSError, EOFError, ValueError, asyncio.TimeoutError):
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_S)
+        writer.write(STANDS_BY)
+        await asyncio.wait_for(writer.drain(), REQUEST_S)
+    writer.close()
 
 
 def _nothing() -> None:

@@ -29,7 +29,7 @@ from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import Status
 from ftrun.lighthouse.account_file import ACCOUNT_FILE, AccountFile
-from ftrun.lighthouse.candidacy import Candidacy
+from ftrun.lighthouse.candidacy import Candidacy, stands_by
 from ftrun.lighthouse.embedded import Embedding
 from ftrun.lighthouse.event_file import EventFile
 from ftrun.lighthouse.incident_file import INCIDENTS_FILE, IncidentFile
@@ -140,10 +140,13 @@ async def _contend(term: _Term) -> int:
     while True:
         store, floor = open_store(settings.state), _no_journal().epoch
         candidacy = Candidacy(store, reachable, settings.silence_s, floor)
+        answering = await asyncio.start_server(stands_by, sock=term.listener.dup())
         try:
             record = await candidacy.leads(term.stopping)
+            answering.close()
             code = ExitCode.OK if record is None else await _lead(term, candidacy, record)
         finally:
+            answering.close()
             await candidacy.stop()
         if code is not None:
             return code

@@ -30,10 +30,11 @@ def trained(
     """The lighthouse that leads, the one that stands by, and a job of three replicas."""
     binds = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     more: dict[str, Any] = {"state": state}
+    any_http = ("--http", "127.0.0.1:0")
     found_by = ("--lighthouse", ",".join(binds), "--token-file", str(tmp_path / TOKEN))
     with (
-        Lighthouse(tmp_path, bind=binds[0], **more) as first,
-        Lighthouse(tmp_path, bind=binds[1], stands_by=True, **more) as second,
+        Lighthouse(tmp_path, *any_http, bind=binds[0], **more) as first,
+        Lighthouse(tmp_path, *any_http, bind=binds[1], stands_by=True, **more) as second,
         Job(tmp_path, STEPS, "--replicas", "3", *found_by, *CPU) as job,
     ):
         job.expect(r"^\[[012]\.0\] step 5$", 3)

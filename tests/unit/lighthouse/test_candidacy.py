@@ -17,7 +17,7 @@ from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.messages import Heartbeat, HeartbeatAck, Hello, JobSpec, Welcome
 from ftrun.core.register.events import Accepted, Answered, Refused, Value
 from ftrun.lighthouse import shell as shell_module
-from ftrun.lighthouse.candidacy import Candidacy
+from ftrun.lighthouse.candidacy import Candidacy, stands_by
 from ftrun.lighthouse.register.directory import DirectoryStore
 from ftrun.lighthouse.shell import Session, Shell
 from ftrun.protocol.codec import decode_batch
@@ -205,5 +205,23 @@ def test_a_bug_ends_the_candidacy(tmp_path: Path) -> None:
         with pytest.raises(ZeroDivisionError):
             await candidacy.leads(asyncio.Event())
         await candidacy.stop()
+
+    play(test)
+
+
+def test_the_status_of_one_that_stands_by_is_an_error_at_once() -> None:
+    async def test() -> None:
+        server = await asyncio.start_server(stands_by, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        request = b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n"
+        for sent, code in ((request, b"HTTP/1.1 503 "), (b"", b"")):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(sent)
+            writer.write_eof()
+            found = await asyncio.wait_for(reader.read(), DEADLINE_S)
+            assert found.startswith(code)
+            assert (b"stands by" in found) == bool(code)
+            writer.close()
+        server.close()
 
     play(test)

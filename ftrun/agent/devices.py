@@ -207,7 +207,7 @@ def own_address(lighthouse: str | None, nodes: int = 1) -> str:
     """
     if lighthouse is None:
         return "127.0.0.1"
-    host, port = parse_address(lighthouse, "--lighthouse")
+    host, port = parse_address(lighthouse.partition(",")[0], "--lighthouse")
     if nodes > 1 and is_loopback_name(host):
         raise UserError(
             f"--lighthouse {lighthouse}: on this machine that name is an address of the loopback "

@@ -12,8 +12,9 @@ from operator import itemgetter
 from typing import Protocol
 
 from ftrun.base import clock
-from ftrun.base.addresses import is_loopback
+from ftrun.base.addresses import ANY_HOST, is_loopback
 from ftrun.core.activity import Activity
+from ftrun.core.agent.epochs import EpochGuard
 from ftrun.core.agent.group_progress import GroupProgress
 from ftrun.core.agent.lease import LeaseRequests
 from ftrun.core.ids import WorkerKey
@@ -37,7 +38,6 @@ from ftrun.protocol.rpc import Connected, ConnectionEvent, Disconnected, Lightho
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 HEARTBEATS_PER_TIMEOUT = 5
-ANY_HOST = ("0.0.0.0", "::")
 
 
 class LinkListener(Protocol):
@@ -83,6 +83,7 @@ class LighthouseLink:
         self._facts: tuple[float, tuple[WorkerFacts, ...]] = 0.0, ()
         self._open = False
         self._address = ""
+        self._epochs = EpochGuard()
 
     def start(self, addresses: Sequence[str]) -> None:
         """Connect, and stay connected; a second call moves to other addresses."""
@@ -113,6 +114,16 @@ class LighthouseLink:
     def is_open(self) -> bool:
         """True while a stream is open on which Hello was sent."""
         return self._open
+
+    @property
+    def epoch(self) -> int:
+        """The highest epoch of a lighthouse that was followed; 0: none was."""
+        return self._epochs.highest
+
+    @property
+    def address(self) -> str:
+        """Of the lighthouse whose stream is open, or ""."""
+        return self._address
 
     def send(self, message: FromAgent) -> None:
         """Send if there is a stream; the next Hello makes up for a message that is not sent."""
@@ -160,6 +171,12 @@ class LighthouseLink:
                 self._address = ""
                 self._requests.disconnected()
                 self._listener.link_failed(event)
+            case Welcome(epoch) if not self._epochs.accepts(epoch):
+                assert self._connection is not None
+                self._connection.drop(
+                    f"its epoch is {epoch}, and this node has followed a lighthouse of epoch "
+                    f"{self.epoch}: it has been replaced"
+                )
             case Welcome() | HeartbeatAck():
                 self._listener.link_message(event, self._requests.answered())
             case _:

@@ -182,7 +182,6 @@ class Agent:
         self._preemption_file: PreemptionFile | None = None
         self._file_timer: FileTimer | None = None
         self._own_slots: frozenset[str] = frozenset()
-        self._epoch = 0
         self._account: JobAccount | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         write = self._output.terminal.json_line if settings.event_log_handler == CONSOLE else None
@@ -474,7 +473,7 @@ class Agent:
     def _connect(self) -> None:
         if self._address:
             self._fleet.lighthouse = self._address
-            self._link.start([self._address])
+            self._link.start(self._address.split(","))
 
     def _hello(self) -> Hello | None:
         if not self._fleet.store:
@@ -488,13 +487,14 @@ class Agent:
             running=self._supervisor.running(),
             dead=self._supervisor.dead(),
             finished=self._supervisor.finished(),
-            epoch=self._epoch,
+            epoch=self._link.epoch,
             age_s=clock.now() - self._started_at,
             incidents=self._supervisor.last_incident,
         )
 
     def link_opened(self) -> None:
         """Hello is sent; ask every worker for its Report."""
+        self._address = self._fleet.lighthouse = self._link.address
         self._server.broadcast(AskReport())
         self._output.flush()
         for evidence in self._supervisor.unconfirmed(clock.now()):
@@ -538,13 +538,12 @@ class Agent:
                 self._handle(JobEnded(ExitCode.REFUSED, reason))
             case Notice():
                 self._console.lighthouse_notice(message, self._own_slots)
-            case Welcome(epoch, http, version):
+            case Welcome(_, http, version):
                 unlike = unlike_version(version, "the lighthouse")
                 if unlike:
                     self._console.refuses(self._address, unlike)
                     self._handle(JobEnded(ExitCode.REFUSED, unlike))
                 else:
-                    self._epoch = epoch
                     self._welcomed(http)
             case HeartbeatAck(glance):
                 if self._line is not None:  # it has no other meaning than ``LighthouseSent``

@@ -15,6 +15,8 @@ from ftrun.base.errors import UserError
 PORT_MAX = 65535
 LOOPBACK = "127.0.0.1"
 HOSTS_TRIED_MAX = 8
+ANY_HOST = ("0.0.0.0", "::")
+"""A server that is bound to one of these listens on every interface."""
 _SOMEWHERE = ("192.0.2.1", 9)
 """An address for documentation (RFC 5737): the interface that leads there is the one to the net."""
 
@@ -61,8 +63,10 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
 
 
 def normal_address(text: str | None) -> str | None:
-    """``--lighthouse`` as plain HOST:PORT."""
-    return None if text is None else join_address(*parse_address(text, "--lighthouse"))
+    """``--lighthouse`` as plain HOST:PORT, or several of them after one another."""
+    if text is None:
+        return None
+    return ",".join(join_address(*parse_address(x, "--lighthouse")) for x in text.split(","))
 
 
 def is_loopback(host: str) -> bool:

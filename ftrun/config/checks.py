@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ftrun.base.addresses import parse_address
+from ftrun.base.addresses import normal_address
 from ftrun.base.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
 from ftrun.base.errors import UserError
 from ftrun.config.script import TargetKind, check_script, is_module_name
@@ -230,7 +230,7 @@ def _check_names(settings: RunSettings) -> None:
         if not is_module_name(name):
             raise UserError(f"--preload {name!r} is not a module name.")
     if settings.lighthouse is not None:
-        parse_address(settings.lighthouse, "--lighthouse")
+        normal_address(settings.lighthouse)
 
 
 def _check_signals(settings: RunSettings) -> None:

@@ -135,7 +135,10 @@ _OWN: tuple[Option, ...] = (
         "--rebalance/--no-rebalance", bool,
         "Move replica groups, one by one, to nodes that join late.", default=True,
     ),
-    _option("--lighthouse", str, "A running lighthouse.", "HOST:PORT", default_words="start one"),
+    _option(
+        "--lighthouse", str, "A running lighthouse; of several, all.", "HOST:PORT,…",
+        default_words="start one",
+    ),
     _option("--interface", str, "Interface by which this node and the others meet, or its network.",
             "NAME|CIDR", default_words="the one that leads to the lighthouse",
             variable="GLOO_SOCKET_IFNAME"),

@@ -189,8 +189,8 @@ class RunSettings:
         return (replica_id, int(rank or 0)) if replica_id else None
 
     def lighthouse_address(self) -> tuple[str, int]:
-        """Host and port of ``lighthouse``, which must not be None."""
-        return parse_address(self.lighthouse or "", "--lighthouse")
+        """Host and port of ``lighthouse``, or of the first of several; it must not be None."""
+        return parse_address((self.lighthouse or "").partition(",")[0], "--lighthouse")
 
     def spec(self) -> JobSpec:
         """The settings on which all agents of the job must agree."""

@@ -8,12 +8,13 @@ on disk (core/lighthouse/machine.py).
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ftrun.base import clock
 from ftrun.base.errors import ProtocolError
 from ftrun.core.ids import EPOCH_MAX
-from ftrun.core.lighthouse.events import JournalState
+from ftrun.core.lighthouse.events import Instruction, Journal, JournalState
 from ftrun.lighthouse.sealed_file import SealedFile
 from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 from ftrun.protocol.records import RecordCodec
@@ -58,6 +59,23 @@ class JournalFile:
                 self._file.keep_aside(),
             )
             return None
+
+    may_decide = True
+    """This process is the only one on its file (main.py holds the lock)."""
+
+    def decided(
+        self, instructions: Sequence[Instruction], carry_out: Callable[[Instruction], None]
+    ) -> None:
+        """Carry out each instruction, and write each record before what follows it.
+
+        Raises:
+            OSError: a record could not be written.
+        """
+        for instruction in instructions:
+            if isinstance(instruction, Journal):
+                self.write(instruction.record)
+            else:
+                carry_out(instruction)
 
     def write(self, state: JournalState) -> None:
         """Write ``state``; it is durably on disk when this returns, if it ``outlives`` a crash.

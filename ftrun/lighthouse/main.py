@@ -17,13 +17,14 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from ftrun.base import clock
+from ftrun.base.addresses import ANY_HOST, join_address, own_host
 from ftrun.base.errors import ExitCode, FtrunError, UserError
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.machine import Lighthouse
@@ -31,11 +32,13 @@ from ftrun.core.lighthouse.status import Status
 from ftrun.core.lighthouse.stopping import LOOK_S, may_stop
 from ftrun.core.torchft_quorum.status import TorchftStatus
 from ftrun.lighthouse.account_file import ACCOUNT_FILE, AccountFile
+from ftrun.lighthouse.candidacy import Candidacy, stands_by
 from ftrun.lighthouse.embedded import Embedding
 from ftrun.lighthouse.event_file import EventFile
 from ftrun.lighthouse.incident_file import INCIDENTS_FILE, IncidentFile
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.occurrences import ACCOUNT_INTERVAL_S
+from ftrun.lighthouse.register.opening import open_store
 from ftrun.lighthouse.server import MembershipServer, listen
 from ftrun.lighthouse.settings import EMBEDDED, STANDALONE, ServiceSettings, TorchftSettings
 from ftrun.lighthouse.shell import Shell
@@ -91,8 +94,9 @@ def run_lighthouse(
     for name in ("grpc._cython.cygrpc", "asyncio"):
         logging.getLogger(name).addFilter(_is_worth_logging)
     settings.check()
-    with _locked(settings.state_dir):
-        withdraw_address(settings.state_dir)  # left by a killed lighthouse
+    with contextlib.nullcontext() if settings.state else _locked(settings.state_dir):
+        if not settings.state:
+            withdraw_address(settings.state_dir)  # left by a killed lighthouse
         make = None if torchft is None else partial(torchft, settings.torchft, settings.state_dir)
         return asyncio.run(_run(settings, announce, stop_fd, make))
 
@@ -129,41 +133,92 @@ async def _run(
     grpc_host, grpc_port = server.bind()
     with listen(*settings.http_address(), "--http") as listener:
         http = f"{settings.http_address()[0]}:{listener.getsockname()[1]}"
-        journal = JournalFile(settings.state_dir / JOURNAL_FILE, outlives=settings.outlives)
-        rules = replace(settings.core, http=http)
-        record = journal.load() or _no_journal()
-        account = AccountFile(settings.state_dir / ACCOUNT_FILE)
-        core = Lighthouse(rules, record, clock.now(), account.load())
-        torchft = make_torchft(_no_journal().epoch) if make_torchft is not None else None
-        incidents = IncidentFile(settings.state_dir / INCIDENTS_FILE)
-        directories = [settings.state_dir, *([settings.log_dir] if settings.log_dir else [])]
-        traces = start_traces()
-        shell = Shell(core, journal, incidents, account, EventFile(directories), traces)
+        address = ServiceAddress(f"{grpc_host}:{grpc_port}", http, os.getpid())
         stopping = StopRequests(stop_fd)
-        shell.start()
-        await server.start(shell)
-        if torchft is not None:
-            await torchft.start()
-        _collect_seldom()
-        address = ServiceAddress(
-            grpc=f"{grpc_host}:{grpc_port}",
-            http=http,
-            pid=os.getpid(),
-        )
-        publish_address(settings.state_dir, address)
-        announce(_hello_line(settings, address))
-        if torchft is not None:
-            announce(_torchft_line(torchft))
+        term = _Term(settings, server, listener, address, announce, stopping, make_torchft)
         try:
-            return await _until_stopped(settings, shell, journal, listener, stopping, torchft)
+            if settings.state:
+                return await _contend(term)
+            await server.start(None)
+            while True:
+                journal = JournalFile(settings.state_dir / JOURNAL_FILE, outlives=settings.outlives)
+                code = await _lead(term, journal, journal.load() or _no_journal())
+                if code is not None:
+                    return code
         finally:
-            shell.stop()
             await server.stop()
-            if torchft is not None:
-                await torchft.stop()
+
+
+@dataclass(frozen=True)
+class _Term:
+    """What stays the same over all terms of leadership of one process."""
+
+    settings: ServiceSettings
+    server: MembershipServer
+    listener: socket.socket
+    address: ServiceAddress
+    announce: Callable[[str], None]
+    stopping: StopRequests
+    make_torchft: Callable[[int], TorchftLighthouse] | None
+
+
+async def _contend(term: _Term) -> int:
+    """Stand by, lead, and stand by again if another process has taken over."""
+    settings = term.settings
+    await term.server.start(None)
+    port = term.address.grpc.rpartition(":")[2]
+    bound = settings.grpc_address()[0]
+    reachable = join_address(own_host() if bound in ANY_HOST else bound, int(port))
+    while True:
+        store, floor = open_store(settings.state), _no_journal().epoch
+        candidacy = Candidacy(store, reachable, settings.silence_s, floor)
+        answering = await asyncio.start_server(stands_by, sock=term.listener.dup())
+        try:
+            record = await candidacy.leads(term.stopping.asked)
+            answering.close()
+            code = ExitCode.OK if record is None else await _lead(term, candidacy, record)
+        finally:
+            answering.close()
+            await candidacy.stop()
+        if code is not None:
+            return code
+
+
+async def _lead(term: _Term, journal: JournalFile | Candidacy, record: JournalState) -> int | None:
+    """Be the lighthouse; returns the exit code, or None: another life or process is it now."""
+    settings, server = term.settings, term.server
+    rules = replace(settings.core, http=term.address.http)
+    account = AccountFile(settings.state_dir / ACCOUNT_FILE)
+    core = Lighthouse(rules, record, clock.now(), account.load())
+    torchft = None if term.make_torchft is None else term.make_torchft(_no_journal().epoch)
+    incidents = IncidentFile(settings.state_dir / INCIDENTS_FILE)
+    directories = [settings.state_dir, *([settings.log_dir] if settings.log_dir else [])]
+    traces = start_traces()
+    shell = Shell(core, journal, incidents, account, EventFile(directories), traces)
+    if isinstance(journal, Candidacy):
+        journal.may_go_on = shell.go_on
+    shell.start()
+    server.lead(shell)
+    if torchft is not None:
+        await torchft.start()
+    _collect_seldom()
+    publish_address(settings.state_dir, term.address)
+    term.announce(_hello_line(settings, term.address))
+    if torchft is not None:
+        term.announce(_torchft_line(torchft))
+    code: int | None = ExitCode.BUG
+    try:
+        code = await _until_stopped(term, shell, journal, torchft)
+        return code
+    finally:
+        server.lead(None)
+        shell.stop(is_deposed=isinstance(journal, Candidacy) and journal.ended.done())
+        if torchft is not None:
+            await torchft.stop()
+        if code is not None:
             withdraw_address(settings.state_dir)
-            if traces is not None:
-                traces.close()
+        if traces is not None:
+            traces.close()
 
 
 def _collect_seldom() -> None:
@@ -177,29 +232,30 @@ def _collect_seldom() -> None:
 
 
 async def _until_stopped(
-    settings: ServiceSettings,
+    term: _Term,
     shell: Shell,
-    journal: JournalFile,
-    listener: socket.socket,
-    stopping: StopRequests,
+    journal: JournalFile | Candidacy,
     torchft: TorchftLighthouse | None,
-) -> int:
+) -> int | None:
+    """Returns the exit code; None: another process leads, or another life is to begin."""
     started = clock.now()
 
     def status() -> Status:
         found = torchft.status() if torchft is not None else None
         return full_status(shell, journal, clock.now() - started, found)
 
-    web = await _start_web(settings, status, shell, listener)
+    web = await _start_web(term.settings, status, shell, term.listener.dup())
     keeping = asyncio.ensure_future(_keep_account(shell))
-    stopped = asyncio.ensure_future(_stop_in_time(shell, stopping))
-    failed = [shell.failed, *([] if torchft is None else [torchft.failed])]
+    stopped = asyncio.ensure_future(_stop_in_time(shell, term.stopping))
+    failed = [shell.failed, shell.again, *([] if torchft is None else [torchft.failed])]
+    if isinstance(journal, Candidacy):
+        failed.append(journal.ended)
     ends: list[asyncio.Future[Any]] = [stopped, *failed]
     try:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for end in failed:
             if end.done():
-                return _explain(end.exception())
+                return None if end.exception() is None else _explain(end.exception())
         log.info("the lighthouse stops; training goes on without it")
         return ExitCode.OK
     finally:
@@ -306,8 +362,8 @@ def _locked(state_dir: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f"--state-dir {state_dir}: another lighthouse is running on it. "
-                "This one was not started. Give another directory, or stop the other one."
+                f"{state_dir}: another lighthouse is running on this state directory. This one was "
+                "not started. Give another directory, or stop the other one."
             ) from None
         yield
 
@@ -316,7 +372,7 @@ def _hello_line(settings: ServiceSettings, address: ServiceAddress) -> str:
     scheme = "https" if settings.tls else "http"
     return (
         f"lighthouse ready: agents {address.grpc}, status {scheme}://{address.http}/status, "
-        f"state in {settings.state_dir}"
+        f"state in {settings.state or settings.state_dir}"
     )
 
 

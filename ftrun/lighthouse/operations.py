@@ -28,7 +28,7 @@ NUMBER_CHARS_MAX = 18
 class OperationSource(Protocol):
     """The lighthouse's shell, as these routes use it."""
 
-    def ask(self, request: Request) -> Operation | None:
+    async def ask(self, request: Request) -> Operation | None:
         """Begin what a person asks for; None: too much is under way."""
 
     def operation(self, number: int) -> Operation | None:
@@ -49,7 +49,7 @@ def add_routes(app: web.Application, source: OperationSource) -> None:
         except (ValueError, RecursionError) as error:
             why = "the body is no JSON" if isinstance(error, json.JSONDecodeError) else str(error)
             return _refusal(400, why)
-        operation = source.ask(wanted)
+        operation = await source.ask(wanted)
         if operation is None:
             return _refusal(429, "too many requests are under way: ask again later")
         if operation.refused:

@@ -49,7 +49,7 @@ class SealedFile:
         except OSError as error:
             raise UserError(
                 f"The {self._what} {self.path} cannot be read: {error.strerror}. "
-                "The lighthouse was not started. Give another --state-dir, or mend this one."
+                "The lighthouse was not started. Give another directory, or mend this one."
             ) from error
         return self._unwrap(data)
 

@@ -48,6 +48,7 @@ class MembershipServer:
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self._shell: Shell | None = None
+        self._leads = asyncio.Event()
         credentials = partial(settings.tls.server_credentials, grpc) if settings.tls else None
         self._port = GrpcPort(self._make, credentials)
 
@@ -60,10 +61,18 @@ class MembershipServer:
         host, port = self._settings.grpc_address()
         return host, bind_port(self._port, host, port, "--bind")
 
-    async def start(self, shell: Shell) -> None:
-        """Accept agents."""
-        self._shell = shell
+    async def start(self, shell: Shell | None) -> None:
+        """Accept agents; None: they wait, with a token that is checked, until ``lead``."""
+        self.lead(shell)
         await self._port.start()
+
+    def lead(self, shell: Shell | None) -> None:
+        """Accept agents for this shell from now on; None: let them wait."""
+        self._shell = shell
+        if shell is not None:
+            self._leads.set()
+        else:
+            self._leads.clear()
 
     async def stop(self) -> None:
         """Send what is queued, end all streams and release the port."""
@@ -80,7 +89,7 @@ class MembershipServer:
 
     async def _attach(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """One agent's stream, from its Hello to its end."""
-        assert self._shell is not None
+        shell = await self._leader()
         await context.send_initial_metadata(ACCEPTED)
         codec = StreamCodec()
         try:
@@ -91,14 +100,24 @@ class MembershipServer:
             return end_call(context, grpc.StatusCode.INVALID_ARGUMENT, opening)
         hello, *rest = opening
         session = Session(hello.agent_id, codec)
-        self._shell.attached(session, hello)
+        shell.attached(session, hello)
         reason = "the agent or its machine is gone"
         try:
-            reason = await _serve(self._shell, session, rest, requests, context)
+            reason = await _serve(shell, session, rest, requests, context)
         finally:
-            self._shell.detached(session, reason)
+            shell.detached(session, reason)
         if session.cut:
             end_call(context, grpc.StatusCode.ABORTED, reason)
+
+    async def _leader(self) -> Shell:
+        """Wait until this lighthouse leads and can prove it, as long as the agent does."""
+        while True:
+            await self._leads.wait()
+            shell = self._shell
+            assert shell is not None
+            await shell.caught_up()
+            if shell is self._shell:
+                return shell
 
 
 def bind_port(served: GrpcPort, host: str, port: int, option: str) -> int:
@@ -182,6 +201,8 @@ async def _read(
         _received(shell, session, first)
         async for data in requests:
             _received(shell, session, session.codec.decode(data))
+            if shell.is_behind:  # the agent is read on when its messages are handled
+                await shell.caught_up()
     except ProtocolError as error:
         why = str(error)
         log.warning("agent %s does not keep the protocol: %s", session.agent_id, why)

@@ -15,9 +15,11 @@ from ftrun.base.errors import UserError
 from ftrun.config.settings import check_writable
 from ftrun.core.lighthouse.events import LighthouseSettings
 from ftrun.core.torchft_quorum.records import DEFAULT_ROOM, REPLICAS_MAX, QuorumSettings
+from ftrun.lighthouse.register.opening import open_store
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 ROOM_CHARS_MAX = 128
+SILENCE_S = 3.0
 
 EMBEDDED = LighthouseSettings(assign_gather_s=0.0)
 """An embedded lighthouse has one agent and waits for no other."""
@@ -82,7 +84,9 @@ class TorchftSettings:
 class ServiceSettings:
     """One lighthouse service.
 
-    ``torchft``: the lighthouse for torchft's own clients.
+    ``torchft``: the lighthouse for torchft's own clients. ``state``: a register that several
+    lighthouses of the job share (register/); "": this one is alone on ``state_dir``. ``silence_s``:
+    how long the one that leads may write nothing before another takes over.
     ``bind``: gRPC address; port 0 = any. ``http``: address of the web server; None: the port after
     ``bind``'s (any, if that is 0). ``tls``: if it has a CA, both ports require a certificate.
     ``insecure_plaintext``: allows another address than loopback without TLS.
@@ -96,6 +100,8 @@ class ServiceSettings:
     http: str | None = None
     tls: TlsFiles = PLAINTEXT
     torchft: TorchftSettings = field(default_factory=TorchftSettings)
+    state: str = ""
+    silence_s: float = SILENCE_S
     insecure_plaintext: bool = False
     allowed_hosts: tuple[str, ...] = ()
     core: LighthouseSettings = field(default_factory=LighthouseSettings)
@@ -134,7 +140,9 @@ class ServiceSettings:
         if not self.token:
             raise UserError("A lighthouse needs a token: give --token-file FILE.")
         self.tls.check_server()
-        check_writable(self.state_dir, "--state-dir")
+        if self.state:
+            open_store(self.state)
+        check_writable(self.state_dir, "--state" if self.state else "--state-dir")
 
     def _check_ports(self) -> None:
         """Two of this lighthouse's own addresses on one port would be "already in use"."""

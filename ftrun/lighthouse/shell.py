@@ -1,21 +1,23 @@
 """Feeds events to the core and carries out its instructions, in order.
 
-It knows sessions, not gRPC. One call in one event loop handles an event and queues or writes all
-that follows from it, before the next event. So a record is in the journal before anything that
-follows it can be sent, because the senders run only after the call.
+It knows sessions, not gRPC. What follows from an event is passed to the journal, which has it
+carried out: a record is durable before anything that follows it is queued for sending. Until all
+of it is carried out, events wait in a queue.
 Not here: any decision (core/), the streams themselves (server.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from ftrun.base import clock
 from ftrun.base.errors import assert_never
@@ -25,6 +27,7 @@ from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
     AgentSent,
+    BeginAgain,
     CloseAgent,
     Event,
     Instruction,
@@ -43,7 +46,6 @@ from ftrun.lighthouse.account_file import AccountFile
 from ftrun.lighthouse.event_file import EventFile
 from ftrun.lighthouse.event_log import EventLog
 from ftrun.lighthouse.incident_file import IncidentFile
-from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.occurrences import Occurrences
 from ftrun.lighthouse.traces import Traces
 from ftrun.protocol.broadcast import Broadcast
@@ -52,6 +54,7 @@ from ftrun.protocol.streams import StreamCodec
 
 OUTBOX_MESSAGES_MAX = 4096
 OUTBOX_BYTES_MAX = 32 * 1024 * 1024
+ASK_TIMEOUT_S = 10.0
 TIMER_DELAY_MIN_S = 0.001
 """Limits the load of a core whose deadline is always now."""
 
@@ -89,17 +92,37 @@ class Session:
         return await self._queue.next_batch()
 
 
+class Journaling(Protocol):
+    """A journal as the shell uses it: a file of its own (journal.py), or a register (candidacy.py).
+
+    ``may_decide``: whether an event may be handled now. ``writes``, ``write_s``: so far.
+    """
+
+    @property
+    def may_decide(self) -> bool: ...
+    @property
+    def writes(self) -> int: ...
+    @property
+    def write_s(self) -> float: ...
+
+    def decided(
+        self, instructions: Sequence[Instruction], carry_out: Callable[[Instruction], None]
+    ) -> None:
+        """Have each instruction carried out, once the records before it are durable."""
+
+
 class Shell:
     """The lighthouse's core with its sessions, its journal and its one timer.
 
     ``failed`` gets the error if the lighthouse cannot go on (the journal cannot be written, a bug):
-    training goes on without it, and a restarted lighthouse takes over.
+    training goes on without it, and a restarted lighthouse takes over. ``again`` is done when this
+    life of the lighthouse is over and another is to begin.
     """
 
     def __init__(
         self,
         core: Lighthouse,
-        journal: JournalFile,
+        journal: Journaling,
         incidents: IncidentFile | None = None,
         account: AccountFile | None = None,
         events: EventFile | None = None,
@@ -112,6 +135,9 @@ class Shell:
         self.occurrences = Occurrences(core, events, traces)
         core.books.incidents.take_over(self._incidents.earlier(clock.wall()))
         self._sessions: dict[str, Session] = {}
+        self._events: deque[Event] = deque()
+        self._is_handling = self._has_stopped = False
+        self._went_on = asyncio.Event()
         self._timer = DeadlineTimer(partial(self._feed, TimerFired()), TIMER_DELAY_MIN_S)
         self._broadcast = Broadcast()
         self.event_log = EventLog()
@@ -119,6 +145,7 @@ class Shell:
         self._operations = core.state.operations.last_number
         self._changed: dict[int, asyncio.Event] = {}
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.again: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def agents(self) -> int:
@@ -172,11 +199,25 @@ class Shell:
         """How many messages of each kind have arrived."""
         return dict(sorted(self._received.items()))
 
-    def ask(self, request: Request) -> Operation | None:
-        """Begin what a person asks for; None: too much is under way."""
+    async def ask(self, request: Request) -> Operation | None:
+        """Begin what a person asks for; None: too much is under way, or nothing can be decided."""
         self._operations += 1
-        self._feed(OperatorAsked(self._operations, request))
-        return self._core.operation(self._operations, request.request_id)
+        number = self._operations
+        self._feed(OperatorAsked(number, request))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.caught_up(), ASK_TIMEOUT_S)
+        return None if self.is_behind else self._core.operation(number, request.request_id)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether events wait, or what follows from one: the journal is not written yet."""
+        return bool(self._events) or not self._journal.may_decide
+
+    async def caught_up(self) -> None:
+        """Wait until nothing waits any more, as long as the caller's stream or request lives."""
+        while self.is_behind and not (self._has_stopped or self.failed.done()):
+            self._went_on.clear()
+            await self._went_on.wait()
 
     def operation(self, number: int) -> Operation | None:
         """The state of a request; None if it is unknown or forgotten."""
@@ -193,33 +234,51 @@ class Shell:
             if self._changed.get(number) is changed:
                 del self._changed[number]
 
-    def stop(self) -> None:
-        """Keep the account, forget the timer and end all sessions."""
+    def stop(self, *, is_deposed: bool = False) -> None:
+        """Keep the account, unless another lighthouse does; forget the timer, end all sessions."""
         self._timer.close()
-        self.occurrences.account(clock.now(), with_bands=True)
-        last = self._core.books.account.record(clock.now())
+        self._has_stopped = True
+        self._went_on.set()
+        if not is_deposed:
+            self.occurrences.account(clock.now(), with_bands=True)
+        last = None if is_deposed else self._core.books.account.record(clock.now())
         if last is not None:
             self._account.write(last.document)
         for session in self._sessions.values():
             session.close("the lighthouse stops")
 
     def _feed(self, event: Event) -> None:
-        if self.failed.done():
+        if not (self._has_stopped or self.failed.done()):
+            self._events.append(event)
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Handle the events that wait, so long as the journal allows it."""
+        if self._is_handling or self._has_stopped or self.failed.done():
             return
+        self._is_handling = True
         try:
-            for instruction in self._core.handle(event, clock.now()):
-                self._carry_out(instruction)
-            self.occurrences.looked(clock.now())
-            self._timer.set(self._core.next_deadline())
+            while self._events and self._journal.may_decide:
+                instructions = self._core.handle(self._events.popleft(), clock.now())
+                self._journal.decided(instructions, self._carry_out)
+                self.occurrences.looked(clock.now())
+            may_decide = self._journal.may_decide
+            self._timer.set(self._core.next_deadline() if may_decide else None)
         except Exception as error:  # noqa: BLE001 - the shell's edge: the service ends with it.
             self.failed.set_exception(error)
+        self._is_handling = False
+        self._went_on.set()
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
             case SendToAgent():
                 self._send(instruction)
-            case Journal(record):
-                self._journal.write(record)
+            case BeginAgain(reason):
+                log.warning("%s", reason)
+                self._has_stopped = True
+                self.again.set_result(None)
+            case Journal():
+                raise AssertionError("the journal has its records itself")
             case OperationChanged(number):
                 changed = self._changed.pop(number, None)
                 if changed is not None:

@@ -12,12 +12,11 @@ from importlib.metadata import version
 from ftrun.base import clock
 from ftrun.core.lighthouse.status import SCHEMA, Status
 from ftrun.core.torchft_quorum.status import TorchftStatus
-from ftrun.lighthouse.journal import JournalFile
-from ftrun.lighthouse.shell import Shell
+from ftrun.lighthouse.shell import Journaling, Shell
 
 
 def full_status(
-    shell: Shell, journal: JournalFile, uptime_s: float, torchft: TorchftStatus | None = None
+    shell: Shell, journal: Journaling, uptime_s: float, torchft: TorchftStatus | None = None
 ) -> Status:
     """The status now, as plain JSON. ``torchft``: None: no port for torchft's clients is open."""
     now = clock.now()

@@ -147,12 +147,15 @@ ConnectionEvent: TypeAlias = Any
 class LighthouseConnection:
     """An agent's stream to the lighthouse, opened again whenever it breaks.
 
+    Of several lighthouses one leads. The others hold a call open and accept it when they lead: then
+    the stream moves there at once, also from one that still seems to live.
+
     ``on_event`` is called in the event loop with ``Connected``, each message that comes, and
     ``Disconnected``, in order. After ``Connected`` the caller sends everything again: messages that
     were sent without a stream, or were on their way when it broke, are lost.
 
     Args:
-        addresses: ``host:port`` of the lighthouse; several are tried in turn.
+        addresses: ``host:port`` of the lighthouse, or of each that may become it.
         token: the job's.
         on_event: must not block or raise.
         tls: the certificates of both sides; without files: plaintext.
@@ -173,8 +176,9 @@ class LighthouseConnection:
         self._on_event = on_event
         self._tls = tls
         self._stream: _Stream | None = None
+        self._current: int | None = None
+        self._freed = asyncio.Event()
         self._closed = asyncio.Event()
-        self._failures = 0
         self.traffic = Traffic()
 
     def send(self, message: object) -> bool:
@@ -194,26 +198,36 @@ class LighthouseConnection:
         """Use these addresses from the next try on (a restarted lighthouse has new ports)."""
         self._addresses = list(addresses)
 
+    def drop(self, reason: str) -> None:
+        """End the stream that is open, and look for another."""
+        if self._stream is not None:
+            self._stream.leave(reason)
+
     def close(self) -> None:
         """End: ``run`` sends what is queued (for at most ``CLOSE_TIMEOUT_S``) and returns."""
         self._closed.set()
 
     async def run(self) -> None:
-        """Keep a stream open until ``close``; each try has ``CONNECT_TIMEOUT_S``."""
-        turn = 0
-        while not self._closed.is_set():
-            address = self._addresses[turn % len(self._addresses)]
-            started = clock.now()
-            ending = await self._attach(address)
-            # Back off also from a lighthouse that accepts and cuts at once.
-            lasted = clock.now() - started >= BACKOFF_LAST_S
-            self._failures = 1 if lasted else self._failures + 1
-            turn += 1
-            if not self._closed.is_set():
-                self._on_event(replace(ending, failures=self._failures))
-                await self._back_off()
+        """Keep a stream open until ``close``; each connection has ``CONNECT_TIMEOUT_S``."""
+        await asyncio.gather(*(self._keep(number) for number in range(len(self._addresses))))
 
-    async def _attach(self, address: str) -> Disconnected:
+    async def _keep(self, number: int) -> None:
+        """Ask one of the addresses for a stream, again and again."""
+        failures = 0
+        while not self._closed.is_set():
+            started = clock.now()
+            ending = await self._attach(number, self._addresses[number])
+            # Back off also from a lighthouse that accepts and cuts at once.
+            failures = 1 if clock.now() - started >= BACKOFF_LAST_S else failures + 1
+            if not self._closed.is_set() and self._current in (None, number):
+                self._on_event(replace(ending, failures=failures))
+            if self._current == number:
+                self._current = None
+                self._freed.set()
+            if not self._closed.is_set():
+                await self._back_off(failures)
+
+    async def _attach(self, number: int, address: str) -> Disconnected:
         """Open one stream and serve it until it ends; returns the reason."""
         try:
             async with self._channel(address) as channel:
@@ -221,9 +235,12 @@ class LighthouseConnection:
                     metadata=(("authorization", bearer(self._token)),)
                 )
                 await self._opened(call)
-                self._stream = _Stream(call, self.traffic)
+                await self._take_over(number, address)
+                if self._closed.is_set():
+                    return Disconnected(address, "closed")
+                self._stream = stream = _Stream(call, self.traffic)
                 self._on_event(Connected(address))
-                reason = await self._stream.run(self._on_event, self._closed)
+                reason = await stream.run(self._on_event, self._closed)
                 return Disconnected(address, reason)
         except grpc.aio.AioRpcError as error:
             refused = next((one for one in Refusal if one.value is error.code()), None)
@@ -235,16 +252,28 @@ class LighthouseConnection:
         except UserError as error:
             return Disconnected(address, str(error))  # a TLS file that was there is not any more
         finally:
-            self._stream = None
+            if self._current == number:
+                self._stream = None
+
+    async def _take_over(self, number: int, address: str) -> None:
+        """End the stream to another lighthouse, if there is one: this one leads now."""
+        while self._current not in (None, number):
+            self.drop(f"the lighthouse at {address} leads now")
+            self._freed.clear()
+            await self._freed.wait()
+        self._current = number
 
     async def _opened(self, call: _Call) -> None:
-        """Wait until the lighthouse has accepted the stream, or ``close`` was called."""
+        """Wait until the lighthouse has accepted the stream, or ``close`` was called.
+
+        One of several may stand by for as long as it likes: gRPC finds out if it is gone.
+        """
         opening = asyncio.ensure_future(_accepted(call))
         closing = asyncio.ensure_future(self._closed.wait())
         try:
             await asyncio.wait(
                 {opening, closing},
-                timeout=CONNECT_TIMEOUT_S,
+                timeout=CONNECT_TIMEOUT_S if len(self._addresses) == 1 else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if not opening.done():
@@ -261,8 +290,8 @@ class LighthouseConnection:
         credentials = self._tls.channel_credentials(grpc)
         return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
 
-    async def _back_off(self) -> None:
-        delay_s = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2 ** min(self._failures - 1, 10))
+    async def _back_off(self, failures: int) -> None:
+        delay_s = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2 ** min(failures - 1, 10))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._closed.wait(), delay_s * random.uniform(0.5, 1.0))
 
@@ -294,6 +323,13 @@ class _Stream:
         self._traffic = traffic
         self._codec = StreamCodec()
         self._queue = SendQueue(OUTBOX_MAX)
+        self._left = asyncio.Event()
+        self._why_left = ""
+
+    def leave(self, reason: str) -> None:
+        """End without a word to the lighthouse."""
+        self._why_left = reason
+        self._left.set()
 
     def send(self, message: object) -> bool:
         return self._queue.put(self._codec.encode(message))
@@ -302,10 +338,13 @@ class _Stream:
         """Serve until the stream ends, overflows or ``closed`` is set; returns which."""
         reader = asyncio.ensure_future(self._read(on_message))
         writer = asyncio.ensure_future(self._write())
-        signals = [asyncio.ensure_future(event.wait()) for event in (self._queue.overflown, closed)]
+        events = (self._queue.overflown, self._left, closed)
+        signals = [asyncio.ensure_future(event.wait()) for event in events]
         tasks = [reader, writer, *signals]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._left.is_set():
+                return self._why_left
             if closed.is_set():
                 await self._flush(writer, reader)
             # The reader raises an error of the stream, because it knows the status.

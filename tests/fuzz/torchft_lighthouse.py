@@ -50,7 +50,7 @@ class TorchftLighthouse(Server):
         self._directory.mkdir()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "ftrun", "lighthouse", "--bind", "127.0.0.1:0",
-             "--state-dir", str(self._directory), "--token-file", str(self._directory / "token"),
+             "--state", str(self._directory), "--token-file", str(self._directory / "token"),
              "--torchft-bind", "127.0.0.1:0", "--torchft-heartbeat-timeout", "1"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ},
         )  # fmt: skip

@@ -109,6 +109,8 @@ class Command(Process):
 class Lighthouse(Command):
     """``ftrun lighthouse OPTIONS``, ready. ``program``: an ftrun that is not this one.
 
+    ``stands_by``: another one leads, so that it only has an address for agents.
+
     ``address``, ``http``: where agents and the status find it. ``found_by``: the options for that.
     """
 
@@ -123,16 +125,22 @@ class Lighthouse(Command):
         family: Family | None = None,
         session: bool = False,
         fresh: bool = False,
+        state: str | None = None,
+        stands_by: bool = False,
     ) -> None:
-        files = ("--token-file", str(directory / TOKEN), "--state-dir", str(directory / HOUSE))
+        where = state or str(directory / HOUSE)
+        files = ("--token-file", str(directory / TOKEN), "--state", where)
         words = (*within, *program, "lighthouse", "--bind", bind, *files, *options)
         more = {**THIS_TREE, **(environment or {})}
         super().__init__(directory, words, more, family=family, session=session, fresh=fresh)
         try:
-            self.expect(r"lighthouse ready: .*")
+            self.expect("This one stands by" if stands_by else r"lighthouse ready: .*")
         except AssertionError:
             self.close()
             raise
+        if stands_by:
+            self.address = bind
+            return
         said = re.search(r"agents (\S+), status https?://([^/\s]+)", self.output)
         assert said is not None, self.output
         self.address, self.http = said[1], said[2]

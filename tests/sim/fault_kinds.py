@@ -14,6 +14,7 @@ from ftrun.core import messages as m
 from ftrun.core.agent import events as s
 from ftrun.core.lighthouse.events import Journal, OperatorAsked, Request
 from ftrun.core.worker import events as e
+from tests.sim.network import KEEPALIVE_S
 
 if TYPE_CHECKING:
     from tests.sim.actor import Actor
@@ -454,6 +455,29 @@ def _operator_restart(world: World) -> None:
 def _operator_kill(world: World) -> None:
     _operator(world, "kill")
 
+
+def _cut_off_lighthouse(world: World) -> None:
+    cut_off_lighthouse(world, world.rng.choice((1.3, 2.3, 2.9, 3.5, 6.0)))
+
+
+def cut_off_lighthouse(world: World, duration_s: float) -> None:
+    """The lighthouse's machine is cut off from all others.
+
+    Streams on which nothing comes through are given up by their keepalive.
+    """
+    for host in world.hosts:
+        host.excuse("the lighthouse was cut off")
+        host.cut_off_until = max(host.cut_off_until, world.now + duration_s)
+        stream = host.agent.stream if host.agent is not None else None
+        if stream is not None:
+            stream.up.stall(duration_s)
+            stream.down.stall(duration_s)
+            if duration_s > KEEPALIVE_S:
+                world.at(KEEPALIVE_S, None, stream.time_out)
+
+
+CUT_OFF_KINDS: Mapping[str, Callable[[World], None]] = {"cut_off_lighthouse": _cut_off_lighthouse}
+"""Drawn by ``focus`` only, in tests of their own."""
 
 OPERATOR_KINDS: Mapping[str, Callable[[World], None]] = {
     "operator_drain": _operator_drain,

@@ -15,6 +15,7 @@ from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
     AgentSent,
+    BeginAgain,
     CloseAgent,
     Event,
     Instruction,
@@ -64,16 +65,28 @@ class LighthouseProcess(Actor):
 
     def crash(self) -> None:
         """Die: streams break, sends that have not left are lost, the disk stays."""
-        if not self.alive:
-            return
+        if self.alive:
+            self._end()
+            delay_s = self.world.rng.choice((0.01, 0.3, 1.5, 5.0))
+            self.world.at(delay_s, None, self.world.start_lighthouse)
+
+    def _begin_again(self) -> None:
+        """As the process does: its streams end, and the next life begins at once.
+
+        Raises:
+            Crashed: this life has ended.
+        """
+        self._end()
+        self.world.at(0.0, None, self.world.start_lighthouse)
+        raise Crashed
+
+    def _end(self) -> None:
         self.alive = False
         self.world.note(self.name, "dies")
         for host in self.world.hosts:
             host.excuse("the lighthouse died")
         for stream in self.streams:
             stream.cut()
-        delay_s = self.world.rng.choice((0.01, 0.3, 1.5, 5.0))
-        self.world.at(delay_s, None, self.world.start_lighthouse)
 
     def feed(self, event: Event) -> None:
         """One event, its instructions, and the one timer."""
@@ -131,6 +144,8 @@ class LighthouseProcess(Actor):
                 operation = self.core.operation(number)
                 if operation is not None and operation.refused:  # it changed nothing
                     world.acknowledged.pop(operation.request.request_id, None)
+            case BeginAgain():
+                self._begin_again()
             case CloseAgent(agent_id, _):
                 stream = self.sessions.get(agent_id)
                 if stream is not None:

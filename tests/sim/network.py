@@ -108,6 +108,18 @@ class Stream:
         self.up.close()
         self.down.close(0)
 
+    def time_out(self) -> None:
+        """Both ends give up a stream on which nothing comes through: all under way is lost."""
+        if not self.open:
+            return
+        self.open = False
+        rng = self._world.rng
+        for pipe in (self.up, self.down):
+            pipe.close(0)
+        agent, lighthouse = self.agent, self.lighthouse
+        self._world.at(rng.uniform(0.0, 0.5), agent, agent.disconnected, self, "no answer")
+        self._world.at(rng.uniform(0.0, 0.5), lighthouse, lighthouse.disconnected, self)
+
     def cut(self, *, lossy: bool = True, half_open: bool = False) -> None:
         """The stream breaks. Half-open: only the agent notices, by a keepalive."""
         if not self.open:

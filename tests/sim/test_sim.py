@@ -16,12 +16,16 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.core import failure_kinds
 from ftrun.core import messages as m
+from ftrun.core.books.records import SaveIncident
+from ftrun.core.lighthouse.events import BeginAgain
 from ftrun.core.lighthouse.phases import Phase
 from tests.sim import exhaustive
 from tests.sim.actor import ISOLATION_LIMIT_S
 from tests.sim.coverage import Coverage
 from tests.sim.deaths import DYING_FROM
+from tests.sim.fault_kinds import cut_off_lighthouse
 from tests.sim.faults import Faults, all_faults
 from tests.sim.freezes import SPARING_FROM
 from tests.sim.keeping import KEEPING_FROM
@@ -144,6 +148,28 @@ def test_who_hangs_is_found_where_no_other_waits_for_it() -> None:
     assert [str(o) for o in (outcome_of(s, focus=focus) for s in seeds) if o.failure] == []
     unasked = [outcome_of(s, "who is silent stays", focus) for s in seeds]
     assert all(outcome.failure for outcome in unasked)
+
+
+def test_a_lighthouse_that_is_cut_off_loses_nobody() -> None:
+    """For less than the isolation limit: who trained before trains on, and nobody is replaced."""
+    lost = again = 0
+    for seed in range(2000, 2030):
+        world = World(seed, faults=Faults(window_s=6.0))
+        if len(world.hosts) < 2:
+            continue
+        world.at(2.0, None, cut_off_lighthouse, world, 2.9)
+        world.run()
+        instructions = [detail for _, actor, kind, detail in world.trace if kind == "does"]
+        again += sum(isinstance(x, BeginAgain) for x in instructions)
+        incidents = [x.document for x in instructions if isinstance(x, SaveIncident)]
+        lost += sum(x["first_cause"]["kind"] == failure_kinds.NODE for x in incidents)
+    assert (lost, again > 5) == (0, True)
+
+
+def test_a_lighthouse_that_is_cut_off_among_other_faults() -> None:
+    focus = ("cut_off_lighthouse", "kill_worker", "kill_agent", "silence_host", "cut")
+    outcomes = [outcome_of(seed, focus=focus) for seed in range(3000, 3060)]
+    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 
 @pytest.mark.slow

@@ -47,6 +47,10 @@ KEPT: dict[str, tuple[str, ...]] = {
     "process/test_logs.py": ("test_logs_follow_a_job_over_a_restart",),
     "process/test_numa.py": ("test_two_workers_and_a_replacement_have_cores_of_their_own",),
     "process/test_operators.py": ("test_drain_restart_kill_and_stacks",),
+    "process/test_register.py": (
+        "test_a_lighthouse_that_was_stopped_for_long_has_no_say_when_it_wakes",
+    ),
+    "process/test_register_chaos.py": ("test_one_leads_at_a_time_whoever_is_stopped[directory]",),
     "process/test_run.py": (
         "test_a_plain_script_runs_as_python_would_run_it",
         "test_the_scripts_exit_code_is_the_jobs",

@@ -126,7 +126,6 @@ class ThreadAgent:
         self._server = WorkerServer(self, self._own_token, self._directory)
         self._started_at = clock.now()
         self._answer_timeout_s = min(ANSWER_TIMEOUT_S, wanted.timeout_s)
-        self._epoch = 0
         self._refused: FtrunError | None = None
         self._why_not = "it has not answered"
         self._link: LighthouseLink | None = None
@@ -378,7 +377,7 @@ class ThreadAgent:
             running=self._replicas.running(),
             dead=self._replicas.dead(),
             finished=self._replicas.finished(),
-            epoch=self._epoch,
+            epoch=0 if self._link is None else self._link.epoch,
             age_s=clock.now() - self._started_at,
         )
 
@@ -395,8 +394,7 @@ class ThreadAgent:
         if asked_at is not None:
             self._send_lease()
         match message:
-            case Welcome(epoch, _, version):
-                self._epoch = epoch
+            case Welcome(_, _, version):
                 unlike = unlike_version(version, "the lighthouse")
                 self._answer(UserError(unlike) if unlike else None)
             case Rejected(reason):

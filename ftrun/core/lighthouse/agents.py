@@ -1,5 +1,12 @@
 """The agents of one job: the attached ones, and those that went away a short while ago.
 
+If no agent at all has been heard for three heartbeats, it is the lighthouse that is cut off:
+it is **deaf**, and loses nobody, whether they are silent or their streams break. When somebody
+speaks again, all others have gone on training without it, and their streams may be slow to come
+back. So it begins another life, as if it had been restarted, and takes over what it finds. A job
+with one agent has no others. After the time in which workers isolate themselves there is nothing
+to keep, and the silent are lost.
+
 Not here: what follows when an agent falls silent (machine.py), which slots it runs (assignment.py).
 """
 
@@ -12,6 +19,9 @@ from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.suspicion import SilenceCheck
 
 FAILURES_KEPT = 8
+DEAF_SHARE = 0.6
+"""The share of the heartbeat timeout in which nobody is heard: three heartbeats of everybody. When
+the first of all is given up, the last one was heard a heartbeat after it at most."""
 
 
 @dataclass(slots=True)
@@ -61,6 +71,8 @@ class Agents(dict[str, Agent]):
     def __init__(self, state: MembershipState) -> None:
         super().__init__()
         self.check_at: float | None = None
+        self.is_deaf = False
+        self._heard_at = state.now
         self._state = state
 
     def attach(self, agent: Agent) -> None:
@@ -74,6 +86,11 @@ class Agents(dict[str, Agent]):
         if state.outcome is None:
             state.agents_seen = max(state.agents_seen, len(state.outbox.agents))
         self._check_by(state.now + state.spec.heartbeat_timeout_s)
+
+    def received(self, agent: Agent) -> None:
+        """A message has come from it."""
+        agent.last_message_at = self._state.last_message_at[agent.agent_id] = self._state.now
+        self._heard_at = self._state.now
 
     def detach(self, agent_id: str) -> Agent | None:
         """Its stream has ended; None if it is unknown or had ended before."""
@@ -92,8 +109,24 @@ class Agents(dict[str, Agent]):
 
     # ------------------------------------------------------------ who is overdue
 
+    def becomes_deaf(self) -> bool:
+        """Whether nobody is heard, so that no silence and no end of a stream proves anything."""
+        state = self._state
+        silent_s = state.now - self._heard_at
+        least_s = DEAF_SHARE * state.spec.heartbeat_timeout_s
+        is_cut_off = least_s <= silent_s < state.silence_s
+        self.is_deaf = is_cut_off and len(state.outbox.agents) > 1 and state.outcome is None
+        return self.is_deaf
+
+    def hears_again(self, agent_id: str) -> bool:
+        """Somebody speaks; whether there are others, of whom too much may have been missed."""
+        was_deaf, self.is_deaf = self.is_deaf, False
+        return was_deaf and any(name != agent_id for name in self._state.outbox.agents)
+
     def silent(self) -> list[Agent]:
         """The attached agents that are given up because they are silent."""
+        if self.becomes_deaf():
+            return []
         state, timeout_s = self._state, self._state.spec.heartbeat_timeout_s
         late_s = 0.0 if self.check_at is None else state.now - self.check_at
         return [
@@ -114,6 +147,8 @@ class Agents(dict[str, Agent]):
         timeout_s = self._state.spec.heartbeat_timeout_s
         grace_s = self._state.settings.reassign_grace_s
         self.check_at = min((a.due_at(timeout_s, grace_s) for a in self.values()), default=None)
+        if self.is_deaf:  # all attached ones are overdue
+            self.check_at = self._heard_at + self._state.silence_s
 
     def _check_by(self, at: float) -> None:
         self.check_at = at if self.check_at is None else min(self.check_at, at)

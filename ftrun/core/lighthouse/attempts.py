@@ -32,6 +32,10 @@ class AttemptCounter:
         self._named = named
         return self.highest
 
+    def outrun_epoch(self, epoch: int) -> bool:
+        """Rise above the epoch of another life; True if ours has changed."""
+        return self.epoch < epoch < EPOCH_MAX and self.outrun(_floor(epoch))
+
     def outrun(self, seen: Attempt) -> bool:
         """Rise above an attempt of another life; True if the epoch has changed."""
         epoch, _ = unpack_quorum_id(seen.quorum_id)

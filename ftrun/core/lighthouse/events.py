@@ -187,8 +187,15 @@ class OperationChanged:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class BeginAgain:
+    """This life of the lighthouse is over: begin another at once, from the journal (agents.py)."""
+
+    reason: str
+
+
 Instruction: TypeAlias = (
-    SendToAgent | Journal | CloseAgent | SaveIncident | SaveAccount | OperationChanged
+    SendToAgent | Journal | CloseAgent | SaveIncident | SaveAccount | OperationChanged | BeginAgain
 )
 
 

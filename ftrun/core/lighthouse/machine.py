@@ -30,6 +30,7 @@ from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
     AgentSent,
+    BeginAgain,
     CloseAgent,
     Event,
     Instruction,
@@ -59,12 +60,17 @@ from ftrun.core.lighthouse.waits import Waits
 from ftrun.core.version import unlike_version
 
 ANOTHER_JOB = "another job has begun, and nobody of this one was left: what followed is not known"
+CUT_OFF = (
+    "no agent was heard for a while, so this lighthouse was cut off from all of them: nobody is "
+    "lost by that. It begins again, and takes over what it finds."
+)
 TAKEN_AT_THE_END = (m.Heartbeat, m.FailureEvidence)
 """Messages that are taken from agents of a job that has ended."""
 __all__ = [
     "AgentAttached",
     "AgentDetached",
     "AgentSent",
+    "BeginAgain",
     "CloseAgent",
     "Event",
     "Instruction",
@@ -139,13 +145,17 @@ class Lighthouse:
         """Take one event; the instructions are to be carried out in order."""
         state = self.state
         state.now = now
+        if isinstance(event, AgentAttached | AgentSent) and self.agents.hears_again(event.agent_id):
+            state.outbox.begin_again(CUT_OFF)
+            return state.outbox.take()
         match event:
             case AgentSent():
                 self._on_messages(event)
             case AgentAttached():
                 self._on_attached(event)
             case AgentDetached(agent_id):
-                self._on_detached(agent_id, "the connection to its agent has ended")
+                if not self.agents.becomes_deaf():
+                    self._on_detached(agent_id, "the connection to its agent has ended")
             case OperatorAsked(number, request):
                 self.operators.ask(number, request)
             case TimerFired():
@@ -289,6 +299,8 @@ class Lighthouse:
         agent.is_leaving = not hello.capacity
         agent.is_back = hello.epoch not in (0, state.attempts.epoch)
         self.agents.attach(agent)
+        if state.attempts.outrun_epoch(hello.epoch):  # else the agent follows us no more
+            state.journal()
         self._interrupt_first(agent.agent_id, hello)
         welcome = m.Welcome(state.attempts.epoch, state.settings.http)
         state.outbox.to_agent(agent.agent_id, welcome)

@@ -123,7 +123,7 @@ def refusal(state: MembershipState, hello: m.Hello) -> str:
         return (
             f"this agent is for job {spec.job_id}, and this lighthouse serves job {ours.job_id}, "
             "which has not ended. Wait for its end, end it, or start another lighthouse for "
-            f"{spec.job_id} with a --bind and a --state-dir of its own."
+            f"{spec.job_id} with a --bind and a --state of its own."
         )
     unlike = [
         f"{_option(f.name)}: {getattr(spec, f.name)} was given here, and {getattr(ours, f.name)} "

@@ -12,6 +12,7 @@ from ftrun.core import messages as m
 from ftrun.core.books.records import SaveAccount, SaveIncident
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.events import (
+    BeginAgain,
     CloseAgent,
     Instruction,
     Journal,
@@ -99,6 +100,10 @@ class Outbox:
     def close(self, agent_id: str, reason: str) -> None:
         """End an agent's stream."""
         self._out.append(CloseAgent(agent_id, reason))
+
+    def begin_again(self, reason: str) -> None:
+        """End this life of the lighthouse."""
+        self._out.append(BeginAgain(reason))
 
     def _agents_for(self, concerned: Iterable[str]) -> tuple[str, ...]:
         """The agents that keep a record: all of them or, of very many, those that it concerns."""

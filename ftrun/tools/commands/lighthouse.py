@@ -31,12 +31,16 @@ def lighthouse(
             metavar="HOST:PORT", help="Address for status and metrics. [default: the next port]"
         ),
     ] = None,
-    state_dir: Annotated[
-        Path | None,
+    state: Annotated[
+        str,
         typer.Option(
-            metavar="DIR", help="Directory for the journal. [default: in ~/.local/state/ftrun]"
+            metavar="DIR|etcd://…",
+            help="Where the job's state is: a directory, or etcd://HOST:PORT,…/JOB. Of several "
+            "lighthouses with the same one, one leads and the others stand by. "
+            "[default: a directory of this user's, for one lighthouse]",
+            show_default=False,
         ),
-    ] = None,
+    ] = "",
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -78,19 +82,22 @@ def lighthouse(
         ),
     ] = False,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C."""
+    """Serve, or stand by, until SIGTERM or Ctrl-C."""
     from ftrun.protocol.quiet import load_grpc_quietly
 
     load_grpc_quietly()
     from ftrun.base import descriptors
     from ftrun.core.torchft_quorum.records import QuorumSettings
     from ftrun.lighthouse.main import run_lighthouse
+    from ftrun.lighthouse.register.opening import files_beside
     from ftrun.lighthouse.settings import STANDALONE, ServiceSettings, TorchftSettings
     from ftrun.protocol.auth import default_token_path, load_or_create_token, state_home
     from ftrun.protocol.tls import TlsFiles
 
+    home = state_home() / "lighthouse"
     settings = ServiceSettings(
-        state_dir=state_dir or state_home() / "lighthouse",
+        state_dir=files_beside(state, home) if state else home,
+        state=state,
         token=load_or_create_token(token_file or default_token_path()),
         bind=bind or defaults.BIND,
         http=http,

@@ -105,6 +105,32 @@ def test_a_heartbeat_carries_what_was_measured_once_and_the_progress_of_the_whol
     assert (replica["step_s"], replica["own_s"]) == (0.5, 0.5)
 
 
+def test_a_lighthouse_of_an_earlier_epoch_is_not_followed(tmp_path: Path) -> None:
+    """It has lost its journal and the time of day, or has slept: it must rise above, or go."""
+    failed: list[Disconnected] = []
+
+    class Failing(Listener):
+        def link_failed(self, ending: Disconnected) -> None:
+            failed.append(ending)
+            self.done.set()
+
+    async def main(lighthouse: LighthouseProcess) -> tuple[int, list[float]]:
+        listener = Failing(answers=1)
+        hello = Hello("node", SPEC, 8, "h", "s")
+        link = LighthouseLink(listener, lambda: hello, lighthouse.token, SPEC)
+        assert link._epochs.accepts(2**30)
+        link.start([lighthouse.grpc])
+        await asyncio.wait_for(listener.done.wait(), DEADLINE_S)
+        await link.close()
+        return link.epoch, listener.asked_at
+
+    with LighthouseProcess(tmp_path, new_token()) as lighthouse:
+        epoch, asked_at = asyncio.run(main(lighthouse))
+    assert epoch == 2**30
+    assert asked_at == []  # its answers are no lease
+    assert f"followed a lighthouse of epoch {2**30}" in failed[0].reason
+
+
 @pytest.mark.parametrize(
     ("bound", "reached", "asked_at"),
     [

@@ -24,6 +24,7 @@ def test_an_option_is_normalized_or_explained() -> None:
     assert normal_address(None) is None
     assert normal_address("http://h:1") == "h:1"
     assert normal_address("[::1]:2") == "[::1]:2"
+    assert normal_address("http://a:1,b:2") == "a:1,b:2"
     assert normal_address("https://h:1") == normal_address("HTTP://h:1/") == "h:1"
     for bad in ("h", ":1", "h:", "h:x", "h:70000", "grpc://h:1", "https://", "h/x:1"):
         with pytest.raises(UserError, match="is not HOST:PORT"):

@@ -14,7 +14,7 @@ class ScriptedOperations:
         self.operations: dict[int, Operation] = {}
         self._changed = asyncio.Event()
 
-    def ask(self, request: Request) -> Operation | None:
+    async def ask(self, request: Request) -> Operation | None:
         """Begin; ``busy`` as the replica is too much."""
         if request.replica_id == "busy":
             return None

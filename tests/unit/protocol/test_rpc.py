@@ -141,13 +141,54 @@ def test_a_lost_lighthouse_is_found_again_at_its_port_or_elsewhere() -> None:
     run(main())
 
 
-def test_the_second_address_is_tried_when_the_first_is_dead() -> None:
+def test_of_several_addresses_the_one_that_answers_counts() -> None:
     async def main() -> None:
         async with serving() as dead:
             pass
         async with serving() as alive, Agent(dead, alive) as agent:
-            assert (await agent.next(Disconnected)).failures == 1
             assert (await agent.next(Connected)).address.endswith(str(alive))
+
+    run(main())
+
+
+def test_a_stream_moves_to_a_lighthouse_that_leads_from_now_on() -> None:
+    """The former one may be stopped: its stream still seems to live."""
+    leads = asyncio.Event()
+
+    async def stands_by(requests: AsyncIterator[bytes], context: Any) -> None:
+        await leads.wait()
+        await echo(requests, context)
+
+    async def main() -> None:
+        async with serving() as first, serving(stands_by) as second:
+            agent = Agent(second, first)
+            assert (await agent.next(Connected)).address.endswith(str(first))
+            assert agent.connection.send(Heartbeat())
+            await agent.next(HeartbeatAck)
+            leads.set()
+            gone = await agent.next(Disconnected)
+            assert f"127.0.0.1:{second} leads now" in gone.reason
+            assert (await agent.next(Connected)).address.endswith(str(second))
+            assert agent.connection.send(Heartbeat())
+            await agent.next(HeartbeatAck)
+            leads.clear()
+            agent.connection.drop("its epoch is old")
+            assert "its epoch is old" in (await agent.next(Disconnected)).reason
+            await agent.__aexit__()
+
+    run(main())
+
+
+def test_an_agent_that_waits_for_lighthouses_that_stand_by_ends_when_it_is_to() -> None:
+    async def stands_by(requests: AsyncIterator[bytes], context: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with serving(stands_by) as first, serving(stands_by) as second:
+            async with Agent(first, second) as agent:
+                agent.connection.drop("nothing is open")
+                await asyncio.sleep(0)
+            assert agent.events.empty()
 
     run(main())
 

@@ -142,7 +142,7 @@ def test_an_open_port_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixt
 def command(tmp_path: Path, bind: str) -> list[str]:
     return [
         sys.executable, "-m", "ftrun", "lighthouse", "--bind", "127.0.0.1:0",
-        "--state-dir", str(tmp_path / "state"), "--token-file", str(tmp_path / "token"),
+        "--state", str(tmp_path / "state"), "--token-file", str(tmp_path / "token"),
         "--torchft-bind", bind,
     ]  # fmt: skip
 

@@ -63,3 +63,11 @@ def test_attempts_only_rise_and_an_id_names_one_list(acts: list[list[str] | Atte
             assert attempt > seen
             seen = attempt
             assert named.setdefault(attempt.quorum_id, act) == act
+
+
+def test_an_agent_s_epoch_is_outrun_and_an_impossible_one_is_not() -> None:
+    attempts = AttemptCounter(3)
+    for epoch in (0, 3, EPOCH_MAX, EPOCH_MAX + 1):
+        assert not attempts.outrun_epoch(epoch)
+    assert attempts.outrun_epoch(4)
+    assert str(attempts.highest) == "5.0#0"

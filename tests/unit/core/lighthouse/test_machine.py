@@ -21,6 +21,7 @@ from ftrun.core.lighthouse.machine import (
     AgentAttached,
     AgentDetached,
     AgentSent,
+    BeginAgain,
     CloseAgent,
     Event,
     Instruction,
@@ -172,7 +173,7 @@ class Watch:
                 if isinstance(message, m.ToWorkers):
                     self._see_worker(message.message)
             else:
-                assert isinstance(instruction, CloseAgent | SaveIncident | SaveAccount)
+                assert isinstance(instruction, CloseAgent | SaveIncident | SaveAccount | BeginAgain)
 
     def _see_worker(self, message: m.ToWorker) -> None:
         if isinstance(message, m.NewQuorum):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from ftrun.core import messages as m
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
+    AgentDetached,
     AgentSent,
+    BeginAgain,
     CloseAgent,
     Instruction,
     JournalState,
@@ -86,3 +88,46 @@ def test_each_silence_is_looked_at_anew() -> None:
         assert silence_check.ends(
             last_message_at, TIMEOUT_S, silence_check.overdue_at(last_message_at, TIMEOUT_S), 0.0
         )
+
+
+def deaf() -> Lighthouse:
+    """Two agents that were heard at time 0, and nobody since."""
+    lighthouse = attended()
+    assert pass_until(lighthouse, 5 * TIMEOUT_S) == []
+    return lighthouse
+
+
+def test_a_lighthouse_that_hears_nobody_loses_nobody_and_begins_again_when_it_hears() -> None:
+    lighthouse = deaf()
+    assert closed(lighthouse.handle(AgentDetached("B"), 5 * TIMEOUT_S)) == []
+    assert len(lighthouse.agents) == 2
+    (found,) = lighthouse.handle(AgentSent("A", (m.Heartbeat(),)), 5 * TIMEOUT_S + 0.1)
+    assert isinstance(found, BeginAgain)
+    assert "cut off" in found.reason
+
+
+def test_an_agent_that_comes_back_makes_it_begin_again_too() -> None:
+    hello = m.Hello("B", SPEC, 1, "host-B", "B:1")
+    (found,) = deaf().handle(AgentAttached("B", hello), 5 * TIMEOUT_S)
+    assert isinstance(found, BeginAgain)
+
+
+def test_once_all_have_isolated_themselves_the_silent_are_lost() -> None:
+    lighthouse = deaf()
+    isolated = SPEC.isolation_limit_s + TIMEOUT_S
+    assert pass_until(lighthouse, isolated - 0.1) == []
+    assert sorted(pass_until(lighthouse, isolated + TIMEOUT_S)) == ["A", "B"]
+
+
+def test_one_agent_alone_is_lost_as_ever() -> None:
+    """Without it there is nobody to keep anything for."""
+    lighthouse = attended()
+    lighthouse.handle(AgentDetached("B"), 0.0)
+    assert pass_until(lighthouse, 1.06 * TIMEOUT_S) == ["A"]
+
+
+def test_an_end_of_a_stream_counts_while_others_are_heard() -> None:
+    lighthouse = attended()
+    lighthouse.handle(AgentSent("A", (m.Heartbeat(),)), 10.0)
+    lighthouse.handle(AgentDetached("B"), 10.1)
+    assert lighthouse.agents["B"].gone_at == 10.1

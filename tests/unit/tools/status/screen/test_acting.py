@@ -33,7 +33,7 @@ class Lighthouse:
         self.asked: list[Request] = []
         self.refuses = False
 
-    def ask(self, request: Request) -> Operation | None:
+    async def ask(self, request: Request) -> Operation | None:
         """Done, with stacks if these were asked for."""
         self.asked.append(request)
         found = Operation(len(self.asked), request, "under way")

@@ -1,0 +1,23 @@
+"""Which lighthouse an agent follows: never one of an earlier epoch than it has followed before.
+
+A lighthouse that was stopped for a while, or cut off, may not know that another has taken over.
+Not here: how a lighthouse learns that (core/register/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class EpochGuard:
+    """``highest``: the highest epoch of a Welcome that was accepted; 0: none was."""
+
+    highest: int = 0
+
+    def accepts(self, epoch: int) -> bool:
+        """Whether to follow a lighthouse whose Welcome has this epoch."""
+        if epoch < self.highest:
+            return False
+        self.highest = epoch
+        return True

@@ -1,0 +1,358 @@
+"""Leadership of one process: ``handle(event, now) -> list[Instruction]``. Pure.
+
+Theory of operation. There is one register ``(version, value)`` and one operation on it that
+matters: write a value if the version is still the one that the writer has seen. Nobody compares
+clocks of two machines.
+
+- The leader writes every quarter of T (``silence_s``), and whenever the job's journal changes.
+- A standby that has seen no new version for T writes its own name with the next epoch. If that is
+  accepted, it leads. If not, somebody has written meanwhile, and it goes on watching. While the
+  store does not answer, it sees nothing; so the one that led goes on when the store is back.
+- The leader acts for two thirds of T after it *asked* for its last accepted write, by its own
+  clock. Whoever saw that write saw it later, and waits longer. Then the leader is **suspended**: it
+  decides nothing and sends nothing. If its next write is accepted, nobody has led meanwhile, and it
+  goes on. If another's value is there, it is deposed.
+- What follows a Record is **held** until that record is in the register, and until leadership is
+  proven. While anything is held no event is to be handled (``may_decide``): they queue.
+
+| state | leads by | ends by |
+|---|---|---|
+| watching | ``_may_take`` and an accepted write: leading | |
+| leading, proven | an accepted write asked for less than 2/3 T ago | time: suspended |
+| leading, suspended | | an accepted write: proven; another's value: Depose, watching |
+
+A write without an answer may have been carried out, and may be later. So the register is read, and
+our own name and serial tell which of our writes is there. One request is under way at a time.
+
+What this does not see: a machine whose clock stands still while it does (a suspended host). When it
+goes on, it may answer agents for 2/3 T at most; it can write nothing.
+Not here: the stores, what is in a journal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from ftrun.base.errors import assert_never
+from ftrun.core.register.events import (
+    Accepted,
+    Answered,
+    Decided,
+    Depose,
+    Event,
+    Failed,
+    GivenBack,
+    HolderEnded,
+    Instruction,
+    Lead,
+    Read,
+    Record,
+    Refused,
+    Release,
+    Say,
+    Stopped,
+    Swap,
+    TimerFired,
+    Value,
+)
+
+WRITES_PER_SILENCE = 4
+PROVEN_SHARE = 2 / 3
+LOOKS_PER_SILENCE = 8
+LOOK_MAX_S = 0.5
+"""The longest pause between two looks at the register, and after a request that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``name``: of this life of this process, and of no other one. ``address``: for its agents.
+
+    ``silence_s``: T. Infinite for a process that is known to be the only one: it writes only when
+    its journal changes. ``epoch_floor``: below the first epoch of a register without a value.
+    """
+
+    name: str
+    address: str
+    silence_s: float
+    epoch_floor: int = 0
+
+    @property
+    def look_s(self) -> float:
+        """Between two looks."""
+        return min(self.silence_s / LOOKS_PER_SILENCE, LOOK_MAX_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A write whose end is not known. ``asked_at``: when it was first asked for."""
+
+    value: Value
+    record: Record | None
+    asked_at: float
+
+
+class Leadership:
+    """One process's part in the register. ``epoch``: under which it leads, or has led last."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.epoch = 0
+        self.leads = False
+        self._settings = settings
+        self._now = 0.0
+        self._out: list[Instruction] = []
+        # The register as it was seen last.
+        self._version = 0
+        self._value: Value | None = None
+        self._seen_at: float | None = None
+        self._answered_at = 0.0
+        self._ended: str | None = None
+        # The request that is under way, and those writes whose end is not known.
+        self._asked: Read | Swap | None = None
+        self._asked_at = 0.0
+        self._ask_at = 0.0
+        self._serial = 0
+        self._tries: dict[int, _Try] = {}
+        self._is_unsure = False
+        # As leader.
+        self._proven_from = 0.0
+        self._has_begun = False
+        self._held: deque[object] = deque()
+        # For people, and the end.
+        self._away_since: float | None = None
+        self._is_stopping = False
+        self._gives_back = False
+        self._is_over = False
+
+    # ------------------------------------------------------------ what the shell asks
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take one event; the instructions are to be carried out in order."""
+        self._now = now
+        match event:
+            case Answered() | Accepted() | Refused() | Failed():
+                asked, self._asked = self._asked, None
+                self._on_answer(event, asked)
+            case Decided(outputs):
+                self._held.extend(outputs)
+            case HolderEnded(holder):
+                self._ended = holder
+                self._ask_at = min(self._ask_at, now)
+            case Stopped():
+                self._is_stopping = True
+            case TimerFired():
+                pass
+            case _:
+                assert_never(event)
+        self._let_go()
+        self._ask()
+        if self._has_begun and self._away_since is None and now >= self._missed_at:
+            self._is_away("it gives no answer")
+        out, self._out = self._out, []
+        return out
+
+    def may_decide(self, now: float) -> bool:
+        """Whether the leader may handle an event now, and answer it at once."""
+        return self._has_begun and not self._held and self._is_proven(now)
+
+    def next_deadline(self) -> float | None:
+        """When TimerFired is due; None: only after another event."""
+        times = [] if self._asked is not None or self._is_over else [self._due_at()]
+        if self._has_begun and self._away_since is None:
+            times.append(self._missed_at)
+        return min((t for t in times if t < float("inf")), default=None)
+
+    # ------------------------------------------------------------ answers
+
+    def _on_answer(
+        self, answer: Answered | Accepted | Refused | Failed, asked: Read | Swap | None
+    ) -> None:
+        if isinstance(answer, Failed):
+            self._is_unsure |= isinstance(asked, Swap)
+            self._ask_at = self._now + self._settings.look_s
+            self._is_away(answer.reason)
+            return
+        self._is_back()
+        if self._seen_at is not None and self._now - self._answered_at > self._blind_s:
+            self._seen_at = self._now
+        self._answered_at = self._now
+        match answer, asked:
+            case Accepted(version), Swap(_, value):
+                self._landed(version, self._tries[value.serial])
+            case Answered(version, value), Read(with_journal):
+                self._on_found(version, value, with_journal=with_journal)
+            case _:
+                self._is_unsure = True  # which write is there?
+
+    @property
+    def _blind_s(self) -> float:
+        """After so long without an answer, the silence was not observed: it begins anew."""
+        return self._settings.silence_s / 2
+
+    def _on_found(self, version: int, value: Value | None, *, with_journal: bool) -> None:
+        self._is_unsure = False
+        if self._seen_at is not None and (version == self._version or 0 < version < self._version):
+            # Nothing new. Some shared file systems show a directory as it was a moment ago.
+            if with_journal and version == self._version and value is not None:
+                self._has_begun = True
+                self._out.append(Lead(value))
+            return
+        is_mine = value is not None and value.holder == self._settings.name
+        mine = self._tries.get(value.serial) if value is not None and is_mine else None
+        if mine is not None:
+            self._landed(version, mine)
+        else:
+            self._saw(version, value)
+
+    def _saw(self, version: int, value: Value | None) -> None:
+        """The register has another value than we have seen or written."""
+        former = self._value
+        self._version, self._value, self._seen_at = version, value, self._now
+        self._tries.clear()
+        if value is None or value.is_free:
+            self._ask_at = self._now
+        had_begun = self._has_begun
+        self._end()
+        if had_begun:
+            self._out.append(Depose(_named(value)))
+        elif value is not None and not value.is_free and _is_new(value.holder, former):
+            self._out.append(Say(f"The lighthouse is {_named(value)}. This one stands by."))
+
+    def _landed(self, version: int, written: _Try) -> None:
+        """A write of ours is in the register."""
+        self._version, self._value, self._seen_at = version, written.value, self._now
+        self._tries.clear()
+        if written.value.is_free:
+            self._end()
+            return
+        self._proven_from = written.asked_at
+        self.epoch = written.value.epoch
+        self.leads = True
+        if written.record is not None:
+            self._held.popleft()
+
+    def _end(self) -> None:
+        self.leads = self._has_begun = False
+        self._held.clear()
+
+    # ------------------------------------------------------------ what goes out
+
+    def _let_go(self) -> None:
+        """Release what is held, up to the first record that is not in the register."""
+        while self._held and not isinstance(self._held[0], Record) and self._is_proven(self._now):
+            self._out.append(Release(self._held.popleft()))
+
+    @property
+    def _proven_until(self) -> float:
+        return self._proven_from + PROVEN_SHARE * self._settings.silence_s
+
+    def _is_proven(self, now: float) -> bool:
+        return self.leads and not self._gives_back and now < self._proven_until
+
+    @property
+    def _missed_at(self) -> float:
+        """When people are told that an answer is missed; a pause of our own is no such case."""
+        pause_s = self._settings.silence_s / WRITES_PER_SILENCE
+        return max(self._proven_until, self._asked_at + pause_s)
+
+    # ------------------------------------------------------------ requests
+
+    def _due_at(self) -> float:
+        """When the next request is due, if none is under way."""
+        is_resting = self._has_begun and not (self._is_unsure or self._is_stopping or self._record)
+        if not is_resting:
+            return self._ask_at
+        pause_s = self._settings.silence_s / WRITES_PER_SILENCE
+        return max(self._ask_at, self._proven_from + pause_s)
+
+    @property
+    def _record(self) -> Record | None:
+        return self._held[0] if self._held and isinstance(self._held[0], Record) else None
+
+    def _takes_at(self) -> float:
+        """When a standby may take the register, if no new version is seen until then."""
+        assert self._seen_at is not None
+        value = self._value
+        if value is None or value.is_free or value.holder == self._ended:
+            return self._seen_at
+        return self._seen_at + max(self._settings.silence_s, value.silence_s)
+
+    def _ask(self) -> None:
+        """Send the next request if it is due."""
+        if self._asked is not None or self._is_over or self._now < self._due_at():
+            return
+        if self._is_unsure or self._seen_at is None:
+            self._send(Read())
+        elif self._is_stopping and not self.leads:
+            self._is_over = True
+            self._out.append(GivenBack())
+        elif self.leads and not (self._has_begun or self._is_stopping):
+            self._send(Read(with_journal=True))
+        elif self.leads:
+            self._write()
+        elif self._now >= self._takes_at():
+            self._take()
+        else:
+            self._ask_at = self._now + self._settings.look_s
+            self._send(Read())
+
+    def _take(self) -> None:
+        former = self._value.epoch if self._value is not None else self._settings.epoch_floor
+        self._swap(former + 1, None)
+
+    def _write(self) -> None:
+        """The journal's record, if one waits; at the end, that nobody holds the register."""
+        record = self._record
+        epoch = self.epoch if record is None else max(self.epoch, record.epoch)
+        # Another may lead from the moment at which this is asked, whenever its answer comes.
+        self._gives_back = self._is_stopping and record is None
+        self._swap(epoch, record, is_free=self._gives_back)
+
+    def _swap(self, epoch: int, record: Record | None, *, is_free: bool = False) -> None:
+        """Ask for a write. The same one, asked for again, keeps its serial and its first time."""
+        last = self._tries.get(self._serial)
+        if last is None or (last.value.is_free, last.record) != (is_free, record):
+            self._serial += 1
+            journal = None if record is None else record.journal
+            own = self._settings
+            value = Value(
+                epoch, own.name, own.address, own.silence_s, self._serial, is_free, journal
+            )
+            last = self._tries[self._serial] = _Try(value, record, self._now)
+        self._send(Swap(self._version, last.value))
+
+    def _send(self, request: Read | Swap) -> None:
+        self._asked = request
+        self._asked_at = self._now
+        self._out.append(request)
+
+    # ------------------------------------------------------------ words
+
+    def _is_away(self, reason: str) -> None:
+        """The store has given no answer, or none in time. Short failures are not worth words."""
+        is_idle = self._has_begun and not self._held and self._is_proven(self._now)
+        if self._away_since is not None or is_idle:
+            return
+        self._away_since = self._now
+        then = "The lighthouse decides nothing until it answers; training goes on."
+        if not self._has_begun:
+            then = "It is asked again and again."
+        self._out.append(Say(f"The store of the state does not answer ({reason}). {then}"))
+
+    def _is_back(self) -> None:
+        if self._away_since is not None:
+            away_s = self._now - self._away_since
+            self._away_since = None
+            self._out.append(Say(f"The store of the state answers again, after {away_s:.1f} s."))
+
+
+def _is_new(holder: str, former: Value | None) -> bool:
+    return former is None or former.is_free or former.holder != holder
+
+
+def _named(value: Value | None) -> str:
+    if value is None:
+        return "nobody: the register is empty"
+    if value.is_free:
+        return f"nobody: {value.holder} has stopped (epoch {value.epoch})"
+    return f"{value.holder} at {value.address} (epoch {value.epoch})"

@@ -1,0 +1,187 @@
+"""Runs one leadership machine against its store, for whoever wants to lead.
+
+One request at a time, in the event loop. It also knows whether the holder is a process of this
+machine that has ended: then nobody needs to wait for its silence.
+Not here: any decision (core/register/), what a leader does (lighthouse/shell.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+import socket
+from collections.abc import Sequence
+from typing import Protocol
+
+from ftrun.base import clock
+from ftrun.base.errors import assert_never
+from ftrun.base.linux import boot_id, process_row
+from ftrun.base.timer import DeadlineTimer
+from ftrun.core.register.events import (
+    Answered,
+    Decided,
+    Depose,
+    Event,
+    Failed,
+    GivenBack,
+    HolderEnded,
+    Instruction,
+    Lead,
+    Read,
+    Release,
+    Say,
+    Stopped,
+    Swap,
+    TimerFired,
+    Value,
+)
+from ftrun.core.register.leadership import Leadership, Settings
+from ftrun.lighthouse.register.store import Store, StoreError
+
+STOP_S = 1.0
+"""How long an end waits for the register to be given back; without that, others wait for T."""
+NAME = re.compile(r"(?P<host>.*) pid (?P<pid>\d+) \[(?P<life>[^\]]*)\.(?P<start>\d+)\.\w+\]")
+
+log = logging.getLogger(__name__)
+
+
+class Leader(Protocol):
+    """What a contender calls. Each call returns at once."""
+
+    def leads(self, value: Value) -> None:
+        """This process leads, from this value's journal, under its epoch."""
+
+    def release(self, output: object) -> None:
+        """An output may go out now."""
+
+    def may_go_on(self) -> None:
+        """``may_decide`` may have become true."""
+
+    def deposed(self, reason: str) -> None:
+        """Another process leads; nothing may go out any more."""
+
+
+class Contender:
+    """One process's part in one register. ``address``: where it takes agents once it leads."""
+
+    def __init__(
+        self, store: Store, address: str, silence_s: float, epoch_floor: int, leader: Leader
+    ) -> None:
+        self.name = process_name()
+        self._store = store
+        self._leader = leader
+        self._machine = Leadership(Settings(self.name, address, silence_s, epoch_floor))
+        self._timer = DeadlineTimer(lambda: self._feed(TimerFired()), 0.001)
+        self._request: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
+        self._ended = ""
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.writes = 0
+        self.write_s = 0.0
+
+    def start(self) -> None:
+        """Begin to contend."""
+        self._feed(TimerFired())
+
+    @property
+    def may_decide(self) -> bool:
+        """Whether an event may be handled now."""
+        return self._machine.may_decide(clock.now())
+
+    def decided(self, outputs: Sequence[object]) -> None:
+        """The leader has handled an event: each output is released in its time."""
+        self._feed(Decided(tuple(outputs)))
+
+    async def stop(self) -> None:
+        """Give the register back if it is ours; bounded by ``STOP_S``."""
+        if not self.failed.done():
+            self._feed(Stopped())
+            try:
+                await asyncio.wait_for(self._over.wait(), STOP_S)
+            except asyncio.TimeoutError:
+                log.info("the register could not be given back in %g s", STOP_S)
+        self._timer.close()
+        if self._request is not None:
+            self._request.cancel()
+            await asyncio.gather(self._request, return_exceptions=True)
+        await self._store.close()
+
+    def _feed(self, event: Event) -> None:
+        if self.failed.done():
+            return
+        try:
+            for instruction in self._machine.handle(event, clock.now()):
+                self._carry_out(instruction)
+            self._timer.set(self._machine.next_deadline())
+            self._leader.may_go_on()
+        except Exception as error:  # noqa: BLE001 - the shell's edge: the service ends with it.
+            self.failed.set_exception(error)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Read() | Swap():
+                self._request = asyncio.ensure_future(self._ask(instruction))
+            case Lead(value):
+                self._leader.leads(value)
+            case Release(output):
+                self._leader.release(output)
+            case Depose(reason):
+                self._leader.deposed(reason)
+            case Say(text):
+                log.warning("%s (%s)", text, self._store.place)
+            case GivenBack():
+                self._over.set()
+            case _:
+                assert_never(instruction)
+
+    async def _ask(self, request: Read | Swap) -> None:
+        answer: Event
+        try:
+            if isinstance(request, Read):
+                answer = await self._store.read(with_journal=request.with_journal)
+            else:
+                began = clock.now()
+                answer = await self._store.swap(request.version, request.value)
+                if request.value.journal is not None:
+                    self.writes += 1
+                    self.write_s += clock.now() - began
+        except StoreError as error:
+            answer = Failed(str(error))
+        except Exception as error:  # noqa: BLE001 - a bug ends the service, and not this task only.
+            if not self.failed.done():
+                self.failed.set_exception(error)
+            return
+        self._feed(answer)
+        value = answer.value if isinstance(answer, Answered) else None
+        if value is not None and not value.is_free:
+            self._look_at(value.holder)
+
+    def _look_at(self, holder: str) -> None:
+        if holder not in (self.name, self._ended) and has_ended(holder):
+            self._ended = holder
+            log.info("%s has ended: its silence is not waited for", holder)
+            self._feed(HolderEnded(holder))
+
+
+def process_name() -> str:
+    """A name for this life of this process, which nothing else ever has."""
+    row = process_row(os.getpid())
+    start = row.start_ticks if row is not None else 0
+    return f"{socket.gethostname()} pid {os.getpid()} [{_life()}.{start}.{secrets.token_hex(4)}]"
+
+
+def has_ended(holder: str) -> bool:
+    """Whether a process of this machine, and of this pid namespace, has this name no more."""
+    found = NAME.fullmatch(holder)
+    if found is None or not boot_id() or found["life"] != _life():
+        return False
+    row = process_row(int(found["pid"]))
+    return row is None or row.is_zombie or row.start_ticks != int(found["start"])
+
+
+def _life() -> str:
+    """This run of this machine, and the namespace in which pids count."""
+    return f"{boot_id()[:8]}.{os.stat('/proc/self/ns/pid').st_ino}"

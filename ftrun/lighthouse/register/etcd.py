@@ -1,0 +1,138 @@
+"""The register as two keys of etcd: one for all but the journal, one for the journal.
+
+The version is the first key's mod_revision, compared and written in one transaction; so a write
+without a journal is small. Only etcd's own gRPC is used, by an own excerpt of its messages. Keys
+have no lease, because silence is observed (core/register/). Plain text and no password so far.
+Not here: when anything is written.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ftrun.base.addresses import parse_address
+from ftrun.base.errors import ProtocolError, UserError
+from ftrun.core.register.events import Accepted, Answered, Refused, Value
+from ftrun.lighthouse.register import etcd_pb2 as pb
+from ftrun.lighthouse.register.store import StoreError, decode_head, encode_head
+from ftrun.protocol.limits import MESSAGE_BYTES_MAX
+
+CALL_TIMEOUT_S = 1.0
+PREFIX = "ftrun/"
+OPTIONS: Sequence[tuple[str, Any]] = [
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+]
+TXN = "/etcdserverpb.KV/Txn"
+
+
+def parse_etcd(text: str) -> tuple[list[str], str]:
+    """The members' addresses and the job's name in ``HOST:PORT,…/JOB``.
+
+    Raises:
+        UserError: it has another form.
+    """
+    members, _, job = text.partition("/")
+    if not members or not job or not job.isprintable():
+        raise UserError(
+            f"--state etcd://{text}: must be etcd://HOST:PORT,HOST:PORT/JOB, where JOB is a name "
+            "of your choice that only this job's lighthouses use."
+        )
+    for member in members.split(","):
+        parse_address(member, "--state")
+    return members.split(","), job
+
+
+class EtcdStore:
+    """One register in etcd. A call that fails makes the next one go to another member."""
+
+    def __init__(self, members: Sequence[str], job: str) -> None:
+        self.place = f"etcd://{','.join(members)}/{job}"
+        self._members = members
+        self._turn = 0
+        self._channel: Any = None
+        self._key = f"{PREFIX}{job}".encode()
+        self._journal_key = self._key + b"/journal"
+
+    async def read(self, *, with_journal: bool) -> Answered:
+        """See ``Store``. Both keys are read at one revision."""
+        keys = [self._key, *([self._journal_key] if with_journal else [])]
+        answer = await self._txn([], [_range(key) for key in keys])
+        found = [response.response_range.kvs for response in answer.responses]
+        if not found or not found[0]:
+            return Answered(0, None)
+        head = found[0][0]
+        try:
+            journal = _unpacked(found[1][0].value if found[1] else b"") if with_journal else None
+            value, _ = decode_head(head.value, journal)
+        except (ProtocolError, zlib.error) as error:
+            raise StoreError(
+                f"the key {self._key.decode()} has something else than a register ({error}): "
+                "remove it, or give another JOB in --state"
+            ) from error
+        return Answered(head.mod_revision, value)
+
+    async def swap(self, version: int, value: Value) -> Accepted | Refused:
+        """See ``Store``."""
+        compare = pb.Compare(
+            result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=self._key, mod_revision=version
+        )
+        puts = [_put(self._key, encode_head(value))]
+        if value.journal is not None:
+            puts.append(_put(self._journal_key, zlib.compress(value.journal, 1)))
+        answer = await self._txn([compare], puts)
+        return Accepted(answer.header.revision) if answer.succeeded else Refused()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None
+
+    async def _txn(
+        self, compare: Sequence[pb.Compare], success: Sequence[pb.RequestOp]
+    ) -> pb.TxnResponse:
+        member = self._members[self._turn % len(self._members)]
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(member, options=OPTIONS)
+        call = self._channel.unary_unary(
+            TXN,
+            request_serializer=pb.TxnRequest.SerializeToString,
+            response_deserializer=pb.TxnResponse.FromString,
+        )
+        request = pb.TxnRequest(compare=compare, success=success)
+        try:
+            answer: pb.TxnResponse = await call(request, timeout=CALL_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            self._turn += 1
+            await self.close()
+            why = error.details() or error.code().name
+            raise StoreError(f"etcd at {member}: {why}") from None
+        return answer
+
+
+def _range(key: bytes) -> pb.RequestOp:
+    return pb.RequestOp(request_range=pb.RangeRequest(key=key))
+
+
+def _put(key: bytes, value: bytes) -> pb.RequestOp:
+    return pb.RequestOp(request_put=pb.PutRequest(key=key, value=value))
+
+
+def _unpacked(data: bytes) -> bytes:
+    """At most so many bytes as a journal can have."""
+    if not data:
+        return b""
+    unpacking = zlib.decompressobj()
+    journal = unpacking.decompress(data, MESSAGE_BYTES_MAX)
+    if not unpacking.eof:
+        raise ProtocolError("its journal is not whole, or too large")
+    return journal

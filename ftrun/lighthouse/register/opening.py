@@ -1,0 +1,54 @@
+"""From what the user writes to a store: ``--state DIR`` or ``--state etcd://HOST:PORT,…/JOB``.
+
+Not here: the stores.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ftrun.base.errors import UserError
+from ftrun.lighthouse.register.store import Store
+
+ETCD = "etcd://"
+FILE = "file://"
+
+
+def open_store(text: str) -> Store:
+    """The store that ``text`` names; nothing is asked of it yet.
+
+    Raises:
+        UserError: it has another form.
+    """
+    directory = directory_of(text)
+    if directory is not None:
+        from ftrun.lighthouse.register.directory import DirectoryStore
+
+        return DirectoryStore(directory)
+    if text.startswith(ETCD):
+        from ftrun.lighthouse.register.etcd import EtcdStore, parse_etcd
+
+        return EtcdStore(*parse_etcd(text.removeprefix(ETCD)))
+    raise UserError(
+        f"--state {text}: this kind of store is not known. Give a directory that all lighthouses "
+        f"of the job share, or {ETCD}HOST:PORT,HOST:PORT/JOB."
+    )
+
+
+def files_beside(text: str, home: Path) -> Path:
+    """Where a lighthouse keeps the files that are of use and not needed: account and incidents.
+
+    They are in the store's directory, or, if it is none, below ``home`` on each host.
+    """
+    directory = directory_of(text)
+    if directory is not None:
+        return directory
+    return home / re.sub(r"[^\w-]", "_", text.partition("://")[2])
+
+
+def directory_of(text: str) -> Path | None:
+    """The directory that ``text`` names, if it names one."""
+    if "://" in text and not text.startswith(FILE):
+        return None
+    return Path(text.removeprefix(FILE))

@@ -1,0 +1,157 @@
+"""Two lighthouses with one state, and a job: one leads, whatever happens to it or to the state."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.base import clock
+from ftrun.lighthouse.settings import SILENCE_S
+from ftrun.protocol.rpc import Connected, LighthouseConnection
+from tests.jobs import HOUSE, TOKEN, Job, Lighthouse, free_port
+from tests.jobs.etcd import needs_etcd, running_etcd
+from tests.process.test_operators import CPU, STEPS, assert_lost_no_step, steps
+
+AWAY_S = 30.0
+
+
+@contextmanager
+def trained(
+    tmp_path: Path, state: str | None = None
+) -> Iterator[tuple[Lighthouse, Lighthouse, Job]]:
+    """The lighthouse that leads, the one that stands by, and a job of three replicas."""
+    binds = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    more: dict[str, Any] = {"state": state}
+    any_http = ("--http", "127.0.0.1:0")
+    found_by = ("--lighthouse", ",".join(binds), "--token-file", str(tmp_path / TOKEN))
+    with (
+        Lighthouse(tmp_path, *any_http, bind=binds[0], **more) as first,
+        Lighthouse(tmp_path, *any_http, bind=binds[1], stands_by=True, **more) as second,
+        Job(tmp_path, STEPS, "--replicas", "3", *found_by, *CPU) as job,
+    ):
+        job.expect(r"^\[[012]\.0\] step 5$", 3)
+        yield first, second, job
+        (tmp_path / "over").touch()
+        assert job.end() == 0
+        assert job.left() == []
+
+
+def kill_a_worker(job: Job, replica: int, joins: int) -> tuple[float, float]:
+    """Kill it; returns the times until the others have a quorum, and until it has joined."""
+    before = len(re.findall(r"Replicas . and . in quorum", job.output))
+    began = clock.now()
+    os.kill(job.worker(replica), signal.SIGKILL)
+    job.expect(r"Replicas . and . in quorum", before + 1)
+    formed = clock.now()
+    job.expect(rf"Replica {replica} healed", joins)
+    return formed - began, clock.now() - began
+
+
+def goes_on(job: Job, replica: int = 0, count: int = 20) -> None:
+    """Wait until the replica has committed more steps."""
+    seen = len(steps(job.output, replica))
+    job.until(lambda: len(steps(job.output, replica)) >= seen + count, "trains on")
+
+
+def epochs(job: Job) -> list[int]:
+    return [int(x) for x in re.findall(r"in quorum (\d+)\.", job.output)]
+
+
+@pytest.mark.parametrize("kind", ["directory", pytest.param("etcd", marks=needs_etcd)])
+def test_a_lighthouse_that_is_killed_is_replaced_by_the_one_that_stands_by(
+    tmp_path: Path, kind: str
+) -> None:
+    with running_etcd_if(kind, tmp_path) as state, trained(tmp_path, state) as (first, second, job):
+        os.kill(first.pid, signal.SIGKILL)
+        formed, _ = kill_a_worker(job, 1, 1)
+        second.expect("lighthouse ready")
+        print(f"{kind}: a quorum without the worker {formed:.2f} s after both deaths")
+        kill_a_worker(job, 2, 1)
+    assert_lost_no_step(job.output, 0)
+    assert epochs(job) == sorted(epochs(job))
+    assert len(set(epochs(job))) > 1
+
+
+@contextmanager
+def running_etcd_if(kind: str, tmp_path: Path) -> Iterator[str | None]:
+    if kind != "etcd":
+        yield None
+        return
+    with running_etcd(tmp_path / "etcd") as etcd:
+        yield f"etcd://{etcd.address}/job"
+
+
+def test_a_lighthouse_that_was_stopped_for_long_has_no_say_when_it_wakes(tmp_path: Path) -> None:
+    """Its stale write is refused, and it gives out no Welcome and no ack."""
+    with trained(tmp_path) as (first, second, job):
+        os.kill(first.pid, signal.SIGSTOP)
+        stopped = clock.now()
+        formed, _ = kill_a_worker(job, 1, 1)
+        print(f"a quorum without the worker {formed:.2f} s after the stop")
+        second.expect("lighthouse ready")
+        asked = asyncio.run(wake_and_ask(first, stopped + 3 * SILENCE_S, tmp_path))
+        assert asked == []
+        first.expect(r"leads no more: the lighthouse is .* at " + second.address)
+        first.expect("This one stands by")
+        kill_a_worker(job, 2, 1)
+        os.kill(second.pid, signal.SIGKILL)
+        kill_a_worker(job, 1, 2)
+        first.expect("lighthouse ready", 2)
+    assert_lost_no_step(job.output, 0)
+    assert epochs(job) == sorted(epochs(job))
+
+
+async def wake_and_ask(first: Lighthouse, at: float, tmp_path: Path) -> list[Any]:
+    """Ask the stopped lighthouse for a stream, wake it, and see whether it accepts before it knows.
+
+    Returns what came until it was deposed.
+    """
+    events: list[Any] = []
+    token = (tmp_path / TOKEN).read_text().strip()
+    connection = LighthouseConnection([first.address], token, events.append)
+    task = asyncio.ensure_future(connection.run())
+    await asyncio.sleep(max(0.0, at - clock.now()))
+    os.kill(first.pid, signal.SIGCONT)
+    await asyncio.get_running_loop().run_in_executor(None, first.expect, "leads no more")
+    connection.close()
+    await task
+    return [event for event in events if isinstance(event, Connected)]
+
+
+@pytest.mark.parametrize("kind", ["directory", pytest.param("etcd", marks=needs_etcd)])
+def test_training_goes_on_while_the_state_is_away_and_membership_afterwards(
+    tmp_path: Path, kind: str
+) -> None:
+    house, away = tmp_path / HOUSE, tmp_path / "away"
+    with ExitStack() as stack:
+        etcd = stack.enter_context(running_etcd(tmp_path / "etcd")) if kind == "etcd" else None
+        state = f"etcd://{etcd.address}/job" if etcd is not None else None
+        first, second, job = stack.enter_context(trained(tmp_path, state))
+        if etcd is not None:
+            etcd.kill()
+        else:
+            house.rename(away)
+        gone = clock.now()
+        first.expect("store of the state does not answer .* decides nothing until it answers")
+        second.expect("store of the state does not answer")
+        while clock.now() < gone + AWAY_S:
+            goes_on(job)
+        assert "isolated" not in job.output
+        if etcd is not None:
+            etcd.restart()
+        else:
+            away.rename(house)
+        first.expect(r"store of the state answers again, after \d+")
+        formed, joined = kill_a_worker(job, 1, 1)
+        print(f"{kind}: after {AWAY_S:g} s quorum {formed:.2f} s, joined {joined:.2f} s")
+        assert first.output.count("lighthouse ready") + second.output.count("lighthouse ready") == 1
+    assert_lost_no_step(job.output, 0)
+    assert not re.search(r"Replicas? .* lost", job.output)

@@ -1,0 +1,148 @@
+"""Three processes contend for one register and are stopped at random: one at a time leads.
+
+``CHAOS_S=25 scripts/test tests/process/test_register_chaos.py -s`` runs longer and prints counts.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.jobs.etcd import needs_etcd, running_etcd
+
+SILENCE_S = 1.0
+CHAOS_S = float(os.environ.get("CHAOS_S", "3"))
+PROCESSES = 3
+START_S = END_S = 60.0
+
+
+class Write(NamedTuple):
+    version: int
+    epoch: int
+    holder: str
+    record: int
+
+
+class Notes(NamedTuple):
+    """``acts``: time and epoch of all that was answered or sent."""
+
+    writes: list[Write]
+    acts: list[tuple[float, int]]
+    refused: int
+    deposed: int
+
+
+@pytest.mark.parametrize("kind", ["directory", pytest.param("etcd", marks=needs_etcd)])
+def test_one_leads_at_a_time_whoever_is_stopped(tmp_path: Path, kind: str) -> None:
+    with ExitStack() as stack:
+        state = tmp_path / "register"
+        state.mkdir()
+        where = str(state)
+        if kind == "etcd":
+            where = f"etcd://{stack.enter_context(running_etcd(tmp_path / 'etcd')).address}/chaos"
+        logs = [tmp_path / f"{name}.log" for name in range(PROCESSES)]
+        processes = [start(where, log) for log in logs]
+        stack.callback(end, processes)
+        wait_for_writes(logs)
+        stops = stop_at_random(processes, logs, random.Random(7))
+        end(processes)
+    notes = read(logs)
+    leaders = {write.holder: write.epoch for write in notes.writes}
+    print(
+        f"{kind}: {len(notes.writes)} writes, {len(notes.acts)} answers, epochs up to "
+        f"{notes.writes[-1].epoch} by {len(leaders)} holders, {stops} SIGSTOPs, "
+        f"{notes.refused} writes refused, {notes.deposed} deposed"
+    )
+    assert list(violations(notes)) == []
+    assert len(leaders) > 1
+    assert notes.acts
+
+
+def start(where: str, log: Path) -> subprocess.Popen[bytes]:
+    words = ["-m", "tests.process.register_contender", where, str(SILENCE_S), str(log)]
+    return subprocess.Popen([sys.executable, *words])
+
+
+def end(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+    for process in processes:
+        assert process.wait(END_S) in (0, -signal.SIGTERM)
+
+
+def wait_for_writes(logs: list[Path]) -> None:
+    deadline = time.monotonic() + START_S
+    while not all(log.exists() for log in logs) or not read(logs).acts:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def stop_at_random(
+    processes: list[subprocess.Popen[bytes]], logs: list[Path], chance: random.Random
+) -> int:
+    """Stop the holder, then anybody. The time passes by itself: it is the length of the trial."""
+    holder = read(logs).writes[-1].holder
+    (first,) = [x for x in processes if f"pid_{x.pid}_" in holder]
+    stop(first, 3 * SILENCE_S)
+    stops, until = 1, time.monotonic() + CHAOS_S
+    while time.monotonic() < until:
+        stop(chance.choice(processes), chance.uniform(0.2, 2.5) * SILENCE_S)
+        stops += 1
+        time.sleep(chance.uniform(0.0, 0.5) * SILENCE_S)
+    return stops
+
+
+def stop(process: subprocess.Popen[bytes], duration_s: float) -> None:
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(duration_s)
+    process.send_signal(signal.SIGCONT)
+
+
+def read(logs: list[Path]) -> Notes:
+    lines = [line.split() for log in logs for line in log.read_text().splitlines()]
+    writes = [Write(int(x[1]), int(x[2]), x[3], int(x[4])) for x in lines if x[0] == "write"]
+    acts = [(float(x[1]), int(x[2])) for x in lines if x[0] in ("ack", "sent")]
+    counted = [sum(x == [word] for x in lines) for word in ("refused", "deposed")]
+    return Notes(sorted(writes), sorted(acts), *counted)
+
+
+def violations(notes: Notes) -> Iterator[object]:
+    """What must not be: R1 (of all that was answered), R2 and R3."""
+    count = 0
+    for former, later in zip(notes.writes, notes.writes[1:], strict=False):
+        rises = later.epoch > former.epoch
+        if later.version == former.version or rises != (later.holder != former.holder):
+            yield former, later
+    for write in notes.writes:
+        if write.record >= 0:
+            if write.record != count + 1:
+                yield "not one lineage", write, count
+            count = write.record
+    for (_, former_epoch), (at, epoch) in zip(notes.acts, notes.acts[1:], strict=False):
+        if epoch < former_epoch:
+            yield f"epoch {epoch} acts at {at} after {former_epoch}"
+
+
+def test_the_check_finds_two_leaders_and_two_lineages() -> None:
+    good = [Write(1, 1, "a", -1), Write(2, 1, "a", 1), Write(3, 2, "b", -1), Write(4, 2, "b", 2)]
+    assert list(violations(Notes(good, [(0.1, 1), (0.2, 2)], 0, 0))) == []
+    for bad in (
+        [*good, Write(5, 1, "a", -1)],
+        [*good, Write(4, 2, "b", -1)],
+        [*good, Write(5, 2, "a", -1)],
+        [*good, Write(5, 2, "b", 2)],
+    ):
+        assert list(violations(Notes(bad, [], 0, 0)))
+    assert list(violations(Notes(good, [(0.1, 2), (0.2, 1)], 0, 0)))

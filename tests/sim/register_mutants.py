@@ -1,0 +1,109 @@
+"""Planted bugs that the schedules of register.py must find: each is one change of one part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ftrun.core.agent.epochs import EpochGuard
+from ftrun.core.register.events import Lead, Release, Value
+from ftrun.core.register.leadership import Leadership
+from tests.sim.register import Store
+
+
+class NoCompare(Store):
+    """The store writes whatever comes."""
+
+    compares = False
+
+
+class FromTheAnswer(Leadership):
+    """The deadline counts from the answer, not from the question."""
+
+    def _landed(self, version: int, written: Any) -> None:
+        super()._landed(version, written)
+        self._proven_from = self._now
+
+
+class ActsBeforeItsWrite(Leadership):
+    """A standby leads as soon as it has asked."""
+
+    def _take(self) -> None:
+        super()._take()
+        self.leads = self._has_begun = True
+        self._proven_from = self._now
+        self.epoch = 1 + (self._value.epoch if self._value is not None else 100)
+        own = self._settings
+        self._out.append(Lead(Value(self.epoch, own.name, "", own.silence_s, 0, False, b"")))
+
+
+class GoesOutBeforeTheWrite(Leadership):
+    """What is held goes out while its record is on its way."""
+
+    def _let_go(self) -> None:
+        for output in [x for x in self._held if not self._is_record(x)]:
+            self._held.remove(output)
+            self._out.append(Release(output))
+
+    @staticmethod
+    def _is_record(output: object) -> bool:
+        return hasattr(output, "journal") and not hasattr(output, "kind")
+
+
+class NeverStepsDown(Leadership):
+    """The leader acts until it reads that another one leads."""
+
+    def _is_proven(self, now: float) -> bool:
+        return self.leads
+
+
+class TakesTooEarly(Leadership):
+    """A standby waits for half of T."""
+
+    def _takes_at(self) -> float:
+        assert self._seen_at is not None
+        return (self._seen_at + super()._takes_at()) / 2
+
+
+class FailedIsWritten(Leadership):
+    """A write without an answer counts as carried out, and another one as refused."""
+
+    def _on_answer(self, answer: Any, asked: Any) -> None:
+        super()._on_answer(answer, asked)
+        if self._is_unsure and self._record is not None:
+            self._held.popleft()
+
+
+class SameEpoch(Leadership):
+    """Who takes over keeps the epoch."""
+
+    def _swap(self, epoch: int, record: Any, *, is_free: bool = False) -> None:
+        super()._swap(self._value.epoch if self._value is not None else epoch, record)
+
+
+class ActsAfterGivingBack(Leadership):
+    """A leader that ends acts until it knows that it has given the register back."""
+
+    def _write(self) -> None:
+        super()._write()
+        self._gives_back = False
+
+
+class AnyWelcome(EpochGuard):
+    """An agent follows whoever answers."""
+
+    def accepts(self, epoch: int) -> bool:
+        return True
+
+
+MUTANTS: dict[str, dict[str, Any]] = {
+    "no compare": {"store": NoCompare},
+    "deadline from the answer": {"leadership": FromTheAnswer},
+    "acts before its write": {"leadership": ActsBeforeItsWrite},
+    "a held send goes out before the write": {"leadership": GoesOutBeforeTheWrite},
+    "never steps down": {"leadership": NeverStepsDown},
+    "takes too early": {"leadership": TakesTooEarly},
+    "a failed write counts": {"leadership": FailedIsWritten},
+    "the epoch is kept": {"leadership": SameEpoch},
+    "acts after giving back": {"leadership": ActsAfterGivingBack},
+    "an agent takes an old epoch": {"guard": AnyWelcome},
+}

@@ -1,0 +1,115 @@
+"""The register in a real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ftrun.core.register.events import Accepted, Answered, Refused, Value
+from ftrun.lighthouse.register import etcd_pb2 as pb
+from ftrun.lighthouse.register.etcd import EtcdStore, _put
+from ftrun.lighthouse.register.store import StoreError
+from tests.jobs.etcd import Etcd, needs_etcd, running_etcd
+
+pytestmark = needs_etcd
+VALUE = Value(5, "me", "a:1", 3.0, 1)
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with running_etcd(tmp_path_factory.mktemp("etcd")) as etcd:
+        yield etcd
+
+
+def test_what_was_written_is_read_again_and_has_one_writer(etcd: Etcd) -> None:
+    async def both() -> None:
+        one, other = (EtcdStore([etcd.address], "written") for _ in range(2))
+        assert await one.read(with_journal=True) == Answered(0, None)
+        first = await one.swap(0, VALUE)
+        assert isinstance(first, Accepted)
+        assert await other.swap(0, VALUE) == Refused()
+        assert (await one.read(with_journal=True)).value == replace(VALUE, journal=b"")
+        journal = os.urandom(100_000)
+        second = await other.swap(first.version, replace(VALUE, journal=journal))
+        assert isinstance(second, Accepted)
+        assert await one.swap(first.version, VALUE) == Refused()
+        third = await one.swap(second.version, replace(VALUE, is_free=True))
+        assert isinstance(third, Accepted)
+        free = replace(VALUE, is_free=True)
+        found = await other.read(with_journal=True)
+        assert found == Answered(third.version, replace(free, journal=journal))
+        assert await other.read(with_journal=False) == Answered(third.version, free)
+        another = EtcdStore([etcd.address], "another")
+        assert await another.read(with_journal=True) == Answered(0, None)
+        for store in (one, other, another):
+            await store.close()
+
+    asyncio.run(both())
+
+
+def test_a_member_that_is_away_costs_one_call(etcd: Etcd) -> None:
+    async def ask() -> None:
+        store = EtcdStore([NOWHERE, etcd.address], "members")
+        with pytest.raises(StoreError, match=f"etcd at {NOWHERE}"):
+            await store.read(with_journal=False)
+        assert await store.read(with_journal=False) == Answered(0, None)
+        await store.close()
+
+    asyncio.run(ask())
+
+
+def test_a_key_of_somebody_else_is_named(etcd: Etcd) -> None:
+    async def ask() -> None:
+        store = EtcdStore([etcd.address], "foreign")
+        await store._txn([], [_put(b"ftrun/foreign", b"hello")])
+        with pytest.raises(StoreError, match="ftrun/foreign has something else"):
+            await store.read(with_journal=False)
+        head = VALUE
+        (version,) = [x.mod_revision for x in await _kvs(store, b"ftrun/foreign")]
+        assert isinstance(await store.swap(version, head), Accepted)
+        await store._txn([], [_put(b"ftrun/foreign/journal", b"no zlib")])
+        with pytest.raises(StoreError, match="something else"):
+            await store.read(with_journal=True)
+        await store.close()
+
+    asyncio.run(ask())
+
+
+async def _kvs(store: EtcdStore, key: bytes) -> list[pb.KeyValue]:
+    answer = await store._txn([], [pb.RequestOp(request_range=pb.RangeRequest(key=key))])
+    return list(answer.responses[0].response_range.kvs)
+
+
+def test_an_etcd_that_is_stopped_or_killed_is_an_error_and_comes_back(tmp_path: Path) -> None:
+    async def ask(etcd: Etcd) -> None:
+        store = EtcdStore([etcd.address], "job")
+        accepted = await store.swap(0, VALUE)
+        assert isinstance(accepted, Accepted)
+        etcd.stop()
+        with pytest.raises(StoreError, match="Deadline"):
+            await store.read(with_journal=False)
+        etcd.go_on()
+        etcd.kill()
+        with pytest.raises(StoreError):
+            await store.read(with_journal=False)
+        etcd.restart()
+        assert await _when_back(store) == Answered(accepted.version, VALUE)
+        await store.close()
+
+    with running_etcd(tmp_path / "etcd") as etcd:
+        asyncio.run(ask(etcd))
+
+
+async def _when_back(store: EtcdStore) -> Answered:
+    for _ in range(600):
+        try:
+            return await store.read(with_journal=False)
+        except StoreError:
+            await asyncio.sleep(0.1)  # between two tries
+    raise AssertionError("etcd is not back within a minute")

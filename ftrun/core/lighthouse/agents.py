@@ -65,14 +65,15 @@ class Agent:
 class Agents(dict[str, Agent]):
     """Agents by id; one that is gone stays for ``reassign_grace_s``, in case it comes back.
 
-    ``check_at``: when the first of them can be overdue; None without any.
+    ``check_at``: when the first of them can be overdue; None without any. ``heard_at``: when any of
+    them was heard last. ``is_deaf``: see above.
     """
 
     def __init__(self, state: MembershipState) -> None:
         super().__init__()
         self.check_at: float | None = None
         self.is_deaf = False
-        self._heard_at = state.now
+        self.heard_at = state.now
         self._state = state
 
     def attach(self, agent: Agent) -> None:
@@ -86,11 +87,6 @@ class Agents(dict[str, Agent]):
         if state.outcome is None:
             state.agents_seen = max(state.agents_seen, len(state.outbox.agents))
         self._check_by(state.now + state.spec.heartbeat_timeout_s)
-
-    def received(self, agent: Agent) -> None:
-        """A message has come from it."""
-        agent.last_message_at = self._state.last_message_at[agent.agent_id] = self._state.now
-        self._heard_at = self._state.now
 
     def detach(self, agent_id: str) -> Agent | None:
         """Its stream has ended; None if it is unknown or had ended before."""
@@ -112,7 +108,7 @@ class Agents(dict[str, Agent]):
     def becomes_deaf(self) -> bool:
         """Whether nobody is heard, so that no silence and no end of a stream proves anything."""
         state = self._state
-        silent_s = state.now - self._heard_at
+        silent_s = state.now - self.heard_at
         least_s = DEAF_SHARE * state.spec.heartbeat_timeout_s
         is_cut_off = least_s <= silent_s < state.silence_s
         self.is_deaf = is_cut_off and len(state.outbox.agents) > 1 and state.outcome is None
@@ -120,8 +116,8 @@ class Agents(dict[str, Agent]):
 
     def hears_again(self, agent_id: str) -> bool:
         """Somebody speaks; whether there are others, of whom too much may have been missed."""
-        was_deaf, self.is_deaf = self.is_deaf, False
-        return was_deaf and any(name != agent_id for name in self._state.outbox.agents)
+        self.is_deaf = False
+        return any(name != agent_id for name in self._state.outbox.agents)
 
     def silent(self) -> list[Agent]:
         """The attached agents that are given up because they are silent."""
@@ -148,7 +144,7 @@ class Agents(dict[str, Agent]):
         grace_s = self._state.settings.reassign_grace_s
         self.check_at = min((a.due_at(timeout_s, grace_s) for a in self.values()), default=None)
         if self.is_deaf:  # all attached ones are overdue
-            self.check_at = self._heard_at + self._state.silence_s
+            self.check_at = self.heard_at + self._state.silence_s
 
     def _check_by(self, at: float) -> None:
         self.check_at = at if self.check_at is None else min(self.check_at, at)

@@ -145,7 +145,7 @@ class Lighthouse:
         """Take one event; the instructions are to be carried out in order."""
         state = self.state
         state.now = now
-        if isinstance(event, AgentAttached | AgentSent) and self.agents.hears_again(event.agent_id):
+        if self.agents.is_deaf and self._hears_again(event):
             state.outbox.begin_again(CUT_OFF)
             return state.outbox.take()
         match event:
@@ -171,6 +171,11 @@ class Lighthouse:
         for record in self.books.settle(now):
             self.state.outbox.save(record)
         return self.state.outbox.take()
+
+    def _hears_again(self, event: Event) -> bool:
+        return isinstance(event, AgentAttached | AgentSent) and self.agents.hears_again(
+            event.agent_id
+        )
 
     def _tell(self, *more: Fact) -> None:
         """Tell the books what has happened and changed since the last time, and then ``more``."""
@@ -410,6 +415,7 @@ class Lighthouse:
         if agent is None or agent.gone_at is not None:
             return
         agent.last_message_at = self.state.last_message_at[agent_id] = self.state.now
+        self.agents.heard_at = self.state.now
         handler = self._handlers.get(type(message))
         if handler is None:
             self.state.outbox.close(agent.agent_id, "a Hello comes first, and once")

@@ -14,12 +14,26 @@ from typing import TextIO
 
 from ftrun.base import clock
 from ftrun.core.register.events import Accepted, Answered, Record, Refused, Value
+from ftrun.lighthouse.register import contender
 from ftrun.lighthouse.register.contender import Contender
 from ftrun.lighthouse.register.opening import open_store
 from ftrun.lighthouse.register.store import Store
 
 WORK_S = 0.005
 ACKS_PER_RECORD = 3
+
+
+class Looks:
+    """The clock of the contender; ``at``: when it looked last, and found itself the leader."""
+
+    at = 0.0
+
+    def now(self) -> float:
+        self.at = clock.now()
+        return self.at
+
+
+LOOKS = Looks()
 
 
 class NotingStore:
@@ -62,9 +76,8 @@ class Leads:
         self._is_leading = True
 
     def release(self, output: object) -> None:
-        # The contender has looked at the clock before this, and has found itself the leader.
-        assert self.contender is not None
-        self._out.write(f"sent {clock.now()} {self._epoch} {output}\n")
+        # Stopped since it looked at the clock, it sends this late: agents refuse a lower epoch.
+        self._out.write(f"sent {LOOKS.at} {self._epoch} {output}\n")
 
     def may_go_on(self) -> None:
         pass
@@ -75,9 +88,9 @@ class Leads:
 
     def work(self) -> None:
         """Decide something, if that is allowed now."""
-        now, contender = clock.now(), self.contender
-        assert contender is not None
-        if not self._is_leading or not contender.may_decide:
+        now, own = clock.now(), self.contender
+        assert own is not None
+        if not self._is_leading or not own.may_decide:
             return
         self._turn += 1
         if self._turn % ACKS_PER_RECORD:
@@ -85,11 +98,12 @@ class Leads:
         else:
             self._count += 1
             record = Record(self._epoch, str(self._count).encode())
-            contender.decided((record, self._count))
+            own.decided((record, self._count))
 
 
 async def contend(state: str, silence_s: float, log: Path) -> None:
     stopping = asyncio.Event()
+    contender.clock = LOOKS  # type: ignore[assignment]
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     with open(log, "a", buffering=1) as out:
         leads = Leads(out)

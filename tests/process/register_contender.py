@@ -103,7 +103,7 @@ class Leads:
 
 async def contend(state: str, silence_s: float, log: Path) -> None:
     stopping = asyncio.Event()
-    contender.clock = LOOKS  # type: ignore[attr-defined]
+    contender.clock = LOOKS  # type: ignore[attr-defined,assignment]
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     with open(log, "a", buffering=1) as out:
         leads = Leads(out)

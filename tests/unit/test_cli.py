@@ -304,7 +304,7 @@ def test_h_is_help(words: tuple[str, ...]) -> None:
         (["--lighthouse", "here", "train.py"], "is not HOST:PORT"),
         (["--lighthouse", "no-such-host.invalid:1", "train.py"], "is not known"),
         (["lighthouse", "--bind", "0.0.0.0:0"], "insecure-plaintext"),
-        (["lighthouse", "--bind", "0.0.0.0:0", "--state_dir", "s"], "insecure-plaintext"),
+        (["lighthouse", "--bind", "0.0.0.0:0", "--state", "s"], "insecure-plaintext"),
         (["status", "no-such-job"], "no-such-job"),
     ],
 )

@@ -237,10 +237,11 @@ class StepFacts:
     def trains_from(self) -> StateId | None:
         """The state from which it trains, with its peers, the step under way; None: it does not.
 
-        Not one to which it has just healed: its script may be on its way to the end.
+        Not one to which it has just healed: its script may be on its way to the end. Nor once it
+        has all results of the step: the peer that asks took part in it, and both may end there.
         """
         step = self._step
-        trains = step is not None and step.fate is Fate.OPEN and step.operations.issued > 0
+        trains = step is not None and step.fate is Fate.OPEN and not step.operations.all_handed
         is_its_own = not self.healing and self.state.step > self._heal.given_at
         return self.state if trains and is_its_own else None
 

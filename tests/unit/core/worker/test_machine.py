@@ -326,6 +326,10 @@ def test_who_has_come_to_a_state_by_itself_trains_from_it_while_operations_are_o
     assert machine.trains_from is None, "it may end here as well"
     look_up(machine, "issue")
     assert machine.trains_from == machine.state
+    look_up(machine, "done 1.5#1 0")
+    assert machine.trains_from is None, "the peer that asks took part in this step too"
+    look_up(machine, "issue")
+    assert machine.trains_from == machine.state
     look_up(machine, "interrupt 1.5#1")
     assert machine.trains_from is None
 

@@ -14,9 +14,12 @@ Not here: when a heal begins or fails (machine.py), donors and bytes (checkpoint
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ftrun.core.ids import StateId, Tag, extend_lineage
+from ftrun.core.quorum import Quorum
+from ftrun.core.worker.events import LoadState
 
 REFUSALS_MAX = 3
 
@@ -64,6 +67,11 @@ class HealState:
         assert heals or not self.torn, "S3: trains from a torn state"
         self.healing = heals
         self.loaded = self.loaded if heals and self.loaded == wanted else None
+
+    def load(self, tag: Tag, quorum: Quorum) -> Iterable[LoadState]:
+        """In a step that needs a state which has not arrived: fetch it."""
+        if self.must_load:
+            yield LoadState(tag, quorum, self.is_fresh, self.catches_up)
 
     def keep_loaded_if(self, wanted: StateId | None) -> None:
         """The step is repaired under a quorum that begins with ``wanted``."""

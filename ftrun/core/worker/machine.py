@@ -213,10 +213,8 @@ class StepMachine(Showing):
     def _announce(self, quorum: Quorum, tag: Tag) -> None:
         """Report the quorum in force, and offer or fetch its state. Once per attempt."""
         self._send(m.InForce(quorum.attempt, tag.step))
-        if self._heal.must_load:
-            self._out.append(e.LoadState(tag, quorum, self._heal.is_fresh, self._heal.catches_up))
-        if self._quorums.is_donor(quorum):
-            self._out += self._offer.offer(tag, self.state, quorum)
+        self._out += self._heal.load(tag, quorum)
+        self._out += self._offer.offer(tag, self.state, self._quorums)
 
     def _on_state_kept(self, _event: e.StateKept) -> None:
         self._offer.keeps_state = self._step is None and not self.healing

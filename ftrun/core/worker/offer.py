@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ftrun.core.ids import StateId, Tag
-from ftrun.core.quorum import Member, Quorum
+from ftrun.core.quorum import Member
 from ftrun.core.worker import events as e
 from ftrun.core.worker.quorums import Quorums
 
@@ -26,11 +26,11 @@ class StateOffer:
         self.trained_with: frozenset[Member] = frozenset()
         self._tag: Tag | None = None
 
-    def offer(self, tag: Tag, state: StateId, quorum: Quorum) -> Iterable[e.Instruction]:
-        """Offer the state for ``tag``, in place of the one before."""
-        yield from self.retire()
-        self._tag = tag
-        yield e.OfferState(tag, state, len(quorum.newcomers))
+    def offer(self, tag: Tag, state: StateId, quorums: Quorums) -> Iterable[e.Instruction]:
+        """As a donor in a step: offer the state for ``tag``, in place of the one before."""
+        quorum = quorums.in_force
+        if quorum is not None and quorums.is_donor(quorum):
+            yield from self._offer(tag, state, len(quorum.newcomers))
 
     def offer_kept(self, state: StateId, quorums: Quorums) -> Iterable[e.Instruction]:
         """Offer the state that is kept between two steps to replicas that have lost the last step.
@@ -45,9 +45,15 @@ class StateOffer:
             wanting = [x for x in quorum.members if x.replica_id in quorum.newcomers]
             served = self.trained_with.intersection(wanting)
             if served:
-                yield from self.retire()
-                self._tag = Tag(quorum.attempt, quorum.first_step)
-                yield e.OfferState(self._tag, state, len(served), kept=True)
+                tag = Tag(quorum.attempt, quorum.first_step)
+                yield from self._offer(tag, state, len(served), kept=True)
+
+    def _offer(
+        self, tag: Tag, state: StateId, receivers: int, *, kept: bool = False
+    ) -> Iterable[e.Instruction]:
+        yield from self.retire()
+        self._tag = tag
+        yield e.OfferState(tag, state, receivers, kept)
 
     def retire(self) -> Iterable[e.Instruction]:
         """Offer nothing more."""

@@ -60,19 +60,19 @@ class Verdict:
 
 _SHARED_CORES = "The simulated agents run on the same two cores as the lighthouse."
 _VERIFIED = (
-    "The receiver verifies every byte, on the two cores that also send; raw TCP does not. At 10 "
-    "Gbit/s, where the network is the limit, the target is met."
+    "The receiver verifies every byte on the two cores that also send. At 10 Gbit/s the target is "
+    "met."
 )
 _FIXED_COST = (
-    "To begin a step and to decide on it costs a fixed time, which is a large part of a step as "
-    "short as this one: see the profile in the details."
+    "To begin and to decide a step costs a fixed time, which is a large part of so short a step: "
+    "see the profile in the details."
 )
 _SHARED_BY_DONORS = (
     "Donors and receiver share two cores, so the transfer takes time from the donors' steps."
 )
 _ONE_JOB_EACH = (
-    "A goodput compares two jobs that run one after the other, and the speed of a shared machine "
-    "changes between them: in the same run three times as many kills gave a higher goodput."
+    "The two jobs that it compares run one after the other, and the speed of a shared machine "
+    "changes: in the same run three times as many kills gave a higher goodput."
 )
 _TORCH_FIRST = (
     "ftrun imports torch before the script begins, torchrun after the script's first line. The "

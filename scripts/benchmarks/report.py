@@ -67,9 +67,7 @@ _FIXED_COST = (
     "To begin and to decide a step costs a fixed time, a large part of so short a step: see the "
     "profile in the details."
 )
-_SHARED_BY_DONORS = (
-    "Donors and receiver share two cores, so the transfer slows the donors' steps."
-)
+_SHARED_BY_DONORS = "Donors and receiver share two cores, so the transfer slows the donors' steps."
 _ONE_JOB_EACH = (
     "The two jobs that it compares run one after the other, and the speed of a shared machine "
     "changes: in the same run three times as many kills gave a higher goodput."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,14 +20,29 @@ from tests.unit.snapshots.written import newest, order_of, tree_of
 TIMEOUT_S = 120.0
 
 
-@pytest.mark.parametrize("is_fork", [False, True])
-def test_it_writes_again_and_again_until_it_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fork: bool
-) -> None:
+def test_it_writes_again_and_again_until_it_is_killed(tmp_path: Path) -> None:
     """Errors are answers; so is a tree that torch cannot save."""
+    before = Path.cwd()
+    try:
+        writes_again_and_again(tmp_path, is_fork=False)
+    finally:
+        os.chdir(before)
+
+
+def test_so_does_a_fork_of_its_worker(tmp_path: Path) -> None:
+    """From a process of its own: a fork is made where there is one thread, before the script."""
+    alone = multiprocessing.get_context("spawn").Process(
+        target=writes_again_and_again, args=(tmp_path,), kwargs={"is_fork": True}
+    )
+    alone.start()
+    alone.join(2 * TIMEOUT_S)
+    assert alone.exitcode == 0
+
+
+def writes_again_and_again(tmp_path: Path, *, is_fork: bool) -> None:
     for name in ("json", "queue", "torch"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(1)\n")
-    monkeypatch.chdir(tmp_path)
+    os.chdir(tmp_path)
     where, memory = tmp_path / "s", SharedMemory()
     if is_fork:
         forked.have_one()

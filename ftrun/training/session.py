@@ -260,9 +260,8 @@ class Session:
 
     @property
     def awaits_newcomers(self) -> bool:
-        """Whether this replica prepares for others that are to join."""
-        pending = self.machine.pending
-        return pending is not None and bool(pending.quorum.newcomers)
+        """Whether others may join at the next boundary."""
+        return self.machine.awaits_newcomers
 
     def require_step(self) -> None:
         """Raise a UserError if no step is under way."""

@@ -54,6 +54,7 @@ from ftrun.core.worker.parting import Parting, Stage
 from ftrun.core.worker.quorums import Quorums
 from ftrun.core.worker.under_way import Fate, StepUnderWay
 from tests.sim.deaths import DYING_FROM
+from tests.sim.freezes import SPARING_FROM
 from tests.sim.healing import Fetch, Offer
 from tests.sim.invariants import CANNOT_SERVE
 from tests.sim.keeping import KEEPING_FROM
@@ -151,6 +152,10 @@ def _forgets_the_number(
 
 def _nothing(self: OperationTable) -> tuple[()]:
     return ()
+
+
+def _prepares_only(self: Quorums) -> bool:
+    return self.pending is not None and bool(self.pending.quorum.newcomers)
 
 
 def _never(self: Any, *_: Any, **__: Any) -> bool:
@@ -469,6 +474,9 @@ MUTANTS: dict[str, Mutant] = {
     "attempts not outrun": Mutant(AttemptCounter, "outrun", _never, "Q2", _EPOCHS),
     "a hold is not held": Mutant(Quorums, "bars", _never, "Q9"),
     "who is held off joins at once": Mutant(succession, "_held_off", _nobody, "Q9"),
+    "an unknown quorum has no newcomers": Mutant(
+        Quorums, "awaits_newcomers", property(_prepares_only), "Q9", ("kill_worker",), SPARING_FROM
+    ),
     "too few for ever": Mutant(
         Membership, "_note_too_few", _does_nothing, "L1", ("kill_worker",), LINGERING_FROM
     ),

@@ -229,8 +229,7 @@ class Script:
         """Begin a step. ``holds``: nobody joins at it."""
         worker, machine = self.worker, self.worker.machine
         worker.error = ""
-        pending = machine.pending
-        prepares = pending is not None and bool(pending.quorum.newcomers)
+        prepares = machine.awaits_newcomers
         worker.register()
         yield INSTANT_S
         freezes, rng = self._world.freezes, self._world.rng

@@ -69,6 +69,7 @@ SOON = {
     "too few for ever": 20,
     "refusals are counted": 190,
     "a newcomer keeps a lost step lost": 35,
+    "an unknown quorum has no newcomers": 240,
 }
 """The seeds to begin with, which are near one that finds the bug: at most seconds for each."""
 RARE = {

@@ -173,6 +173,11 @@ class StepFacts:
         return self._quorums.pending
 
     @property
+    def awaits_newcomers(self) -> bool:
+        """Whether others may join at the next boundary (Q9)."""
+        return self._quorums.awaits_newcomers
+
+    @property
     def interrupted(self) -> Attempt:
         """The highest attempt that this worker has given up."""
         return self._quorums.interrupted

@@ -620,12 +620,12 @@ class StepMachine(Showing):
             self._refuse(event)
         elif pending.outdates(event.step):
             return
-        elif not self._quorums.can_promise(event.step):
-            self._refuse(event)
         elif self._quorums.promises_late(pending):
             pending.promise, pending.wanted = None, event.step
             self._refuse(event, later=True)
             self._advance()
+        elif not self._quorums.can_promise(event.step):
+            self._refuse(event)
         else:
             pending.promise = event.step
             self._send(m.Promised(event.attempt, event.step))

@@ -85,6 +85,15 @@ class Quorums:
         """This replica gives its state to newcomers in the first step of ``quorum``."""
         return bool(quorum.newcomers) and not self.is_newcomer(quorum)
 
+    @property
+    def awaits_newcomers(self) -> bool:
+        """Whether others may join at the next boundary (Q9).
+
+        The next quorum has newcomers and no step of it has begun, or it is not yet known.
+        """
+        quorum = self.in_force if self.pending is None else self.pending.quorum
+        return quorum is None or (quorum.attempt != self._entered and bool(quorum.newcomers))
+
     def has_built(self, attempt: Attempt) -> bool:
         """The process group of ``attempt`` is built, in use or pending."""
         built = self.pending.quorum if self.pending is not None and self.pending.built else None

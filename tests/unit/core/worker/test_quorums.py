@@ -14,6 +14,7 @@ from tests.unit.core.worker.step_script import attempt_of, quorum_of, tag_of
 FIRST = quorum_of("1.1#1", "5/A", "0 1")
 JOIN = quorum_of("1.2#1", None, "0 1 2", "2")
 DRAIN = quorum_of("1.2#1", None, "1")
+DRAIN_2 = quorum_of("1.3#1", None, "0 1")
 
 
 def in_force() -> Quorums:
@@ -80,6 +81,21 @@ def test_who_has_held_others_off_promises_at_its_boundary_only() -> None:
     assert quorums.promises_late(join) and not quorums.bars(join)
     quorums.at_boundary(True)
     assert not quorums.promises_late(drain) and not quorums.bars(drain), "no member joins"
+
+
+def test_others_may_join_at_the_next_boundary_until_the_next_quorum_has_begun() -> None:
+    """Q9: seeds 40041449 and 40017379."""
+    quorums = in_force()
+    assert not quorums.awaits_newcomers, "the first quorum has none"
+    pending = quorums.take(JOIN, is_switch=True)
+    assert quorums.awaits_newcomers
+    quorums.adopt(pending.quorum)
+    assert quorums.awaits_newcomers, "they join with the step that begins"
+    quorums.begin(tag_of("1.2#1@6"))
+    assert not quorums.awaits_newcomers
+    assert not quorums.take(DRAIN_2, is_switch=True).built and not quorums.awaits_newcomers
+    quorums.give_up(DRAIN_2.attempt)
+    assert quorums.awaits_newcomers, "nobody knows who is in the next quorum"
 
 
 def test_a_newcomer_holds_nobody_off() -> None:

@@ -207,12 +207,14 @@ class StepFacts:
         """An exchange may wait for peers in vain, and its result does not count.
 
         The step under way is void; or this worker, in no quorum, has promised to join one at its
-        next boundary.
+        next boundary; or it is to heal there, because its quorum holds another state.
         """
         if self._step is not None:
             return self._step.fate is Fate.VOID
-        pending = self.pending
-        return self.in_force is None and pending is not None and pending.promise is not None
+        pending, quorum = self.pending, self.in_force
+        if quorum is None:
+            return pending is not None and pending.promise is not None
+        return self._quorums.is_unentered and self._quorums.is_newcomer(quorum)
 
     @property
     def is_set_up(self) -> bool:

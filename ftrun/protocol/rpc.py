@@ -138,7 +138,6 @@ class Traffic:
     nbytes: int = 0
 
     def count(self, data: bytes) -> None:
-        """Count one gRPC message."""
         self.messages += 1
         self.nbytes += len(data)
 

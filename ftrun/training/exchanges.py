@@ -136,7 +136,6 @@ class Exchanges:
         return not self._engine.machine.begun
 
     def close(self) -> None:
-        """Close all connections to peers."""
         self._links.close()
 
     def step_begun(self, step: int) -> None:
@@ -146,7 +145,6 @@ class Exchanges:
             self._engine.changed.notify_all()
 
     def members(self) -> list[str]:
-        """The replicas of the quorum in force."""
         quorum = self._engine.machine.in_force
         return [] if quorum is None else [member.replica_id for member in quorum.members]
 

@@ -104,7 +104,6 @@ class Names:
         self._step, self._since = step, 0
 
     def next(self) -> ExchangeName:
-        """The name of the next exchange."""
         number, self._since = self._since, self._since + 1
         return ExchangeName(self._step, number)
 
@@ -312,7 +311,6 @@ class Kept:
 
     @property
     def is_full(self) -> bool:
-        """Whether more is kept than the limit allows."""
         return self._nbytes > KEPT_BYTES_MAX
 
 
@@ -339,7 +337,6 @@ class Round:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all members have answered."""
         return self._attempt is not None and not self.open
 
     def begin(self, attempt: Attempt | None, members: Collection[str]) -> bool:

@@ -117,7 +117,6 @@ class StepFacts:
 
     @property
     def state(self) -> StateId:
-        """The state that the script holds."""
         return self._heal.state
 
     @property
@@ -159,7 +158,6 @@ class StepFacts:
 
     @property
     def tag(self) -> Tag | None:
-        """The tag of the step under way."""
         return self._step.tag if self._step is not None else None
 
     @property
@@ -184,7 +182,6 @@ class StepFacts:
 
     @property
     def in_step(self) -> bool:
-        """A step is under way."""
         return self._step is not None
 
     @property

@@ -52,7 +52,6 @@ class _Launches:
         return self._launch
 
     def end(self) -> None:
-        """End the spawner, if there is one."""
         if self._launch is not None:
             self._launch.end()
 

@@ -99,7 +99,6 @@ def _take_signals(setup: ChildSetup) -> None:
 
 
 def close(fds: Iterable[int]) -> None:
-    """Close all of ``fds``."""
     for fd in fds:
         os.close(fd)
 

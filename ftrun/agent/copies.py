@@ -54,7 +54,6 @@ class Copies:
                 self._disk.put(self._filtered[error], text)
 
     def own_line(self, text: str) -> None:
-        """A line of ftrun's own."""
         if self._merged is not None:
             line = f"{_stamp()} ftrun: {text}\n"
             self._disk.put(self._merged, line.encode(errors="replace"))

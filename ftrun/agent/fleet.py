@@ -232,7 +232,6 @@ class Fleet:
         return linux.process_row(worker.pid) if worker is not None else None
 
     async def stacks_of(self, incarnation: str) -> dict[WorkerKey, str]:
-        """The Python stacks of its workers."""
         group = self._groups.get(incarnation)
         if group is None:
             return {}

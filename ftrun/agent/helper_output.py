@@ -29,7 +29,6 @@ class HelperOutput:
         self._loop.add_reader(fd, self.read)
 
     def read(self) -> None:
-        """Take what has come by now."""
         while self._fd >= 0:
             try:
                 data = os.read(self._fd, CHUNK_BYTES)

@@ -95,7 +95,6 @@ class Imports:
         self._late.clear()
 
     def finish(self) -> None:
-        """Import all that is left."""
         while self._late:
             self._one_more()
 

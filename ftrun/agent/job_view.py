@@ -54,7 +54,6 @@ class JobView:
         self._is_apart = self._has_begun = False
 
     def watch(self, fact: Event | Instruction | WorkerStarted) -> None:
-        """Note a fact of the agent (watch.py)."""
         match fact:
             case WorkerStarted(key):
                 found = self._replicas.get(key.replica_id)
@@ -72,7 +71,6 @@ class JobView:
                 pass
 
     def note_glance(self, glance: JobGlance) -> None:
-        """The lighthouse has answered."""
         self._glance, self._glance_at = glance, clock.now()
 
     def facts(self, event: str) -> LineFacts:

@@ -34,7 +34,6 @@ class LeftBehind:
         self._ranks: dict[str, set[str]] = {}
 
     def ended_well(self, incarnation: str, group_rank: int) -> None:
-        """A worker has ended with 0."""
         self._ranks.setdefault(incarnation, set()).add(str(group_rank))
 
     def take(self, *incarnations: str) -> list[str]:

@@ -40,7 +40,6 @@ class Line:
         self._ticking: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to show it."""
         self._loop.add_signal_handler(signal.SIGTSTP, self._stop_here)
         self._terminal.show_line(self._render)
         self._tick()
@@ -53,11 +52,9 @@ class Line:
         self._terminal.pause_line(paused=True)
 
     def watch(self, fact: Event | Instruction | WorkerStarted) -> None:
-        """Note a fact of the agent (watch.py)."""
         self._view.watch(fact)
 
     def note_glance(self, glance: JobGlance | None) -> None:
-        """The lighthouse has answered."""
         if glance is not None:
             self._view.note_glance(glance)
 

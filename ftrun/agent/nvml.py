@@ -108,7 +108,6 @@ class Nvml:
         return found
 
     def close(self) -> None:
-        """Release the library."""
         try:
             if self._events is not None:
                 self._nvml.nvmlEventSetFree(self._events)

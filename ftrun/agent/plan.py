@@ -34,7 +34,6 @@ _TORCHFT_WORDS = {
 
 
 def print_plan(settings: RunSettings, machine: Machine) -> None:
-    """Print the plan to stdout."""
     console = Console()
     console.print(_facts(settings, machine))
     console.print(_slots(settings, machine))

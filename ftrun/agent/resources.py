@@ -78,7 +78,6 @@ class ResourceWatch:
         ]
 
     def worker_started(self) -> None:
-        """A worker has started, and has not been measured yet."""
         self._has_started.set()
 
     async def close(self) -> None:

@@ -427,7 +427,6 @@ class Agent:
             self._server.send_to(key, self._supervisor.lease)
 
     def worker_disconnected(self, key: WorkerKey) -> None:
-        """A worker has closed its connection."""
         self._handle(WorkerDisconnected(key))
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:

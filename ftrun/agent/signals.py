@@ -41,7 +41,6 @@ class PreemptionFile:
         self._look()
 
     def close(self) -> None:
-        """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
 

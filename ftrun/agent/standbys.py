@@ -37,7 +37,6 @@ class Standbys:
         self._waiting: dict[str, Standby] = {}
 
     def add(self, standby: Standby) -> None:
-        """Add a standby that waits."""
         self._waiting[standby.name] = standby
 
     def give(self, name: str, assignment: dict[str, Any]) -> Standby | None:

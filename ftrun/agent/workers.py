@@ -57,7 +57,6 @@ class WorkerServer:
         self._open: set[_Link] = set()
 
     async def start(self) -> None:
-        """Begin to listen."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: _Link(self), str(self.path))
 
@@ -71,15 +70,12 @@ class WorkerServer:
         return self._send(keys, message)
 
     def broadcast(self, message: object) -> None:
-        """Send to every connected worker."""
         self._send(list(self._links), message)
 
     def send_to(self, key: WorkerKey, message: object) -> None:
-        """Send to one worker, if it is connected."""
         self._send([key], message)
 
     def is_connected(self, key: WorkerKey) -> bool:
-        """Whether a connection of this worker is open."""
         return key in self._links
 
     async def close(self) -> None:
@@ -121,7 +117,6 @@ class WorkerServer:
         self._listener.worker_message(key, message)
 
     def closed(self, link: _Link, key: WorkerKey | None) -> None:
-        """Forget a link."""
         self._open.discard(link)
         links = self._links.get(key, []) if key is not None else []
         with contextlib.suppress(ValueError):

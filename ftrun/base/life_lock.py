@@ -78,7 +78,6 @@ class LifeLock:
         self._word = ctypes.c_uint32.from_address(at)
 
     def read(self) -> int:
-        """The word now."""
         return self._word.value
 
     def wait_while(self, word: int) -> None:

@@ -212,7 +212,6 @@ def _status(pid: int, has_ended: Callable[[str, int], bool]) -> int | None:
 
 
 def process_rows() -> list[ProcessRow]:
-    """Every process that /proc shows."""
     rows = (process_row(int(name)) for name in os.listdir("/proc") if name.isdecimal())
     return [row for row in rows if row is not None]
 

@@ -208,7 +208,6 @@ class _Transfer:
         return going and not self.complete and not self._order.over()
 
     def result(self, duration_s: float, left_out: dict[str, str]) -> FetchedState:
-        """The fetched state."""
         to = self._destination
         assert to is not None
         tree = unpack(to.header.structure, to.header.specs, to.buffers, self._order.mine or ())

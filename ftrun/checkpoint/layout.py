@@ -61,7 +61,6 @@ class Layout:
         return -(-self.nbytes // CHUNK_BYTES)
 
     def span(self, chunk: int) -> tuple[int, int]:
-        """The start and the end of ``chunk``."""
         start = chunk * CHUNK_BYTES
         return start, min(start + CHUNK_BYTES, self.nbytes)
 

@@ -34,7 +34,6 @@ class RWLock:
             self._readers += 1
 
     def r_release(self) -> None:
-        """End reading."""
         with self._changed:
             assert self._readers > 0, "released more often than acquired"
             self._readers -= 1

@@ -52,12 +52,10 @@ class Stripes:
 
     @property
     def complete(self) -> bool:
-        """Every chunk has come."""
         return self._missing == 0
 
     @property
     def arrived_chunks(self) -> int:
-        """How many chunks have come."""
         return self._chunks - self._missing
 
     def lacking(self) -> list[tuple[int, int]]:

@@ -149,7 +149,6 @@ class TlsPipe:
         return sha256(self._session.getpeercert(binary_form=True) or b"").hexdigest()
 
     def recv(self, bytes_max: int, /) -> bytes:
-        """As ``socket.recv``."""
         data = bytearray(bytes_max)
         return bytes(data[: self.recv_into(memoryview(data))])
 

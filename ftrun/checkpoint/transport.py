@@ -91,7 +91,6 @@ class HTTPTransport(CheckpointTransport[T]):
         return f"{SCHEME}{self._server.address}{PATH}"
 
     def metadata(self) -> str:
-        """See CheckpointTransport."""
         return f"{self.address()}{self._token}"
 
     def send_checkpoint(

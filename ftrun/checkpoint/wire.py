@@ -48,7 +48,6 @@ class Head:
     fields: Mapping[str, str]
 
     def content_length(self) -> int:
-        """The length of the body that follows."""
         text = self.fields.get("content-length", "0")
         if not text.isdecimal() or len(text) > 18:
             raise ProtocolError(f"a Content-Length of {text[:40]!r}")
@@ -176,7 +175,6 @@ def parse_ranges(text: str, chunks: int) -> list[tuple[int, int]]:
 
 
 def format_head(line: str, fields: Mapping[str, str | int]) -> bytes:
-    """A head as bytes."""
     text = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return f"{line}\r\n{text}\r\n".encode("ascii")
 

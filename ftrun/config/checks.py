@@ -128,7 +128,6 @@ class Relation:
 
     @property
     def holds(self) -> bool:
-        """Whether the settings keep it."""
         return self.upper_s >= self.lower_s
 
     def words(self) -> str:

@@ -39,7 +39,6 @@ class Stated:
 
     @property
     def is_given(self) -> bool:
-        """Whether the user has stated it."""
         return self.source != DEFAULT
 
 

@@ -47,7 +47,6 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The flag that messages name."""
         return next(flag for flag in self.flags if flag.startswith("--")).partition("/")[0]
 
     @property

@@ -38,7 +38,6 @@ class Streams:
     role: str = "default"
 
     def shows(self, local_rank: int, *, error: bool) -> bool:
-        """Whether the terminal shows this stream of this worker."""
         if self.ranks and local_rank not in self.ranks:
             return False
         stream = ERR if error else OUT
@@ -62,7 +61,6 @@ class Streams:
         return string.Template(self.template).safe_substitute(names)
 
     def copies(self, line: bytes, *, error: bool) -> bool:
-        """Whether the line is copied to the file of filtered lines."""
         words = self.err_words if error else self.out_words
         return any(word.encode() in line for word in words)
 

@@ -41,7 +41,6 @@ class StepTimes:
 
     @property
     def is_known(self) -> bool:
-        """Whether enough steps were seen."""
         return self._steps >= STEPS_MIN
 
     @property
@@ -56,7 +55,6 @@ class StepTimes:
 
     @property
     def steps(self) -> int:
-        """How many steps were seen."""
         return self._steps
 
     def limit_s(self, factor: float, least_s: float) -> float | None:

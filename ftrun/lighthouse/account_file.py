@@ -51,7 +51,6 @@ class AccountFile:
             return None
 
     def write(self, document: dict[str, Any]) -> None:
-        """Replace the record."""
         if self._path is None:
             return
         found = {

@@ -66,7 +66,6 @@ class Candidacy:
         return self._led.result() if self._led.done() and not stopping.is_set() else None
 
     async def stop(self) -> None:
-        """Give the register back, if it is ours."""
         await self._contender.stop()
         self.ended.cancel()
         self._contender.failed.cancel()

@@ -19,7 +19,6 @@ _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def openapi(version: str) -> dict[str, Any]:
-    """The document of this version of ftrun."""
     return {
         "openapi": "3.0.3",
         "info": {

@@ -39,8 +39,6 @@ class OperationSource(Protocol):
 
 
 def add_routes(app: web.Application, source: OperationSource) -> None:
-    """Add both routes to the lighthouse's."""
-
     async def ask(request: web.Request) -> web.Response:
         if request.content_type != "application/json":
             return _refusal(415, "send the request as application/json")

@@ -47,7 +47,6 @@ class Sessions:
         return self._codes.pop(_digest(code), None) is not None
 
     def new_session(self) -> str:
-        """A session that begins now."""
         ends = int(clock.wall().timestamp()) + SESSION_S
         return self._signed(f"{ends}.{secrets.token_hex(16)}")
 

@@ -149,7 +149,6 @@ class Shell:
 
     @property
     def agents(self) -> int:
-        """How many agents are attached."""
         return len(self._sessions)
 
     @property
@@ -192,7 +191,6 @@ class Shell:
             self._feed(AgentDetached(session.agent_id))
 
     def snapshot(self, now: float) -> MembershipStatus:
-        """The core's part of the status."""
         return self._core.snapshot(now)
 
     def messages_received(self) -> dict[str, int]:

@@ -44,7 +44,6 @@ class Traces:
         self._open: dict[tuple[str, int], Span] = {}
 
     def change(self, job_id: str, change: Change, now: float) -> None:
-        """A change of membership is complete."""
         began_ns = time.time_ns() - _ns(now - change.began_at)
         facts = {
             "ftrun.job.id": job_id,

@@ -29,7 +29,6 @@ from ftrun.lighthouse.operations import OperationSource, add_routes
 from ftrun.lighthouse.page_routes import add_page
 from ftrun.lighthouse.sessions import Sessions
 from ftrun.lighthouse.settings import ServiceSettings
-from ftrun.protocol.http2_refusal import PREFACE, Http2Refusal, is_http2
 
 SHUTDOWN_TIMEOUT_S = 0.5
 KEEPALIVE_TIMEOUT_S = 15.0
@@ -38,12 +37,6 @@ SWEEP_INTERVAL_S = 5.0
 HANDSHAKE_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 256
 BODY_BYTES_MAX = 64 * 1024
-
-NO_GRPC = (
-    "this is the HTTP port of an ftrun lighthouse, for people and scrapers; agents come to that "
-    "of --bind. torchft's own clients need one of their own: ftrun lighthouse --torchft-bind "
-    "HOST:PORT, and TORCHFT_LIGHTHOUSE=http://HOST:PORT"
-)
 
 StatusSource = Callable[[], Status]
 IncidentSource = Callable[[], list[dict[str, Any]]]
@@ -98,7 +91,8 @@ class WebServer:
         assert server is not None
         if len(server.connections) >= CONNECTIONS_MAX:
             return _Refused()
-        return _FirstBytes(server())
+        found: asyncio.Protocol = server()
+        return found
 
     def _sweep(self) -> None:
         """Close connections that are too old.
@@ -122,56 +116,6 @@ def _silent() -> logging.Logger:
     logger = logging.getLogger(f"{__name__}.bytes")
     logger.disabled = True
     return logger
-
-
-class _FirstBytes(asyncio.Protocol):
-    """Tells a gRPC client that has come to the wrong port so; hands all others to aiohttp.
-
-    aiohttp's handler knows the connection from its beginning, so it is counted and swept there.
-    """
-
-    def __init__(self, handler: asyncio.Protocol) -> None:
-        self._handler = handler
-        self._transport: asyncio.Transport | None = None
-        self._data = b""
-        self._refusal: Http2Refusal | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._handler.connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        assert self._transport is not None
-        if self._refusal is not None:
-            return self._refuse(self._refusal, data)
-        self._data += data
-        found = is_http2(self._data)
-        if found:
-            self._refusal = Http2Refusal(NO_GRPC)
-            self._transport.write(self._refusal.begin())
-            self._refuse(self._refusal, self._data[len(PREFACE) :])
-        elif found is False:
-            self._transport.set_protocol(self._handler)
-            self._handler.data_received(self._data)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._handler.connection_lost(error)
-
-    def pause_writing(self) -> None:
-        self._handler.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._handler.resume_writing()
-
-    def _refuse(self, refusal: Http2Refusal, data: bytes) -> None:
-        """Answer, and leave it to the client to end the connection, or to the sweep.
-
-        gRPC reports the end of a connection in place of the answer that came just before it.
-        """
-        assert self._transport is not None
-        if not refusal.is_over:
-            self._transport.write(refusal.feed(data))
 
 
 class _Refused(asyncio.Protocol):

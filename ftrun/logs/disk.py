@@ -73,7 +73,6 @@ class LogFile:
         return self.write(data[end:], stream, time_s) or note
 
     def close(self) -> None:
-        """Close its descriptors."""
         for fd in (self._fd, self._index_fd):
             if fd >= 0:
                 os.close(fd)

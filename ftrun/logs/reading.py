@@ -135,7 +135,6 @@ class LogReader:
         self._parts.clear()
 
     def close(self) -> None:
-        """Read no more."""
         self._is_closed = True
         self._close_file()
 

@@ -96,7 +96,6 @@ class BuiltGroup(Collectives):
         self._signal = signal
 
     def size(self) -> int:
-        """The number of ranks."""
         return self.world_size
 
     @property
@@ -194,11 +193,9 @@ class FutureWork(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it has ended."""
         return self.future.done()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """The future with which it ends."""
         return self.future
 
 
@@ -248,12 +245,10 @@ class JoinedWork(Work):
         self._tensors = tensors
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for all."""
         ends = [work.wait() if timeout is None else work.wait(timeout) for work in self._works]
         return all(ends)
 
     def is_completed(self) -> bool:
-        """Whether all have ended."""
         return all(work.is_completed() for work in self._works)
 
     def get_future(self) -> torch.futures.Future[Any]:

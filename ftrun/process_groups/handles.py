@@ -68,7 +68,6 @@ class HandleStore:
         self._host = LOOPBACK
 
     def handle(self, global_rank: int | None) -> str:
-        """This process's handle."""
         if self._store is None:
             self._host = own_host()
             self._store = TCPStore(self._host, 0, is_master=True, wait_for_workers=False)

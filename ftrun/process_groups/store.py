@@ -72,7 +72,6 @@ class StoreClient:
         return self._receive(size)
 
     def has(self, key: str) -> bool:
-        """Whether there is such a key."""
         self._send(bytes([_CHECK]) + _SIZE.pack(1) + _text(key))
         return self._receive(1) == b"\0"
 
@@ -87,7 +86,6 @@ class StoreClient:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
 
     def _greet(self) -> None:

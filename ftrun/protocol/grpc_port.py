@@ -60,7 +60,6 @@ class GrpcPort:
         return self._port
 
     async def start(self) -> None:
-        """Accept calls."""
         before = asyncio.all_tasks()
         await self._server.start()
         for task in asyncio.all_tasks() - before:

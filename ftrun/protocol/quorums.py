@@ -149,7 +149,6 @@ def _is_same(one: Member | None, other: Member) -> bool:
 
 
 def restore(short: Quorum, base: Quorum) -> Quorum:
-    """The inverse of ``shorten``."""
     if short.attempt == base.attempt:
         if (short.step, short.state, short.store) == (base.step, base.state, base.store):
             return base

@@ -41,6 +41,9 @@ TORCHFT_EXPLANATION = (
 )
 """What a client of torchft is told, because its lighthouse has the same default port as ours."""
 
+_OF_HTTP_1 = "http1.x server"
+"""In gRPC's own words for a port that answers by HTTP/1.1, as a lighthouse's for people does."""
+
 ACCEPTED = (("ftrun-accepts", "1"),)
 """The metadata by which a lighthouse accepts a stream: the token is right, send Hello."""
 
@@ -135,7 +138,6 @@ class Traffic:
     nbytes: int = 0
 
     def count(self, data: bytes) -> None:
-        """Count one gRPC message."""
         self.messages += 1
         self.nbytes += len(data)
 
@@ -243,8 +245,11 @@ class LighthouseConnection:
                 reason = await stream.run(self._on_event, self._closed)
                 return Disconnected(address, reason)
         except grpc.aio.AioRpcError as error:
+            words = error.details() or error.code().name
+            if _OF_HTTP_1 in words:
+                return Disconnected(address, "it speaks HTTP/1.1", Refusal.PORT)
             refused = next((one for one in Refusal if one.value is error.code()), None)
-            return Disconnected(address, error.details() or error.code().name, refused)
+            return Disconnected(address, words, refused)
         except asyncio.TimeoutError:
             return Disconnected(address, f"no answer in {CONNECT_TIMEOUT_S:g} s")
         except ProtocolError as error:

@@ -94,7 +94,6 @@ class WriterProcess:
 
     @property
     def lives(self) -> bool:
-        """It has not ended."""
         return self._process.poll() is None
 
     def kill(self) -> None:

@@ -17,7 +17,6 @@ class _MonitoredPipe:
         self._pipe = pipe
 
     def send(self, obj: object) -> None:
-        """Send one object."""
         self._pipe.send(obj)
 
     def recv(self, timeout: float | timedelta) -> object:
@@ -35,9 +34,7 @@ class _MonitoredPipe:
         return received
 
     def close(self) -> None:
-        """Close this end."""
         self._pipe.close()
 
     def closed(self) -> bool:
-        """Whether this end is closed."""
         return self._pipe.closed

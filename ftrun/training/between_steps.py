@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ftrun.base.errors import PeerError
 from ftrun.core.worker.exchange import Names
 from ftrun.core.worker.machine import StepMachine
 from ftrun.training.exchanges import Exchanges, tell_alone
@@ -57,10 +58,13 @@ class BetweenSteps:
         None: the last step was not committed.
 
         Raises:
-            PeerError, TimeoutError: a member did not give anything.
+            PeerError: no step has begun, so that there is no quorum.
+            TimeoutError: a member did not give anything.
             UserError: ``body`` is too large, or this replica is out of step with its peers.
         """
         machine = self._machine
+        if not machine.begun:
+            raise PeerError(f"{what} of {site}: no step has begun, so there are no members yet")
         if self._names.is_void(machine.state.step, in_step=machine.in_step):
             tell_alone(f"{what} of {site}")
             return None

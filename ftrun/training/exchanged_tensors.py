@@ -41,7 +41,6 @@ def words(operation: str, tensor: torch.Tensor) -> str:
 
 
 def operation_name(op: Any) -> str:
-    """A ReduceOp's name."""
     return next((name.lower() for name in OPERATIONS if op == getattr(ReduceOp, name)), "?")
 
 

@@ -87,9 +87,6 @@ class Exchanges:
     ) -> tuple[Contribution, ...]:
         """Give ``body`` and get what all members of the quorum give at the same place.
 
-        Before the first step all wanted replicas take part, and what they give is kept: a replica
-        that is started later gets the same.
-
         Args:
             name: the same for all replicas that run the same program.
             site: who exchanges.
@@ -113,7 +110,7 @@ class Exchanges:
         with self._engine.changed:
             is_full = self._kept.is_full
         if is_full:
-            raise UserError(f"{site}: the exchanges of the script's set-up take too much memory")
+            raise UserError(f"{site}: the exchanges of the last steps take too much memory")
         exchanging = Exchanging(self._context.key, name, own, self._kept)
         try:
             self._carry_out(exchanging, _Waiting(own, clock.now() + timeout_s, timeout_s))
@@ -122,13 +119,6 @@ class Exchanges:
                 exchanging.is_over()
         with self._engine.changed:
             judgement = exchanging.judgement
-        if exchanging.alone_with:
-            log.warning(
-                "%s: its peers had no such exchange before their first step, so replica %s goes "
-                "on with its own value",
-                site,
-                own.replica_id,
-            )
         if exchanging.is_void:
             tell_alone(site)
         if judgement.is_out:
@@ -146,7 +136,6 @@ class Exchanges:
         return not self._engine.machine.begun
 
     def close(self) -> None:
-        """Close all connections to peers."""
         self._links.close()
 
     def step_begun(self, step: int) -> None:
@@ -156,7 +145,6 @@ class Exchanges:
             self._engine.changed.notify_all()
 
     def members(self) -> list[str]:
-        """The replicas of the quorum in force."""
         quorum = self._engine.machine.in_force
         return [] if quorum is None else [member.replica_id for member in quorum.members]
 
@@ -287,7 +275,7 @@ class Exchanges:
             if move is None:
                 return
             if not isinstance(move, AskPeer):
-                if isinstance(move, AwaitChange) or (isinstance(move, AskLighthouse) and move.anew):
+                if isinstance(move, AwaitChange):
                     waits.check(open_ones)
                 self._wait_for(move, waits.left_s(), waits.own.site)
                 continue
@@ -348,7 +336,6 @@ class Exchanges:
                 self._kept,
                 question,
                 attempt,
-                is_set_up=machine.is_set_up,
                 heals_to=machine.heals_to,
                 gaps=machine.gaps,
             )

@@ -432,7 +432,6 @@ class Healing:
         return HealProgress(0) if to is None else HealProgress(to.arrived_bytes, to.layout.nbytes)
 
     def close(self) -> None:
-        """Stop serving and fetching."""
         self._cancel.set()
         self._server.close()
         if self._transport is not None:

@@ -50,7 +50,6 @@ class AgentLink:
         self._thread = threading.Thread(target=self._run, name="ftrun-link", daemon=True)
 
     def start(self) -> None:
-        """Begin to receive."""
         self._thread.start()
 
     def send(self, message: FromWorker) -> None:

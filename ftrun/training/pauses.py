@@ -110,7 +110,6 @@ def listen(listener: Listener) -> None:
 
 
 def stop_listening() -> None:
-    """Call no listener any more."""
     _Process.listener = None
 
 

@@ -54,7 +54,6 @@ class Links:
             return None, False
 
     def close(self) -> None:
-        """Close them all."""
         for link in self._links.values():
             link.end()
             link.close()

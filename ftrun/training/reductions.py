@@ -392,7 +392,6 @@ class ManagedWork(Work):
         """None; errors are in ``Manager.errored()``."""
 
     def result(self) -> list[torch.Tensor]:
-        """The tensor that was reduced."""
         self.wait()
         return [self._reduction.tensor]
 
@@ -401,5 +400,4 @@ class ManagedWork(Work):
         return self._reduction.is_released
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """The future, which completes with the tensor."""
         return self._reduction.future

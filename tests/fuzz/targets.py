@@ -104,11 +104,7 @@ def _of_torchft(place: Path) -> list[Target]:
         Target("torchft's quorum request", torchft.read_request, protocol, requests),
         Target("torchft's file", read_file, (), partial(mutate, corpus=files)),
         Target("torchft's record", read_file, (), torchft.sealed_file),
-        Target(
-            "HTTP/2 on the HTTP port", torchft.read_http2, (),
-            partial(mutate, corpus=torchft.HTTP2),
-        ),
-    ]  # fmt: skip
+    ]
 
 
 def targets(directory: Path | None = None) -> list[Target]:

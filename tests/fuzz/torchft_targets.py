@@ -24,16 +24,6 @@ from ftrun.core.torchft_quorum.records import (
     RoomsRecord,
 )
 from ftrun.core.torchft_quorum.status import torchft_status
-from ftrun.protocol.http2_refusal import PREFACE, Http2Refusal, is_http2
-
-HTTP2 = [
-    PREFACE
-    + b"\0\0\0\4\0\0\0\0\0"
-    + b"\0\0\4\x08\0\0\0\0\0\0\0\xff\xff"
-    + b"\0\0\3\1\4\0\0\0\1abc",
-    PREFACE + b"\0\0\6\4\0\0\0\0\0\0\4\0\1\0\0" + b"\0\0\0\4\1\0\0\0\0" + b"\0\0\1\1\5\0\0\0\3a",
-    b"GET /status HTTP/1.1\r\n\r\n",
-]
 
 
 class NotAccepted(Exception):
@@ -92,15 +82,4 @@ def read_file(place: Path, data: bytes) -> None:
     """Load it, as a lighthouse does that is started."""
     (place / FILE).write_bytes(data)
     if RoomsFile(place / FILE).load() is None:
-        raise NotAccepted
-
-
-def read_http2(data: bytes) -> None:
-    """The port for HTTP/1.1, if it is HTTP/2; bounded in what it keeps and says."""
-    if not is_http2(data):
-        raise NotAccepted
-    refusal = Http2Refusal("words")
-    answer = refusal.feed(data[len(PREFACE) :])
-    assert len(answer) <= 9 * (len(data) + 64)
-    if not refusal.is_over:
         raise NotAccepted

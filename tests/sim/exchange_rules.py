@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from ftrun.core.ids import Attempt, StateId, WorkerKey
 from ftrun.core.quorum import Quorum
-from ftrun.core.worker.exchange import SET_UP, ExchangeName, Judgement
+from ftrun.core.worker.exchange import ExchangeName, Judgement
 from tests.sim.violation import require
 
 Result = tuple[bytes, ...]
@@ -24,7 +24,6 @@ class ExchangeRules:
         self._known: dict[tuple[StateId, ExchangeName], tuple[WorkerKey, Result]] = {}
         self._quorums: dict[Attempt, Quorum] = {}
         self.compared = 0
-        self.in_set_up = 0
 
     def in_force(self, key: WorkerKey, before: Attempt | None, quorum: Quorum) -> bool:
         """A worker uses ``quorum``; False: one since ``before``, its last one, has left it out."""
@@ -52,4 +51,3 @@ class ExchangeRules:
             require(known == result, "E1", text)
             if other != key:
                 self.compared += 1
-                self.in_set_up += name.step == SET_UP

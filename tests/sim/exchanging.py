@@ -26,7 +26,6 @@ from ftrun.core.worker.asking import (
     NextMove,
 )
 from ftrun.core.worker.exchange import (
-    SET_UP,
     Contribution,
     ExchangeName,
     ExchangeQuestion,
@@ -62,12 +61,6 @@ class Programme:
     """How often the script exchanges: at each place of its loop, by the step."""
 
     seed: int
-    in_set_up: int
-
-    @staticmethod
-    def draw(seed: int) -> Programme:
-        """Of one seed."""
-        return Programme(seed, random.Random(f"{seed}/set-up").randint(0, 2))
 
     def in_step(self, step: int) -> int:
         """Between the beginning of a step and its reductions."""
@@ -176,7 +169,6 @@ class SimulatedExchanges:
             self.kept,
             question,
             attempt,
-            is_set_up=machine.is_set_up,
             heals_to=machine.heals_to,
             gaps=machine.gaps,
         )
@@ -206,23 +198,20 @@ class SimulatedExchanges:
         """A step is committed: what was exchanged since the last one counts (E1)."""
         worker = self._worker
         worker.world.exchange_rules.committed(worker.key, after, self.results)
-        self.results = {name: x for name, x in self.results.items() if name.step == SET_UP}
+        self.results = {}
 
     def healed(self, place: str) -> None:
         """The worker takes its peers' state and place: what it has exchanged does not count."""
         step = self._worker.machine.state.step
         if self._worker.world.has_places and step:
             require(place == str(step), "Z1", f"{self._worker.name} heals {step} at {place!r}")
-        self._forget()
+        self.results = {}
 
     def in_force(self, quorum: Quorum) -> None:
         """The worker uses a quorum."""
         before, self._attempt = self._attempt, quorum.attempt
         if not self._worker.world.exchange_rules.in_force(self._worker.key, before, quorum):
-            self._forget()
-
-    def _forget(self) -> None:
-        self.results = {name: x for name, x in self.results.items() if name.step == SET_UP}
+            self.results = {}
 
     def _own(self, site: str, body: bytes) -> Contribution:
         return Contribution(self._worker.key.replica_id, site, "a value", body)

@@ -44,7 +44,7 @@ from ftrun.core.worker import facts
 from ftrun.core.worker.asking import AskPeer, Known
 from ftrun.core.worker.comparison import Comparison, Entry, Question
 from ftrun.core.worker.exchange import PEEKS, Kept, Names
-from ftrun.core.worker.exchanging import _BetweenSteps
+from ftrun.core.worker.exchanging import Exchanging
 from ftrun.core.worker.facts import StepFacts
 from ftrun.core.worker.heal import HealState
 from ftrun.core.worker.machine import StepMachine
@@ -185,7 +185,7 @@ def _never_finds_out(self: StepMachine, event: e.OperationFailed) -> None:
 
 
 def _keeps_late_answers(self: Any, ask: AskPeer, found: Any, known: Known) -> None:
-    self._of.kept.add(self._of.name, found)
+    self._kept.add(self._name, found)
     this_round = self._peeking if ask.question.how == PEEKS else self._round
     if this_round is not None:
         this_round.open.discard(ask.replica_id)
@@ -491,12 +491,12 @@ MUTANTS: dict[str, Mutant] = {
         Unconfirmed, "recorded", _forgets_the_number, "CHECK", _FILES_LOST
     ),
     "answers of an earlier round are kept": Mutant(
-        _BetweenSteps, "answered", _keeps_late_answers, "E1", _EXCHANGES_CUT_OFF
+        Exchanging, "answered", _keeps_late_answers, "E1", _EXCHANGES_CUT_OFF
     ),
-    "who is late gives at once": Mutant(_BetweenSteps, "_is_late", _never, "E1", _EXCHANGES),
+    "who is late gives at once": Mutant(Exchanging, "_is_late", _never, "E1", _EXCHANGES),
     "a void step is exchanged about": Mutant(Names, "is_void", _never, "L1", _EXCHANGES_CUT_OFF),
     "who is not reached is waited for": Mutant(
-        _BetweenSteps, "failed", _waits_for_the_unreached, "L1", _EXCHANGES_DRAINS
+        Exchanging, "failed", _waits_for_the_unreached, "L1", _EXCHANGES_DRAINS
     ),
     "another try has other names": Mutant(
         Names, "step_begun", _counts_on, "L1", _EXCHANGES_CUT_OFF

@@ -191,12 +191,9 @@ class Script:
         self._world.at(delay_s, worker, worker.crash, status)
 
     def _set_up(self) -> Generator[Wait, None, None]:
-        """Before the first step: exchange, and find out where those that train stand."""
-        exchanges = self.worker.exchanges
-        for number in range(exchanges.programme.in_set_up if self._world.exchanges_at_all else 0):
-            yield from exchanges.exchange(f"set-up {number}")
+        """Before the first step: find out where those that train stand."""
         if self._world.exchanges_at_all and self._world.job.heal_first:
-            yield from exchanges.look_for_peers()
+            yield from self.worker.exchanges.look_for_peers()
 
     def _begin(self) -> Generator[Wait, None, None]:
         """Begin a step.

@@ -195,7 +195,7 @@ class World:
         self.early = EarlyEnd.draw(seed, self.job)
         self.parting_rules = PartingRules()
         self.has_places = self.exchanges_at_all and self.job.heal_first
-        self.programme = Programme.draw(seed)
+        self.programme = Programme(seed)
         self.exchange_rules = ExchangeRules()
         self.now = 0.0
         self.trace: list[tuple[float, str, str, object]] = []

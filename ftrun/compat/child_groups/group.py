@@ -146,7 +146,6 @@ class _Host:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def fork(self, deadline: float) -> _ChildEnd:
@@ -192,7 +191,6 @@ class _ChildEnd:
         self._host = host
 
     def kill(self) -> None:
-        """Kill the child."""
         self._host.kill(self._number)
 
 
@@ -225,7 +223,6 @@ class ChildGroup(MessageGroup):
 
     @property
     def pid(self) -> int:
-        """The child's process id."""
         return self._child.pid
 
     def set_timeout(self, timeout: timedelta) -> None:

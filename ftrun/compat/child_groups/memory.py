@@ -210,7 +210,6 @@ def as_json(fields: Sequence[Any]) -> list[Any]:
 
 
 def from_json(written: list[Any]) -> list[Any]:
-    """What ``as_json`` was given."""
     return [base64.b64decode(f["bytes"]) if isinstance(f, dict) else f for f in written]
 
 

@@ -73,7 +73,6 @@ class ChildWork(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it has ended."""
         return self._done.is_set()
 
     def is_success(self) -> bool:
@@ -81,5 +80,4 @@ class ChildWork(Work):
         return self._done.is_set() and not self._error
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future that ends with it."""
         return self._future

@@ -34,7 +34,6 @@ class OneNode:
     run_id: str
 
     def get_run_id(self) -> str:
-        """The job's name."""
         return self.run_id
 
     def get_backend(self) -> str:
@@ -42,7 +41,6 @@ class OneNode:
         return "ftrun"
 
     def shutdown(self) -> bool:
-        """There is nothing to close."""
         return True
 
 

@@ -105,7 +105,6 @@ class _Group:
         return WorkerKey(self.slot, self.incarnation, rank)
 
     def begin(self, incarnation: str, store: str) -> None:
-        """Start the next incarnation."""
         self.incarnation = incarnation
         self.store = store
         self.starts += 1

@@ -109,7 +109,6 @@ class QuorumServer:
         return port
 
     async def start(self) -> None:
-        """Accept calls on all ports."""
         self._on_time()
         for port in self._ports:
             await port.start()

@@ -53,7 +53,6 @@ def member_of(message: wire.QuorumMember) -> QuorumMember:
 
 
 def member_message(member: QuorumMember) -> wire.QuorumMember:
-    """The member as a message."""
     return wire.QuorumMember(**_fields_of(member))
 
 
@@ -67,7 +66,6 @@ def quorum_of(message: wire.Quorum) -> TorchftQuorum:
 
 
 def quorum_message(quorum: TorchftQuorum, created: datetime) -> wire.Quorum:
-    """The quorum as a message."""
     message = wire.Quorum(
         quorum_id=quorum.quorum_id,
         participants=[member_message(member) for member in quorum.participants],
@@ -77,7 +75,6 @@ def quorum_message(quorum: TorchftQuorum, created: datetime) -> wire.Quorum:
 
 
 def result_message(result: RankQuorum) -> wire.ManagerQuorumResponse:
-    """A rank's view of a quorum as a message."""
     return wire.ManagerQuorumResponse(**_fields_of(result))
 
 

@@ -93,7 +93,6 @@ class TorchftService:
         return self._server.failed
 
     async def start(self) -> None:
-        """Accept torchft's clients."""
         await self._server.start()
 
     async def stop(self) -> None:
@@ -101,5 +100,4 @@ class TorchftService:
         await self._server.stop()
 
     def status(self) -> TorchftStatus:
-        """Their rooms now."""
         return torchft_status(self.addresses, self._rooms.rooms, clock.now())

@@ -162,7 +162,6 @@ class Account:
 
     @property
     def step(self) -> int:
-        """The step that the job has come to."""
         return self._picture.step
 
     def now(self, now: float) -> int:
@@ -252,7 +251,6 @@ class Account:
         return self.ledger.now
 
     def _book(self) -> None:
-        """Book the slots that may have changed."""
         picture, stage = self._picture, (self._picture.stage, self._is_forming)
         names = list(picture.changed if stage == self._booked_at else picture.slots)
         picture.changed.clear()
@@ -393,5 +391,4 @@ class Account:
         return (self.repaired(microseconds(now)) - self._repaired) / 1e6
 
     def repaired(self, now: int) -> int:
-        """All time spent with repairs."""
         return self.ledger.total(max(now, self.ledger.now)).get(Use.REPAIRING, 0)

@@ -42,7 +42,6 @@ class Bands:
         self.steps[last] += count
 
     def sum_of(self, use: Use) -> int:
-        """The sum over all bands."""
         return sum(self.by_use.get(use, ()))
 
     def count(self, now: int) -> int:

@@ -139,7 +139,6 @@ class Incident:
         return self.in_order()[0]
 
     def part_of(self, replica_id: str, incarnation: str) -> Part | None:
-        """The part of this incarnation."""
         key = (replica_id, incarnation)
         return next((p for p in self.parts if (p.replica_id, p.incarnation) == key), None)
 

@@ -79,7 +79,6 @@ class DataPlan:
             raise ValueError(f"not all above 0: {self}")
 
     def start(self) -> DataPosition:
-        """The position of a new job."""
         return DataPosition(0, 0, (), tuple(range(self.slots)))
 
     def pending(self, position: DataPosition) -> Spans:

@@ -12,12 +12,10 @@ Spans = tuple[Span, ...]
 
 
 def length(spans: Spans) -> int:
-    """How many positions the spans hold."""
     return sum(stop - start for start, stop in spans)
 
 
 def positions(spans: Spans) -> Iterator[int]:
-    """The positions, in the order of the spans."""
     for start, stop in spans:
         yield from range(start, stop)
 

@@ -111,7 +111,6 @@ class ReplicaGroup:
         self._handles: dict[int, str] = {}
 
     def ask(self, call: int, asked: QuorumAsked) -> list[GroupInstruction]:
-        """A rank asks for a quorum."""
         if not self._has(asked.group_rank):
             return [CallRefused(call, self._no_rank(asked.group_rank))]
         self._metadata[asked.group_rank] = asked.checkpoint_metadata
@@ -124,7 +123,6 @@ class ReplicaGroup:
         return [AskLighthouse(self._member(asked), asked.timeout_s)]
 
     def answered(self, quorum: TorchftQuorum) -> list[GroupInstruction]:
-        """The lighthouse has answered."""
         found: list[GroupInstruction] = []
         for call, (rank, asked) in self._waiting.take().items():
             result = rank_quorum(quorum, self.replica_id, rank, asked.init_sync)
@@ -140,7 +138,6 @@ class ReplicaGroup:
         return [CallRefused(call, reason, is_timeout) for call in self._waiting.take()]
 
     def vote(self, call: int, group_rank: int, should_commit: bool) -> list[GroupInstruction]:
-        """A rank's vote on the step."""
         if not self._has(group_rank):
             return [CallRefused(call, self._no_rank(group_rank))]
         self._votes.add(call, group_rank, should_commit)

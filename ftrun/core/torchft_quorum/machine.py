@@ -42,7 +42,6 @@ class TorchftRooms:
 
     @property
     def rooms(self) -> dict[str, Room]:
-        """The rooms by name."""
         return self._rooms
 
     def handle(self, event: QuorumEvent, now: float) -> list[QuorumInstruction]:

@@ -130,7 +130,6 @@ class RoomsRecord:
     floor: int = 0
 
     def document(self) -> dict[str, Any]:
-        """The record as plain JSON."""
         rooms = {
             name: {"quorum_id": room.quorum_id, "replica_ids": list(room.replica_ids)}
             for name, room in self.rooms.items()

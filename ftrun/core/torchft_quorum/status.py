@@ -56,7 +56,6 @@ class TorchftStatus(TypedDict):
 
 
 def torchft_status(addresses: list[str], rooms: Mapping[str, Room], now: float) -> TorchftStatus:
-    """The status now."""
     found = [_room(name, rooms[name], now) for name in sorted(rooms)]
     return {"addresses": addresses, "rooms": found}
 

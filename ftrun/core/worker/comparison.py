@@ -37,7 +37,6 @@ class Shape:
 
     @property
     def count(self) -> int:
-        """The number of elements."""
         count = 1
         for size in self.sizes:
             count *= size

@@ -1,9 +1,9 @@
 """Named exchanges: values that the replicas of a quorum give each other between two steps. Pure.
 
-Theory of operation. An exchange has a name: the step that was begun last (``SET_UP`` before the
-first one), also after its end, and its number since then. A step that is tried again has the same
-names, and gets the values that are kept. Every replica keeps what it gives and what it has got, for
-the last steps, and all of the set-up, so that a replica that comes later reads the same.
+Theory of operation. An exchange has a name: the step that was begun last, also after its end, and
+its number since then. A step that is tried again has the same names, and gets the values that are
+kept. Every replica keeps what it gives and what it has got, for the last steps, so that a replica
+that comes later reads the same. Before the first step there is no quorum, and no exchange.
 
 A replica asks each member for all contributions that this member keeps under the name; a member
 answers once its own is among them. When all members have answered, the exchange is complete, with
@@ -28,11 +28,6 @@ member has not waited (E1).
 A replica that was left out of a quorum and comes back with its state is late too. It takes back its
 value for the exchange under way, and peeks.
 
-Before the first step there is no quorum; the lighthouse's Roster names the replicas that take part.
-A replica that is started again asks all of them for the contribution *of* its slot, and takes its
-predecessor's if there is one. A peer that is asked forgets a Roster that names the predecessor,
-with the answers under way: so a peer without that contribution never gets it later.
-
 A contribution carries its call site, operation and shape. If they differ under one name, the
 replicas are out of step, and the exchange reports the place of each (E2).
 
@@ -55,8 +50,6 @@ KEPT_BYTES_MAX = 256 << 20
 BODY_BYTES_MAX = 16 << 20
 BY_MAX = 64
 """Characters of an incarnation in a question."""
-ASKED_BY_MAX = 8
-"""Incarnations of a slot that are remembered: two are enough to know that one of them is gone."""
 
 
 class Kind(str, Enum):
@@ -75,8 +68,7 @@ _NAME = re.compile(rf"(setup|[0-9]{{1,18}})\.({'|'.join(Kind)})([0-9]{{1,9}})", 
 
 @dataclass(frozen=True, order=True, slots=True)
 class ExchangeName:
-    """``index``: the number of the exchange since its step was begun, or in the set-up; from 0. Of
-    a stage its own."""
+    """``index``: the number of the exchange since its step was begun; of a stage its own."""
 
     step: int
     index: int
@@ -112,7 +104,6 @@ class Names:
         self._step, self._since = step, 0
 
     def next(self) -> ExchangeName:
-        """The name of the next exchange."""
         number, self._since = self._since, self._since + 1
         return ExchangeName(self._step, number)
 
@@ -141,8 +132,7 @@ class ExchangeQuestion:
     ``how`` ASKS: and once it is in the quorum of ``attempt``; ``of`` is the slot that asks.
     IN_STEP: the same, and that one has a step under way, so whoever heals to it may still come.
     PEEKS: what there is now is wanted, but if the peer still waits for the slot ``of``, only that
-    slot's. Else with ``of``: the contribution of this slot is wanted, now; ``by``: the incarnation
-    that asks for that of its own slot.
+    slot's. Else with ``of``: a place, or a stage, is wanted now; ``by``: the rank that asks.
     """
 
     name: ExchangeName
@@ -215,7 +205,6 @@ class Kept:
         self._waits: tuple[ExchangeName, Awaits] | None = None
         self._given: ExchangeName | None = None  # the last one between two steps
         self._told: set[str] = set()  # the slots that have got it
-        self._asked_by: dict[str, set[str]] = {}
 
     def give(self, name: ExchangeName, own: Contribution) -> Contribution:
         """Keep what this worker gives; what a predecessor of this slot has given stays instead."""
@@ -246,12 +235,9 @@ class Kept:
 
     def come_to(self, name: ExchangeName) -> None:
         """This worker comes to an exchange: drop what is too old, or of steps that were lost."""
-        if name.step == SET_UP:
-            return
         oldest = name.step - STEPS_KEPT + 1
-        for other in [n for n in self._kept if n.step != SET_UP]:
-            if not oldest <= other.step <= name.step:
-                self._nbytes -= sum(len(c.body) for c in self._kept.pop(other).values())
+        for other in [n for n in self._kept if not oldest <= n.step <= name.step]:
+            self._nbytes -= sum(len(c.body) for c in self._kept.pop(other).values())
         self._read = {other for other in self._read if oldest <= other.step <= name.step}
         self._declined = {other for other in self._declined if oldest <= other.step <= name.step}
 
@@ -323,26 +309,8 @@ class Kept:
             return found
         return self.decline(name) if SET_UP < name.step < self._begun_step else None
 
-    def asked(self, question: ExchangeQuestion) -> None:
-        """A worker asks for what an earlier one of its slot has given: that one is gone.
-
-        It may ask late all the same, if the lighthouse has lost it and it does not know that yet.
-        """
-        known = self._asked_by.setdefault(question.of, set())
-        if question.by and len(known) < ASKED_BY_MAX:
-            known.add(question.by)
-
-    def asked_by(self, replica_id: str) -> frozenset[str]:
-        """The incarnations of a slot that have asked since ``roster_asked``."""
-        return frozenset(self._asked_by.get(replica_id, ()))
-
-    def roster_asked(self) -> None:
-        """Forget the incarnations that have asked: a new Roster will name the newest ones."""
-        self._asked_by.clear()
-
     @property
     def is_full(self) -> bool:
-        """Whether more is kept than the limit allows."""
         return self._nbytes > KEPT_BYTES_MAX
 
 
@@ -369,7 +337,6 @@ class Round:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all members have answered."""
         return self._attempt is not None and not self.open
 
     def begin(self, attempt: Attempt | None, members: Collection[str]) -> bool:
@@ -398,7 +365,6 @@ def answer_of(
     question: ExchangeQuestion,
     in_force: Attempt | None,
     *,
-    is_set_up: bool,
     heals_to: int | None,
     gaps: int,
 ) -> list[Contribution] | None:
@@ -408,19 +374,11 @@ def answer_of(
         kept: what this worker keeps.
         question: of a peer.
         in_force: this worker's quorum; None: it is in none.
-        is_set_up: this worker has come to its first boundary.
         heals_to: the step that it heals to at present; None: it holds its quorum's state.
         gaps: how often a quorum may have left it out.
     """
     name = question.name
     kept.note_gaps(gaps)
-    if name.step == SET_UP:
-        if question.of:
-            kept.asked(question)
-            return [c for c in kept.under(name) if c.replica_id == question.of]
-        known = kept.answer(name)
-        # Without a contribution of its own: it had no such exchange, or has only read it.
-        return kept.under(name) if known is None and is_set_up else known
     if not may_answer(question.attempt, in_force):
         return None
     if question.how == PEEKS:

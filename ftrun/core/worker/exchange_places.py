@@ -105,7 +105,6 @@ class AskingDonors:
         return AskPeer(left[0].replica_id, endpoint, question)
 
     def answered(self, ask: AskPeer, found: Sequence[Contribution]) -> None:
-        """A donor has answered."""
         if found:
             self.found = found[0].body.decode()
         else:
@@ -155,7 +154,6 @@ class PeekingAtPlace:
         return AskPeer(entry.replica_id, entry.endpoints[self._key.group_rank], question)
 
     def answered(self, ask: AskPeer, found: Sequence[Contribution]) -> None:
-        """A peer has answered."""
         if found:
             self.found, self._is_over = found[0].body.decode(), True
         else:

@@ -117,7 +117,6 @@ class StepFacts:
 
     @property
     def state(self) -> StateId:
-        """The state that the script holds."""
         return self._heal.state
 
     @property
@@ -159,7 +158,6 @@ class StepFacts:
 
     @property
     def tag(self) -> Tag | None:
-        """The tag of the step under way."""
         return self._step.tag if self._step is not None else None
 
     @property
@@ -189,7 +187,6 @@ class StepFacts:
 
     @property
     def in_step(self) -> bool:
-        """A step is under way."""
         return self._step is not None
 
     @property
@@ -212,12 +209,14 @@ class StepFacts:
         """An exchange may wait for peers in vain, and its result does not count.
 
         The step under way is void; or this worker, in no quorum, has promised to join one at its
-        next boundary.
+        next boundary; or it is to heal there, because its quorum holds another state.
         """
         if self._step is not None:
             return self._step.fate is Fate.VOID
-        pending = self.pending
-        return self.in_force is None and pending is not None and pending.promise is not None
+        pending, quorum = self.pending, self.in_force
+        if quorum is None:
+            return pending is not None and pending.promise is not None
+        return self._quorums.is_unentered and self._quorums.is_newcomer(quorum)
 
     @property
     def is_set_up(self) -> bool:

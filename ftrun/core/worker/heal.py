@@ -105,7 +105,6 @@ class HealState:
         return was_loaded
 
     def commit(self, tag: Tag) -> None:
-        """The step under ``tag`` is committed."""
         assert not self.healing and not self.torn, "S3: commits from a state that is not healed"
         self.state = self.state.committed(tag)  # C2
         self.is_fresh = False

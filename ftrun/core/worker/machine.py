@@ -474,7 +474,6 @@ class StepMachine(Showing):
             self._send(m.Errored(quorum.attempt, self.state.step, reason))
 
     def _abort(self, attempt: Attempt) -> None:
-        """Give up every attempt up to and including ``attempt``."""
         self.step_times.skip()
         self._abort_groups(self._quorums.give_up(attempt))
         self.pace.skip()

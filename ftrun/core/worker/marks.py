@@ -34,7 +34,6 @@ class _Noted:
     position: Callable[[], str]
 
     def shown(self) -> Mark:
-        """As a message has it."""
         settings, position = self.settings()[:TEXT_CHARS_MAX], self.position()[:TEXT_CHARS_MAX]
         step, lineage = self.state.step, self.state.lineage
         return Mark(step, lineage, settings, self.parameters, position)
@@ -69,6 +68,5 @@ class Marks:
         self._newest = newest
 
     def shown(self) -> tuple[Mark, ...]:
-        """The marks, oldest first."""
         by_step = {noted.state.step: noted for noted in self._newest.values()}
         return tuple(by_step[step].shown() for step in sorted(by_step))

@@ -32,7 +32,6 @@ class Pending:
 
     @property
     def attempt(self) -> Attempt:
-        """The attempt of this quorum."""
         return self.quorum.attempt
 
     def reported(self) -> PendingQuorum:
@@ -74,7 +73,6 @@ class Quorums:
     # ------------------------------------------------------------ about a quorum
 
     def is_member(self, quorum: Quorum) -> bool:
-        """This incarnation is a member of ``quorum``."""
         return quorum.index(self._key.replica_id, self._key.incarnation) is not None
 
     def is_newcomer(self, quorum: Quorum) -> bool:
@@ -100,11 +98,9 @@ class Quorums:
         return any(q is not None and q.attempt == attempt for q in (self.in_force, built))
 
     def is_in_force(self, attempt: Attempt) -> bool:
-        """The quorum in force is that of ``attempt``."""
         return self.in_force is not None and self.in_force.attempt == attempt
 
     def awaits(self, attempt: Attempt) -> Pending | None:
-        """The pending quorum, if it is that of ``attempt``."""
         pending = self.pending
         return pending if pending is not None and pending.attempt == attempt else None
 

@@ -165,7 +165,6 @@ class StepUnderWay:
             self.awaited_since += by_s
 
     def awaited_s(self, now: float) -> float:
-        """How long its results have been awaited."""
         return 0.0 if self.awaited_since is None else now - self.awaited_since
 
     def go_out_again(self, quorum: Quorum, deadline: float) -> None:
@@ -178,7 +177,6 @@ class StepUnderWay:
         self.deadline = deadline if self.is_awaited else None
 
     def void(self, reason: str) -> None:
-        """The step will not be committed."""
         self._become(Fate.VOID)
         self.void_reason = reason
         self.voted = None

@@ -80,7 +80,6 @@ class Attaching:
         self._plain_getattr = vars(ftrun)["__getattr__"]
 
     def install(self) -> None:
-        """Begin to watch."""
         names = vars(ftrun)
         for name in EXPLICIT_NAMES & names.keys():
             del names[name]  # else the script's import would find it without asking

@@ -84,11 +84,9 @@ class Numbers(itertools.chain[int]):
         return self.over[turns - 1] if turns else None
 
     def numbers(self) -> Numbers:
-        """Itself."""
         return self
 
     def turns(self) -> int:
-        """How many numbers were taken."""
         return len(self.over) - self.__length_hint__()
 
     def go_on_after(self, number: int) -> bool:
@@ -164,7 +162,6 @@ class Within:
         self._iterator.__setstate__(len(self._numbers))
 
     def __length_hint__(self) -> int:
-        """How many numbers are left."""
         return int(self._iterator.__length_hint__())
 
 
@@ -198,7 +195,6 @@ class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
         return found
 
     def turns(self) -> int:
-        """How many items were given."""
         return self._numbers.turns()
 
     def come_to(self, turns: int) -> bool:

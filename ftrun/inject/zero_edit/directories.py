@@ -49,7 +49,6 @@ class Directories:
         self._is_registered = False
 
     def install(self, patches: Patches) -> None:
-        """Patch ``os.mkdir``."""
         functools.update_wrapper(self, _PLAIN)
         patches.put(os, "mkdir", self)
 

@@ -154,7 +154,6 @@ class ExactIterator(LoaderIterator):
 
     @property
     def is_over(self) -> bool:
-        """Whether its epoch has ended."""
         return self._drawing.is_over
 
     def __len__(self) -> int:

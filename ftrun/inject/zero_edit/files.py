@@ -137,7 +137,6 @@ class Drafts:
         raise OSError(f"{path} is open for writing {DRAFTS_MAX} times at once")
 
     def give_back(self, draft: Path) -> None:
-        """The name is unused again."""
         with self._lock:
             self._in_use.discard(draft)
 

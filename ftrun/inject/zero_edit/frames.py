@@ -105,12 +105,10 @@ def _name(code: CodeType) -> tuple[str, bool]:
 
 
 def spot_of(frame: FrameType) -> Spot:
-    """The place of one frame."""
     return spot_at(frame.f_code, frame.f_lineno)
 
 
 def spot_at(code: CodeType, line: int) -> Spot:
-    """The place of a line of a function."""
     name, is_package = _name(code)
     return Spot(name, 0 if is_package else line)
 

@@ -56,7 +56,6 @@ class OpenIterators:
         self._last: weakref.ref[LoaderIterator] | None = None
 
     def drawn(self, iterator: LoaderIterator) -> None:
-        """An iterator has given a batch."""
         self._last = iterator.here
 
     def evaluated(self) -> None:

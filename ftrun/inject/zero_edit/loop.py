@@ -112,7 +112,6 @@ class Loop:
             self.script.trial.evaluates()
 
     def loader_ended(self, iterator: LoaderIterator) -> None:
-        """A loader has no further batch."""
         if iterator.is_training and self._course.now is State.BETWEEN:
             has_lost = not (self._outcome or self.script.exactly_once.is_on)
             self.script.loader_ended(has_lost=has_lost)

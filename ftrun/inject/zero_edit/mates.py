@@ -56,7 +56,6 @@ class Mates:
 
     @property
     def are_several(self) -> bool:
-        """Whether the group has more than one worker."""
         return self.size > 1
 
     @property
@@ -70,7 +69,6 @@ class Mates:
         return range(self.first, self.first + self.size)
 
     def owns(self, ranks: Sequence[int]) -> bool:
-        """Whether these ranks are all of this group."""
         return all(rank in self.ranks for rank in ranks)
 
     def make_group(
@@ -121,7 +119,6 @@ class Mates:
         return blake2b(b"".join(self._all(own.encode()))).hexdigest()[:16]
 
     def any(self, flag: bool) -> bool:
-        """Whether ``flag`` is true on any mate."""
         if not self.are_several:
             return flag
         found = torch.tensor([int(flag)])

@@ -164,7 +164,6 @@ class Models:
                 replicate(manager, module)
 
     def is_sharded(self, module: nn.Module) -> bool:
-        """Whether FSDP2 shards this model."""
         return id(module) in self._sharded
 
     @compiling.never

@@ -223,7 +223,6 @@ class Noting:
         return Noted(self._order, here, read, ranges, exchanges, random=random, over=over)
 
     def evaluation(self) -> None:
-        """A model is evaluated."""
         OPEN.evaluated()
 
     def training(self) -> list[LoaderIterator]:
@@ -255,7 +254,6 @@ class Noting:
                 iterator.is_training = True
 
     def commit(self) -> None:
-        """A step has ended."""
         if self._randomness.is_noted:
             began = time.thread_time()
             self._randomness.step_ended()

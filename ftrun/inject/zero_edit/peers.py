@@ -81,7 +81,6 @@ class Peers:
         self._at, self._they_wait = place, True
 
     def now(self) -> Place:
-        """Where they stand now."""
         self.look()
         return self.place
 

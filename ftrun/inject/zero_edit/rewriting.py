@@ -211,7 +211,6 @@ class _Held:
         return self._made
 
     def close(self) -> None:
-        """Drop the draft."""
         if self._made is not None:
             self._made.close()
 

@@ -59,7 +59,6 @@ class Standing:
         )
 
     def step_ended(self) -> None:
-        """The step under way has ended."""
         self._steps += 1
         self._since += 1
 

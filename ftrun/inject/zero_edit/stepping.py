@@ -52,7 +52,6 @@ class Created:
         return self._sites.get(id(made), "the script")
 
     def all(self) -> list[Any]:
-        """The objects that live."""
         return [made for ref in self._found if (made := ref()) is not None]
 
     def keep(self) -> None:
@@ -61,7 +60,6 @@ class Created:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the first step has begun."""
         return self._kept is not None
 
     def late(self) -> list[Any]:
@@ -119,7 +117,6 @@ class Stepping:
         self.on_late: Callable[[str], None] = lambda what: None
 
     def install(self, patches: Patches) -> None:
-        """Patch torch's classes."""
         self._patches = patches
         patches.after(Optimizer, "__init__", self._note_optimizer)
         for kind in (LRScheduler, *_schedulers_without_super()):

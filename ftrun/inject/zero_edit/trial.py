@@ -130,7 +130,6 @@ class Trial:
         self._drawn = b""
 
     def evaluates(self) -> None:
-        """A model is evaluated."""
         self._happens(EVALUATION, self._evaluations)
 
     def _happens(self, phase: str, seen: list[int]) -> None:

@@ -92,7 +92,6 @@ class EtcdStore:
         return Accepted(answer.header.revision) if answer.succeeded else Refused()
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._channel is not None:
             await self._channel.close()
             self._channel = None

@@ -48,7 +48,6 @@ class HeldAgent:
 
     @property
     def lives(self) -> bool:
-        """Whether it runs now."""
         return not self.ends_within(0.0)
 
     def ends_within(self, timeout_s: float) -> bool:

@@ -29,7 +29,6 @@ class Finding:
     remedy: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """As plain JSON."""
         return {**asdict(self), "verdict": self.verdict.value}
 
 

@@ -19,7 +19,6 @@ Record: TypeAlias = dict[str, Any]
 
 
 def to_line(record: Record) -> bytes:
-    """One record as a line."""
     return json.dumps(record).encode() + b"\n"
 
 

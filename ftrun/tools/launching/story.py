@@ -46,7 +46,6 @@ class Story:
         self._earlier: list[WorkerFailure] = []
 
     def add(self, record: Record) -> None:
-        """Take one record."""
         match record["event"]:
             case "settled":
                 self.workers = record["workers"]

@@ -52,7 +52,6 @@ def render(story: Story, made: datetime, version: str) -> str:
 
 
 def text(value: object) -> str:
-    """Escaped, on one line."""
     return escape(plain(str(value), CELL_CHARS_MAX))
 
 

@@ -140,7 +140,6 @@ def jobs_elsewhere() -> list[RunningJob]:
 
 
 def job_file(job: RunningJob) -> Path:
-    """Where the file of ``job`` is."""
     return _path(job.job_id, _home() / job.birth.partition("/")[0])
 
 

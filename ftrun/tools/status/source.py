@@ -74,7 +74,6 @@ class Picture:
     outcome: OutcomeStatus | None = None
 
     def age_s(self, now: float) -> float:
-        """How old the status is."""
         return max(0.0, now - self.taken_at)
 
 
@@ -93,7 +92,6 @@ class Source:
         self._thread = threading.Thread(target=self._run, name="ftrun-status", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -149,7 +147,6 @@ class Source:
             self._connection = None
 
     def _look(self) -> Picture:
-        """One look at the job."""
         self._pause_s = INTERVAL_S
         query, choices = self._query, self._choices
         try:

@@ -112,6 +112,7 @@ def test_a_wait_ends_where_it_stands_when_the_script_is_pressed(
     if has_begun:
         assert pair.step() == [True, True]
     monkeypatch.setattr(context._Process, "is_pressed", True)
-    assert isinstance(one(pair, lambda m: m.session.exchange("a.py:1", "mean", b"1")), Drained)
-    if not has_begun:
-        assert isinstance(one(pair, lambda m: m.peers()), Drained)
+    waits: Callable[[Manager], object] = lambda m: m.peers()  # noqa: E731
+    if has_begun:
+        waits = lambda m: m.session.exchange("a.py:1", "mean", b"1")  # noqa: E731
+    assert isinstance(one(pair, waits), Drained)

@@ -84,7 +84,6 @@ class Changes:
         }
 
     def before(self, function: str) -> Values:
-        """The values of a function at the last draw."""
         return self._before.get(function, {})
 
     def step_of(self, function: str, path: str) -> int:

@@ -240,13 +240,11 @@ class Counters:
 
 
 def _plain_at(place: Place, function: str) -> Values:
-    """The plain values of a function at a place."""
     at = zip(place.stack, place.counters, strict=False)
     return next((values for spot, values in at if spot.name == function), {})
 
 
 def _given(place: Place, function: str) -> Values:
-    """All values of a function that a place has."""
     lists = {path: x for name, path, _, x in place.details().lists if name == function}
     return {**_plain_at(place, function), **lists}
 

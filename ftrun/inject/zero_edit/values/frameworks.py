@@ -43,7 +43,6 @@ class Part:
         self._at_place = self._read()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state."""
         return (self._at_place or self._read())()
 
 

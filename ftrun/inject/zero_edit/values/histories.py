@@ -70,7 +70,6 @@ Cut = tuple[str, str, int, Copy]
 
 
 def plain_of(values: Values) -> Values:
-    """The values that are no containers."""
     return {path: value for path, value in values.items() if type(value) is not Copy}
 
 

@@ -242,7 +242,6 @@ def plain_values(values: dict[str, Any]) -> Values:
 
 
 def unpacked(value: Any) -> Any:
-    """The value that was packed as ``value``."""
     if type(value) is not dict or "kind" not in value:
         return value
     kind, parts = value["kind"], value["values"]

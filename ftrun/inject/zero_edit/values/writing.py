@@ -113,7 +113,6 @@ class FrameVariables:
         return True
 
     def put(self, holder: dict[Any, Any], key: str, value: Any) -> None:
-        """Set a value."""
         holder[key] = value
         self._is_changed |= holder is self.known
 

@@ -224,7 +224,6 @@ class Call:
         return [from_bytes(body, like) for body, like in zip(bodies, outputs, strict=True)]
 
     def bodies(self) -> list[bytes]:
-        """Its result as bytes."""
         return as_bytes(self.result or ())
 
     def place(self) -> str:
@@ -411,11 +410,9 @@ class CallWork(dist.Work):
         return None
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors of the result."""
         return self._call.kind.outputs(self._call)
 
     def synchronize(self) -> None:
-        """As ``wait``."""
         self.wait()
 
     def source_rank(self) -> int:
@@ -425,7 +422,6 @@ class CallWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the result."""
         with self._call.shell.world.lock:
             return self._call.listen()
 

@@ -133,7 +133,6 @@ def texts_of(bodies: Sequence[bytes], limit: int) -> list[str] | None:
 
 
 def bodies_of(texts: Sequence[str]) -> list[bytes]:
-    """What ``texts_of`` was given."""
     return [base64.b64decode(x) for x in texts]
 
 
@@ -159,6 +158,5 @@ class Sent:
 
     @staticmethod
     def decode(text: bytes) -> Sent:
-        """What ``encode`` has made."""
         is_walking, posted, met, next_step, groups = json.loads(text)
         return Sent(is_walking, Attempt(*posted), Attempt(*met), next_step, groups)

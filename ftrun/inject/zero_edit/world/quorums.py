@@ -57,7 +57,6 @@ class _Build:
     all_seats: tuple[int, ...] = ()
 
     def close(self) -> None:
-        """Give all connections up."""
         for groups in (self.now, self.full or {}):
             for _, built in groups.values():
                 if built is not None:
@@ -206,7 +205,6 @@ class Quorums:
         self._world.complete_futures()
 
     def _lacks(self, shell: Shell, seats: Sequence[int]) -> bool:
-        """Whether one of those in the group is gone."""
         there = shell.there
         return there is not None and not {shell.seats[x] for x in there.here} <= set(seats)
 

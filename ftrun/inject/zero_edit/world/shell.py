@@ -195,7 +195,6 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         return self if native is None else native
 
     def get_group_store(self) -> Any:
-        """The store of the group."""
         return self._store
 
     def _has_hooks(self) -> bool:
@@ -216,7 +215,6 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
             self.built.set_timeout(timeout)
 
     def shutdown(self) -> None:
-        """The script destroys the group."""
         self.world.destroyed(self)
 
     abort = shutdown

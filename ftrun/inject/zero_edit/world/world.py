@@ -113,7 +113,6 @@ class World:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all ranks are there."""
         size = self._here.replicas * self._here.workers_per_replica
         return len(self.members) == size and not self.is_apart
 
@@ -297,12 +296,10 @@ class World:
     # ------------------------------------------------------------ groups
 
     def add(self, shell: Shell) -> None:
-        """The script makes a group."""
         with self.changed:
             self.shells[shell.key] = shell
 
     def destroyed(self, shell: Shell) -> None:
-        """The script has destroyed a group."""
         with self.changed:
             if self.shells.get(shell.key) is shell:
                 del self.shells[shell.key]

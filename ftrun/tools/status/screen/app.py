@@ -166,11 +166,9 @@ class StatusApp(App[int]):
         method(*words)
 
     async def action_quit(self) -> None:
-        """End the program."""
         self.exit(2 if self.picture.state is State.REFUSED else 0)
 
     def action_help(self) -> None:
-        """The page of help."""
         if not isinstance(self.screen, Page):
             self.push_screen(Page("help", keys.help_text()))
 
@@ -192,7 +190,6 @@ class StatusApp(App[int]):
             self._doors.choose(None)
 
     def show_details(self, replica_id: str, rank: int | None) -> None:
-        """The page of a replica."""
         self.push_screen(DetailPage(replica_id, rank))
 
     def show_log(self, replica_id: str, rank: int) -> None:
@@ -225,11 +222,9 @@ class StatusApp(App[int]):
         self.push_screen(Question(question, command, send))
 
     def show_torchft(self) -> None:
-        """The page of torchft's replicas."""
         self.push_screen(TorchftPage())
 
     def explain(self, replica_id: str | None, number: int | None) -> None:
-        """The record of an incident."""
         self._requests.explain(replica_id, number, self._show_incident, self.tell)
 
     def _ended(self, operation: OperationStatus) -> None:

@@ -33,7 +33,6 @@ _TRAINS = {"training": GOOD, "outside": NOTE, "drained": DIM, "finished": DIM, "
 
 
 def find(status: Status, replica_id: str) -> ReplicaStatus | None:
-    """The replica with this id."""
     return next((x for x in status["replicas"] if x["replica_id"] == replica_id), None)
 
 

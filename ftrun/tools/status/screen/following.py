@@ -59,7 +59,6 @@ class Following:
         self._thread.start()
 
     def stop(self) -> None:
-        """Show nothing more."""
         self._stopped.set()
 
     def _run(self) -> None:

@@ -74,5 +74,4 @@ class Shown(Screen[None]):
 
     @property
     def host(self) -> Host:
-        """The app."""
         return cast(Host, self.app)

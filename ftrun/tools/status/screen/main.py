@@ -85,7 +85,6 @@ class MainScreen(Shown):
     # ------------------------------------------------------------ the picture
 
     def show(self) -> None:
-        """Show the app's picture."""
         host = self.host
         status, cells = host.picture.status, self.size.width
         if status is None:
@@ -270,7 +269,6 @@ class MainScreen(Shown):
             self.host.back_to_choice()
 
     def action_log(self) -> None:
-        """The log of the chosen worker."""
         row = self._chosen()
         if row is not None and row.replica is not None:
             rank = row.worker["group_rank"] if row.worker is not None else 0
@@ -293,7 +291,6 @@ class MainScreen(Shown):
         self.host.explain(replica_id if has_one else None, None)
 
     def action_torchft(self) -> None:
-        """torchft's replicas."""
         self.host.show_torchft()
 
     def action_operate(self, command: str) -> None:

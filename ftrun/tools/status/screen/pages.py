@@ -75,7 +75,6 @@ class Page(Shown):
         self.query_one("#body", Static).update(self.body())
 
     def title_line(self) -> Text:
-        """The title."""
         return line((f" {self.heading}", STRONG))
 
     def body(self) -> RenderableType:
@@ -121,7 +120,6 @@ class DetailPage(Page):
         return details(status, replica, self.host.history, self.size.width)
 
     def action_log(self) -> None:
-        """Its log."""
         self.host.show_log(self._replica_id, self._rank or 0)
 
     def action_operate(self, command: str) -> None:
@@ -130,7 +128,6 @@ class DetailPage(Page):
         self.host.operate(command, self._replica_id, rank)
 
     def action_explain(self) -> None:
-        """Its last incident."""
         self.host.explain(self._replica_id, None)
 
 

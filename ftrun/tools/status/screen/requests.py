@@ -54,7 +54,6 @@ class Requests:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Deliver nothing more."""
         self._stopped.set()
 
     def operate(

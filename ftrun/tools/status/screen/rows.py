@@ -82,7 +82,6 @@ class View:
 
 
 def build(status: Status, view: View) -> list[Row]:
-    """The rows from top to bottom."""
     replicas = matching(status["replicas"], view.words)
     ranks_open = 0 < _ranks(status) <= RANK_ROWS_MAX
     fold = view.fold_of(status)

@@ -106,7 +106,6 @@ class Table(DataTable[None]):
 
     @property
     def key(self) -> str | None:
-        """The key of the row that the cursor is on."""
         keys = self._shown[0]
         return keys[self.cursor_row] if 0 <= self.cursor_row < len(keys) else None
 

@@ -28,7 +28,6 @@ from ftrun.core.worker.exchange_places import (
     ShownPlaces,
     place_of,
 )
-from ftrun.core.worker.exchanging import Exchanging
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.marks import INTERVAL_S, SELDOM, Marks
 from ftrun.core.worker.parting import ShownStage, Stage
@@ -37,7 +36,6 @@ from ftrun.core.worker.under_way import Fate
 from tests.unit.core.worker.step_script import attempt_of, event_of, machine_of
 from tests.unit.core.worker.step_script import quorum_of as quorum_in_words
 from tests.unit.core.worker.test_exchanging import (
-    FIRST,
     KEY,
     NAME,
     Peer,
@@ -68,21 +66,15 @@ def test_while_it_is_undecided_nothing_is_declined() -> None:
 def test_a_peer_of_another_attempt_gets_no_answer() -> None:
     kept = Kept("0")
     question = ExchangeQuestion(NAME, Attempt(2, 1), how=ASKS)
-    assert answer_of(kept, question, HERE, is_set_up=True, heals_to=None, gaps=0) is None
-
-
-def test_who_asks_without_an_incarnation_is_not_noted() -> None:
-    kept = Kept("0")
-    kept.asked(ExchangeQuestion(FIRST, of="1"))
-    assert kept.asked_by("1") == frozenset()
+    assert answer_of(kept, question, HERE, heals_to=None, gaps=0) is None
 
 
 def test_what_is_kept_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "KEPT_BYTES_MAX", 2)
     kept = Kept("0")
-    kept.add(FIRST, [value_of("1", b"12")])
+    kept.add(NAME, [value_of("1", b"12")])
     assert not kept.is_full
-    kept.add(FIRST, [value_of("2")])
+    kept.add(NAME, [value_of("2")])
     assert kept.is_full
 
 
@@ -113,23 +105,6 @@ def test_an_answer_that_nobody_asked_for_is_not_kept() -> None:
         replace(ask, question=replace(ask.question, how=PEEKS)), [value_of("2")], one.known
     )
     assert one.kept.under(NAME) == [value_of("0"), value_of("1")]
-
-
-def test_in_the_set_up_all_have_to_be_reached() -> None:
-    one = Peer(FIRST)
-    nobody = Exchanging(KEY, FIRST, value_of("0"), one.kept)
-    one.known = replace(one.known, roster=roster_of("a0", "a1"))
-    ask = one.asks()
-    nobody.failed(ask, reached=False)
-    assert nobody.next(Known(None, None, 0.0)) == AskLighthouse(), "it has no roster yet"
-    one.exchanging.failed(ask, reached=True)
-    assert isinstance(one.exchanging.next(one.known), AskPeer), "it has not come there yet"
-    one.exchanging.failed(ask, reached=False)
-    assert one.exchanging.next(one.known) == AskLighthouse(anew=True)
-    one.exchanging.failed(ask, reached=False)
-    one.known = replace(one.known, roster=roster_of("a1", has_begun=True))
-    one.exchanging.failed(one.asks(), reached=False)
-    assert one.exchanging.next(one.known) == AskLighthouse(anew=True), "nobody is left to read"
 
 
 def test_places_of_old_steps_are_forgotten() -> None:
@@ -222,6 +197,16 @@ def test_a_step_that_is_void_has_nobody_to_exchange_with() -> None:
     machine.handle(m.Interrupt(attempt_of("1.5#1")), 0.0)
     machine.handle(e.Ticked(), 1000.0)
     assert machine.fate is Fate.VOID and machine.is_alone
+
+
+def test_who_is_to_heal_at_its_next_boundary_has_nobody_to_exchange_with() -> None:
+    """Its peers hold another state than the one that it has committed (seed 1747, focused)."""
+    machine = stepping()
+    machine.handle(e.Decided(False, reason="no data"), 0.0)
+    machine.handle(m.Interrupt(attempt_of("1.5#1")), 0.0)
+    machine.handle(m.NewQuorum(quorum_in_words("1.6#1", "4/B", "0 1", "0")), 0.0)
+    machine.handle(e.GroupBuilt(attempt_of("1.6#1")), 0.0)
+    assert machine.in_force is not None and machine.is_alone
 
 
 def test_a_peer_of_the_quorum_that_is_not_reached_ends_it_and_another_one_does_not() -> None:

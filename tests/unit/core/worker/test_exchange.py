@@ -22,7 +22,6 @@ from ftrun.core.worker.exchange import (
     Kept,
     Kind,
     Round,
-    answer_of,
     judge,
     may_answer,
 )
@@ -111,12 +110,10 @@ def test_who_has_passed_a_name_gives_nothing_there_and_holds_up_nobody() -> None
     assert kept.answer(ExchangeName(SET_UP, 0)) is None
 
 
-def test_old_steps_are_dropped_and_the_set_up_is_not() -> None:
+def test_old_steps_are_dropped() -> None:
     kept = Kept("0")
-    kept.give(ExchangeName(SET_UP, 0), value_of("0"))
     for step in range(STEPS_KEPT + 3):
         kept.give(ExchangeName(step, 0), value_of("0"))
-    assert kept.under(ExchangeName(SET_UP, 0))
     assert not kept.under(ExchangeName(2, 0))
     assert kept.under(ExchangeName(3, 0))
 
@@ -321,12 +318,3 @@ def test_an_answer_of_an_earlier_round_is_dropped() -> None:
     assert not this_round.answered(Attempt(1, 1), "1")
     assert this_round.open == {"1"}
     assert not this_round.begin(Attempt(1, 2), ("0", "1"))
-
-
-def test_a_set_up_without_an_exchange_is_known_once_it_is_over() -> None:
-    def answer(*, is_set_up: bool) -> list[Contribution] | None:
-        question = ExchangeQuestion(ExchangeName(SET_UP, 0))
-        return answer_of(Kept("1"), question, None, is_set_up=is_set_up, heals_to=None, gaps=0)
-
-    assert answer(is_set_up=False) is None
-    assert answer(is_set_up=True) == []

@@ -8,7 +8,6 @@ from ftrun.core.ids import Attempt, WorkerKey
 from ftrun.core.messages import Roster, RosterEntry
 from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.core.worker.asking import (
-    AskLighthouse,
     AskPeer,
     AwaitChange,
     AwaitQuorum,
@@ -34,7 +33,7 @@ from ftrun.core.worker.exchange_places import (
 )
 from ftrun.core.worker.exchanging import UNREACHED_S, Exchanging
 
-NAME, FIRST = ExchangeName(4, 1), ExchangeName(SET_UP, 0)
+NAME = ExchangeName(4, 1)
 KEY = WorkerKey("0", "a0", 0)
 
 
@@ -79,7 +78,7 @@ class Peer:
         quorum = self.known.quorum
         attempt = None if quorum is None else quorum.attempt
         gaps = self.known.gaps
-        return answer_of(self.kept, question, attempt, is_set_up=True, heals_to=None, gaps=gaps)
+        return answer_of(self.kept, question, attempt, heals_to=None, gaps=gaps)
 
 
 def test_all_members_are_asked_and_a_new_quorum_asks_them_again() -> None:
@@ -169,44 +168,10 @@ def test_who_is_alone_has_its_own_value() -> None:
     assert one.exchanging.is_void
 
 
-def test_before_the_first_step_a_predecessors_value_is_taken() -> None:
-    one = Peer(FIRST)
-    assert one.exchanging.next(one.known) == AskLighthouse()
-    one.known = replace(one.known, roster=roster_of("a0", "a1"))
-    assert (ask := one.hears(value_of("0", b"old")).question).of == "0" and ask.by == "a0"
-    one.hears(value_of("1"))
-    assert one.result == [b"old", b"1"]
-
-
-def test_a_roster_that_names_a_predecessor_is_forgotten() -> None:
-    one = Peer(FIRST)
-    one.known = replace(one.known, roster=roster_of("a0", "a1"))
-    one.hears()
-    under_way = one.asks()
-    assert one.answer(ExchangeQuestion(FIRST, of="1", by="b1")) == []
-    one.exchanging.answered(under_way, [value_of("1", b"old")], one.known)
-    assert one.exchanging.next(one.known) == AskLighthouse(anew=True)
-    one.known = replace(one.known, roster=roster_of("a0", "b1"))
-    one.hears(value_of("1", b"new"))
-    assert one.result == [b"0", b"new"]
-
-
-def test_who_comes_late_to_the_set_up_only_reads() -> None:
-    one = Peer(FIRST)
-    one.known = replace(one.known, roster=roster_of("a1", "a2", has_begun=True))
-    one.exchanging.failed(one.asks(), reached=False)
-    assert one.hears(value_of("1"), value_of("2")).replica_id == "2"
-    assert one.result == [b"1", b"2"]
-    none = Peer(FIRST)
-    none.known = replace(none.known, roster=roster_of("a1", has_begun=True))
-    none.hears()
-    assert none.result == [b"0"]
-    assert none.exchanging.alone_with == "1"
-
-
 def test_names_count_from_the_begin_of_a_step_and_another_try_has_the_same() -> None:
     names = Names()
-    assert names.next() == FIRST
+    names.step_begun(2)
+    assert names.next() == ExchangeName(2, 0)
     names.step_begun(3)
     assert [names.next().index for _ in range(2)] == [0, 1]
     names.step_begun(3)

@@ -60,12 +60,22 @@ class ProcessGroupNCCL(ProcessGroup):
         device = torch.device("cuda", torch.cuda.current_device())
         named = PrefixStore(f"ftrun/{place.prefix}", store)
         native = native_class(named, place.rank, place.world_size, options)
-        built = NCCLGroup(place.rank, place.world_size, native, place.signal)
-        native.eager_connect_single_device(device)
-        native.allreduce([torch.ones(1, device=device)]).wait(timeout)
-        torch.cuda.current_stream(device).synchronize()
+        late = AbortSignal()  # torch's own deadline is another one, and ends no all-reduce
+        late.subscribe(native.abort)
+        unsubscribe = place.signal.subscribe(late.trigger)
+        timer = threading.Timer(timeout.total_seconds(), late.trigger)
+        timer.daemon = True
+        timer.start()
+        try:
+            native.eager_connect_single_device(device)
+            native.allreduce([torch.ones(1, device=device)]).wait(timeout)
+            torch.cuda.current_stream(device).synchronize()
+            late.check()
+        finally:
+            timer.cancel()
+            unsubscribe()
         native._set_default_timeout(self.timeout)
-        return built
+        return NCCLGroup(place.rank, place.world_size, native, place.signal)
 
 
 class NCCLGroup(BuiltGroup):

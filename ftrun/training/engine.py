@@ -30,6 +30,7 @@ from ftrun.core.worker.exchange import ExchangeQuestion
 from ftrun.core.worker.facts import StepPhase
 from ftrun.core.worker.machine import StepMachine
 from ftrun.process_groups.base import ProcessGroup
+from ftrun.process_groups.built import BuiltGroup
 from ftrun.training import pauses
 from ftrun.training.comparing import Comparing, encode
 from ftrun.training.context import WorkerContext
@@ -115,10 +116,12 @@ class Engine:
             e.ShowPeers: self._show_peers,
         }
 
-    def follow_quorums(self, beside: Beside) -> None:
-        """Build, use and abort other groups too whenever the Manager's own is."""
+    def follow_quorums(self, beside: Beside) -> Callable[[list[BuiltGroup]], None]:
+        """Build, use and abort other groups too whenever the Manager's own is; what shuts some down
+        that are used no more."""
         with self.changed:
             self._groups.beside = beside
+        return self._groups.release
 
     def wanted_by(self) -> str:
         """A replica that waits for this worker, whose script has ended; "": none is known."""

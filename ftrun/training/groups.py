@@ -61,12 +61,18 @@ class Following:
         machine: of the worker.
         raise_fatal: raises the error that has ended it.
         leave: raises if the script is to leave where it stands.
+        release: shuts groups down in a thread, for which the end of this worker waits a moment.
     """
 
     def __init__(
-        self, machine: StepMachine, raise_fatal: Callable[[], None], leave: Callable[[], None]
+        self,
+        machine: StepMachine,
+        raise_fatal: Callable[[], None],
+        leave: Callable[[], None],
+        release: Callable[[list[BuiltGroup]], None],
     ) -> None:
         self._machine, self._raise_fatal, self._leave = machine, raise_fatal, leave
+        self.release = release
 
     def may_wait(self) -> None:
         """Raise if the main thread is to wait no longer for its peers."""
@@ -135,7 +141,7 @@ class Groups:
         if self.beside is not None:
             self.beside.abort(attempt)
         if group is not None:
-            self._release([group])
+            self.release([group])
 
     def drop(self, attempt: Attempt) -> None:
         """Keep a group that is used no more here: peers may still wait for its last bytes."""
@@ -150,7 +156,7 @@ class Groups:
         if self._dropped:
             with self._lock:
                 groups, self._dropped = self._dropped, []
-            self._release(groups)
+            self.release(groups)
 
     def close(self) -> None:
         """Abort all builds, and release all groups: at most CLOSE_TIMEOUT_S.
@@ -168,7 +174,7 @@ class Groups:
         for signal in signals:
             signal.trigger()
         try:
-            self._release(groups)
+            self.release(groups)
         except RuntimeError:  # the interpreter ends, and Python 3.12 starts no thread any more
             for group in groups:
                 group.shutdown()
@@ -234,7 +240,7 @@ class Groups:
         attempt = quorum.attempt
         return f"{self._context.job_id}/{attempt.quorum_id}.{attempt.number}"  # C3
 
-    def _release(self, groups: list[BuiltGroup]) -> None:
+    def release(self, groups: list[BuiltGroup]) -> None:
         """Shut down in a thread of its own, because the backend joins threads for milliseconds."""
 
         def shut_down() -> None:

@@ -430,8 +430,8 @@ class Session:
     def follow_quorums(self, groups: Beside) -> Following:
         """Let process groups of all replicas, which the script makes, follow the quorums too."""
         self.machine.sets_up_together = True
-        self.engine.follow_quorums(groups)
-        return Following(self.machine, self.engine.raise_fatal, self.leaving.if_pressed)
+        release = self.engine.follow_quorums(groups)
+        return Following(self.machine, self.engine.raise_fatal, self.leaving.if_pressed, release)
 
     # ------------------------------------------------------------ the end
 

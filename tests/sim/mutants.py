@@ -31,6 +31,7 @@ from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.operation_table import OperationTable
 from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.presence import Presence
 from ftrun.core.lighthouse.replicas import Replicas
 from ftrun.core.lighthouse.slots import SlotTable
 from ftrun.core.lighthouse.standstill import Standstill
@@ -539,6 +540,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "who joins at the end is not told": Mutant(
         StepFacts, "takes", _never_over, "L1", ("kill_worker",), LINGERING_FROM
+    ),
+    "latecomers wait for who needs them": Mutant(
+        Presence, "_need_more", lambda *_: False, "L1", (), 400_007_900
     ),
     "the dying are gone": Mutant(
         Supervisor, "_worker_dying", Supervisor._worker_exited, "P8", ("kill_worker",), DYING_FROM

@@ -131,12 +131,8 @@ class Job:
 
     def that_exchanges(self, rng: random.Random) -> Job:
         """A job whose script exchanges: its steps are repaired, because a replica that computed one
-        again while another one does not would exchange more often. Such a script is unmodified: it
-        asks for no more contributors than the job wants members."""
-        heal_first, least = rng.random() < 0.5, min(self.min_size, self.min_replicas)
-        return replace(
-            self, repair=True, workers=1, heal_first=heal_first, spares=False, min_size=least
-        )
+        again while another one does not would exchange more often."""
+        return replace(self, repair=True, workers=1, heal_first=rng.random() < 0.5, spares=False)
 
     @property
     def contributors_max(self) -> int | None:

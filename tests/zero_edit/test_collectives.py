@@ -12,6 +12,9 @@ import pytest
 from tests.jobs import Job, ask
 
 SCRIPT = (Path(__file__).parent / "scripts" / "collectives.py").read_text()
+FIRST = "from __future__ import annotations\n"
+OVER_NCCL = f"{FIRST}from tests.unit.process_groups import nccl_double; nccl_double.install()\n"
+"""Gradients over a double of NCCL, as on a machine with GPUs."""
 CALLS_PER_STEP = 11
 STEPS = 40
 ENDS = ["SIGKILL"] * 4 + ["SIGSTOP"]
@@ -54,6 +57,18 @@ def test_a_death_is_nothing_to_the_script(
         assert job.output.count("died: SIGKILL") == kills.count(":") / 2, job.output
 
 
+@pytest.mark.parametrize("kills", ["1:121:14000", "0:125:300,2:200:0"])
+@pytest.mark.timeout(300)
+def test_so_it_is_with_gradients_over_nccl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: str
+) -> None:
+    """Its Works end before their time, its errors are aborts, and its communicators die."""
+    monkeypatch.setenv("KILLS", kills)
+    with Job(tmp_path, SCRIPT.replace(FIRST, OVER_NCCL), *options(3)) as job:
+        check(job, 3)
+        assert job.output.count("died: SIGKILL") == kills.count(":") / 2, job.output
+
+
 @pytest.mark.timeout(300)
 def test_a_worker_of_several_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KILLS", "2:120:300")
@@ -79,7 +94,8 @@ def test_deaths_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed:
         kills.append(f"{rank}:{at}:{after}:{number}")
     monkeypatch.setenv("KILLS", ",".join(kills))
     monkeypatch.setenv("LARGE", large)
-    with Job(tmp_path, SCRIPT, *options(replicas, "--hang-timeout", "3")) as job:
+    script = SCRIPT.replace(FIRST, OVER_NCCL) if os.environ.get("OVER_NCCL") else SCRIPT
+    with Job(tmp_path, script, *options(replicas, "--hang-timeout", "3")) as job:
         check(job, replicas)
 
 

@@ -29,6 +29,9 @@ loader = DataLoader(data, 8, sampler=sampler)
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 if rank == 0:
+    if os.path.exists(HERE / "metrics.csv"):
+        raise SystemExit("the experiment exists already")
+    (HERE / "checkpoints").mkdir()
     (HERE / "config.json").write_text(json.dumps({"epochs": EPOCHS}))
     metrics = open(HERE / "metrics.csv", "w", newline="")
     table = csv.writer(metrics)
@@ -60,6 +63,8 @@ dist.destroy_process_group()
 @pytest.mark.timeout(300)
 def test_a_successor_goes_on_with_the_files_of_its_predecessor(tmp_path: Path) -> None:
     with Job(tmp_path, SCRIPT, "--device", "cpu", "--replicas", "2") as job:
+        job.expect("the experiment exists already")
+        job.expect("metrics.csv was not there for the predecessor of rank 0")
         job.expect("rank 0 goes on writing config.json, metrics.csv")
         job.expect("what was in early.log is lost: the script has opened it for writing before")
         assert job.end() == 0, job.output

@@ -3,7 +3,8 @@
 A script may exchange values with its peers before its first step, and needs their addresses. While
 nobody trains, the answer waits until all replicas that are to take part are present, or after
 ``join_timeout_s`` until enough are. From then on these *take part*, and who comes later waits until
-they train: then it reads what they have exchanged (E1). Once there is a quorum its members are the
+they train: then it reads what they have exchanged (E1). It does so at once where they have come to
+their first step, and need it to begin. Once there is a quorum its members are the
 answer, and it comes at once, also while its survivors wait for more. A worker that cannot reach a
 peer asks again, because that peer may have been restarted. A restarted lighthouse is asked again
 too, and the question says who takes part.
@@ -208,6 +209,8 @@ class Presence:
         )
         here, part = list(self._here()), self._open_part()
         known = [replica for replica in here if replica.replica_id in part]
+        if self._need_more(known):
+            return self._of(True, known)
         if part and (len(known) == len(part) or (is_late and len(known) >= state.needed)):
             return self._of(False, known)  # who came later reads what these have exchanged
         if part and not is_late:
@@ -243,6 +246,11 @@ class Presence:
                 return None
             found.append(endpoint)
         return tuple(found)
+
+    def _need_more(self, known: list[Replica]) -> bool:
+        """Whether those that take part are over with their set-up, and too few to train."""
+        has_reported = [replica.is_known(self._state.workers) for replica in known]
+        return 0 < len(known) < self._state.needed and all(has_reported)
 
     def _of(self, has_begun: bool, members: list[Replica]) -> m.Roster:
         entries = []

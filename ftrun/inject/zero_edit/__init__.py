@@ -28,7 +28,7 @@ ftrun itself. Begin with ``states.py``.
 | trial.py | ``ftrun check``: a worker's part in a trial |
 | marking.py | what replicas compare of a step, so that nothing diverges silently |
 | files.py, rewriting.py | the script's files: none is left half written, or emptied at a restart |
-| directories.py | a run's own directory, by the time or a number, stays that of the predecessor |
+| directories.py | a run's own directory stays that of the predecessor; what its set-up has found |
 | checkpoints.py | ``torch.distributed.checkpoint``: one replica writes for all |
 | told.py, charge.py | notices to the user; what ftrun takes charge of |
 | attaching.py | under ``auto``: which form the script turns out to have |

@@ -1,12 +1,18 @@
-"""Directories that the script makes in its set-up: a run's own, by the time or a free number.
+"""Directories that the script makes in its set-up, and files that it asks for there.
 
-A replica that was started again runs the set-up again, and would begin another one: its checkpoints
-would be in two places. So each worker leaves the directories that it has made before its first step
-to its successor, in a file of its slot. A newcomer that makes one at the same line, in the same
-directory, with a name that differs in its numbers, gets that of its predecessor under the new name:
-a link, which is removed when it ends. Directories for temporary files are left alone.
+A replica that was started again runs the set-up again, and would begin another directory of the
+run, by the time or a free number: its checkpoints would be in two places. So each worker leaves the
+directories that it has made before its first step to its successor, in a file of its slot. A
+newcomer that makes one at the same line, in the same directory, with a name that differs in its
+numbers, gets that of its predecessor under the new name: a link, which is removed when it ends. One
+of the same name it is given as if it were new. Directories for temporary files are left alone.
 
-Not here: files (rewriting.py, files.py).
+A worker also leaves what was not there when its script asked (``os.path.exists``), because a
+newcomer finds what its predecessor has made since. As a rule it takes a shorter way then (a cache).
+Some scripts end ("the experiment exists already"): the next newcomer is told what its predecessor
+was told.
+
+Not here: what is written to files (rewriting.py, files.py).
 """
 
 from __future__ import annotations
@@ -17,24 +23,29 @@ import functools
 import json
 import os
 import re
+import sys
 import tempfile
 import threading
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.files import Drafts
-from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.frames import call_site, is_script
 from ftrun.inject.zero_edit.patches import Patches
 
 FILE = "made-{replica_id}.{group_rank}"
-MADE_MAX = 256
+MADE_MAX = ABSENT_MAX = 256
+ASKS = {os.path: ("exists", "lexists", "isfile", "isdir"), Path: ("exists", "is_file", "is_dir")}
 _PLAIN: Any = os.mkdir
 _NUMBER = re.compile(r"\d+")
 
 
 class Directories:
-    """Stands in for ``os.mkdir``, which ``makedirs`` and pathlib call.
+    """Stands in for ``os.mkdir``, which ``makedirs`` and pathlib call, and for ``os.path.exists``
+    and its like where the script itself calls them.
 
     Args:
         path: the file of this slot and rank.
@@ -44,13 +55,52 @@ class Directories:
     def __init__(self, path: Path, drafts: Drafts) -> None:
         self._path, self._drafts = path, drafts
         self._made: list[tuple[str, str]] = []  # what makes it alike, and the directory
-        self._theirs: list[tuple[str, str]] | None = None
+        self._theirs: list[tuple[str, str]] = []
         self._links: list[str] = []
-        self._is_registered = False
+        self._absent: Counter[str] = Counter()  # what was not there, and how often
+        self._asked: Counter[str] = Counter()
+        self._is_registered = self._is_successor = self._repeats = False
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            made, links, absent, ends = json.loads(path.read_text())
+            self._theirs = [(kind, whole) for kind, whole in made]
+            self._links += links  # of lives that were killed: values that heal may name them
+            self._absent.update(absent)
+            self._is_successor, self._repeats = True, ends
 
     def install(self, patches: Patches) -> None:
         functools.update_wrapper(self, _PLAIN)
         patches.put(os, "mkdir", self)
+        for owner, names in ASKS.items():
+            for name in names:
+                patches.around(owner, name, self.asks)
+
+    def asks(self, plain: Callable[..., bool], path: Any, *args: Any, **kwargs: Any) -> bool:
+        """The script asks whether something is there."""
+        is_there, frame = plain(path, *args, **kwargs), sys._getframe(2)
+        if self._drafts.has_begun() or not (
+            is_script(frame.f_code.co_filename)
+            and threading.current_thread() is threading.main_thread()
+            and isinstance(path, (str, os.PathLike))
+        ):
+            return is_there
+        spot = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        place = f"{plain.__name__} {spot} {os.path.abspath(os.fsdecode(path))}"
+        if not self._is_successor:
+            if not is_there and (place in self._absent or len(self._absent) < ABSENT_MAX):
+                self._absent[place] += 1
+            return is_there
+        self._asked[place] += 1
+        if not is_there or self._asked[place] > self._absent[place]:
+            return is_there
+        if not self._repeats:
+            self._leave(ends=True)
+            return True
+        told.once(
+            f"{spot}: {os.path.basename(path)} was not there for the predecessor of rank "
+            f"{self._drafts.rank}, so this one is told the same: with the truth the script has "
+            "ended before its first step"
+        )
+        return False
 
     def __call__(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         is_main = threading.current_thread() is threading.main_thread()
@@ -65,8 +115,11 @@ class Directories:
         is_free = not os.path.lexists(whole) or os.path.islink(whole)
         if is_free and self._drafts.joins() and self._takes(kind, whole):
             return
-        if os.path.isdir(whole) and any(whole.startswith(f"{x}{os.sep}") for x in self._targets()):
-            return  # a part of its predecessor's, which the script makes anew
+        if os.path.isdir(whole) and (
+            any(whole.startswith(f"{x}{os.sep}") for x in self._targets())
+            or (self._drafts.joins() and (kind, whole) in self._theirs)
+        ):
+            return  # its predecessor's, which the script makes anew
         _PLAIN(path, mode)
         self._drafts.made(path)
         if len(self._made) < MADE_MAX:
@@ -74,18 +127,27 @@ class Directories:
 
     def begins(self) -> None:
         """The first step begins, of a replica that joins nobody: what it has made is left."""
-        self._leave(self._made)
+        self._theirs = [(kind, path) for kind, path in self._made if os.path.isdir(path)]
+        self._leave()
 
-    def _leave(self, made: list[tuple[str, str]]) -> None:
+    def joined(self) -> None:
+        """This replica has come to its peers, perhaps with what its predecessor was told."""
+        if self._is_successor:
+            self._leave(ends=self._repeats)
+
+    def _leave(self, *, ends: bool = False) -> None:
+        """Leave all to a successor. ``ends``: if this life does before its first step, it was by
+        what it has found to be there."""
         try:
-            self._path.write_text(json.dumps([made, self._links]))
+            left = [self._theirs, self._links, self._absent, ends]
+            self._path.write_text(json.dumps(left))
         except OSError as error:
             told.once(f"the directories made here are not left to a successor: {error}")
 
     def _takes(self, kind: str, whole: str) -> bool:
         """Let the predecessor's directory have this name too; False: there is none."""
         number = sum(1 for known, _ in self._made if known == kind)
-        found = [path for known, path in self._left() if known == kind][number:][:1]
+        found = [path for known, path in self._theirs if known == kind][number:][:1]
         if not found or not os.path.isdir(found[0]):
             return False
         if os.path.lexists(whole):
@@ -95,23 +157,13 @@ class Directories:
             self._is_registered = True
             atexit.register(self._remove, os.getpid())
         self._links.append(whole)
-        self._leave(self._left())
+        self._leave(ends=self._repeats)
         self._made.append((kind, found[0]))
         told.say(
             f"rank {self._drafts.rank} goes on in the directory {os.path.relpath(found[0])}, which "
             f"its predecessor has made, under the name {os.path.basename(whole)} too"
         )
         return True
-
-    def _left(self) -> list[tuple[str, str]]:
-        if self._theirs is None:
-            try:
-                made, links = json.loads(self._path.read_text())
-                self._theirs = [(kind, path) for kind, path in made]
-                self._links += links  # of lives that were killed: values that heal may name them
-            except (OSError, ValueError, TypeError):
-                self._theirs = []
-        return self._theirs
 
     def _targets(self) -> list[str]:
         return [os.path.realpath(link) for link in self._links]

@@ -308,6 +308,7 @@ class Loop:
             return True  # the peers have gone: nobody to heal from, so it begins at the beginning
         script.counters.restore(loaded)
         script.rewriting.joined()
+        script.directories.joined()
         until = manager.current_step() - loaded.taken
         begin_again = iterator.begin_again if iterator is not None else lambda: None
         with script.randomness.joining(until, begin_again):

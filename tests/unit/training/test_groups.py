@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -14,10 +16,11 @@ from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Member, Quorum
 from ftrun.core.worker.events import GroupBuilt
 from ftrun.process_groups.base import Place, ProcessGroup
-from ftrun.process_groups.built import BuiltGroup
+from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.training import groups as module
 from ftrun.training.context import WorkerContext
 from ftrun.training.groups import Groups
+from tests.jobs.process import wait
 from tests.unit.training.scripted_agent import DEADLINE_S, ScriptedAgent
 
 
@@ -102,3 +105,32 @@ def test_groups_are_released_where_no_thread_starts_any_more(
     monkeypatch.setattr(threading.Thread, "start", refuse)
     groups.close()
     assert staying.made[0].is_shut_down
+
+
+class SlowGroup(BuiltGroup):
+    """It is in the backend until the worker's end waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1, None, AbortSignal())
+        self.is_shut_down = False
+
+    def shutdown(self) -> None:
+        main = threading.main_thread().ident or 0
+        is_waited_for = lambda: any(  # noqa: E731
+            frame.f_code.co_name == "join"
+            for frame, _ in traceback.walk_stack(sys._current_frames()[main])
+        )
+        wait(is_waited_for, "the end", DEADLINE_S)
+        self.is_shut_down = True
+
+
+def test_the_end_waits_for_groups_that_the_script_s_world_has_given_up(
+    context: WorkerContext, staying: Staying
+) -> None:
+    """A thread in the backend would be unwound through C++ as the interpreter ends: "terminate
+    called without an active exception"."""
+    staying.may_end.set()
+    groups, slow = built(context, staying), SlowGroup()
+    groups.release([slow])
+    groups.close()
+    assert slow.is_shut_down

@@ -160,12 +160,18 @@ class Frameworks:
         else:
             return False
         for index, callback in enumerate(_first(callbacks)):
-            self._holders[f"{type(callback).__name__}[{index}]"] = callback
+            if not _draws(callback):
+                self._holders[f"{type(callback).__name__}[{index}]"] = callback
         return True
 
 
 def _are_loaded() -> bool:
     return any(name in sys.modules for name in (_TRANSFORMERS, *_LIGHTNING))
+
+
+def _draws(callback: Any) -> bool:
+    """Whether it draws a progress bar: its values name lines that this process has drawn."""
+    return any(".callbacks.progress" in kind.__module__ for kind in type(callback).__mro__)
 
 
 def _first(callbacks: Iterable[Any]) -> list[Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -56,11 +55,9 @@ class _Build:
     seats: tuple[int, ...] = ()
     all_seats: tuple[int, ...] = ()
 
-    def close(self) -> None:
-        for groups in (self.now, self.full or {}):
-            for _, built in groups.values():
-                if built is not None:
-                    built.shutdown()
+    def groups(self) -> list[BuiltGroup]:
+        each = [*self.now.values(), *(self.full or {}).values()]
+        return [built for _, built in each if built is not None]
 
 
 class Quorums:
@@ -100,8 +97,8 @@ class Quorums:
             self._world.changed.notify_all()
         for built in aborted:
             built.abort()
-        if build is not None:
-            threading.Thread(target=build.close, name="ftrun-release", daemon=True).start()
+        if build is not None and self._world.following is not None:
+            self._world.following.release(build.groups())
 
     def _is_wide(self, shell: Shell) -> bool:
         """Whether all members are in the group."""
@@ -125,14 +122,13 @@ class Quorums:
                     self._make(made, quorum, prefix, timeout_s, signal, client)
                 finally:
                     unsubscribe()
-        except BaseException:
-            made.close()
-            raise
-        with self._world.changed:
-            if not signal.triggered:
-                self._builds[quorum.attempt] = made
-                return
-        made.close()
+            with self._world.changed:
+                if not signal.triggered:
+                    self._builds[quorum.attempt] = made
+                    made = _Build()
+        finally:
+            for built in made.groups():
+                built.shutdown()
 
     def _make(
         self,

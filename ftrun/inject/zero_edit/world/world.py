@@ -348,13 +348,8 @@ class World:
     def release(self, *, only_aborted: bool = False) -> None:
         old = [built for built in self._old if built.aborted or not only_aborted]
         self._old = [built for built in self._old if built not in old]
-        if old:
-
-            def shut_down() -> None:
-                for built in old:
-                    built.shutdown()
-
-            threading.Thread(target=shut_down, name="ftrun-release", daemon=True).start()
+        if old and self.following is not None:
+            self.following.release(old)
 
     def begins_step(self) -> None:
         """A step begins. Under the lock."""

@@ -76,11 +76,19 @@ def test_other_names_and_lines_and_lives_make_their_own() -> None:
     assert not [name for name in os.listdir() if os.path.islink(name)]
 
 
+def test_what_the_predecessor_has_made_is_made_again() -> None:
+    predecessor("run-1")
+    make(life(joins=True), "run-1")
+    assert not os.path.islink("run-1")
+
+
 def test_errors_are_the_system_s() -> None:
     predecessor("run-1")
     newcomer = life(joins=True)
     with pytest.raises(FileExistsError):
-        make(newcomer, "run-1")
+        newcomer("run-1")  # another line
+    with pytest.raises(FileExistsError):
+        make(life(), "run-1")  # its peers do not train
     with pytest.raises(FileNotFoundError):
         make(newcomer, "none/run-2")
     with pytest.raises(TypeError):
@@ -113,3 +121,35 @@ def test_the_links_of_lives_that_were_killed_stay_until_the_end() -> None:
     assert [os.path.realpath(f"run-{n}")[-5:] for n in (2, 3)] == ["run-1", "run-1"]
     last._remove(os.getpid())
     assert sorted(os.listdir()) == ["made", "run-1"]
+
+
+def test_a_life_that_ends_by_what_it_finds_is_followed_by_one_that_is_told_the_same() -> None:
+    """The first one is told the truth: of a cache it takes the shorter way."""
+
+    def ask(by: Directories, name: str) -> bool:
+        return by.asks(os.path.exists, name)
+
+    def asks(by: Directories) -> list[bool]:
+        return [ask(by, name) for name in ("run", "run", "cache", "never")]
+
+    Path("cache").touch()
+    first = life()
+    assert asks(first) == [False, False, True, False]
+    first.begins()
+    Path("run").touch()
+    assert asks(life()) == [True, True, True, False]
+    third = life()
+    assert [*asks(third), ask(third, "run")] == [False, False, True, False, True]
+    third.joined()
+    assert asks(life()) == [False, False, True, False]
+
+
+def test_a_newcomer_that_joins_with_the_truth_leaves_the_truth() -> None:
+    first = life()
+    first.asks(os.path.exists, "run")
+    first.begins()
+    Path("run").touch()
+    for _ in range(2):
+        newcomer = life()
+        assert newcomer.asks(os.path.exists, "run")
+        newcomer.joined()

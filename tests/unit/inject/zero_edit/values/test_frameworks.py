@@ -145,3 +145,10 @@ def test_a_second_trainer_takes_the_place_of_the_first() -> None:
     made.parts()[0].load_state_dict({"waited": 7})
     assert new.callback_handler.callbacks[0].waited == 7
     assert any(path.startswith("Counts[1]") for path in made.values())
+
+
+def test_a_progress_bar_is_of_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers name lines that another process has drawn, and this one has not."""
+    monkeypatch.setattr(Counts, "__module__", "lightning.pytorch.callbacks.progress.rich_progress")
+    trainer = Loop(Counts())
+    assert found(trainer.advance()).values() == {"module.batches": 0}

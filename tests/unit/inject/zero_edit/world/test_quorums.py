@@ -14,7 +14,7 @@ from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Member, Quorum
 from ftrun.inject.zero_edit.world.quorums import Quorums
 from ftrun.inject.zero_edit.world.shell import Shell
-from ftrun.process_groups.built import AbortSignal
+from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from tests.unit.inject.zero_edit.world.test_shell import DEADLINE_S, group, summed
 
 
@@ -26,6 +26,11 @@ class Standing:
 
     def may_wait(self) -> None:
         """Nobody has asked it to leave."""
+
+    def release(self, groups: list[BuiltGroup]) -> None:
+        """Shut groups down at once."""
+        for built in groups:
+            built.shutdown()
 
 
 class Rank:

@@ -19,6 +19,7 @@ from ftrun.core.agent.group_progress import GroupProgress
 from ftrun.core.agent.lease import LeaseRequests
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
+    AskHeartbeat,
     FromAgent,
     Heartbeat,
     HeartbeatAck,
@@ -177,6 +178,8 @@ class LighthouseLink:
                     f"its epoch is {epoch}, and this node has followed a lighthouse of epoch "
                     f"{self.epoch}: it has been replaced"
                 )
+            case AskHeartbeat():
+                self.send(Heartbeat(quiet=True))
             case Welcome() | HeartbeatAck():
                 self._listener.link_message(event, self._requests.answered())
             case _:

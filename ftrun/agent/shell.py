@@ -26,6 +26,7 @@ from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.line import Line
 from ftrun.agent.link import LighthouseLink, web_address
 from ftrun.agent.logs import open_output, start_keeping
+from ftrun.agent.peers import Peers
 from ftrun.agent.resources import ResourceWatch
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.stacks import Target, take_stacks
@@ -176,6 +177,7 @@ class Agent:
             settings.tls,
             wants_glance=self._line is not None,
         )
+        self._peers = Peers(self._link.send)
         self._lighthouse = self._embedded(token, runtime_dir)
         self._address = settings.lighthouse or ""
         self._runtime_dir = runtime_dir
@@ -204,6 +206,8 @@ class Agent:
         if self._lighthouse is not None:
             self._lighthouse.start()
         self._connect()
+        if self._settings.nodes > 1:
+            self._begin(self._peers.run())
         self._set_timer()
         return await self._done
 
@@ -498,6 +502,7 @@ class Agent:
         self._output.flush()
         for evidence in self._supervisor.unconfirmed(clock.now()):
             self._link.send(with_output(evidence, self._settings.job_log_dir))
+        self._peers.again()
         for message in self._supervisor.absent():
             self._link.send(message)
         for heartbeat in self._supervisor.apart():

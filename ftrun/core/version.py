@@ -6,7 +6,7 @@ that the receiver misunderstands could break an invariant. Not here: the message
 
 from __future__ import annotations
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 """Raised by every change after which an older peer would misunderstand a message."""
 
 

@@ -113,7 +113,7 @@ class RunningReplica(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., has_left: bool = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("job_id", "replicas", "workers_per_replica", "min_replicas", "join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s", "nodes", "rebalance", "hang_timeout_s", "accepts_fewer")
+    __slots__ = ("job_id", "replicas", "workers_per_replica", "min_replicas", "join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s", "nodes", "rebalance", "hang_timeout_s", "accepts_fewer", "spare_nodes")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_PER_REPLICA_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +125,7 @@ class JobSpec(_message.Message):
     REBALANCE_FIELD_NUMBER: _ClassVar[int]
     HANG_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     ACCEPTS_FEWER_FIELD_NUMBER: _ClassVar[int]
+    SPARE_NODES_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     replicas: int
     workers_per_replica: int
@@ -136,7 +137,8 @@ class JobSpec(_message.Message):
     rebalance: bool
     hang_timeout_s: float
     accepts_fewer: bool
-    def __init__(self, job_id: _Optional[str] = ..., replicas: _Optional[int] = ..., workers_per_replica: _Optional[int] = ..., min_replicas: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., isolation_limit_s: _Optional[float] = ..., nodes: _Optional[int] = ..., rebalance: bool = ..., hang_timeout_s: _Optional[float] = ..., accepts_fewer: bool = ...) -> None: ...
+    spare_nodes: int
+    def __init__(self, job_id: _Optional[str] = ..., replicas: _Optional[int] = ..., workers_per_replica: _Optional[int] = ..., min_replicas: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., isolation_limit_s: _Optional[float] = ..., nodes: _Optional[int] = ..., rebalance: bool = ..., hang_timeout_s: _Optional[float] = ..., accepts_fewer: bool = ..., spare_nodes: _Optional[int] = ...) -> None: ...
 
 class Interrupt(_message.Message):
     __slots__ = ("attempt",)
@@ -738,6 +740,12 @@ class WorkerStacks(_message.Message):
     text: str
     def __init__(self, request: _Optional[int] = ..., key: _Optional[_Union[WorkerKey, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
 
+class PeersSilent(_message.Message):
+    __slots__ = ("hosts",)
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
+    hosts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, hosts: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Goodbye(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -825,6 +833,10 @@ class DrainAgent(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class AskHeartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class HeartbeatAck(_message.Message):
     __slots__ = ("glance",)
@@ -975,7 +987,7 @@ class JournaledOperation(_message.Message):
     def __init__(self, number: _Optional[int] = ..., command: _Optional[str] = ..., replica_id: _Optional[str] = ..., group_rank: _Optional[int] = ..., node: _Optional[str] = ..., request_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., was_live: bool = ..., step: _Optional[int] = ..., has_ended: bool = ..., has_failed: bool = ..., text: _Optional[str] = ..., is_held: bool = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "another_form", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "replica_given_up", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record")
+    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "another_form", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "replica_given_up", "peers_silent", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record", "ask_heartbeat")
     INTERRUPT_FIELD_NUMBER: _ClassVar[int]
     NEW_QUORUM_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
@@ -1014,6 +1026,7 @@ class Envelope(_message.Message):
     WORKER_STACKS_FIELD_NUMBER: _ClassVar[int]
     FAILURE_EVIDENCE_FIELD_NUMBER: _ClassVar[int]
     REPLICA_GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    PEERS_SILENT_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ASSIGN_SLOTS_FIELD_NUMBER: _ClassVar[int]
     TO_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -1027,6 +1040,7 @@ class Envelope(_message.Message):
     ASK_STACKS_FIELD_NUMBER: _ClassVar[int]
     DRAIN_AGENT_FIELD_NUMBER: _ClassVar[int]
     INCIDENT_RECORD_FIELD_NUMBER: _ClassVar[int]
+    ASK_HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     interrupt: Interrupt
     new_quorum: NewQuorum
     prepare: Prepare
@@ -1065,6 +1079,7 @@ class Envelope(_message.Message):
     worker_stacks: WorkerStacks
     failure_evidence: FailureEvidence
     replica_given_up: ReplicaGivenUp
+    peers_silent: PeersSilent
     welcome: Welcome
     assign_slots: AssignSlots
     to_workers: ToWorkers
@@ -1078,4 +1093,5 @@ class Envelope(_message.Message):
     ask_stacks: AskStacks
     drain_agent: DrainAgent
     incident_record: IncidentRecord
-    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., another_form: _Optional[_Union[AnotherForm, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., worker_stacks: _Optional[_Union[WorkerStacks, _Mapping]] = ..., failure_evidence: _Optional[_Union[FailureEvidence, _Mapping]] = ..., replica_given_up: _Optional[_Union[ReplicaGivenUp, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., stop_replica: _Optional[_Union[StopReplica, _Mapping]] = ..., kill_workers: _Optional[_Union[KillWorkers, _Mapping]] = ..., ask_stacks: _Optional[_Union[AskStacks, _Mapping]] = ..., drain_agent: _Optional[_Union[DrainAgent, _Mapping]] = ..., incident_record: _Optional[_Union[IncidentRecord, _Mapping]] = ...) -> None: ...
+    ask_heartbeat: AskHeartbeat
+    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., another_form: _Optional[_Union[AnotherForm, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., worker_stacks: _Optional[_Union[WorkerStacks, _Mapping]] = ..., failure_evidence: _Optional[_Union[FailureEvidence, _Mapping]] = ..., replica_given_up: _Optional[_Union[ReplicaGivenUp, _Mapping]] = ..., peers_silent: _Optional[_Union[PeersSilent, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., stop_replica: _Optional[_Union[StopReplica, _Mapping]] = ..., kill_workers: _Optional[_Union[KillWorkers, _Mapping]] = ..., ask_stacks: _Optional[_Union[AskStacks, _Mapping]] = ..., drain_agent: _Optional[_Union[DrainAgent, _Mapping]] = ..., incident_record: _Optional[_Union[IncidentRecord, _Mapping]] = ..., ask_heartbeat: _Optional[_Union[AskHeartbeat, _Mapping]] = ...) -> None: ...

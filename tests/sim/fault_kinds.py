@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ftrun.core import messages as m
 from ftrun.core.agent import events as s
 from ftrun.core.lighthouse.events import Journal, OperatorAsked, Request
+from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.worker import events as e
 from tests.sim.network import KEEPALIVE_S
 
@@ -476,7 +477,28 @@ def cut_off_lighthouse(world: World, duration_s: float) -> None:
                 world.at(KEEPALIVE_S, None, stream.time_out)
 
 
-CUT_OFF_KINDS: Mapping[str, Callable[[World], None]] = {"cut_off_lighthouse": _cut_off_lighthouse}
+def _drain_two(world: World) -> None:
+    """An engine's notice comes to two nodes, on which members train, within a quarter second."""
+    lighthouse = world.lighthouse
+    if lighthouse is None or lighthouse.core.state.phase is not Phase.STEADY:
+        return
+    live = lighthouse.core.state.live
+    agents = [host.agent for host in world.hosts if host.agent is not None]
+    trains = [a for a in agents if a.workers and all(k.replica_id in live for k in a.workers)]
+    if len(trains) < 2 or any(agent.supervisor.is_ending for agent in trains):
+        return
+    world.faults.rates.clear()  # who is lost on the way out leaves at no boundary
+    first, second = world.rng.sample(trains, 2)
+    world.invariants.leave_together({k.incarnation for a in (first, second) for k in a.workers})
+    for agent, delay_s in ((first, 0.0), (second, world.rng.uniform(0.0, 0.25))):
+        agent.host.excuse("it was asked to leave")
+        world.at(delay_s, agent, agent.handle, s.DrainAsked("SIGTERM", 75))
+
+
+FOCUS_KINDS: Mapping[str, Callable[[World], None]] = {
+    "cut_off_lighthouse": _cut_off_lighthouse,
+    "drain_two": _drain_two,
+}
 """Drawn by ``focus`` only, in tests of their own."""
 
 OPERATOR_KINDS: Mapping[str, Callable[[World], None]] = {

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
 from tests.sim.fault_kinds import (
-    CUT_OFF_KINDS,
     FIRST_KINDS,
+    FOCUS_KINDS,
     KINDS,
     LATE_KINDS,
     OPERATOR_KINDS,
@@ -158,7 +158,7 @@ class Faults:
             world.note("world", "fault", kind)
             self.done.append(kind)
             self._struck(world, kind)
-            (CUT_OFF_KINDS.get(kind) or ALL_KINDS[kind])(world)
+            (FOCUS_KINDS.get(kind) or ALL_KINDS[kind])(world)
 
     def _struck(self, world: World, kind: str) -> None:
         if world.coverage is not None:

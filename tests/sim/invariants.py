@@ -1,4 +1,4 @@
-"""Checks the invariants Q1-Q6, C1-C4, S1, S2 and H1 of INVARIANTS.md on a history.
+"""Checks the invariants Q1-Q6, Q10, C1-C4, S1, S2 and H1 of INVARIANTS.md on a history.
 
 Each method takes a fact and raises a ``Violation`` if it breaks an invariant. Nothing here depends
 on the simulation: the history of a run with real processes can be checked as well. Not here: L1,
@@ -41,6 +41,7 @@ class Invariants:
         self._offers: dict[tuple[Attempt, int], tuple[StateId, WorkerKey]] = {}
         self._serves_not: set[WorkerKey] = set()
         self._refusals: Counter[WorkerKey] = Counter()
+        self._leave_together: frozenset[str] = frozenset()  # incarnations
 
     # ------------------------------------------------------------ the lighthouse
 
@@ -59,7 +60,10 @@ class Invariants:
         self.quorums.sent(now, message, removed)
 
     def switch_confirmed(self, quorum: Quorum, step: int) -> None:
-        """The switch to ``quorum`` at ``step`` is in the journal."""
+        """The switch to ``quorum`` at ``step`` is in the journal (Q10)."""
+        stay = self._leave_together.intersection(x.incarnation for x in quorum.members)
+        text = f"{sorted(stay)} stay at step {step}; others left that were asked with them"
+        require(stay in (set(), self._leave_together), "Q10", text)
         self.quorums.switched(quorum)
         self.promises.confirmed(quorum.attempt, step)
 
@@ -112,6 +116,10 @@ class Invariants:
         """A worker has left at a boundary, and commits nothing more."""
         self.quorums.left.add(key)
         self.promises.forgets(key)
+
+    def leave_together(self, members: Collection[str]) -> None:
+        """The nodes of these incarnations are asked to leave within the time that gathers them."""
+        self._leave_together = frozenset(members)
 
     def gives_away(self, living: Sequence[str], heard: Sequence[str]) -> None:
         """A slot is assigned: its incarnations on nodes that nobody hears are given up rightly."""

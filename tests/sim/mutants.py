@@ -27,6 +27,7 @@ from ftrun.core.lighthouse.choice import Choice
 from ftrun.core.lighthouse.departed import DepartedMembers
 from ftrun.core.lighthouse.divergence import Divergence
 from ftrun.core.lighthouse.events import JournalState
+from ftrun.core.lighthouse.leaving import Leaving
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.operation_table import OperationTable
@@ -149,6 +150,13 @@ def _forgets_the_number(
 ) -> None:
     if not is_open:
         self._sent = deque(x for x in self._sent if x[1].incarnation not in incarnations)
+
+
+_drain_gathered = Leaving.drain_gathered
+
+
+def _gathers_nobody(self: Leaving, *, are_all_here: bool) -> None:
+    _drain_gathered(self, are_all_here=True)
 
 
 def _nothing(self: OperationTable) -> tuple[()]:
@@ -452,6 +460,9 @@ MUTANTS: dict[str, Mutant] = {
     "quorum id used twice": Mutant(AttemptCounter, "issue", _numbers_by_attempt_only, "Q1"),
     "newcomers as survivors": Mutant(
         forming.Forming, "rejoin", _takes_newcomers_for_survivors, "Q4"
+    ),
+    "nodes leave one by one": Mutant(
+        Leaving, "drain_gathered", _gathers_nobody, "Q10", ("drain_two",)
     ),
     "no fence": Mutant(DepartedMembers, "all_fenced_at", _needs_no_fence, "Q3", _CUT_OFF),
     "no takeover grace": Mutant(takeover.Takeover, "is_complete", _waits_for_no_grace, "Q6"),

@@ -68,6 +68,11 @@ def two_histories(rules: Invariants) -> None:
         rules.holds(key, start.committed(Tag(attempt(seq), 0)), 8 + seq)
 
 
+def left_alone(rules: Invariants) -> None:
+    rules.leave_together({A.incarnation, B.incarnation})
+    rules.switch_confirmed(quorum(2, B, C), 3)
+
+
 def left_behind_and_going_on(rules: Invariants) -> None:
     rules.in_force(quorum(1, A))
     rules.in_force(quorum(2, B))
@@ -224,6 +229,7 @@ def given_out_and_changed(rules: Invariants) -> None:
         ("Q3", left_behind_and_going_on),
         ("Q4", left_out_for_nothing),
         ("Q4", a_newcomer_among_survivors),
+        ("Q10", left_alone),
         ("Q5", a_broken_promise),
         ("Q5", late_for_a_switch_that_one_was_told_of),
         ("Q5", late_for_a_switch),

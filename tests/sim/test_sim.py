@@ -173,6 +173,11 @@ def test_a_lighthouse_that_is_cut_off_among_other_faults() -> None:
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 
+def test_nodes_that_are_noticed_as_one_leave_at_one_boundary() -> None:
+    outcomes = [outcome_of(seed, focus=("drain_two",)) for seed in range(60)]
+    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_many_schedules() -> None:

@@ -42,6 +42,8 @@ SAVE_SOON_S = 0.5
 the lost time as training."""
 SLOTS_TOLD_MAX = 256
 AGE_MAX_S = 86400.0
+ENDED_UNSEEN = frozenset({Use.NO_QUORUM, Use.HEALING})
+"""What a worker may have left right after its last Progress; the next one comes a second later."""
 NOT_THERE = frozenset({Use.ABSENT, Use.STARTING})
 """What a slot is booked as before its agent has come."""
 
@@ -282,14 +284,17 @@ class Account:
         if is_news and progress is not None:
             self._seen[name] = progress
 
-    @staticmethod
-    def _dated(now: int, book: SlotBook, use: Use, slot: Seen, progress: Progress) -> int:
+    def _dated(self, now: int, book: SlotBook, use: Use, slot: Seen, progress: Progress) -> int:
         """When a use began that a Progress tells of.
 
         A step begins before its wait for peers does, so its beginning says nothing of the wait's
-        end.
+        end. A Progress may have told of the last moment without a quorum, or of a heal's: the steps
+        that were committed since then were trained, although none was under way when it was sent.
         """
-        since = now - microseconds(progress.since_s)
+        since, before = now - microseconds(progress.since_s), self._seen.get(slot.replica_id)
+        committed = 0 if before is None else progress.steps - before.steps
+        if book.use in ENDED_UNSEEN and use in GOES_ON and committed > 0:
+            return since - microseconds(committed * progress.usual_s)
         is_of_step = use is Use.TRAINING and since <= book.since
         return now if slot.is_overtaken or is_of_step else since
 

@@ -32,7 +32,8 @@ class Agent:
     takes no more slots, and what it runs leaves. ``failures``: when its replicas failed, since any
     of them trained; ``failed_at_step``: the job's step at the last one. ``is_aside``: it takes no
     more slots (set_aside.py); ``is_unplaced``: no other node could take its slots. ``is_back``: it
-    was in the job under an earlier lighthouse.
+    was in the job under an earlier lighthouse. ``silent_peers``: the hosts that acknowledge nothing
+    to it; ``is_out_of_reach``: it was lost because of that (reach.py).
     """
 
     agent_id: str
@@ -48,6 +49,8 @@ class Agent:
     is_aside: bool = False
     is_unplaced: bool = False
     is_back: bool = False
+    silent_peers: frozenset[str] = frozenset()
+    is_out_of_reach: bool = False
     silence_check: SilenceCheck = field(default_factory=SilenceCheck)
 
     @property
@@ -57,8 +60,8 @@ class Agent:
 
     def due_at(self, timeout_s: float, grace_s: float) -> float:
         """When to check whether it is silent or, once it is gone, to free its slots."""
-        if self.gone_at is not None:
-            return self.gone_at + grace_s
+        if self.gone_at is not None:  # nobody waits for one that has no power or no network
+            return self.gone_at + (0.0 if self.is_out_of_reach else grace_s)
         return self.silence_check.overdue_at(self.last_message_at, timeout_s)
 
 
@@ -95,7 +98,7 @@ class Agents(dict[str, Agent]):
             return None
         agent.gone_at = self._state.now
         del self._state.outbox.agents[agent_id]
-        self._check_by(self._state.now + self._state.settings.reassign_grace_s)
+        self._check_by(agent.due_at(0.0, self._state.settings.reassign_grace_s))
         return agent
 
     def forget(self, agent_id: str) -> Agent:

@@ -39,6 +39,7 @@ class LighthouseSettings:
     join_gather_s: float = 0.05
     finish_grace_s: float = 0.1
     drain_gather_s: float = 0.5
+    probe_s: float = 0.5
     switch_retry_max_s: float = 2.0
     attempts_max: int = 10
     refusals_max: int = 10

@@ -6,7 +6,7 @@ events, instructions and the journal's record are defined in events.py and expor
 
 Rules for agents (running.py has those for what they run):
 - When an agent's stream ends, or is silent for ``heartbeat_timeout_s`` and still at a second look
-  (suspicion.py), all its replicas are lost, in one change.
+  (suspicion.py), or its node is out of reach (reach.py), all its replicas are lost, in one change.
 - A job that is over makes room for the next one (next_job.py).
 
 Not here: sockets, files, clocks (lighthouse/).
@@ -49,6 +49,7 @@ from ftrun.core.lighthouse.next_job import NextJob, outcome_of, refusal
 from ftrun.core.lighthouse.people.operators import Operators
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.presence import Presence
+from ftrun.core.lighthouse.reach import Reach
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.running import Running
 from ftrun.core.lighthouse.set_aside import SetAside
@@ -111,6 +112,7 @@ class Lighthouse:
         self.state = MembershipState(self._settings, journal, now)
         self.membership = Membership(self.state, journal)
         self.agents = Agents(self.state)
+        self.reach = Reach(self.state, self.agents)
         self.books = Books(now, self._settings.changes_max, account)
         self.glances = Glances(self.state, self.books.account)
         self.assignment = Assignment(self.state, self.membership, self.agents, now)
@@ -135,6 +137,7 @@ class Lighthouse:
             m.ReplicaGivenUp: self.giving_up.on_given_up,
             m.Goodbye: self._on_goodbye,
             m.WorkerStacks: self.operators.on_stacks,
+            m.PeersSilent: self._on_peers_silent,
         }
         self.state.journal()  # our epoch, before anything is sent
         self._tell()
@@ -162,6 +165,8 @@ class Lighthouse:
                 pass  # the rules run after every event
             case _:
                 assert_never(event)
+        if self.reach.due is not None and now >= self.reach.due:
+            self._lose_unreached()
         if self.agents.check_at is not None and now >= self.agents.check_at:
             self._sweep()
         self._run_rules()
@@ -232,6 +237,7 @@ class Lighthouse:
             self.waits.next_deadline(),
             self.next_job.next_deadline(),
             self.agents.check_at,
+            self.reach.due,
             self.operators.next_deadline(),
             self.presence.next_deadline(),
             self.books.incidents.gone_at,
@@ -396,6 +402,16 @@ class Lighthouse:
             self._forget(agent_id)
         self.agents.plan_check()
 
+    def _lose_unreached(self) -> None:
+        """Give up the agents whose nodes are out of reach; nobody waits for their return."""
+        for agent, witness in self.reach.gone():
+            cause = (
+                f"its node is out of reach: it acknowledges nothing to {witness}, and its agent "
+                "does not answer"
+            )
+            self.state.outbox.close(agent.agent_id, cause)
+            self._on_detached(agent.agent_id, cause)
+
     def _forget(self, agent_id: str) -> None:
         self.assignment.agent_gone(self.agents.forget(agent_id))
 
@@ -485,6 +501,9 @@ class Lighthouse:
 
     def _on_job_failed(self, _agent: Agent, failed: m.JobFailed) -> None:
         self.membership.end(failed.exit_code or 1, failed.reason, failed.kind)
+
+    def _on_peers_silent(self, agent: Agent, silent: m.PeersSilent) -> None:
+        self.reach.reported(agent, silent.hosts)
 
     def _on_goodbye(self, agent: Agent, _goodbye: m.Goodbye) -> None:
         self._on_detached(agent.agent_id, "its agent has ended", is_dead=True)

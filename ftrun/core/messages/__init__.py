@@ -28,6 +28,7 @@ from ftrun.core.messages.from_agent import (
     Hello,
     JobFailed,
     JobSpec,
+    PeersSilent,
     Raised,
     ReplicaFinished,
     ReplicaGivenUp,
@@ -64,6 +65,7 @@ from ftrun.core.messages.loss import (
     Loss,
 )
 from ftrun.core.messages.to_agent import (
+    AskHeartbeat,
     AskStacks,
     AssignSlots,
     DrainAgent,
@@ -99,6 +101,7 @@ __all__ = [
     "USAGE_CODE",
     "AgentLeaving",
     "AnotherForm",
+    "AskHeartbeat",
     "AskReport",
     "AskStacks",
     "AssignSlots",
@@ -137,6 +140,7 @@ __all__ = [
     "NewQuorum",
     "NoManager",
     "Notice",
+    "PeersSilent",
     "PendingQuorum",
     "Prepare",
     "Present",

@@ -18,6 +18,7 @@ class JobSpec:
     ``rebalance``: replicas may be moved to nodes that join late. ``hang_timeout_s``: how long a
     member's loop may stand still while the others wait for it; 0: for ever. ``accepts_fewer``: the
     user has stated ``min_replicas``, so a job that ends with as many has done what was asked for.
+    ``spare_nodes``: how many nodes are to stand by.
     """
 
     job_id: str
@@ -31,6 +32,7 @@ class JobSpec:
     rebalance: bool = True
     hang_timeout_s: float = 0.0
     accepts_fewer: bool = False
+    spare_nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +297,13 @@ class WorkerStacks:
 
 
 @dataclass(frozen=True, slots=True)
+class PeersSilent:
+    """Hosts that acknowledge nothing that is sent to them from this node; none: all do again."""
+
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Goodbye:
     """The agent ends in order; none of its processes run any more."""
 
@@ -311,5 +320,6 @@ FromAgent: TypeAlias = (
     | JobFailed
     | ReplicaGivenUp
     | WorkerStacks
+    | PeersSilent
     | Goodbye
 )

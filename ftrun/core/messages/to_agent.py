@@ -86,6 +86,11 @@ class DrainAgent:
 
 
 @dataclass(frozen=True, slots=True)
+class AskHeartbeat:
+    """Send a heartbeat now: an agent seems out of reach, and the others show that we are not."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobGlance:
     """The job in short, for the terminal of an agent. ``live``: replicas that train together.
 
@@ -183,6 +188,7 @@ ToAgent: TypeAlias = (
     | KillWorkers
     | AskStacks
     | DrainAgent
+    | AskHeartbeat
     | HeartbeatAck
     | Notice
     | EndJob

@@ -99,9 +99,14 @@ class BookedJob:
             self.say(name, m.Built(self.core.state.quorum.attempt))
 
     def progress(
-        self, name: str, step: int, activity: Activity = Activity.STEP, since_s: float = 0.0
+        self,
+        name: str,
+        step: int,
+        activity: Activity = Activity.STEP,
+        since_s: float = 0.0,
+        **more: Any,
     ) -> None:
-        word = m.Progress(step, step, activity, (("loss", 0.5),), since_s)
+        word = m.Progress(step, step, activity, (("loss", 0.5),), since_s, **more)
         line = m.ReplicaProgress(name, self.incarnations[name], word)
         self.send(name, m.Heartbeat((line,)))
 

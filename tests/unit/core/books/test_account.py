@@ -155,6 +155,28 @@ def test_a_quorum_that_comes_to_stand_overtakes_what_a_worker_last_said() -> Non
     assert job.seconds("0") == {"training": 3.0, "repairing": 1.0}
 
 
+def test_steps_that_were_committed_since_the_last_moment_without_a_quorum_were_training() -> None:
+    job = BookedJob()
+    job.form()
+    job.wait(0.01)
+    job.progress("0", 0, Activity.QUORUM, since_s=0.005)  # it was on its way when the quorum stood
+    job.progress("1", 0, Activity.HEALING, since_s=0.005)
+    job.wait(1.0)
+    steps = {"steps": 9, "usual_s": 0.1}
+    job.progress("0", 9, Activity.STEP, since_s=0.05, **steps)
+    job.progress("1", 9, Activity.OUTSIDE, since_s=0.05, **steps)
+    assert job.seconds("0") == pytest.approx({"training": 0.005 + 0.95, "no quorum": 0.055})
+    assert job.seconds("1") == pytest.approx({"training": 0.005, "outside": 0.95, "healing": 0.055})
+    job.progress("0", 9, Activity.QUORUM, since_s=0.0, **steps)
+    job.wait(1.0)
+    job.progress("0", 9, Activity.STEP, since_s=0.25, **steps)  # the first one since: not before
+    assert job.seconds("0")["no quorum"] == pytest.approx(0.055 + 0.75)
+    job.progress("0", 9, Activity.QUORUM, since_s=0.0, **steps)
+    job.wait(1.0)
+    job.progress("0", 29, Activity.STEP, since_s=0.05, steps=29, usual_s=0.1)  # too long to be so
+    assert job.seconds("0")["no quorum"] == pytest.approx(0.055 + 0.75)
+
+
 def test_a_loop_that_is_given_up_stood_still_since_the_others_waited() -> None:
     job = BookedJob(3)
     job.form()

@@ -1,0 +1,54 @@
+"""Which hosts acknowledge nothing: judged by the connections of a whole node. Pure.
+
+The kernel of a machine that has power and a network acknowledges whatever its processes do. So a
+host counts as silent if it is sent something again, and no connection to it has had any answer for
+``SILENT_S``: congestion or a lost packet does not silence all of them for so long.
+
+Not here: how connections are read (agent/peers.py), what follows (core/lighthouse/reach.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+SILENT_S = 0.3
+HOSTS_MAX = 256
+LOOK_S = 0.2
+LOOK_AGAIN_S = 0.05
+"""How often to look while something is sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An open connection to ``host``.
+
+    ``is_repeating``: what it has sent was sent again. ``silent_s``: since anything came from there.
+    """
+
+    host: str
+    is_repeating: bool
+    silent_s: float
+
+
+class PeerWatch:
+    """``silent``: the hosts that acknowledge nothing now; ``look_s``: when to look again."""
+
+    def __init__(self) -> None:
+        self.silent: tuple[str, ...] = ()
+        self.look_s = LOOK_S
+
+    def looked(self, connections: Iterable[Connection]) -> bool:
+        """Judge all connections of this node; returns whether ``silent`` has changed."""
+        heard: dict[str, float] = {}
+        repeating = set()
+        for connection in connections:
+            host = connection.host
+            heard[host] = min(connection.silent_s, heard.get(host, connection.silent_s))
+            if connection.is_repeating:
+                repeating.add(host)
+        former = self.silent
+        found = sorted(host for host in repeating if heard[host] >= SILENT_S)
+        self.silent = tuple(found[:HOSTS_MAX])
+        self.look_s = LOOK_AGAIN_S if repeating else LOOK_S
+        return self.silent != former

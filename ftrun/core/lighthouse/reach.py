@@ -1,0 +1,92 @@
+"""Finds a node whose power or network has gone, sooner than its heartbeats are missed.
+
+The kernel of a live machine acknowledges what it is sent, however busy its processes are. So an
+agent that sees a host acknowledge nothing any more reports it. That may be the network between
+these two, so the lighthouse asks the suspected agent itself, and all others with it. It is lost if
+it has not answered after ``probe_s``, at a second look (suspicion.py), while a peer still sees
+nothing of it, and while at least half of all agents have answered: otherwise it may be the
+lighthouse's own network. Without a peer that sends it anything, its heartbeats decide.
+
+Not here: what agents see (core/agent/peer_watch.py), what a loss means (machine.py).
+"""
+
+from __future__ import annotations
+
+from ftrun.core import messages as m
+from ftrun.core.lighthouse.agents import Agent, Agents
+from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.suspicion import SilenceCheck
+
+AGAIN_TIMES = 2.0
+"""One that has answered, and is still reported, is asked again after this many ``probe_s``."""
+
+
+class Reach:
+    """The agents that peers do not reach. ``due``: when ``gone`` is to be called."""
+
+    def __init__(self, state: MembershipState, agents: Agents) -> None:
+        self.due: float | None = None
+        self._state = state
+        self._agents = agents
+        self._asked: dict[str, tuple[float, SilenceCheck]] = {}
+
+    def reported(self, agent: Agent, hosts: tuple[str, ...]) -> None:
+        """An agent sees these hosts acknowledge nothing."""
+        agent.silent_peers = frozenset(hosts)
+        self._plan()
+
+    def gone(self) -> list[tuple[Agent, str]]:
+        """The agents that are lost now, each with the host that has reported it."""
+        state, found = self._state, []
+        late_s = 0.0 if self.due is None else state.now - self.due
+        for agent, witness in self._suspects():
+            if agent.agent_id not in self._asked:
+                continue  # it has come after the report
+            asked_at, check = self._asked[agent.agent_id]
+            is_silent = agent.last_message_at <= asked_at
+            ends = is_silent and check.ends(asked_at, state.settings.probe_s, state.now, late_s)
+            if ends and self._is_in_touch(asked_at):
+                found.append((agent, witness.host))
+            elif ends or (not is_silent and state.now >= self._again_at(asked_at)):
+                self._asked.pop(agent.agent_id, None)
+        for agent, _ in found:
+            self._asked.pop(agent.agent_id)
+            agent.is_out_of_reach = True
+        self._plan()
+        return found
+
+    def _suspects(self) -> list[tuple[Agent, Agent]]:
+        """Each attached agent that another one, on another host, does not reach; with that one."""
+        attached = [agent for agent in self._agents.values() if agent.gone_at is None]
+        witnesses = {
+            host: agent for agent in attached for host in agent.silent_peers if host != agent.host
+        }
+        return [
+            (agent, witnesses[agent.host])
+            for agent in attached
+            if agent.host in witnesses and not agent.is_out_of_reach
+        ]
+
+    def _is_in_touch(self, since: float) -> bool:
+        """Whether half of the agents have been heard since then, so that we are not cut off."""
+        attached = [agent for agent in self._agents.values() if agent.gone_at is None]
+        heard = sum(agent.last_message_at > since for agent in attached)
+        return 2 * heard >= len(attached)
+
+    def _plan(self) -> None:
+        """Ask those that are suspected now; forget those that no longer are."""
+        known, suspects = self._asked, [agent for agent, _ in self._suspects()]
+        now = self._state.now
+        self._asked = {a.agent_id: known.get(a.agent_id, (now, SilenceCheck())) for a in suspects}
+        if self._asked.keys() - known.keys():
+            self._state.outbox.to_all(m.AskHeartbeat())
+        self.due = min(map(self._due_at, suspects), default=None)
+
+    def _due_at(self, agent: Agent) -> float:
+        asked_at, check = self._asked[agent.agent_id]
+        if agent.last_message_at > asked_at:
+            return self._again_at(asked_at)
+        return check.overdue_at(asked_at, self._state.settings.probe_s)
+
+    def _again_at(self, asked_at: float) -> float:
+        return asked_at + AGAIN_TIMES * self._state.settings.probe_s

@@ -32,11 +32,17 @@ def read_slurm(environ: Mapping[str, str]) -> Place | None:
             name=environ.get("SLURM_JOB_NAME", ""),
             job=f"{int(job)}.{int(step)}",
             attempt=int(environ.get("SLURM_RESTART_COUNT") or 0),
-            requeue=("scontrol", "requeue", str(int(job))),
+            requeue=("scontrol", "requeue", _element(environ) or str(int(job))),
         )
     except (KeyError, ValueError):
         return None
     return place if tasks > 1 and place.node < len(nodes) else None
+
+
+def _element(environ: Mapping[str, str]) -> str:
+    """A job array's task, whose job id alone may mean the whole array; "": it is none."""
+    array, task = (environ.get(f"SLURM_ARRAY_{name}_ID", "") for name in ("JOB", "TASK"))
+    return f"{int(array)}_{int(task)}" if array and task else ""
 
 
 def node_names(text: str) -> tuple[str, ...]:

@@ -19,10 +19,9 @@ _PART = re.compile(r"\[([^\]]*)\]|([^\[]+)")
 
 
 def read_slurm(environ: Mapping[str, str]) -> Place | None:
-    """This task's place in its step; None: it is in none, or alone in it."""
+    """This task's place in its step; None: it is in none."""
     try:
         nodes = node_names(environ["SLURM_STEP_NODELIST"])
-        tasks = int(environ["SLURM_STEP_NUM_TASKS"])
         job, step = environ["SLURM_JOB_ID"], environ["SLURM_STEP_ID"]
         place = Place(
             engine="Slurm",
@@ -36,7 +35,7 @@ def read_slurm(environ: Mapping[str, str]) -> Place | None:
         )
     except (KeyError, ValueError):
         return None
-    return place if tasks > 1 and place.node < len(nodes) else None
+    return place if place.node < len(nodes) else None
 
 
 def _element(environ: Mapping[str, str]) -> str:

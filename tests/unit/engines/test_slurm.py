@@ -34,6 +34,7 @@ REQUEUE = ("scontrol", "requeue", "7")
         ("salloc", 1, "n2 n3", 0, 0),
         ("srun", 1, "n0 n1", 0, 0),
         ("requeued", 1, "n0 n1", 0, 1),
+        ("one_task", 0, "n0", 0, 0),
     ],
 )
 def test_a_task_of_a_step_has_a_place(
@@ -50,7 +51,7 @@ def test_a_task_of_a_step_has_a_place(
 
 def test_all_shapes_are_read() -> None:
     found = {path.stem: read_slurm(variables(path.stem)) for path in RECORDED.glob("*.env")}
-    assert {shape for shape, place in found.items() if place is None} == {"batch", "one_task"}
+    assert {shape for shape, place in found.items() if place is None} == {"batch"}
     second = found["second_step"]
     assert second is not None
     assert second.job.endswith(".1")
@@ -69,14 +70,13 @@ def test_a_task_of_an_array_is_queued_again_by_itself() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"SLURM_STEP_NUM_TASKS": "1"},
         {"SLURM_STEP_ID": "batch"},
         {"SLURM_STEP_NODELIST": ""},
         {"SLURM_NODEID": "3"},
         {"SLURM_LOCALID": "-"},
     ],
 )
-def test_a_step_of_one_task_and_odd_variables_are_no_place(change: dict[str, str]) -> None:
+def test_odd_variables_are_no_place(change: dict[str, str]) -> None:
     assert read_slurm({**STEP, **change}) is None
 
 

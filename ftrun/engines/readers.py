@@ -29,13 +29,18 @@ def place_of_task(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> P
     """
     if not stated["replicas"].is_given or is_settled(stated):
         return None
-    place = next(filter(None, (read(environ) for read in READERS)), None)
+    place = read_place(environ)
     if place is None and stated["requeue"].value:
         raise UserError(
             "--requeue is for a job in a step of Slurm (srun ftrun --replicas N …), and this is "
             "none. Nothing was started. Leave it out."
         )
     return place
+
+
+def read_place(environ: Mapping[str, str]) -> Place | None:
+    """This process's place among those of an engine that is known; None: there is none."""
+    return next(filter(None, (read(environ) for read in READERS)), None)
 
 
 def is_settled(stated: Mapping[str, Stated]) -> bool:

@@ -1,7 +1,7 @@
-"""Writes the variables that this machine's Slurm gives its tasks, for tests/unit/engines.
+"""Writes the variables that this machine's Slurm gives its tasks, for tests/unit.
 
 ``python -m tests.engines.record``, as root. A file for each shape of job has the SLURM_* variables
-of one of its tasks, without the paths of this machine.
+of one of its tasks; one more has the cluster's settings.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tests.engines.job import SlurmJob
 from tests.engines.slurm import Slurm, why_no_slurm
 
 PLACE = Path(__file__).parents[1] / "unit" / "engines" / "slurm"
+CONFIG = PLACE.parents[1] / "tools" / "doctor" / "slurm_config.txt"
 DUMP = "bash -c 'env | grep ^SLURM > {}.$SLURM_PROCID'"
 SHAPES = {
     "step": (("--nodes=3", "--ntasks-per-node=1"), "srun {}", 1),
@@ -37,8 +38,15 @@ def main() -> None:
         directory = Path(name)
         with Slurm(directory, 4) as slurm:
             for shape, text in _record(slurm, directory):
-                found = sorted(re.sub(r"/tmp/\S*", "/home/user", text).splitlines())
-                (PLACE / f"{shape}.env").write_text("\n".join(found) + "\n")
+                (PLACE / f"{shape}.env").write_text(_plain("\n".join(sorted(text.splitlines()))))
+            config = slurm.ask("scontrol", "show", "config")
+            CONFIG.write_text(_plain(re.sub(r"20\d\d-\S+", "2026-01-01T00:00:00", config)))
+
+
+def _plain(text: str) -> str:
+    """Without the paths of this machine."""
+    lines = (re.sub(r"/tmp/[^\s,]*", "/home/user", line).rstrip() for line in text.splitlines())
+    return "\n".join(lines) + "\n"
 
 
 def _record(slurm: Slurm, directory: Path) -> Iterator[tuple[str, str]]:

@@ -131,8 +131,20 @@ def test_two_jobs_share_their_nodes_and_a_second_task_of_a_node_has_nothing_to_d
             assert job.left() == ""
 
 
-def test_a_step_in_torchruns_words_is_refused(slurm: Slurm, tmp_path: Path) -> None:
-    line = f"srun {FTRUN} --nproc-per-node 2 {TRAIN}"
-    with SlurmJob(slurm, tmp_path, ("--nodes=2", "--ntasks-per-node=1"), line) as job:
-        assert job.end() == ("FAILED", "2:0")
-        assert "For one job under Slurm: --replicas N" in job.output
+def test_doctor_names_the_way_that_is_missing_and_torchruns_words_are_refused(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    first, second = (f"srun {FTRUN} {words}" for words in ("doctor --nodes", "--nproc-per-node 2"))
+    machines, away = slurm.machines, slurm.machines.addresses[3]
+    options = ("--nodes=4", "--ntasks-per-node=1")
+    machines.route(1, "add", "unreachable", away)
+    try:
+        with SlurmJob(slurm, tmp_path, options, f"{first}; {second} {TRAIN}") as job:
+            assert job.end() == ("FAILED", "2:0")
+    finally:
+        machines.route(1, "del", "unreachable", away)
+    (bad,) = (line for line in job.output.splitlines() if line.startswith("PROBLEM  nodes"))
+    assert f"n3 does not reach n1 at {machines.addresses[1]}; n1 does not reach n3 ({away})" in bad
+    assert "ok       KillWait" in job.output
+    assert "For one job under Slurm: --replicas N" in job.output
+    assert not list(tmp_path.glob("ftrun-logs/doctor*"))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OTHER_COMMANDS = frozenset(
     {
         "lighthouse", "status", "explain", "chaos", "certs", "drain", "restart", "kill", "stack",
-        "ps", "logs", "doctor", "report", "check",
+        "ps", "logs", "doctor", "report", "check", "sbatch",
     }
 )  # fmt: skip
 STARTS_NOTHING = frozenset(

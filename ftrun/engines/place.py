@@ -72,6 +72,6 @@ class Place:
             if not stated[name].is_given
         }
 
-    def meeting(self, job_log_dir: Path) -> Path:
+    def meeting(self, directory: Path, purpose: str = "lighthouse") -> Path:
         """Where the nodes meet: no other job and no other attempt has this directory."""
-        return job_log_dir / f"lighthouse-{self.engine.lower()}-{self.job}.{self.attempt}"
+        return directory / f"{purpose}-{self.engine.lower()}-{self.job}.{self.attempt}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ftrun.base.errors import UserError
 from ftrun.config.layers import Stated
 from ftrun.engines.place import Place
 from ftrun.engines.slurm import read_slurm
@@ -15,7 +16,6 @@ READERS = (read_slurm,)
 SETTLED_BY = (
     "lighthouse", "standalone", "nnodes", "node_rank", "rdzv_endpoint", "master_addr"
 )  # fmt: skip
-"""Options that tell where the nodes meet, or that there is one."""
 
 
 def place_of_task(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> Place | None:
@@ -23,9 +23,27 @@ def place_of_task(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> P
 
     Only a job in ftrun's own words is brought together, because a replica group does not span
     nodes.
+
+    Raises:
+        UserError: the job is to be queued again, and there is no engine that could.
     """
-    if not stated["replicas"].is_given or any(stated[name].is_given for name in SETTLED_BY):
+    if not stated["replicas"].is_given or is_settled(stated):
         return None
-    if stated["nodes"].is_given and stated["nodes"].value == 1:
-        return None
+    place = read_place(environ)
+    if place is None and stated["requeue"].value:
+        raise UserError(
+            "--requeue is for a job in a step of Slurm (srun ftrun --replicas N …), and this is "
+            "none. Nothing was started. Leave it out."
+        )
+    return place
+
+
+def read_place(environ: Mapping[str, str]) -> Place | None:
+    """This process's place among those of an engine that is known; None: there is none."""
     return next(filter(None, (read(environ) for read in READERS)), None)
+
+
+def is_settled(stated: Mapping[str, Stated]) -> bool:
+    """Whether options tell where the nodes meet, or that each is a job of its own."""
+    is_alone = stated["nodes"].is_given and stated["nodes"].value == 1
+    return is_alone or any(stated[name].is_given for name in SETTLED_BY)

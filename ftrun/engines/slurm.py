@@ -19,10 +19,9 @@ _PART = re.compile(r"\[([^\]]*)\]|([^\[]+)")
 
 
 def read_slurm(environ: Mapping[str, str]) -> Place | None:
-    """This task's place in its step; None: it is in none, or alone in it."""
+    """This task's place in its step; None: it is in none."""
     try:
         nodes = node_names(environ["SLURM_STEP_NODELIST"])
-        tasks = int(environ["SLURM_STEP_NUM_TASKS"])
         job, step = environ["SLURM_JOB_ID"], environ["SLURM_STEP_ID"]
         place = Place(
             engine="Slurm",
@@ -32,11 +31,17 @@ def read_slurm(environ: Mapping[str, str]) -> Place | None:
             name=environ.get("SLURM_JOB_NAME", ""),
             job=f"{int(job)}.{int(step)}",
             attempt=int(environ.get("SLURM_RESTART_COUNT") or 0),
-            requeue=("scontrol", "requeue", str(int(job))),
+            requeue=("scontrol", "requeue", _element(environ) or str(int(job))),
         )
     except (KeyError, ValueError):
         return None
-    return place if tasks > 1 and place.node < len(nodes) else None
+    return place if place.node < len(nodes) else None
+
+
+def _element(environ: Mapping[str, str]) -> str:
+    """A job array's task, whose job id alone may mean the whole array; "": it is none."""
+    array, task = (environ.get(f"SLURM_ARRAY_{name}_ID", "") for name in ("JOB", "TASK"))
+    return f"{int(array)}_{int(task)}" if array and task else ""
 
 
 def node_names(text: str) -> tuple[str, ...]:

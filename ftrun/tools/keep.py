@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ftrun.agent.launch import handle_signals
 from ftrun.base.addresses import (
+    LOOPBACK,
     address_towards,
     interface_address,
     is_loopback,
@@ -40,7 +41,9 @@ def keep_node(place: Place, settings: RunSettings, environ: Mapping[str, str]) -
     meeting.chmod(0o700)
     wanted = settings.interface
     host = interface_address(wanted) if wanted else address_towards(place.others)
-    if host is None or is_loopback(host):
+    if not place.others:
+        host = LOOPBACK
+    elif host is None or is_loopback(host):
         raise UserError(
             f"No interface of {place.own_name} leads to another node of this job "
             f"({', '.join(place.others[:3])}). Nothing was started. Check the nodes' names in "

@@ -14,7 +14,7 @@ from tests.jobs.forks import ROOT
 from tests.jobs.process import END_S, LOOK_S, START_S
 
 FTRUN = f"{shlex.quote(sys.executable)} -m ftrun"
-TRAIN = str(Path(__file__).with_name("train.py"))
+TRAIN, DDP = (str(Path(__file__).with_name(name)) for name in ("train.py", "ddp.py"))
 BATCH = """#!/bin/bash
 cd {directory}
 export {variables}
@@ -28,7 +28,8 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 class SlurmJob:
     """A job whose batch script is ``line``; it is cancelled at the end of the ``with``.
 
-    ``options``: of sbatch. ``environment``: more variables for the script.
+    ``line`` may also begin with ``--``: then it is for ``ftrun sbatch``. ``options``: of sbatch.
+    ``environment``: more variables for the script.
     """
 
     def __init__(
@@ -48,11 +49,20 @@ class SlurmJob:
             **(environment or {}),
         }
         words = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
+        out = (f"--output={self._out}", "--open-mode=append", "--time=10")
+        head = ("--parsable", *out, *options)
+        if line.startswith("-- "):
+            known = ("env", f"--chdir={directory}", *(f"{n}={v}" for n, v in values.items()))
+            self.id = slurm.ask(*known, *shlex.split(f"{FTRUN} sbatch"), *head, *shlex.split(line))
+            return
         script = directory / "batch"
         fields = {"directory": directory, "variables": " ".join(words), "line": line}
         script.write_text(BATCH.format(**fields))
-        out = (f"--output={self._out}", "--open-mode=append", "--time=10")
-        self.id = slurm.ask("sbatch", "--parsable", *out, *options, str(script))
+        self.id = slurm.ask("sbatch", *head, str(script))
+
+    def ends_within(self, seconds: int) -> None:
+        """Let the job's time limit pass then."""
+        self.slurm.ask("scontrol", "update", f"JobId={self.id}", f"EndTime=now+{seconds}")
 
     def __enter__(self) -> SlurmJob:
         return self
@@ -91,14 +101,15 @@ class SlurmJob:
         """Wait until Slurm has it in its queue once more, after a requeue, and have it started.
 
         By itself that would take two minutes, by which Slurm keeps the end of the first run from
-        being taken for that of the second.
+        being taken for that of the second. A node refuses it in the second in which the first one
+        has ended.
         """
         self._await_state("PENDING")
         end = time.monotonic() + END_S
         while any(self._steps()):
             assert time.monotonic() < end, list(self._steps())
             time.sleep(5 * LOOK_S)
-        self.slurm.ask("scontrol", "update", f"JobId={self.id}", "StartTime=now")
+        self.slurm.ask("scontrol", "update", f"JobId={self.id}", "StartTime=now+2")
         self._await_state("RUNNING")
 
     def _steps(self) -> Iterator[str]:
@@ -111,7 +122,7 @@ class SlurmJob:
         end = time.monotonic() + START_S
         while (found := self.state()) != state:
             is_late = time.monotonic() > end or found == "FAILED"
-            assert not is_late, f"job {self.id} is {found} and not {state}:\n{self.output}"
+            assert not is_late, f"not {state}: {self.facts()}\n{self.output}"
             time.sleep(5 * LOOK_S)
 
     def end(self) -> tuple[str, str]:

@@ -68,6 +68,14 @@ class Machine:
                     found[int(entry.name)] = line
         return found
 
+    def pid_of(self, inner: int) -> int:
+        """The pid here of a process that has another one on the machine."""
+        for pid in self.processes():
+            status = Path(f"/proc/{pid}/status").read_text()
+            if status.partition("NSpid:")[2].partition("\n")[0].split()[-1:] == [str(inner)]:
+                return pid
+        raise AssertionError(f"{self.name} has no process {inner}")
+
     def power_off(self) -> None:
         """End it and all that runs on it, at once."""
         self._outer.kill()
@@ -115,6 +123,12 @@ class Machines:
         """The node's power goes: its peers are not told."""
         self._network.cut(index, outward=True, inward=True)
         self.nodes.pop(index).power_off()
+
+    def route(self, index: int, *words: str) -> None:
+        """Change a node's routes, as ``ip route`` does."""
+        subprocess.run(
+            ["ip", "-n", self._network.nodes[index], "route", *words], timeout=UP_S, check=True
+        )
 
     def close(self) -> None:
         """End all machines and take the network away."""

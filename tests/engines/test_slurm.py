@@ -9,7 +9,7 @@ import stat
 import time
 from pathlib import Path
 
-from tests.engines.job import AGENT, FTRUN, LIGHTHOUSE, TRAIN, SlurmJob
+from tests.engines.job import AGENT, DDP, FTRUN, LIGHTHOUSE, TRAIN, SlurmJob
 from tests.engines.slurm import Slurm
 
 NODES = ("--nodes=4", "--ntasks-per-node=1", "--job-name=train")
@@ -54,12 +54,12 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
 def test_all_leave_at_one_boundary_and_a_requeue_trains_at_once(
     slurm: Slurm, tmp_path: Path
 ) -> None:
-    line = f"{LINE.removesuffix(TRAIN)} --preempt-signal USR1 --requeue {TRAIN}"
-    with SlurmJob(slurm, tmp_path, (*NODES, "--requeue"), line, {"STEPS": "100000"}) as job:
+    line, options = f"-- --replicas 3 {TRAIN}", (*NODES, "--requeue", "--signal=USR1@60")
+    with SlurmJob(slurm, tmp_path, options, line, {"STEPS": "100000"}) as job:
         began = time.monotonic()
         job.expect(TRAINS, 3)
         first_s = time.monotonic() - began
-        slurm.ask("scancel", "--signal=USR1", job.id)
+        job.ends_within(60)
         job.expect("SIGUSR1: leaving within 10 s", 4)
         assert len(set(job.expect(r"A drain was carried out at step (\d+)", 4))) == 1
         job.expect(r"ended with exit code 75 \(SIGUSR1\)", 4)
@@ -73,6 +73,24 @@ def test_all_leave_at_one_boundary_and_a_requeue_trains_at_once(
         assert job.end()[0] == "CANCELLED"
         steps = job.expect(r"A drain was carried out at step (\d+)", 8)
         assert [len(set(steps[:4])), len(set(steps[4:]))] == [1, 1]
+        assert job.left() == ""
+
+
+def test_an_unmodified_script_heals_over_nodes_and_leaves_at_the_time_limit(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    options = ("--nodes=3", "--ntasks-per-node=1", "--job-name=ddp")
+    with SlurmJob(slurm, tmp_path, options, f"srun {FTRUN} --replicas 3 {DDP}") as job:
+        ((host, pid), *_) = job.expect(r"begins on n(\d) with pid (\d+)", 3)
+        job.expect(r"step 10: ", 3)
+        os.kill(slurm.machines.nodes[int(host)].pid_of(int(pid)), signal.SIGKILL)
+        (step,) = job.expect(r"healed from replicas? .*: step (\d+)")[:1]
+        later = int(step) // 10 * 10 + 20
+        states = job.expect(rf"step {later}: (\w+)", 3)
+        assert len(set(states)) == 1
+        job.ends_within(0)
+        assert job.end()[0] == "TIMEOUT"
+        assert len(set(job.expect(r"A drain was carried out at step (\d+)", 3))) == 1
         assert job.left() == ""
 
 
@@ -113,8 +131,20 @@ def test_two_jobs_share_their_nodes_and_a_second_task_of_a_node_has_nothing_to_d
             assert job.left() == ""
 
 
-def test_a_step_in_torchruns_words_is_refused(slurm: Slurm, tmp_path: Path) -> None:
-    line = f"srun {FTRUN} --nproc-per-node 2 {TRAIN}"
-    with SlurmJob(slurm, tmp_path, ("--nodes=2", "--ntasks-per-node=1"), line) as job:
-        assert job.end() == ("FAILED", "2:0")
-        assert "For one job under Slurm: --replicas N" in job.output
+def test_doctor_names_the_way_that_is_missing_and_torchruns_words_are_refused(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    first, second = (f"srun {FTRUN} {words}" for words in ("doctor --nodes", "--nproc-per-node 2"))
+    machines, away = slurm.machines, slurm.machines.addresses[3]
+    options = ("--nodes=4", "--ntasks-per-node=1")
+    machines.route(1, "add", "unreachable", away)
+    try:
+        with SlurmJob(slurm, tmp_path, options, f"{first}; {second} {TRAIN}") as job:
+            assert job.end() == ("FAILED", "2:0")
+    finally:
+        machines.route(1, "del", "unreachable", away)
+    (bad,) = (line for line in job.output.splitlines() if line.startswith("PROBLEM  nodes"))
+    assert f"n3 does not reach n1 at {machines.addresses[1]}; n1 does not reach n3 ({away})" in bad
+    assert "ok       KillWait" in job.output
+    assert "For one job under Slurm: --replicas N" in job.output
+    assert not list(tmp_path.glob("ftrun-logs/doctor*"))

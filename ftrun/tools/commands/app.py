@@ -23,6 +23,7 @@ from ftrun.tools.commands.lighthouse import lighthouse
 from ftrun.tools.commands.logs import logs
 from ftrun.tools.commands.operate import drain, kill, ps, restart, stack
 from ftrun.tools.commands.report import report
+from ftrun.tools.commands.sbatch import SbatchCommand, sbatch
 from ftrun.tools.commands.status import status
 
 
@@ -93,6 +94,7 @@ app.command(
     help=running.HELP,
     epilog=running.EPILOG,
 )(running.run)
+app.command(cls=SbatchCommand, options_metavar="[--print]")(sbatch)
 app.command(help="Run a lighthouse by itself, for jobs of several nodes.")(lighthouse)
 app.command(help="Show a job live: its replicas, its steps, what failures cost.")(status)
 app.command(help="Tell what failed in a job that runs here, or that has ended.")(explain)

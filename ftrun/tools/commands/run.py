@@ -42,7 +42,8 @@ def run(ctx: typer.Context, script: list[str] | None = None, **options: Any) -> 
     if place is not None and place.task > 0:
         typer.echo(f"ftrun: {place.needless()}", err=True)
         raise typer.Exit
-    is_kept = place is not None and bool(place.others) and not options["dry_run"]
+    has_use = place is not None and bool(place.others or stated["requeue"].value)
+    is_kept = has_use and not options["dry_run"]
     launch = None if options["dry_run"] or is_kept else ctx.obj()
     from ftrun.agent.devices import gpu_count
     from ftrun.config.settings import resolve

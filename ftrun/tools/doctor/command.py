@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from ftrun.base import clock
-from ftrun.tools.doctor import devices, limits, network, system
+from ftrun.tools.doctor import devices, limits, network, slurm, system
 from ftrun.tools.doctor.findings import Finding, Verdict, has_problem, ok, problem
 from ftrun.tools.doctor.network import Way
+from ftrun.tools.doctor.pairs import CONNECT_S, MEET_S, Trial
 
 DEADLINE_S = 10.0
 EXIT_PROBLEM = 1
@@ -31,9 +32,17 @@ class Check:
     deadline_s: float = DEADLINE_S
 
 
-def diagnose(way: Way | None, log_dir: Path, *, as_json: bool) -> int:
-    """Print all findings; 0: no verdict is ``problem``, else 1."""
-    findings = run_checks(checks(way, log_dir))
+def diagnose(
+    way: Way | None, log_dir: Path, trial: Trial | None = None, *, as_json: bool = False
+) -> int:
+    """Print all findings; 0: no verdict is ``problem``, else 1.
+
+    ``trial``: of the nodes of this step; of these only the first one prints.
+    """
+    if trial is not None and trial.place.node > 0:
+        trial.run()
+        return 0
+    findings = run_checks(checks(way, log_dir, trial))
     if as_json:
         print(json.dumps({"findings": [finding.as_json() for finding in findings]}, indent=2))
     else:
@@ -42,7 +51,7 @@ def diagnose(way: Way | None, log_dir: Path, *, as_json: bool) -> int:
     return EXIT_PROBLEM if has_problem(findings) else 0
 
 
-def checks(way: Way | None, log_dir: Path) -> list[Check]:
+def checks(way: Way | None, log_dir: Path, trial: Trial | None = None) -> list[Check]:
     """All checks, in the order of the result."""
     found = [
         Check("versions", system.versions),
@@ -56,6 +65,11 @@ def checks(way: Way | None, log_dir: Path) -> list[Check]:
         Check("ports", network.ports),
         Check("interface", partial(network.route, way)),
     ]
+    if slurm.is_here():
+        found.append(Check("Slurm", slurm.settings))
+    if trial is not None:
+        most_s = 2 * MEET_S + CONNECT_S * len(trial.place.nodes)
+        found.append(Check("nodes", trial.run, most_s + DEADLINE_S))
     if way is not None:
         found.append(Check("lighthouse", partial(network.handshake, way)))
         found.append(Check("clock", partial(network.skew, way)))

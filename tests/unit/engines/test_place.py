@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.base.errors import UserError
 from ftrun.config.layers import gather
 from ftrun.engines.place import JOB_ID_CHARS_MAX, Place
 from ftrun.engines.readers import place_of_task
@@ -63,3 +64,5 @@ def test_others_are_left_alone(flags: dict[str, Any]) -> None:
 
 def test_without_an_engine_there_is_no_place() -> None:
     assert place_of_task(gather({"replicas": "2"}, {}, None), {}) is None
+    with pytest.raises(UserError, match="--requeue is for a job in a step of Slurm"):
+        place_of_task(gather({"replicas": "2", "requeue": True}, {}, None), {})

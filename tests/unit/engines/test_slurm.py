@@ -1,53 +1,83 @@
-"""Slurm's variables, as 22.05 sets them, and lists of nodes."""
+"""Slurm's variables, as a real one (22.05) has set them, and lists of nodes."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from ftrun.engines.place import Place
 from ftrun.engines.slurm import node_names, read_slurm
 
-STEP = {
-    "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_JOB_NUM_NODES": "3",
-    "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_LOCALID": "0", "SLURM_NNODES": "3",
-    "SLURM_NODEID": "1", "SLURM_NODELIST": "n[0-2]", "SLURM_NPROCS": "3", "SLURM_NTASKS": "3",
-    "SLURM_PROCID": "1", "SLURM_STEP_ID": "0", "SLURM_STEPID": "0",
-    "SLURM_STEP_NODELIST": "n[0-2]", "SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_NUM_TASKS": "3",
-    "SLURM_STEP_TASKS_PER_NODE": "1(x3)", "SLURM_SUBMIT_HOST": "hub",
-    "SLURM_TASKS_PER_NODE": "1(x3)", "SLURMD_NODENAME": "n1",
-}  # fmt: skip
-"""The second task of `srun -N3` in a batch job of three nodes."""
+RECORDED = Path(__file__).with_name("slurm")
 
+
+def variables(shape: str) -> dict[str, str]:
+    """Those that `python -m tests.engines.record` has written of a shape of job."""
+    lines = (RECORDED / f"{shape}.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+STEP = {**variables("step"), "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train"}
 REQUEUE = ("scontrol", "requeue", "7")
 
 
-def test_a_task_of_a_step_has_a_place() -> None:
-    nodes = ("n0", "n1", "n2")
-    assert read_slurm(STEP) == Place("Slurm", 1, nodes, 0, "train", "7.0", 0, REQUEUE)
-    again = read_slurm({**STEP, "SLURM_RESTART_COUNT": "2", "SLURM_STEP_ID": "4"})
-    assert again == Place("Slurm", 1, nodes, 0, "train", "7.4", 2, REQUEUE)
-    second = read_slurm({**STEP, "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "6"})
+@pytest.mark.parametrize(
+    ("shape", "node", "nodes", "task", "attempt"),
+    [
+        ("step", 1, "n0 n1 n2", 0, 0),
+        ("two_tasks_a_node", 1, "n0 n1", 1, 0),
+        ("fewer_nodes_than_the_job", 1, "n0 n1", 0, 0),
+        ("array", 1, "n0 n1", 0, 0),
+        ("ranges", 2, "n0 n2 n3", 0, 0),
+        ("heterogeneous", 2, "n0 n1 n2", 0, 0),
+        ("second_step", 0, "n0 n1", 0, 0),
+        ("salloc", 1, "n2 n3", 0, 0),
+        ("srun", 1, "n0 n1", 0, 0),
+        ("requeued", 1, "n0 n1", 0, 1),
+        ("one_task", 0, "n0", 0, 0),
+    ],
+)
+def test_a_task_of_a_step_has_a_place(
+    shape: str, node: int, nodes: str, task: int, attempt: int
+) -> None:
+    environ = variables(shape)
+    place = read_slurm(environ)
+    assert place is not None
+    assert (place.node, " ".join(place.nodes), place.task) == (node, nodes, task)
+    assert place.job == f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
+    assert (place.engine, place.attempt) == ("Slurm", attempt)
+    assert place.own_name == environ["SLURMD_NODENAME"]
+
+
+def test_all_shapes_are_read() -> None:
+    found = {path.stem: read_slurm(variables(path.stem)) for path in RECORDED.glob("*.env")}
+    assert {shape for shape, place in found.items() if place is None} == {"batch"}
+    second = found["second_step"]
     assert second is not None
-    assert second.task == 1
+    assert second.job.endswith(".1")
+
+
+def test_a_task_of_an_array_is_queued_again_by_itself() -> None:
+    place, environ = read_slurm(variables("array")), variables("array")
+    assert place is not None
+    assert environ["SLURM_JOB_ID"] == environ["SLURM_ARRAY_JOB_ID"]  # that would mean all of it
+    assert place.requeue == ("scontrol", "requeue", f"{environ['SLURM_JOB_ID']}_3")
+    plain = read_slurm(STEP)
+    assert plain is not None
+    assert plain.requeue == REQUEUE
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"SLURM_STEP_NUM_TASKS": "1"},
         {"SLURM_STEP_ID": "batch"},
         {"SLURM_STEP_NODELIST": ""},
         {"SLURM_NODEID": "3"},
         {"SLURM_LOCALID": "-"},
     ],
 )
-def test_a_step_of_one_task_and_odd_variables_are_no_place(change: dict[str, str]) -> None:
+def test_odd_variables_are_no_place(change: dict[str, str]) -> None:
     assert read_slurm({**STEP, **change}) is None
-
-
-def test_a_batch_script_is_in_no_step() -> None:
-    batch = {name: value for name, value in STEP.items() if "STEP" not in name}
-    assert read_slurm(batch) is None
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_the_lines_have_each_remedy_below_its_finding() -> None:
 
 def test_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Check("a", lambda: [warning("a", "b", "c")])]
-    monkeypatch.setattr(command, "checks", lambda way, log_dir: found)
+    monkeypatch.setattr(command, "checks", lambda way, log_dir, trial: found)
     assert diagnose(None, Path(), as_json=True) == 0
     assert json.loads(capsys.readouterr().out) == {
         "findings": [{"check": "a", "verdict": "warning", "text": "b", "remedy": "c"}]

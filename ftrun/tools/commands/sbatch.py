@@ -1,0 +1,126 @@
+"""``ftrun sbatch``: its words, all checked before Slurm gets anything.
+
+Not here: the batch script (engines/sbatch.py), the options of ftrun (config/options.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from ftrun.base.errors import UserError
+
+if TYPE_CHECKING:
+    from ftrun.config.settings import RunSettings
+    from ftrun.engines.sbatch import Batch
+
+USAGE = "ftrun sbatch [--print] [SBATCH OPTIONS] -- [FTRUN OPTIONS] SCRIPT [ARGS]..."
+PRINT = "--print"
+NOTICE = "USR1"
+
+
+def sbatch(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SBATCH OPTIONS] -- [OPTIONS] SCRIPT [ARGS]", show_default=False),
+    ] = None,
+    is_printed: Annotated[
+        bool, typer.Option(PRINT, help="Print the batch script, and submit nothing.")
+    ] = False,
+) -> None:
+    """Submit a job to Slurm, as sbatch does, with the flags that ftrun needs.
+
+    For example: ftrun sbatch --nodes=4 --time=8:00:00 -- --replicas 4 train.py
+    """
+    if "--" not in (words := words or []):
+        raise UserError(f"There is no -- behind sbatch's options. Nothing was submitted. {USAGE}")
+    from ftrun.engines.sbatch import Batch
+
+    at = words.index("--")
+    batch, own = Batch(words[:at]), words[at + 1 :]
+    settings = _resolve(ctx, own, batch)
+    own_notice = (settings.preempt_signal or "").upper().removeprefix("SIG")
+    if own_notice and batch.notice not in ("", own_notice):
+        raise UserError(
+            f"--signal={batch.notice} of sbatch and --preempt-signal {own_notice} differ. Nothing "
+            "was submitted. Leave one of them out."
+        )
+    notice, requeues = own_notice or batch.notice or NOTICE, batch.requeues or settings.requeue
+    own = [
+        *([] if own_notice else ["--preempt-signal", notice]),
+        *(["--requeue"] if requeues and not settings.requeue else []),
+        *own,
+    ]
+    name = Path(_resolve(ctx, own, batch).script.target).stem
+    script = batch.script([*_command(), *own], name, notice, requeues=requeues)
+    if is_printed:
+        typer.echo(script, nl=False)
+        raise typer.Exit
+    raise typer.Exit(_submit(script))
+
+
+def _resolve(ctx: typer.Context, own: list[str], batch: Batch) -> RunSettings:
+    """The settings that each node will have.
+
+    Raises:
+        UserError: ftrun would refuse them there.
+    """
+    from ftrun.config.checks import check
+    from ftrun.config.layers import gather
+    from ftrun.config.settings import resolve
+    from ftrun.engines.readers import is_settled
+
+    assert ctx.parent is not None
+    commands: Any = ctx.parent.command
+    with commands.commands["run"].make_context("run", list(own), parent=ctx.parent) as inner:
+        options = dict(inner.params)
+    script = options.pop("script")
+    if not script:
+        raise UserError(f"There is no script. Nothing was submitted. {USAGE}")
+    config = options["config"]
+    stated = gather(options, os.environ, None if config is None else Path(config))
+    settings = resolve(script, stated)
+    if batch.has_nodes and not stated["replicas"].is_given:
+        raise UserError(
+            "A job of several nodes needs --replicas N behind --, because a replica group does not "
+            "span nodes yet. Nothing was submitted."
+        )
+    is_brought_together = batch.has_nodes and not is_settled(stated)
+    check(replace(settings, lighthouse="node:0") if is_brought_together else settings)
+    return settings
+
+
+def _command() -> list[str]:
+    """How this ftrun was called, in words that do not depend on the nodes' PATH."""
+    own = shutil.which(sys.argv[0])
+    is_script = own is not None and Path(own).name == "ftrun"
+    return [str(Path(own).absolute())] if own and is_script else [sys.executable, "-m", "ftrun"]
+
+
+def _submit(script: str) -> int:
+    if shutil.which("sbatch") is None:
+        raise UserError(
+            "There is no sbatch on this machine, so nothing was submitted. Submit on a machine of "
+            f"the cluster, or print the script: {PRINT}."
+        )
+    return subprocess.run(["sbatch"], input=script, text=True, check=False).returncode
+
+
+class SbatchCommand(TyperCommand):
+    """Takes all words as they are, but for those that are its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep sbatch's options and the ``--`` from being read as options of this command."""
+        end = args.index("--") if "--" in args else len(args)
+        first = [word for word in args[:end] if word in (PRINT, "--help", "-h")]
+        rest = [word for word in args[:end] if word not in first]
+        return super().parse_args(ctx, [*first, "--", *rest, *args[end:]])

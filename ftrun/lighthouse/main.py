@@ -112,6 +112,7 @@ def run_embedded(embedding: Embedding) -> int:
         tls=TlsFiles(*embedding.tls),
         insecure_plaintext=embedding.for_nodes,
         core=STANDALONE if embedding.for_nodes else EMBEDDED,
+        state=str(embedding.state_dir) if embedding.for_nodes else "",
         log_dir=embedding.log_dir,
         outlives=embedding.outlives,
     )

@@ -1,6 +1,7 @@
 """A lighthouse as a child process of an agent, for itself, or of a keeper, for a job's nodes.
 
 It is restarted when it dies, with the same state directory and, if they are free, the same ports.
+A keeper's is one of several: it is of use also while it stands by.
 Not here: what a lighthouse does (lighthouse/).
 """
 
@@ -26,7 +27,7 @@ from ftrun.protocol.embedding import (
     withdraw_address,
 )
 
-READY_WORDS = b"lighthouse ready"
+READY_WORDS = (b"lighthouse ready", b"This one stands by")
 STOP_S = 2.0
 
 
@@ -34,8 +35,9 @@ class EmbeddedLighthouse:
     """Runs ``ftrun/lighthouse/__main__.py`` until ``stop``.
 
     ``on_end`` gets how a child has ended, and when the next one is started; None: never.
-    ``outlives``: its state is of use to a later run (``--state-dir``). ``bind``: for agents and for
-    people; then it is for other nodes too. ``tls``: see protocol/embedding.py.
+    ``outlives``: its state is of use to a later run (``--state-dir``). ``bind``: it is for other
+    nodes too, has these addresses, and contends with others for ``state_dir``. ``tls``: see
+    protocol/embedding.py.
     """
 
     def __init__(
@@ -48,10 +50,11 @@ class EmbeddedLighthouse:
         on_end: Callable[[str, float | None], None],
         *,
         outlives: bool,
-        bind: str = ANY_PORT,
+        bind: ServiceAddress | None = None,
         tls: tuple[str, ...] = (),
     ) -> None:
-        self._bind = ServiceAddress(bind, bind)
+        self._contends = bind is not None
+        self._bind = bind or ServiceAddress(ANY_PORT, ANY_PORT)
         self._tls = tls
         self._outlives = outlives
         self._state_dir = state_dir
@@ -79,7 +82,8 @@ class EmbeddedLighthouse:
         self._ready = False
         self._ended.clear()
         self._started_at = clock.now()
-        withdraw_address(self._state_dir)
+        if not self._contends:
+            withdraw_address(self._state_dir)
         token_read, token_write = os.pipe()
         stderr_read, stderr_write = os.pipe()
         self._process = own_process.start(
@@ -125,7 +129,7 @@ class EmbeddedLighthouse:
             log_dir=self._log_path.parent,
             outlives=self._outlives,
             tls=self._tls,
-            for_nodes=self._bind.grpc != ANY_PORT,
+            for_nodes=self._contends,
         )
         return {**os.environ, **added, GUARD_NAME: self._guard_id}
 
@@ -137,12 +141,14 @@ class EmbeddedLighthouse:
     def _received(self, data: bytes) -> None:
         with contextlib.suppress(OSError), open(self._log_path, "ab") as log:
             log.write(data)
-        if not self._ready and self._output is not None and READY_WORDS in self._output.kept:
+        kept = self._output.kept if self._output is not None else b""
+        if not self._ready and any(words in kept for words in READY_WORDS):
             self._ready = True
             self._published()
 
     def _published(self) -> None:
-        self._address = read_address(self._state_dir)
+        if not self._contends:
+            self._address = read_address(self._state_dir)
         self._on_ready(self._address)
 
     def _exited(self) -> None:

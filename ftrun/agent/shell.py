@@ -514,7 +514,8 @@ class Agent:
             for target in message.targets:
                 self._server.send(target.replica_id, target.incarnation, message.message)
         self._console.answered(self._address)
-        self._handle(LighthouseSent(asked_at))
+        at = self._address if self._lighthouse is None else ""
+        self._handle(LighthouseSent(asked_at, at, self._link.epoch))
         match message:
             case AssignSlots(replica_ids):
                 self._own_slots = frozenset(replica_ids)
@@ -570,4 +571,4 @@ class Agent:
             self._handle(JobEnded(ExitCode.REFUSED, f"the {what} was refused"))
         elif not self._supervisor.was_answered and self._lighthouse is None:
             self._console.unreachable(self._address, ending.reason)
-        self._handle(LighthouseGone(ending.reason))
+        self._handle(LighthouseGone(ending.reason, ending.is_moved))

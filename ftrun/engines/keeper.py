@@ -1,22 +1,24 @@
 """The keeper of a node: it runs the node's agent for an engine that starts no task again.
 
-The first node's keeper runs the job's lighthouse too. Its address and the job's credentials appear
-in a directory that all nodes share; there the others wait for it. Each keeper then runs an ordinary
+The keepers of the first nodes run a lighthouse each: one leads, and the others stand by. The first
+node's leads at first. When it is ready, all addresses appear beside the job's credentials in a
+directory that all nodes share; there the others wait for them. Each keeper then runs an ordinary
 agent with the options that follow, and ends with its exit code. An agent that a signal has killed
 has a successor.
 
-An engine signals every process of a job, so the keeper passes no signal on. The lighthouse is the
-last to go: it is asked when its own node's agent has ended, and serves until the others have left.
+An engine signals every process of a job, so the keeper passes no signal on. The lighthouses are the
+last to go: each is asked when its own node's agent has ended, and the one that leads serves until
+the others have left.
 
-Not here: where this node stands (place.py), an agent (agent/), when helpers are started again
-(core/agent/lighthouse_starts.py).
+Not here: where this node stands (place.py), the directory (meeting.py), an agent (agent/), when
+helpers are started again (core/agent/lighthouse_starts.py), which lighthouse leads
+(core/register/).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,23 +27,25 @@ from pathlib import Path
 
 from ftrun.agent.embedded import EmbeddedLighthouse
 from ftrun.base import clock, linux, own_process
-from ftrun.base.addresses import join_address
+from ftrun.base.addresses import join_address, split_address
 from ftrun.base.errors import ExitCode
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.failures import signal_name
 from ftrun.core.agent.lighthouse_starts import AgentStarts
 from ftrun.core.agent.signals import Reaction
 from ftrun.core.lighthouse.stopping import LEAVING_MAX_S
+from ftrun.engines.meeting import CONTENDERS, Meeting
 from ftrun.engines.place import Place
 from ftrun.protocol.auth import load_or_create_token
-from ftrun.protocol.embedding import ADDRESS_FILE, ServiceAddress, read_address
+from ftrun.protocol.embedding import ServiceAddress
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 GUARD_BYTES = 16
 LOOK_S = 0.1
 """How often the directory is read: a network's file system has no events."""
 WAIT_SHOWN_S = 5.0
-LIGHTHOUSE_LOG = "lighthouse.log"
+GATHER_S = 10.0
+"""How long the first node waits for those that are to stand by."""
 REQUEUE_S = 60.0
 ENDS_S = 5.0
 """How long a lighthouse takes to end, once it stops."""
@@ -56,8 +60,8 @@ class Keeper:
     """Runs one node's part of a job.
 
     ``words``: of the command line, which the agent gets as they are. ``environ``: its environment.
-    ``meeting``: the directory in which the nodes meet; it exists. ``host``: the address at which
-    other nodes reach this one. ``certify``: writes certificates for such an address to a directory.
+    ``meeting``: its directory exists. ``certify``: writes certificates to a directory, for the
+    hosts of lighthouses.
     """
 
     def __init__(
@@ -66,16 +70,14 @@ class Keeper:
         settings: RunSettings,
         environ: Mapping[str, str],
         words: Sequence[str],
-        meeting: Path,
-        host: str,
-        certify: Callable[[Path, str], None],
+        meeting: Meeting,
+        certify: Callable[[Path, tuple[str, ...]], None],
     ) -> None:
         self._place = place
         self._settings = settings
         self._environ = dict(environ)
         self._words = words
         self._meeting = meeting
-        self._host = host
         self._certify = certify
         self._starts = AgentStarts()
         self._was_asked = self._was_noticed = False
@@ -86,19 +88,22 @@ class Keeper:
         """Run the node's part to its end; returns the exit code."""
         self._catch_signals()
         try:
+            if self._place.node < CONTENDERS:
+                self._meeting.reserve()
             if self._place.node == 0:
-                self._start_lighthouse()
-            address = await self._meet()
-            if address is None and self._was_asked:
-                return ExitCode.PREEMPTED
-            if address is None:
-                return ExitCode.LIGHTHOUSE_UNREACHABLE
-            self._environ |= self._found(address)
+                await self._begin()
+            addresses = await self._meet()
+            if not addresses:
+                unreachable = ExitCode.LIGHTHOUSE_UNREACHABLE
+                return ExitCode.PREEMPTED if self._was_asked else unreachable
+            if self._meeting.address in addresses and self._lighthouse is None:
+                self._start_lighthouse(lambda _address: None)
+            self._environ |= self._found(addresses)
             code = await self._keep_agent()
         finally:
             if self._lighthouse is not None:
                 await self._lighthouse.stop(LEAVING_MAX_S + ENDS_S)
-                shutil.rmtree(self._meeting, ignore_errors=True)  # its credentials let nobody in
+            self._meeting.leave()
         if code == ExitCode.PREEMPTED and self._settings.requeue:
             self._requeue()
         return code
@@ -118,20 +123,33 @@ class Keeper:
 
     # ------------------------------------------------------------ the lighthouse
 
-    def _start_lighthouse(self) -> None:
-        tls = self._settings.tls.absolute()
-        if not tls:
-            self._certify(self._meeting, self._host)
-            tls = self._certificates("lighthouse")
+    async def _begin(self) -> None:
+        """On the first node: the job's credentials, and its first lighthouse."""
+        names = self._place.nodes[:CONTENDERS]
+        until = clock.now() + GATHER_S
+        while len(found := self._meeting.reserved()) < len(names) and not self._was_asked:
+            if clock.now() >= until:
+                absent = ", ".join(name for node, name in enumerate(names) if node not in found)
+                say(f"No lighthouse stands by on {absent}: no word from there in {GATHER_S:g} s.")
+                break
+            await asyncio.sleep(LOOK_S)
+        addresses = tuple(found.values())
+        if not self._settings.tls:
+            hosts = tuple(split_address(address)[0] for address in addresses)
+            self._certify(self._meeting.directory, hosts)
+        self._start_lighthouse(lambda _address: self._meeting.settle(addresses))
+
+    def _start_lighthouse(self, on_ready: Callable[[ServiceAddress], None]) -> None:
+        tls = self._settings.tls.absolute() or self._certificates("lighthouse")
         self._lighthouse = EmbeddedLighthouse(
-            self._meeting,
+            self._meeting.directory,
             load_or_create_token(self._token_file()),
             os.urandom(GUARD_BYTES).hex(),
-            self._settings.job_log_dir / LIGHTHOUSE_LOG,
-            lambda _address: None,
+            self._settings.job_log_dir / f"lighthouse.{self._place.own_name}.log",
+            on_ready,
             self._lighthouse_ended,
             outlives=True,
-            bind=join_address(self._host, 0),
+            bind=ServiceAddress(self._meeting.address, join_address(self._meeting.host, 0)),
             tls=tuple(str(path) for path in (tls.cert, tls.key, tls.ca) if path is not None),
         )
         self._lighthouse.start()
@@ -139,52 +157,54 @@ class Keeper:
     def _lighthouse_ended(self, how: str, delay_s: float | None) -> None:
         assert self._lighthouse is not None
         then = self._lighthouse.starts.then(delay_s)
-        say(f"The lighthouse of this job {how}. {then}.")
-        if delay_s is None:
+        if delay_s is None and self._meeting.settled():
+            then = "It is not started again here"
+        elif delay_s is None:
             self._lighthouse_failed = how
+        say(f"The lighthouse on {self._place.own_name} {how}. {then}.")
 
     def _token_file(self) -> Path:
-        return (self._settings.token_file or self._meeting / "token").absolute()
+        return (self._settings.token_file or self._meeting.directory / "token").absolute()
 
     def _certificates(self, name: str) -> TlsFiles:
         """Those of the lighthouse, or of an agent; none: the job has none."""
         files = TlsFiles(
-            *(self._meeting / file for file in (f"{name}.pem", f"{name}.key", "ca.pem"))
+            *(self._meeting.directory / file for file in (f"{name}.pem", f"{name}.key", "ca.pem"))
         )
         return files if files.cert is not None and files.cert.exists() else PLAINTEXT
 
     # ------------------------------------------------------------ where the nodes meet
 
-    async def _meet(self) -> ServiceAddress | None:
-        """The lighthouse's address, once it is there; None: it does not come, or nobody waits."""
+    async def _meet(self) -> tuple[str, ...]:
+        """The lighthouses' addresses, once one leads; none: it does not come, or nobody waits."""
         began, first = clock.now(), self._place.nodes[0]
         limit_s, is_shown = self._settings.join_timeout_s, False
         while not self._was_asked:
-            if ADDRESS_FILE in os.listdir(self._meeting):  # asks a file server again
-                return read_address(self._meeting)
+            if addresses := self._meeting.settled():
+                return addresses
             waited_s = clock.now() - began
             if self._lighthouse_failed:
-                return None
+                return ()
             if waited_s >= limit_s:
                 say(
                     f"The lighthouse of this job, on {first}, has not come up in {limit_s:g} s "
-                    f"(--join-timeout): there is no {ADDRESS_FILE} in {self._meeting}. This node "
+                    f"(--join-timeout): its address is not in {self._meeting.directory}. This node "
                     "ends. Is that a directory that all nodes share (--log-dir)?"
                 )
-                return None
+                return ()
             if waited_s >= WAIT_SHOWN_S and not is_shown:
                 is_shown = True
                 say(
                     f"{self._place.own_name} waits for the lighthouse of this job, on {first}, "
-                    f"whose address is to appear in {self._meeting}."
+                    f"whose address is to appear in {self._meeting.directory}."
                 )
             await asyncio.sleep(LOOK_S)
-        return None
+        return ()
 
-    def _found(self, address: ServiceAddress) -> dict[str, str]:
-        """The variables that tell the agent where the lighthouse is, and how it is let in."""
+    def _found(self, addresses: tuple[str, ...]) -> dict[str, str]:
+        """The variables that tell the agent where the lighthouses are, and how it is let in."""
         found = {
-            "FTRUN_LIGHTHOUSE": address.grpc,
+            "FTRUN_LIGHTHOUSE": ",".join(addresses),
             "FTRUN_TOKEN_FILE": str(self._token_file()),
         }
         tls = self._certificates("agent")

@@ -25,8 +25,9 @@ class Place:
 
     ``node``: this node's number. ``nodes``: the names of all, by which each reaches the others.
     ``task``: this task's number on its node. ``name``: the job's, for people. ``job``, ``attempt``:
-    what the engine calls it, and how often it was started before. ``requeue``: the command that
-    has the engine queue the job again.
+    what the engine calls it, and how often it was started before. ``launch``: tells this try from
+    others that were called the same, perhaps long ago. ``requeue``: the command that has the engine
+    queue the job again.
     """
 
     engine: str
@@ -36,6 +37,7 @@ class Place:
     name: str
     job: str
     attempt: int = 0
+    launch: str = ""
     requeue: tuple[str, ...] = ()
 
     @property
@@ -74,4 +76,5 @@ class Place:
 
     def meeting(self, directory: Path, purpose: str = "lighthouse") -> Path:
         """Where the nodes meet: no other job and no other attempt has this directory."""
-        return directory / f"{purpose}-{self.engine.lower()}-{self.job}.{self.attempt}"
+        names = (self.engine.lower(), f"{self.job}.{self.attempt}", self.launch)
+        return directory / "-".join((purpose, *filter(None, names)))

@@ -31,6 +31,7 @@ def read_slurm(environ: Mapping[str, str]) -> Place | None:
             name=environ.get("SLURM_JOB_NAME", ""),
             job=f"{int(job)}.{int(step)}",
             attempt=int(environ.get("SLURM_RESTART_COUNT") or 0),
+            launch=str(int(environ.get("SLURM_STEP_LAUNCHER_PORT") or 0)),
             requeue=("scontrol", "requeue", _element(environ) or str(int(job))),
         )
     except (KeyError, ValueError):

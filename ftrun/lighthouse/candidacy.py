@@ -78,6 +78,11 @@ class Candidacy:
         return self._contender.may_decide
 
     @property
+    def watched_s(self) -> float:
+        """How long this process stood by while the former lighthouse was silent; 0: it was not."""
+        return self._contender.watched_s
+
+    @property
     def writes(self) -> int:
         """Records written so far."""
         return self._contender.writes

@@ -43,7 +43,7 @@ class Embedding:
     tls: tuple[Path, ...] = ()
     """A certificate, its key and a CA; none: no TLS."""
     for_nodes: bool = False
-    """Agents of other nodes come too."""
+    """Agents of other nodes come too; ``state_dir`` is a register that several share."""
 
 
 def take_embedding(environ: Mapping[str, str]) -> Embedding:

@@ -56,7 +56,8 @@ def child_environment(
 
     ``log_dir``: of the job, where ``events.jsonl`` is written too. ``outlives``: ``state_dir`` is
     of use after a crash of the machine. ``tls``: paths of a certificate, its key and a CA; none:
-    no TLS. ``for_nodes``: agents of other nodes come too.
+    no TLS. ``for_nodes``: agents of other nodes come too, and ``state_dir`` is a register that
+    several lighthouses share.
     """
     return {
         OUTLIVES: "1" if outlives else "",

@@ -116,13 +116,14 @@ class Disconnected:
 
     ``words``: why, without the address. ``refused``: what answers does not accept the token, or
     takes no agents; another try helps only if another lighthouse answers then. ``failures``: tries
-    in a row without a stream.
+    in a row without a stream. ``is_moved``: another lighthouse leads, and its stream follows.
     """
 
     address: str
     words: str
     refused: Refusal | None = None
     failures: int = 1
+    is_moved: bool = False
 
     @property
     def reason(self) -> str:
@@ -179,6 +180,7 @@ class LighthouseConnection:
         self._tls = tls
         self._stream: _Stream | None = None
         self._current: int | None = None
+        self._is_moving = False
         self._freed = asyncio.Event()
         self._closed = asyncio.Event()
         self.traffic = Traffic()
@@ -243,7 +245,7 @@ class LighthouseConnection:
                 self._stream = stream = _Stream(call, self.traffic)
                 self._on_event(Connected(address))
                 reason = await stream.run(self._on_event, self._closed)
-                return Disconnected(address, reason)
+                return Disconnected(address, reason, is_moved=self._is_moving)
         except grpc.aio.AioRpcError as error:
             words = error.details() or error.code().name
             if _OF_HTTP_1 in words:
@@ -263,10 +265,11 @@ class LighthouseConnection:
     async def _take_over(self, number: int, address: str) -> None:
         """End the stream to another lighthouse, if there is one: this one leads now."""
         while self._current not in (None, number):
+            self._is_moving = True
             self.drop(f"the lighthouse at {address} leads now")
             self._freed.clear()
             await self._freed.wait()
-        self._current = number
+        self._current, self._is_moving = number, False
 
     async def _opened(self, call: _Call) -> None:
         """Wait until the lighthouse has accepted the stream, or ``close`` was called.

@@ -23,6 +23,7 @@ from ftrun.base.errors import UserError
 from ftrun.config.checks import check
 from ftrun.config.settings import RunSettings, check_writable
 from ftrun.engines.keeper import Keeper, say
+from ftrun.engines.meeting import Meeting
 from ftrun.engines.place import Place
 
 
@@ -49,11 +50,12 @@ def keep_node(place: Place, settings: RunSettings, environ: Mapping[str, str]) -
             f"({', '.join(place.others[:3])}). Nothing was started. Check the nodes' names in "
             "/etc/hosts or DNS, or state the interface: --interface NAME."
         )
-    keeper = Keeper(place, settings, environ, sys.argv[1:], meeting, host, _certificates)
+    there = Meeting(meeting, place.node, host)
+    keeper = Keeper(place, settings, environ, sys.argv[1:], there, _certificates)
     return asyncio.run(keeper.run())
 
 
-def _certificates(directory: Path, host: str) -> None:
+def _certificates(directory: Path, hosts: tuple[str, ...]) -> None:
     """Write certificates for this try of the job alone, in a directory that only its user reads."""
     try:
         from ftrun.tools.certs import write_certificates
@@ -63,5 +65,5 @@ def _certificates(directory: Path, host: str) -> None:
             "cryptography is missing (pip install 'ftrun[lighthouse]')."
         )
         return
-    write_certificates(directory, (host,))
+    write_certificates(directory, hosts)
     (directory / "ca.key").unlink()  # nobody else is to be let in

@@ -25,11 +25,12 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
     with SlurmJob(slurm, tmp_path, NODES, line, {"STEPS": "300"}) as job:
         hosts = job.expect(r"begins on n(\d)", 3)
         job.expect(r"step \d+ of 3", 3)
-        (meeting,) = tmp_path.glob(f"ftrun-logs/train-{job.id}.0/lighthouse-slurm-{job.id}.0.0")
+        (meeting,) = tmp_path.glob(f"ftrun-logs/train-{job.id}.0/lighthouse-slurm-{job.id}.0.0-*")
         assert stat.S_IMODE(meeting.stat().st_mode) == 0o700
-        for name in ("address.json", "token", "agent.key"):
+        for name in ("lighthouses", "token", "agent.key"):
             assert stat.S_IMODE((meeting / name).stat().st_mode) == 0o600, name
-        assert f'"grpc": "{slurm.machines.addresses[0]}:' in (meeting / "address.json").read_text()
+        known = (meeting / "lighthouses").read_text()
+        assert [x.partition(":")[0] for x in known.split(",")] == slurm.machines.addresses[:3]
 
         killed = next(int(host) for host in hosts if host != "0")
         os.kill(job.process(killed, AGENT), signal.SIGKILL)
@@ -38,7 +39,7 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
         job.expect("joined at step")
 
         os.kill(job.process(0, LIGHTHOUSE), signal.SIGKILL)
-        job.expect("The lighthouse of this job died: SIGKILL. It is started again")
+        job.expect("The lighthouse on n0 died: SIGKILL. It is started again")
         job.expect("The lighthouse is back and knows of", 3)
 
         drained = next(int(host) for host in hosts if host not in ("0", str(killed)))

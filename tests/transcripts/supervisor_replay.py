@@ -362,6 +362,11 @@ def _drain(_: Replay, code: str, by: str | None, is_notice: str | None, reason: 
     return e.DrainAsked(reason, int(code), number, bool(is_notice))
 
 
+def _answers(r: Replay, asked_at: str | None, at: str | None, epoch: str | None) -> e.Event:
+    asked = r.now if asked_at is None else float(asked_at)
+    return e.LighthouseSent(asked, at or "", int(epoch or 0))
+
+
 def _kill(r: Replay, name: str, ranks: str) -> e.Event:
     replica = r.key(name)
     return e.KillAsked(
@@ -424,11 +429,10 @@ EVENTS: dict[str, Make] = {
     r"record (\d+) of (\S+)( open)?": lambda r, number, names, is_open: e.IncidentRecorded(
         tuple(r.incarnation(name) for name in names.split(",")), int(number), bool(is_open)
     ),
-    rf"lighthouse answers(?: of {NUMBER})?": lambda r, at: e.LighthouseSent(
-        r.now if at is None else float(at)
-    ),
+    rf"lighthouse answers(?: of {NUMBER})?(?: at (\S+) in epoch (\d+))?": _answers,
     r"lighthouse sends": lambda r: e.LighthouseSent(),
     r"lighthouse gone: (.*)": lambda r, reason: e.LighthouseGone(reason),
+    r"lighthouse moved: (.*)": lambda r, reason: e.LighthouseGone(reason, is_moved=True),
 }
 
 

@@ -277,16 +277,25 @@ class SpawnerLost:
 
 @dataclass(frozen=True, slots=True)
 class LighthouseSent:
-    """The lighthouse has sent a message; ``asked_at``: when the request it answers was sent."""
+    """The lighthouse has sent a message; ``asked_at``: when the request it answers was sent.
+
+    ``at``: its address, and ``epoch``: its own, where several lighthouses can be it.
+    """
 
     asked_at: float | None = None
+    at: str = ""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LighthouseGone:
-    """The stream, or an attempt to open one, has failed."""
+    """The stream, or an attempt to open one, has failed.
+
+    ``is_moved``: it was ended here, because another lighthouse leads and answers.
+    """
 
     reason: str
+    is_moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)

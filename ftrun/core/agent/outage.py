@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
-from ftrun.core.agent.events import SendToWorkers
+from ftrun.core.agent.events import LighthouseSent, SendToWorkers
 from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.settings import SupervisorSettings
@@ -31,7 +31,8 @@ STANDS_NOTICE_S = 3.0
 class Outage:
     """``_gone_at``: when a connected lighthouse went; None while it is there, or never was.
 
-    ``_remind_at``: when the next notice of an isolation is due; None: no notice is due.
+    ``_at``: the address of the one that was followed last, of several. ``_remind_at``: when the
+    next notice of an isolation is due; None: no notice is due.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Outage:
         self._ending = ending
         self._out = out
         self._gone_at: float | None = None
+        self._at = ""
         self._stands_shown = False
         self._remind_at: float | None = None
 
@@ -58,10 +60,15 @@ class Outage:
         until_s = self._lease.until_s()
         return None if until_s is None else Lease(until_s)
 
-    def received(self, asked_at: float | None) -> None:
+    def received(self, sent: LighthouseSent) -> None:
         """The lighthouse has sent something: it is there. An answer renews the lease."""
+        asked_at = sent.asked_at
         if not self._lease.is_connected and self._lease.renewed_at is not None:
-            self._out.add(words.lighthouse_back())
+            if self._at != sent.at:
+                self._out.add(words.another_lighthouse(sent.at, sent.epoch, self._at))
+            else:
+                self._out.add(words.lighthouse_back())
+        self._at = sent.at
         self._lease.received(self._out.now, asked_at)
         lease = self.lease()
         if asked_at is not None and lease is not None:
@@ -70,14 +77,14 @@ class Outage:
         if not self._lease.isolated:
             self._remind_at = None
 
-    def disconnected(self, reason: str) -> None:
-        """The stream, or an attempt to open one, has failed."""
-        if self._lease.is_connected:
+    def disconnected(self, reason: str, *, is_moved: bool) -> None:
+        """The stream, or an attempt to open one, has failed; see ``LighthouseGone``."""
+        if self._lease.is_connected and not is_moved:
             self._gone_at = self._out.now
             self._stands_shown = False
             if not self._ending.has_begun:
-                at, limit_s = self._settings.lighthouse_at, self._settings.isolation_limit_s
-                self._out.add(words.lighthouse_gone(at, reason, limit_s))
+                limit_s = self._settings.isolation_limit_s
+                self._out.add(words.lighthouse_gone(reason, limit_s))
             for slot in self._slots:
                 if self._ending.has_begun and slot.phase is SlotPhase.STOPPING:
                     self._stopping.leave_now(slot)  # the agreement that it waits for will not come

@@ -215,13 +215,13 @@ class Supervisor:
                 self._standby_exited(name, status)
             case SpawnerLost(reason, exit_code):
                 self._ending.spawner_lost(reason, exit_code)
-            case LighthouseSent(asked_at):
+            case LighthouseSent():
                 if not (self._lease.is_connected or self.is_ending):
                     self._slots.forget_drained()
-                self._outage.received(asked_at)
+                self._outage.received(event)
                 self._ending.lighthouse_came()
-            case LighthouseGone(reason):
-                self._outage.disconnected(reason)
+            case LighthouseGone(reason, is_moved):
+                self._outage.disconnected(reason, is_moved=is_moved)
             case TimerFired():
                 pass  # ``_timers`` does all there is to do.
             case _:

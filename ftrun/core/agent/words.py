@@ -248,12 +248,17 @@ def lighthouse_back() -> ShowNotice:
     return _notice("lighthouse", "The lighthouse is back.")
 
 
-def lighthouse_gone(at: str, reason: str, limit_s: float) -> ShowNotice:
+def another_lighthouse(at: str, epoch: int, former: str) -> ShowNotice:
+    """Of several lighthouses another one leads."""
+    text = f"The lighthouse is at {at} now, since epoch {epoch}; it was at {former}."
+    return _notice("lighthouse", text)
+
+
+def lighthouse_gone(reason: str, limit_s: float) -> ShowNotice:
     """The stream has ended."""
-    where = f"{at}: " if at else ""
     text = (
-        f"The lighthouse is gone ({where}{reason}); training goes on until a replica is lost, and "
-        f"for {limit_s:g} s at most (--isolation-limit)."
+        f"The lighthouse is gone ({reason}); training goes on until a replica is lost, and for "
+        f"{limit_s:g} s at most (--isolation-limit)."
     )
     return _notice("lighthouse", text)
 

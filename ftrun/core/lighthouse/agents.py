@@ -1,11 +1,11 @@
 """The agents of one job: the attached ones, and those that went away a short while ago.
 
 If no agent at all has been heard for three heartbeats, it is the lighthouse that is cut off:
-it is **deaf**, and loses nobody, whether they are silent or their streams break. When somebody
-speaks again, all others have gone on training without it, and their streams may be slow to come
-back. So it begins another life, as if it had been restarted, and takes over what it finds. A job
-with one agent has no others. After the time in which workers isolate themselves there is nothing
-to keep, and the silent are lost.
+it is **deaf**. It loses nobody then, whether they are silent or their streams break, and decides
+nothing: a survivor that owes it an answer is not replaced. When somebody speaks again, all others
+have gone on training without it, and their streams may be slow to come back. So it begins another
+life, as if it had been restarted, and takes over what it finds. A job with one agent has no other.
+After the time in which workers isolate themselves nothing is to be kept, and the silent are lost.
 
 Not here: what follows when an agent falls silent (machine.py), which slots it runs (assignment.py).
 """

@@ -169,7 +169,8 @@ class Lighthouse:
             self._lose_unreached()
         if self.agents.check_at is not None and now >= self.agents.check_at:
             self._sweep()
-        self._run_rules()
+        if not self.agents.is_deaf:
+            self._run_rules()
         self._tell()
         if self.state.ended_at == now:
             self._account_for_the_end()
@@ -231,6 +232,8 @@ class Lighthouse:
 
     def next_deadline(self) -> float | None:
         """When TimerFired is due next; None: not before another event."""
+        if self.agents.is_deaf:
+            return self.agents.check_at
         times = (
             self.membership.next_deadline(),
             self.assignment.share_at,

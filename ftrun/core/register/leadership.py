@@ -93,10 +93,15 @@ class _Try:
 
 
 class Leadership:
-    """One process's part in the register. ``epoch``: under which it leads, or has led last."""
+    """One process's part in the register. ``epoch``: under which it leads, or has led last.
+
+    ``watched_s``: for how long it had seen the former holder write nothing when it took over; 0: it
+    did not wait for that.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.epoch = 0
+        self.watched_s = 0.0
         self.leads = False
         self._settings = settings
         self._now = 0.0
@@ -297,6 +302,8 @@ class Leadership:
             self._send(Read())
 
     def _take(self) -> None:
+        assert self._seen_at is not None
+        self.watched_s = self._now - self._seen_at if self._takes_at() > self._seen_at else 0.0
         former = self._value.epoch if self._value is not None else self._settings.epoch_floor
         self._swap(former + 1, None)
 

@@ -91,6 +91,11 @@ class Contender:
         """Whether an event may be handled now."""
         return self._machine.may_decide(clock.now())
 
+    @property
+    def watched_s(self) -> float:
+        """How long this process saw the former holder write nothing before it took over."""
+        return self._machine.watched_s
+
     def decided(self, outputs: Sequence[object]) -> None:
         """The leader has handled an event: each output is released in its time."""
         self._feed(Decided(tuple(outputs)))

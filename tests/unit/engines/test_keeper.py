@@ -15,20 +15,24 @@ from ftrun.config.layers import gather
 from ftrun.config.settings import resolve
 from ftrun.engines import keeper as keeping
 from ftrun.engines.keeper import Keeper
-from ftrun.protocol.embedding import ServiceAddress, publish_address
+from ftrun.engines.meeting import Meeting
 from tests.unit.engines.test_place import PLACE
 
 WAIT_S = 60.0
+HERE = "127.0.0.1"
 
 
-def keeper(meeting: Path, script: str = "train.py", join_timeout_s: float = 0.3) -> Keeper:
+def keeper(
+    meeting: Path, script: str = "train.py", join_timeout_s: float = 0.3, node: int = 1
+) -> Keeper:
     """That of the second node."""
     stated = gather({"replicas": "2"}, {}, None)
     settings = replace(resolve([script], stated), join_timeout_s=join_timeout_s)
-    return Keeper(PLACE, settings, os.environ, [script], meeting, "10.0.0.1", _none)
+    place, there = replace(PLACE, node=node), Meeting(meeting, node, HERE)
+    return Keeper(place, settings, os.environ, [script], there, _none)
 
 
-def _none(directory: Path, host: str) -> None:
+def _none(directory: Path, hosts: tuple[str, ...]) -> None:
     raise AssertionError("only the first node makes certificates")
 
 
@@ -43,15 +47,19 @@ def test_a_lighthouse_that_does_not_come_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeping, "WAIT_SHOWN_S", 0.0)
-    assert run(keeper(tmp_path)) == ExitCode.LIGHTHOUSE_UNREACHABLE
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    assert run(keeper(meeting)) == ExitCode.LIGHTHOUSE_UNREACHABLE
     first, last = capsys.readouterr().err.splitlines()
     assert first.startswith("ftrun: n1 waits for the lighthouse of this job, on n0")
     assert "has not come up in 0.3 s (--join-timeout)" in last
-    assert str(tmp_path) in last
+    assert str(meeting) in last
+    assert not meeting.exists()
 
 
 def test_a_node_that_is_to_stop_waits_no_more(tmp_path: Path) -> None:
-    one = keeper(tmp_path, join_timeout_s=2 * WAIT_S)
+    one = keeper(tmp_path / "one", join_timeout_s=2 * WAIT_S)
+    (tmp_path / "one").mkdir()
 
     async def asked() -> int:
         running = asyncio.ensure_future(one.run())
@@ -62,13 +70,22 @@ def test_a_node_that_is_to_stop_waits_no_more(tmp_path: Path) -> None:
     assert asyncio.run(asked()) == ExitCode.PREEMPTED
 
 
-def test_the_agent_is_an_ordinary_one_that_is_told_where_the_lighthouse_is(
+def test_the_agent_is_an_ordinary_one_that_is_told_where_the_lighthouses_are(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("agent.pem", "agent.key", "ca.pem"):
         (tmp_path / name).touch()
-    publish_address(tmp_path, ServiceAddress("10.0.0.2:7", "10.0.0.2:8"))
-    assert (tmp_path / "address.json").stat().st_mode & 0o777 == 0o600
-    one = keeper(tmp_path, str(tmp_path / "is_missing.py"))
-    assert run(one) == ExitCode.USAGE
+    Meeting(tmp_path, 0, HERE).settle(("10.0.0.2:7", "10.0.0.3:7"))
+    assert (tmp_path / "lighthouses").stat().st_mode & 0o777 == 0o600
+    script = tmp_path / "is_missing.py"
+    assert run(keeper(tmp_path, str(script), node=3)) == ExitCode.USAGE  # no contender
     assert "ca.pem" in capfd.readouterr().err  # which is empty: so it was told
+
+
+def test_a_node_that_comes_too_late_has_no_lighthouse(tmp_path: Path) -> None:
+    """All nodes know the same ones, and this one is not among them."""
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    Meeting(meeting, 0, HERE).settle(("10.0.0.2:7",))
+    assert run(keeper(meeting, "is_missing.py")) == ExitCode.USAGE
+    assert not list(tmp_path.glob("**/lighthouse.n1.log"))

@@ -46,6 +46,7 @@ def test_a_task_of_a_step_has_a_place(
     assert (place.node, " ".join(place.nodes), place.task) == (node, nodes, task)
     assert place.job == f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
     assert (place.engine, place.attempt) == ("Slurm", attempt)
+    assert place.launch == environ["SLURM_STEP_LAUNCHER_PORT"]
     assert place.own_name == environ["SLURMD_NODENAME"]
 
 
@@ -74,6 +75,7 @@ def test_a_task_of_an_array_is_queued_again_by_itself() -> None:
         {"SLURM_STEP_NODELIST": ""},
         {"SLURM_NODEID": "3"},
         {"SLURM_LOCALID": "-"},
+        {"SLURM_STEP_LAUNCHER_PORT": "../x"},
     ],
 )
 def test_odd_variables_are_no_place(change: dict[str, str]) -> None:

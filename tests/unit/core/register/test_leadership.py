@@ -84,6 +84,7 @@ def test_a_standby_looks_until_nothing_new_has_come_for_the_whole_silence() -> N
     assert T <= now <= T + 0.5
     assert looks == 8
     assert swaps(found) == [Swap(5, Value(8, "me", "a:1", T, 1))]
+    assert lead.watched_s == now
 
 
 def test_a_new_version_begins_the_silence_anew_and_its_holder_says_how_long_it_is() -> None:

@@ -34,9 +34,10 @@ def lighthouse(
     state: Annotated[
         str,
         typer.Option(
-            metavar="DIR|etcd://…",
-            help="Where the job's state is: a directory, or etcd://HOST:PORT,…/JOB. Of several "
-            "lighthouses with the same one, one leads and the others stand by. "
+            metavar="DIR|etcd://…|k8s://…",
+            help="Where the job's state is: a directory, etcd://HOST:PORT,…/JOB, or a ConfigMap, "
+            "k8s://NAMESPACE/NAME. Of several lighthouses with the same one, one leads and the "
+            "others stand by. "
             "[default: a directory of this user's, for one lighthouse]",
             show_default=False,
         ),

@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ftrun.base.errors import ExitCode, FtrunError, exit_kind, naming, not_installed
+from ftrun.protocol.auth import take_token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,10 +34,16 @@ COMPLETION = "_FTRUN_COMPLETE"
 
 
 class _Launches:
-    """Launches one spawner, at the first call, and ends it in any case."""
+    """Launches one spawner, at the first call, and ends it in any case. ``token``: FTRUN_TOKEN's.
 
-    def __init__(self) -> None:
+    It is taken out of the environment first, because the spawner inherits that. Commands that only
+    ask find it there.
+    """
+
+    def __init__(self, words: list[str]) -> None:
         self._launch: SpawnerLaunch | None = None
+        only_asks = bool(words) and words[0] in OTHER_COMMANDS - {"lighthouse"}
+        self.token = "" if only_asks else take_token(os.environ)
 
     def __call__(self) -> SpawnerLaunch:
         """The spawner, which is importing torch."""
@@ -60,8 +67,9 @@ def main() -> None:
     """Run the command; an error that ftrun raises on purpose becomes one line and an exit code."""
     _fill_standard_descriptors()
     _let_any_text_out()
-    launches = _Launches()
+    launches: _Launches | None = None
     try:
+        launches = _Launches(sys.argv[1:])
         if means_a_run(sys.argv[1:]) and not is_kept(os.environ):
             launches()
         from ftrun.tools.commands.app import app
@@ -84,7 +92,8 @@ def main() -> None:
     except KeyboardInterrupt:  # before the agent's own handlers: nothing runs yet
         sys.exit(ExitCode.INTERRUPTED)
     finally:
-        launches.end()
+        if launches is not None:
+            launches.end()
 
 
 def _print_exit(error: FtrunError) -> None:

@@ -6,14 +6,16 @@ values mean (settings.py, torchrun.py).
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ftrun.base.errors import UserError
 from ftrun.config.options import BY_NAME, OPTIONS, Option, nearest
+from ftrun.protocol import auth
 
 FILE_NAME = "ftrun.toml"
 FILE_BYTES_MAX = 1 << 20
@@ -28,6 +30,10 @@ INHERITED = frozenset(
 CONFIG_VARIABLE = "FTRUN_CONFIG"
 ADVICE = "PET_"
 """Begins the names of torchrun's variables."""
+_PORT = r"PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?"
+SERVICE_LINK = re.compile(rf"FTRUN_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|{_PORT})")
+"""Variables that Kubernetes sets in all pods for a Service whose name begins with ``ftrun``."""
+URL = re.compile(r"(?:tcp|udp|sctp)://.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ def gather(
         UserError: a value of the wrong kind, an unknown key, a file that cannot be read.
     """
     entries, path = _read_file(config)
+    environ = {n: text for n, text in environ.items() if not _is_service_link(n, text)}
 
     def state(option: Option, environ: Mapping[str, str]) -> Stated:
         return _state(option, flags.get(option.name), environ, entries, path)
@@ -63,13 +70,24 @@ def gather(
     return {option.name: state(option, environ) for option in OPTIONS}
 
 
-def advice_notice(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> list[str]:
+def _is_service_link(name: str, text: str) -> bool:
+    """A link has the name of an option only if its Service has: then its value is a URL."""
+    if not SERVICE_LINK.fullmatch(name):
+        return False
+    is_option = any(name in option.variables() for option in OPTIONS)
+    return not is_option or bool(URL.fullmatch(text))
+
+
+def advice_notice(
+    stated: Mapping[str, Stated], environ: Mapping[str, str], heeded: Collection[str] = ()
+) -> list[str]:
     """A line about torchrun's variables that have no effect, because of --replicas.
 
     A cluster sets them for the job that it would start: ranks of one world over its nodes.
+    ``heeded``: those that an engine's reader has read all the same.
     """
     names = {n for option in OPTIONS for n in option.variables() if n.startswith(ADVICE)}
-    given = [f"{name}={environ[name]}" for name in sorted(names) if environ.get(name)]
+    given = [f"{name}={environ[name]}" for name in sorted(names - {*heeded}) if environ.get(name)]
     if not (given and stated["replicas"].is_given):
         return []
     return [
@@ -81,8 +99,13 @@ def advice_notice(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> l
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """``FTRUN_…`` and ``PET_…`` variables that are no option, each with a hint."""
     options = {name for option in OPTIONS for name in option.variables()} | {CONFIG_VARIABLE}
-    known = options | INHERITED
-    odd = sorted(n for n in environ if n.startswith(("FTRUN_", "PET_")) and n not in known)
+    known = options | INHERITED | {auth.VARIABLE}
+    odd = sorted(
+        name
+        for name, text in environ.items()
+        if name.startswith(("FTRUN_", "PET_")) and name not in known
+        if not _is_service_link(name, text)
+    )
     return [
         f"The variable {name} is not an option and has no effect.{nearest(name, options)}"
         for name in odd

@@ -2,7 +2,8 @@
 
 - **Host** (X6): a web page can point a name of its own at 127.0.0.1 and read what is served there
   (DNS rebinding). Such a request carries that name, so only our own names are answered. A numeric
-  address is always answered: no page can own one.
+  address is always answered: no page can own one. ``/healthz`` answers under any name, because a
+  probe may use a Service's and there is nothing to read.
 - **Origin** (X6): a browser says which page sends a request. One that another page sends is
   refused, also with the token.
 - **Token** (X1), or a session of the web page, in a header only: cookies, which a browser adds by
@@ -30,6 +31,7 @@ from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.protocol.auth import bearer_matches
 
 OPEN_ROUTES = frozenset({"/healthz", *FILES})
+ANY_NAME = frozenset({"/healthz"})
 TOKEN_ROUTES = frozenset({"/links"})
 """A session does not open these, so that none can be prolonged."""
 CHECKED_THERE = frozenset({"/session"})
@@ -57,7 +59,8 @@ def guard(settings: ServiceSettings, sessions: Sessions) -> Any:
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not is_own_host(request.headers.getall("Host", []), names):
+        hosts = request.headers.getall("Host", [])
+        if request.path not in ANY_NAME and not is_own_host(hosts, names):
             return _refusal(
                 421, "this lighthouse does not go by that name; to ask it so: --allow-host NAME"
             )

@@ -44,6 +44,7 @@ from ftrun.lighthouse.settings import EMBEDDED, STANDALONE, ServiceSettings, Tor
 from ftrun.lighthouse.shell import Shell
 from ftrun.lighthouse.status import full_status
 from ftrun.lighthouse.traces import start_traces
+from ftrun.lighthouse.train_job import post_progress, server_of
 from ftrun.protocol.embedding import ServiceAddress, publish_address, withdraw_address
 from ftrun.protocol.tls import TlsFiles
 
@@ -253,6 +254,8 @@ async def _until_stopped(
 
     web = await _start_web(term.settings, status, shell, term.listener.dup())
     keeping = asyncio.ensure_future(_keep_account(shell))
+    trainer = server_of(os.environ)
+    posting = None if trainer is None else asyncio.ensure_future(post_progress(trainer, status))
     stopped = asyncio.ensure_future(_stop_in_time(shell, term.stopping))
     failed = [shell.failed, shell.again, *([] if torchft is None else [torchft.failed])]
     if isinstance(journal, Candidacy):
@@ -268,6 +271,8 @@ async def _until_stopped(
     finally:
         stopped.cancel()
         keeping.cancel()
+        if posting is not None:
+            posting.cancel()
         await web.stop()
 
 

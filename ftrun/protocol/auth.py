@@ -1,7 +1,8 @@
 """The job's token: 256 random bits that every RPC, route and Unix socket requires (Q7, X1).
 
-It is in a file of mode 0600 or comes over an inherited descriptor; it is never in argv, a log, a
-status or a report (X4). Not here: the places that check it (rpc.py, lighthouse/web.py, the agent).
+It is in a file of mode 0600, in FTRUN_TOKEN, or comes over an inherited descriptor; it is never in
+argv, a log, a status or a report (X4). Not here: the places that check it (rpc.py,
+lighthouse/web.py, the agent).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from ftrun.base.errors import UserError, naming
@@ -20,7 +21,8 @@ from ftrun.base.errors import UserError, naming
 TOKEN_BYTES = 32
 TOKEN_PATTERN = re.compile(r"[0-9a-f]{64}")
 OF_GROUP = 0o440
-"""The mode of a Kubernetes secret with fsGroup: read-only, also for a group of this process."""
+"""The mode of a Kubernetes secret with fsGroup: root's, readable for a group of this process."""
+VARIABLE = "FTRUN_TOKEN"
 BEARER = "Bearer "
 
 
@@ -55,8 +57,9 @@ def load_token(path: Path) -> str:
             text = file.read(4096).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The token file {path} cannot be read: {error}.") from error
-    mode = stat.S_IMODE(found.st_mode)
-    if mode & 0o077 and not (mode == OF_GROUP and found.st_gid in {os.getegid(), *os.getgroups()}):
+    mode, groups = stat.S_IMODE(found.st_mode), {os.getegid(), *os.getgroups()}
+    is_secret = mode == OF_GROUP and found.st_uid == 0 and found.st_gid in groups
+    if mode & 0o077 and not is_secret:
         raise UserError(
             f"The token file {path} has mode {mode:04o}: others could read it. "
             f"Run: chmod 600 {path}"
@@ -67,6 +70,35 @@ def load_token(path: Path) -> str:
             "Remove it, and ftrun writes a new one."
         )
     return text
+
+
+def take_token(environ: MutableMapping[str, str]) -> str:
+    """The token in FTRUN_TOKEN, which is removed, so that no child inherits it; "": there is none.
+
+    Raises:
+        UserError: it is no token.
+    """
+    text = environ.pop(VARIABLE, "").strip()
+    if text and not TOKEN_PATTERN.fullmatch(text):
+        raise UserError(
+            f"{VARIABLE} does not hold a token (64 hex digits). Nothing was started. Write one to "
+            "the Secret: openssl rand -hex 32"
+        )
+    return text
+
+
+def one_token(given: str, file: Path | None) -> str:
+    """Check that a token comes from one place.
+
+    Raises:
+        UserError: it is stated twice.
+    """
+    if given and file is not None:
+        raise UserError(
+            f"{VARIABLE} and --token-file {file} both state the job's token. Nothing was started. "
+            "Leave one of the two out."
+        )
+    return given
 
 
 def load_or_create_token(path: Path) -> str:

@@ -25,7 +25,12 @@ from ftrun.config.settings import RunSettings
 from ftrun.config.starting import line
 from ftrun.core.agent.events import EndAgent
 from ftrun.logs.marker import LogDirLock
-from ftrun.protocol.auth import default_token_path, load_or_create_token, new_token
+from ftrun.protocol.auth import (
+    default_token_path,
+    load_or_create_token,
+    new_token,
+    one_token,
+)
 from ftrun.tools.status.jobs import RunningJob, birth_mark, read_job, remove_job, write_job
 
 
@@ -35,10 +40,12 @@ def start_run(
     *,
     as_json: bool = False,
     watch: Watch = unwatched,
+    token: str = "",
 ) -> int:
     """Check all, then run the agent to its end or, without ``launch``, print the plan.
 
     ``as_json``: print the plan as JSON. ``watch``: is shown what the agent does (agent/watch.py).
+    ``token``: the job's, if it is in no file.
 
     Returns:
         The exit code.
@@ -47,6 +54,7 @@ def start_run(
         UserError: a setting or this machine is wrong; nothing was started.
     """
     check(settings)
+    one_token(token, settings.token_file)
     check_timer_file(os.environ)
     machine = inspect_machine(settings, os.environ)
     if settings.lighthouse is not None and settings.tls:
@@ -61,19 +69,19 @@ def start_run(
         return ExitCode.OK
     if words := line(settings, os.environ):
         print(f"ftrun: {words}", file=sys.stderr, flush=True)
-    ending = _run_in(settings, machine, launch, watch)
+    ending = _run_in(settings, machine, launch, watch, token)
     while ending.again is not None:  # twice at most (core/forms.py)
         settings = in_form(settings, ending.again)
         launch = SpawnerLaunch()
         try:
-            ending = _run_in(settings, inspect_machine(settings, os.environ), launch, watch)
+            ending = _run_in(settings, inspect_machine(settings, os.environ), launch, watch, token)
         finally:
             launch.end()
     return ending.exit_code
 
 
 def _run_in(
-    settings: RunSettings, machine: Machine, launch: SpawnerLaunch, watch: Watch
+    settings: RunSettings, machine: Machine, launch: SpawnerLaunch, watch: Watch, given: str
 ) -> EndAgent:
     """Run the agent once, in the form that the settings have."""
     here, workers = machine.capacity, settings.workers_per_replica
@@ -97,8 +105,8 @@ def _run_in(
     from ftrun.agent.main import Neighbours, run_agent
 
     token_file: Path | None = None
-    token = new_token()
-    if settings.token_file is not None or settings.lighthouse is not None:
+    token = given or new_token()
+    if not given and (settings.token_file is not None or settings.lighthouse is not None):
         token_file = (settings.token_file or default_token_path()).absolute()
         token = load_or_create_token(token_file)
     neighbours = Neighbours(*_job_file(settings), watch)

@@ -7,6 +7,7 @@ chain and answers between the records. Lines of LOG: what, version or time, epoc
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TextIO
 
 from ftrun.base import clock
 from ftrun.core.register.events import Accepted, Answered, Record, Refused, Value
-from ftrun.lighthouse.register import contender
+from ftrun.lighthouse.register import contender, kubernetes
 from ftrun.lighthouse.register.contender import Contender
 from ftrun.lighthouse.register.opening import open_store
 from ftrun.lighthouse.register.store import Store
@@ -103,6 +104,7 @@ class Leads:
 
 async def contend(state: str, silence_s: float, log: Path) -> None:
     stopping = asyncio.Event()
+    kubernetes.MOUNT = Path(os.environ.get("MOUNT", kubernetes.MOUNT))
     contender.clock = LOOKS  # type: ignore[attr-defined,assignment]
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     with open(log, "a", buffering=1) as out:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.jobs.etcd import needs_etcd, running_etcd
+from tests.jobs.kubernetes import NAMESPACE, running_api
 
 SILENCE_S = 1.0
 CHAOS_S = float(os.environ.get("CHAOS_S", "3"))
@@ -42,16 +43,22 @@ class Notes(NamedTuple):
     deposed: int
 
 
-@pytest.mark.parametrize("kind", ["directory", pytest.param("etcd", marks=needs_etcd)])
+@pytest.mark.parametrize(
+    "kind", ["directory", pytest.param("etcd", marks=needs_etcd), "kubernetes"]
+)
 def test_one_leads_at_a_time_whoever_is_stopped(tmp_path: Path, kind: str) -> None:
     with ExitStack() as stack:
         state = tmp_path / "register"
         state.mkdir()
-        where = str(state)
+        where, environment = str(state), {}
         if kind == "etcd":
             where = f"etcd://{stack.enter_context(running_etcd(tmp_path / 'etcd')).address}/chaos"
+        elif kind == "kubernetes":
+            api = stack.enter_context(running_api(tmp_path / "api"))
+            where = f"k8s://{NAMESPACE}/chaos"
+            environment = {**api.environment, "MOUNT": str(api.mount)}
         logs = [tmp_path / f"{name}.log" for name in range(PROCESSES)]
-        processes = [start(where, log) for log in logs]
+        processes = [start(where, log, environment) for log in logs]
         stack.callback(end, processes)
         wait_for_writes(logs)
         stops = stop_at_random(processes, logs, random.Random(7))
@@ -68,9 +75,9 @@ def test_one_leads_at_a_time_whoever_is_stopped(tmp_path: Path, kind: str) -> No
     assert notes.acts
 
 
-def start(where: str, log: Path) -> subprocess.Popen[bytes]:
+def start(where: str, log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     words = ["-m", "tests.process.register_contender", where, str(SILENCE_S), str(log)]
-    return subprocess.Popen([sys.executable, *words])
+    return subprocess.Popen([sys.executable, *words], env={**os.environ, **environment})
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:

@@ -3,8 +3,10 @@
 Version N is the file ``v.N``; the highest N counts. It is written under another name, fsynced, and
 linked to its name by link(2), which is atomic and fails if the name exists, on NFS, Lustre and GPFS
 too. Old versions are removed, so a writer that was stopped for long may find its name free again.
-Therefore it looks, after the link, whether there is a higher one: then its write does not count.
-The link has changed the directory, so an NFS client does not answer that look from its cache.
+Therefore it looks, after the link, whether there is one so much higher that its own name may have
+been removed: then its write does not count. Otherwise it does, and others may have built on it
+already. The link has changed the directory, so an NFS client does not answer that look from its
+cache.
 
 A value without a journal names the version whose file has it, and that file stays.
 Not here: when anything is written (core/register/).
@@ -95,7 +97,7 @@ class DirectoryStore:
         return Accepted(version + 1)
 
     def _link(self, draft: Path, version: int) -> bool:
-        """Give the draft its name; False: another one has it, or a higher one exists."""
+        """Give the draft its name; False: another one has it, or has had it."""
         name = self._path(version)
         try:
             os.link(draft, name)
@@ -104,7 +106,7 @@ class DirectoryStore:
             if draft.stat().st_nlink < 2:
                 return False
         _fsync_directory(self._directory)
-        if self._highest() > version:
+        if self._highest() > version + KEPT:  # else nobody can have removed this name before
             name.unlink(missing_ok=True)
             return False
         return True

@@ -8,7 +8,6 @@ Not here: when anything is written.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,13 @@ from ftrun.base.addresses import parse_address
 from ftrun.base.errors import ProtocolError, UserError
 from ftrun.core.register.events import Accepted, Answered, Refused, Value
 from ftrun.lighthouse.register import etcd_pb2 as pb
-from ftrun.lighthouse.register.store import StoreError, decode_head, encode_head
+from ftrun.lighthouse.register.store import (
+    StoreError,
+    decode_head,
+    encode_head,
+    pack_journal,
+    unpack_journal,
+)
 from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 
 CALL_TIMEOUT_S = 1.0
@@ -71,9 +76,10 @@ class EtcdStore:
             return Answered(0, None)
         head = found[0][0]
         try:
-            journal = _unpacked(found[1][0].value if found[1] else b"") if with_journal else None
+            packed = found[1][0].value if with_journal and found[1] else b""
+            journal = unpack_journal(packed) if with_journal else None
             value, _ = decode_head(head.value, journal)
-        except (ProtocolError, zlib.error) as error:
+        except ProtocolError as error:
             raise StoreError(
                 f"the key {self._key.decode()} has something else than a register ({error}): "
                 "remove it, or give another JOB in --state"
@@ -87,7 +93,7 @@ class EtcdStore:
         )
         puts = [_put(self._key, encode_head(value))]
         if value.journal is not None:
-            puts.append(_put(self._journal_key, zlib.compress(value.journal, 1)))
+            puts.append(_put(self._journal_key, pack_journal(value.journal)))
         answer = await self._txn([compare], puts)
         return Accepted(answer.header.revision) if answer.succeeded else Refused()
 
@@ -124,14 +130,3 @@ def _range(key: bytes) -> pb.RequestOp:
 
 def _put(key: bytes, value: bytes) -> pb.RequestOp:
     return pb.RequestOp(request_put=pb.PutRequest(key=key, value=value))
-
-
-def _unpacked(data: bytes) -> bytes:
-    """At most so many bytes as a journal can have."""
-    if not data:
-        return b""
-    unpacking = zlib.decompressobj()
-    journal = unpacking.decompress(data, MESSAGE_BYTES_MAX)
-    if not unpacking.eof:
-        raise ProtocolError("its journal is not whole, or too large")
-    return journal

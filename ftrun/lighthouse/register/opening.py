@@ -1,10 +1,11 @@
-"""From what the user writes to a store: ``--state DIR`` or ``--state etcd://HOST:PORT,…/JOB``.
+"""From what the user writes to a store: ``--state DIR``, ``etcd://…/JOB`` or ``k8s://…/NAME``.
 
 Not here: the stores.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ftrun.base.errors import UserError
 from ftrun.lighthouse.register.store import Store
 
 ETCD = "etcd://"
+KUBERNETES = "k8s://"
 FILE = "file://"
 
 
@@ -30,9 +32,14 @@ def open_store(text: str) -> Store:
         from ftrun.lighthouse.register.etcd import EtcdStore, parse_etcd
 
         return EtcdStore(*parse_etcd(text.removeprefix(ETCD)))
+    if text.startswith(KUBERNETES):
+        from ftrun.lighthouse.register import kubernetes
+
+        place = kubernetes.parse_kubernetes(text.removeprefix(KUBERNETES))
+        return kubernetes.KubernetesStore(*place, kubernetes.api_server(os.environ))
     raise UserError(
         f"--state {text}: this kind of store is not known. Give a directory that all lighthouses "
-        f"of the job share, or {ETCD}HOST:PORT,HOST:PORT/JOB."
+        f"of the job share, {ETCD}HOST:PORT,HOST:PORT/JOB, or in a pod {KUBERNETES}NAMESPACE/NAME."
     )
 
 

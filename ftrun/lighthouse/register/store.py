@@ -1,17 +1,18 @@
 """A store holds one register: a version and a value, replaced by compare-and-set.
 
-Another kind of store is a class with the methods of ``Store`` and a line in opening.py; a
-Kubernetes ConfigMap would be one, whose version is its resourceVersion. Not here: what is written
-when (core/register/).
+Another kind of store is a class with the methods of ``Store`` and a line in opening.py. Not here:
+what is written when (core/register/).
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from typing import Protocol, TypeVar
 
 from ftrun.base.errors import PeerError, ProtocolError
 from ftrun.core.register.events import Accepted, Answered, Refused, Value
+from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 
 T = TypeVar("T")
 
@@ -77,6 +78,29 @@ def decode_head(data: bytes, journal: bytes | None = None) -> tuple[Value, dict[
     except (ValueError, KeyError, TypeError) as error:
         raise ProtocolError(f"no value of a register: {error!r}") from error
     return value, head
+
+
+def pack_journal(journal: bytes) -> bytes:
+    """A journal, smaller."""
+    return zlib.compress(journal, 1)
+
+
+def unpack_journal(data: bytes) -> bytes:
+    """The journal: at most so many bytes as one can have; empty if there is none.
+
+    Raises:
+        ProtocolError: this is no journal.
+    """
+    if not data:
+        return b""
+    unpacking = zlib.decompressobj()
+    try:
+        journal = unpacking.decompress(data, MESSAGE_BYTES_MAX)
+    except zlib.error as error:
+        raise ProtocolError(f"its journal cannot be unpacked: {error}") from error
+    if not unpacking.eof:
+        raise ProtocolError("its journal is not whole, or too large")
+    return journal
 
 
 def _checked(found: object, kind: type[T]) -> T:

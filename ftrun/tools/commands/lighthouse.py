@@ -16,6 +16,7 @@ from ftrun.tools.commands.shared import TlsCa, TlsCert, TlsKey
 
 
 def lighthouse(
+    ctx: typer.Context,
     bind: Annotated[
         str | None,
         typer.Option(
@@ -34,9 +35,10 @@ def lighthouse(
     state: Annotated[
         str,
         typer.Option(
-            metavar="DIR|etcd://…",
-            help="Where the job's state is: a directory, or etcd://HOST:PORT,…/JOB. Of several "
-            "lighthouses with the same one, one leads and the others stand by. "
+            metavar="DIR|etcd://…|k8s://…",
+            help="Where the job's state is: a directory, etcd://HOST:PORT,…/JOB, or a ConfigMap, "
+            "k8s://NAMESPACE/NAME. Of several lighthouses with the same one, one leads and the "
+            "others stand by. "
             "[default: a directory of this user's, for one lighthouse]",
             show_default=False,
         ),
@@ -91,14 +93,20 @@ def lighthouse(
     from ftrun.lighthouse.main import run_lighthouse
     from ftrun.lighthouse.register.opening import files_beside
     from ftrun.lighthouse.settings import STANDALONE, ServiceSettings, TorchftSettings
-    from ftrun.protocol.auth import default_token_path, load_or_create_token, state_home
+    from ftrun.protocol.auth import (
+        default_token_path,
+        load_or_create_token,
+        one_token,
+        state_home,
+    )
     from ftrun.protocol.tls import TlsFiles
 
     home = state_home() / "lighthouse"
     settings = ServiceSettings(
         state_dir=files_beside(state, home) if state else home,
         state=state,
-        token=load_or_create_token(token_file or default_token_path()),
+        token=one_token(ctx.obj.token, token_file)
+        or load_or_create_token(token_file or default_token_path()),
         bind=bind or defaults.BIND,
         http=http,
         tls=TlsFiles(tls_cert, tls_key, tls_ca),

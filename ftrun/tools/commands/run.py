@@ -34,6 +34,7 @@ def run(ctx: typer.Context, script: list[str] | None = None, **options: Any) -> 
     if options["as_json"] and not options["dry_run"]:
         raise UserError("--json is for --dry-run: give both, or neither.")
     from ftrun.config.layers import advice_notice, file_notice, gather, unknown_variables
+    from ftrun.engines.kubernetes import HEEDED, read_kubernetes
     from ftrun.engines.readers import place_of_task
 
     config = _config_file(options["config"], os.environ)
@@ -54,18 +55,28 @@ def run(ctx: typer.Context, script: list[str] | None = None, **options: Any) -> 
         from ftrun.tools.keep import keep_node
 
         environ = {**os.environ, **place.variables(stated)}
+        if ctx.obj.token:
+            raise UserError(
+                f"FTRUN_TOKEN: the nodes of a step of {place.engine} have a token of their own. "
+                "Nothing was started. Leave it out, or give --token-file FILE."
+            )
         stated = gather(options, environ, config)
         raise typer.Exit(keep_node(place, resolve(script, stated), environ))
     from ftrun.tools.start import start_run
 
-    settings = resolve(script, stated, gpu_count(os.environ))
+    gpus, pod = gpu_count(os.environ), read_kubernetes(stated, os.environ)
+    advice = pod.variables(stated, gpus) if pod is not None else {}
+    stated = gather(options, {**os.environ, **advice}, config)
+    settings = resolve(script, stated, gpus)
     if place is None:
         check_alone(stated, os.environ)
     lines = [*unknown_variables(os.environ), *file_notice(stated), *notices(stated)]
-    lines += advice_notice(stated, os.environ)
+    lines += advice_notice(stated, os.environ, HEEDED if pod is not None else ())
+    lines += filter(None, [pod.notice(advice)] if pod is not None else [])
     for line in (*lines, *variable_notices(os.environ)):
         typer.echo(f"ftrun: {line}", err=True)
-    raise typer.Exit(start_run(settings, launch, as_json=bool(options["as_json"])))
+    as_json = bool(options["as_json"])
+    raise typer.Exit(start_run(settings, launch, as_json=as_json, token=ctx.obj.token))
 
 
 def _config_file(given: str | None, environ: Mapping[str, str]) -> Path | None:

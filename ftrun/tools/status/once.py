@@ -6,13 +6,14 @@ Not here: the options (commands/).
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from ftrun.base.errors import ExitCode, UserError
 from ftrun.core.lighthouse.status import Status
-from ftrun.protocol.auth import default_token_path, load_token
+from ftrun.protocol.auth import default_token_path, load_token, take_token
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 from ftrun.tools.status.client import fetch_status
 from ftrun.tools.status.jobs import RunningJob, jobs_dir, jobs_elsewhere, read_job, running_jobs
@@ -66,12 +67,14 @@ def find_lighthouse(query: StatusQuery, command: str = "ftrun status") -> tuple[
     Raises:
         UserError: there is no such job or token, or ``command`` got no id and there are several.
     """
+    token = ""
     if query.lighthouse is not None:
+        token = take_token(os.environ) if query.token_file is None else ""
         address, token_file, tls = query.lighthouse, default_token_path(), query.tls
     else:
         job = find_job(query.job_id, command)
         address, token_file, tls = job.http, Path(job.token_file), query.tls or job.tls
-    token = load_token(query.token_file or token_file)
+    token = token or load_token(query.token_file or token_file)
     tls.check_client()
     return address, token, tls
 

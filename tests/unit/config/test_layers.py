@@ -18,6 +18,7 @@ from ftrun.config.layers import (
     unknown_variables,
 )
 from ftrun.config.options import BY_NAME, OPTIONS
+from ftrun.protocol.auth import VARIABLE
 
 
 def one(name: str, tmp_path: Path, toml: str, environ: dict[str, str], flag: str | None) -> Stated:
@@ -120,7 +121,7 @@ def test_each_variable_of_ftrun_is_an_option_or_known_as_internal() -> None:
     """A variable that ftrun sets and that is in neither list would be warned of in a worker."""
     of_lighthouse = {name for name in names_in_code() if name.startswith("FTRUN_LIGHTHOUSE_")}
     options = {name for option in OPTIONS for name in option.variables()}
-    assert names_in_code() - of_lighthouse <= options | INHERITED | {CONFIG_VARIABLE}
+    assert names_in_code() - of_lighthouse <= options | INHERITED | {CONFIG_VARIABLE, VARIABLE}
     assert not INHERITED - names_in_code()
 
 
@@ -142,3 +143,19 @@ def test_no_two_options_share_a_spelling() -> None:
     ):
         assert len(set(spellings)) == len(spellings)
     assert len(BY_NAME) == len(OPTIONS)
+
+
+def test_links_of_services_are_no_options() -> None:
+    """Kubernetes sets them in every pod for Services whose names begin with ``ftrun``."""
+    links = {
+        "FTRUN_PORT": "tcp://10.0.0.1:29510", "FTRUN_SERVICE_HOST": "10.0.0.1",
+        "FTRUN_SERVICE_PORT": "29510", "FTRUN_SERVICE_PORT_AGENTS": "29510",
+        "FTRUN_PORT_29510_TCP": "tcp://10.0.0.1:29510", "FTRUN_PORT_29510_TCP_ADDR": "10.0.0.1",
+        "FTRUN_LIGHTHOUSE_SERVICE_HOST": "10.0.0.2", "FTRUN_LIGHTHOUSE_PORT": "tcp://10.0.0.2:1",
+        "FTRUN_MASTER_PORT": "tcp://10.0.0.3:80",
+    }  # fmt: skip
+    assert unknown_variables(links) == []
+    assert not gather({}, links, None)["master_port"].is_given
+    own = {"FTRUN_MASTER_PORT": "29400"}
+    assert gather({}, own, None)["master_port"] == Stated(29400, "FTRUN_MASTER_PORT")
+    assert len(unknown_variables({"FTRUN_PORTS": "1", "FTRUN_SERVICE": "x"})) == 2

@@ -16,7 +16,9 @@ from ftrun.protocol.auth import (
     load_or_create_token,
     load_token,
     new_token,
+    one_token,
     state_home,
+    take_token,
     token_matches,
 )
 
@@ -69,8 +71,15 @@ def test_a_read_only_file_of_an_own_group_is_accepted(tmp_path: Path) -> None:
     path.write_text(token)
     os.chown(path, -1, os.getegid())
     path.chmod(0o440)
-    assert load_token(path) == token
-    if os.geteuid() == 0:
+    if os.geteuid() != 0:  # one's own file, whose group could read it
+        with pytest.raises(UserError, match="chmod 600"):
+            load_token(path)
+    else:
+        assert load_token(path) == token
+        os.chown(path, 65534, -1)
+        with pytest.raises(UserError, match="chmod 600"):
+            load_token(path)
+        os.chown(path, 0, -1)
         os.chown(path, -1, max({os.getegid(), *os.getgroups()}) + 1)
         with pytest.raises(UserError, match="chmod 600"):
             load_token(path)
@@ -115,3 +124,21 @@ def test_the_state_home_follows_xdg() -> None:
     fallback = Path.home() / ".local" / "state" / "ftrun"
     assert state_home({}) == state_home({"XDG_STATE_HOME": "relative"}) == fallback
     assert default_token_path().name == "token"
+
+
+def test_a_token_is_taken_out_of_the_environment() -> None:
+    token = new_token()
+    environ = {"FTRUN_TOKEN": token + "\n", "OTHER": "x"}
+    assert take_token(environ) == token
+    assert environ == {"OTHER": "x"}
+    assert take_token(environ) == ""
+    with pytest.raises(UserError, match="FTRUN_TOKEN does not hold a token") as raised:
+        take_token({"FTRUN_TOKEN": "secret"})
+    assert "secret" not in str(raised.value)
+
+
+def test_a_token_that_is_stated_twice_is_refused(tmp_path: Path) -> None:
+    assert one_token("", tmp_path) == ""
+    assert one_token("a", None) == "a"
+    with pytest.raises(UserError, match="both state"):
+        one_token("a", tmp_path)

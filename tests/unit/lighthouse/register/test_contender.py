@@ -14,6 +14,7 @@ from ftrun.core.register.events import Accepted, Answered, Record, Refused, Valu
 from ftrun.lighthouse.register import contender
 from ftrun.lighthouse.register.contender import Contender, has_ended, process_name
 from ftrun.lighthouse.register.directory import DirectoryStore
+from ftrun.lighthouse.register.store import Store
 
 LONG_S = 600.0
 DEADLINE_S = 60.0
@@ -50,8 +51,12 @@ class Noting:
 
 
 async def leading(state: Path, silence_s: float = LONG_S) -> tuple[Contender, Noting]:
+    return await leading_in(DirectoryStore(state), silence_s)
+
+
+async def leading_in(store: Store, silence_s: float = LONG_S) -> tuple[Contender, Noting]:
     noting = Noting()
-    one = Contender(DirectoryStore(state), "a:1", silence_s, 100, noting)
+    one = Contender(store, "a:1", silence_s, 100, noting)
     one.start()
     await noting.until(lambda: noting.value)
     return one, noting

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ftrun.core.register.events import Accepted, Answered, Refused, Value
+from ftrun.lighthouse.register import directory
 from ftrun.lighthouse.register.directory import KEPT, DirectoryStore
 from ftrun.lighthouse.register.store import StoreError
 
@@ -73,6 +74,22 @@ def test_a_name_of_long_ago_that_is_free_again_counts_for_nothing(
     assert swap(store, 3, replace(VALUE, holder="woken", journal=journal)) == Refused()
     assert read(store).version == 40
     assert not (tmp_path / "v.4").exists()
+
+
+def test_a_write_on_which_another_has_built_meanwhile_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that is stopped after its link must not take the journal away from the next one."""
+    store, real = DirectoryStore(tmp_path), directory._fsync_directory
+
+    def build_on_it(path: Path) -> None:
+        real(path)
+        monkeypatch.setattr(directory, "_fsync_directory", real)
+        assert store._swap(1, replace(VALUE, holder="next")) == Accepted(2)
+
+    monkeypatch.setattr(directory, "_fsync_directory", build_on_it)
+    assert swap(store, 0, replace(VALUE, journal=b"kept")) == Accepted(1)
+    assert read(store) == Answered(2, replace(VALUE, holder="next", journal=b"kept"))
 
 
 def test_a_listing_that_is_old_hides_no_version(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ftrun.core.register.events import Accepted, Answered, Refused, Value
+from ftrun.core.register.events import Accepted, Answered, Value
 from ftrun.lighthouse.register import etcd_pb2 as pb
 from ftrun.lighthouse.register.etcd import EtcdStore, _put
 from ftrun.lighthouse.register.store import StoreError
@@ -25,32 +23,6 @@ NOWHERE = "127.0.0.1:1"
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
     with running_etcd(tmp_path_factory.mktemp("etcd")) as etcd:
         yield etcd
-
-
-def test_what_was_written_is_read_again_and_has_one_writer(etcd: Etcd) -> None:
-    async def both() -> None:
-        one, other = (EtcdStore([etcd.address], "written") for _ in range(2))
-        assert await one.read(with_journal=True) == Answered(0, None)
-        first = await one.swap(0, VALUE)
-        assert isinstance(first, Accepted)
-        assert await other.swap(0, VALUE) == Refused()
-        assert (await one.read(with_journal=True)).value == replace(VALUE, journal=b"")
-        journal = os.urandom(100_000)
-        second = await other.swap(first.version, replace(VALUE, journal=journal))
-        assert isinstance(second, Accepted)
-        assert await one.swap(first.version, VALUE) == Refused()
-        third = await one.swap(second.version, replace(VALUE, is_free=True))
-        assert isinstance(third, Accepted)
-        free = replace(VALUE, is_free=True)
-        found = await other.read(with_journal=True)
-        assert found == Answered(third.version, replace(free, journal=journal))
-        assert await other.read(with_journal=False) == Answered(third.version, free)
-        another = EtcdStore([etcd.address], "another")
-        assert await another.read(with_journal=True) == Answered(0, None)
-        for store in (one, other, another):
-            await store.close()
-
-    asyncio.run(both())
 
 
 def test_a_member_that_is_away_costs_one_call(etcd: Etcd) -> None:

@@ -252,11 +252,15 @@ def check_own_address(host: str) -> None:
 
 
 class DeviceSlices:
-    """Each slot's devices; a slot keeps them over restarts."""
+    """Each slot's devices; a slot keeps them over restarts.
 
-    def __init__(self, devices: tuple[str, ...], workers: int) -> None:
+    ``ranks``: the group ranks of a slot's workers on this node.
+    """
+
+    def __init__(self, devices: tuple[str, ...], ranks: range) -> None:
         self._devices = devices
-        self._workers = workers
+        self._workers = len(ranks)
+        self._first = ranks.start
         self._places: dict[str, int] = {}
 
     def take(self, replica_id: str) -> tuple[str, ...]:
@@ -273,14 +277,15 @@ class DeviceSlices:
         if not self._devices:
             return ""
         place = self._places.get(replica_id)
-        at = None if place is None else place * self._workers + group_rank
+        at = None if place is None else place * self._workers + group_rank - self._first
         return self._devices[at] if at is not None and at < len(self._devices) else None
 
     def binding(self, replica_id: str, group_rank: int, machine: Machine) -> Binding | None:
         """The CPUs of one of its workers, once it has its devices; None: it is not bound."""
         if not machine.bindings:
             return None
-        return machine.bindings[self._places[replica_id] * self._workers + group_rank]
+        place = self._places[replica_id] * self._workers
+        return machine.bindings[place + group_rank - self._first]
 
     def keep_only(self, replica_ids: tuple[str, ...]) -> None:
         """Free the devices of all other slots."""

@@ -51,7 +51,7 @@ def threads_per_worker(settings: RunSettings, machine: Machine) -> int:
     """
     if machine.threads_wished is not None:
         return machine.threads_wished
-    workers = max(1, machine.capacity * settings.workers_per_replica)
+    workers = max(1, machine.capacity * len(settings.ranks_here))
     if settings.as_torchrun and workers > 1:
         return 1
     bound = [len(binding.cpus) for binding in machine.bindings]
@@ -67,17 +67,23 @@ def worker_environment(
     """
     injected = injected or injection(settings)
     rank, world = str(place.key.group_rank), str(settings.workers_per_replica)
+    span, here = settings.span, settings.ranks_here
+    own = place.key.group_rank - here.start
     environment = {
         "RANK": rank,
-        "LOCAL_RANK": "0" if settings.virtual_local_rank else rank,
+        "LOCAL_RANK": "0" if settings.virtual_local_rank else str(own),
         "WORLD_SIZE": world,
-        "LOCAL_WORLD_SIZE": world,
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": str(len(here)),
+        "GROUP_RANK": str(span.number if span is not None else 0),
+        "GROUP_WORLD_SIZE": str(span.nodes if span is not None else 1),
         "ROLE_NAME": settings.role,
         "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": world,
-        "MASTER_ADDR": settings.master_addr or settings.local_addr or machine.host,
+        "MASTER_ADDR": (
+            span.master_addr
+            if span is not None
+            else settings.master_addr or settings.local_addr or machine.host
+        ),
         "MASTER_PORT": str(place.master_port),
         # The group's store is open already, so no worker must serve it.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -99,7 +105,8 @@ def worker_environment(
         "FTRUN_INCARNATION": place.key.incarnation,
         OWNER_NAME: place.key.incarnation,
     }
-    interface = interface_of(machine.host) if settings.lighthouse is not None else ""
+    is_alone = settings.lighthouse is None and span is None
+    interface = "" if is_alone else interface_of(machine.host)
     if interface and GLOO_INTERFACE not in os.environ:
         # A group of the script's own would resolve the host's name, often to a loopback address.
         environment[GLOO_INTERFACE] = interface
@@ -113,7 +120,6 @@ def worker_environment(
     if place.timer_file:
         environment[FILE_VARIABLE] = place.timer_file
     if place.devices:
-        own = place.key.group_rank
         devices = place.devices[own : own + 1] if settings.virtual_local_rank else place.devices
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
     if len(set(machine.devices)) < len(machine.devices):

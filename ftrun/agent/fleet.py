@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -63,6 +63,8 @@ class Fleet:
 
     ``lighthouse``: its address, for workers. ``store``: host:port of the node's quorum store, known
     once ``SpawnerReady`` is emitted. ``on_start``: called with each worker that runs, and its pid.
+    ``answers_for``: the group ranks whose ends are emitted. ``meet``: called when an incarnation
+    starts, with the port of its store here; returns that of the store at which it meets.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Fleet:
         children = {row.pid for row in linux.process_rows() if row.ppid == os.getpid()}
         self._before = frozenset(children - {launch.process.pid})
         self._spawner = SpawnerProcess(self, emit, launch)
-        self._slices = DeviceSlices(machine.devices, settings.workers_per_replica)
+        self._slices = DeviceSlices(machine.devices, settings.ranks_here)
         self._assignments = Assignments(settings, machine, self._slices, runtime_dir)
         self._ports: dict[str, int] = {}
         self._spare: deque[str] = deque()
@@ -106,6 +108,8 @@ class Fleet:
         self.lighthouse = ""
         self.store = ""
         self.on_start: Callable[[WorkerKey, int], None] = lambda key, pid: None
+        self.answers_for = range(settings.workers_per_replica)
+        self.meet: Callable[[StartReplica, int], int] = lambda start, port: port
 
     # ------------------------------------------------------------ from the agent
 
@@ -199,7 +203,7 @@ class Fleet:
         for start in list(self._waiting):
             if start.incarnation == incarnation:
                 self._waiting.remove(start)
-                for rank in range(self._settings.workers_per_replica):
+                for rank in self.answers_for:
                     gone = WorkerExited(incarnation, rank, 0, NEVER_STARTED, "was never started")
                     self._loop.call_soon(self._emit, gone)
                 return True
@@ -213,6 +217,10 @@ class Fleet:
     def workers(self) -> list[tuple[WorkerKey, int]]:
         """All workers whose end is not known yet, with their pids."""
         return self._groups.workers()
+
+    def all_workers(self) -> list[WorkerKey]:
+        """The same without their pids, and with those of other nodes."""
+        return [key for key, _ in self.workers()]
 
     def processes(self) -> list[WorkerProcess]:
         """The same, with the device of each; without those that end on devices given up."""
@@ -231,15 +239,10 @@ class Fleet:
         worker = self._groups.worker(key)
         return linux.process_row(worker.pid) if worker is not None else None
 
-    async def stacks_of(self, incarnation: str) -> dict[WorkerKey, str]:
-        group = self._groups.get(incarnation)
-        if group is None:
-            return {}
-        replica_id = group.start.replica_id
-        targets = [
-            Target(WorkerKey(replica_id, incarnation, rank), worker.pid)
-            for rank, worker in group.workers.items()
-        ]
+    async def stacks(self, keys: Iterable[WorkerKey]) -> dict[WorkerKey, str]:
+        """The Python stacks of those of these workers that run."""
+        wanted = set(keys)
+        targets = [Target(key, pid) for key, pid in self.workers() if key in wanted]
         return await take_stacks(self._runtime_dir, targets)
 
     async def stop(self, *, ends_well: bool = False) -> list[int]:
@@ -394,10 +397,9 @@ class Fleet:
         while self._ready and self._spare and (start := self._next_start()) is not None:
             self._waiting.remove(start)
             store = self._spare.popleft()
-            ranks = range(self._settings.workers_per_replica)
-            self._groups[start.incarnation] = Group(start, store, expected=set(ranks))
-            for rank in ranks:
-                port = self._ports[store]
+            self._groups[start.incarnation] = Group(start, store, expected=set(self.answers_for))
+            port = self.meet(start, self._ports[store])
+            for rank in self._settings.ranks_here:
                 task = self._assignments.of_worker(start, rank, port, self.lighthouse)
                 self._spawner.start_worker(replace(task, life_lock=self._deaths.place(task.key)))
             if not self._settings.master_port:  # a port of its own is free once the group has ended

@@ -16,6 +16,8 @@ from pathlib import Path
 from ftrun.agent.devices import Machine
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.shell import Agent
+from ftrun.agent.team.lead import Lead
+from ftrun.agent.team.main import run_in_team
 from ftrun.agent.terminal import flush_python_streams
 from ftrun.agent.watch import Watch, unwatched
 from ftrun.base import linux
@@ -92,7 +94,13 @@ async def _run(
     def announce(http: str) -> None:
         neighbours.announce(http, token_file)
 
-    agent = Agent(settings, machine, token, launch, announce, runtime_dir, neighbours.watch)
+    def make(settings: RunSettings, launch: SpawnerLaunch, lead: Lead | None = None) -> Agent:
+        watch = neighbours.watch
+        return Agent(settings, machine, token, launch, announce, runtime_dir, watch, lead)
+
+    if settings.rendezvous is not None:
+        return await run_in_team(settings, machine, token, launch, make, runtime_dir)
+    agent = make(settings, launch)
     try:
         return await agent.run()
     finally:

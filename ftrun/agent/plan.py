@@ -97,7 +97,7 @@ def print_json(settings: RunSettings, machine: Machine) -> None:
 
 def plan(settings: RunSettings, machine: Machine) -> dict[str, Any]:
     """The plan: settings and their sources, machine, slots, environment, relations of times."""
-    slices = DeviceSlices(machine.devices, settings.workers_per_replica)
+    slices = DeviceSlices(machine.devices, settings.ranks_here)
     here = min(settings.replicas, machine.capacity)
     sources = settings.sources
     rows = {
@@ -151,7 +151,7 @@ def _times(settings: RunSettings) -> Iterator[tuple[str, str]]:
 
 def _slots(settings: RunSettings, machine: Machine) -> Table:
     table = Table("replica", "workers", "devices", title="slots", title_justify="left")
-    slices = DeviceSlices(machine.devices, settings.workers_per_replica)
+    slices = DeviceSlices(machine.devices, settings.ranks_here)
     shown = min(settings.replicas, machine.capacity, SLOTS_SHOWN_MAX)
     for index in range(shown):
         devices = ", ".join(slices.take(str(index))) or machine.device
@@ -170,7 +170,7 @@ def _environment(settings: RunSettings, machine: Machine) -> Table:
 
 
 def _variables(settings: RunSettings, machine: Machine) -> Iterator[tuple[str, str]]:
-    devices = DeviceSlices(machine.devices, settings.workers_per_replica).take("0")
+    devices = DeviceSlices(machine.devices, settings.ranks_here).take("0")
     place = Place(WorkerKey("0", "(random)", 0), 0, 0, devices, settings.lighthouse or "(embedded)")
     threads = threads_per_worker(settings, machine)
     for name, value in worker_environment(settings, machine, place, threads).items():

@@ -11,7 +11,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ from ftrun.agent.logs import open_output, start_keeping
 from ftrun.agent.peers import Peers
 from ftrun.agent.resources import ResourceWatch
 from ftrun.agent.signals import PreemptionFile, catch_signals
-from ftrun.agent.stacks import Target, take_stacks
+from ftrun.agent.team.lead import Lead
+from ftrun.agent.team.spanning import SpanningFleet, SpanningServer
 from ftrun.agent.typed_events import CONSOLE, TypedEvents
 from ftrun.agent.under_line import wants_line
 from ftrun.agent.watch import Watch, WorkerStarted, both, unwatched
@@ -77,6 +78,7 @@ from ftrun.core.agent.events import (
     TakeStacks,
     TimerFired,
     WorkerDisconnected,
+    WorkerExited,
     WorkerSent,
     WorkerUsed,
 )
@@ -93,12 +95,14 @@ from ftrun.core.messages import (
     Beat,
     DrainAgent,
     EndJob,
+    FailureEvidence,
     FailureReport,
     HeartbeatAck,
     Hello,
     IncidentRecord,
     JobAccount,
     KillWorkers,
+    Lease,
     NoManager,
     Notice,
     Progress,
@@ -131,8 +135,10 @@ class Agent:
         publish: Callable[[str], None],
         runtime_dir: Path,
         watch: Watch = unwatched,
+        lead: Lead | None = None,
     ) -> None:
         self._settings = settings
+        self._lead = lead
         self._watch = watch
         self._publish = publish
         self._machine = machine
@@ -157,7 +163,7 @@ class Agent:
         self._resources = ResourceWatch(
             self._console.notice, settings.job_log_dir, has_gpus=bool(machine.devices)
         )
-        self._fleet = Fleet(
+        self._fleet = (Fleet if lead is None else SpanningFleet)(
             self._fleet_event,
             settings,
             machine,
@@ -168,7 +174,11 @@ class Agent:
             self._resources.before_start,
         )
         self._fleet.on_start = self._worker_started
-        self._server = WorkerServer(self, token, runtime_dir)
+        self._server = (WorkerServer if lead is None else SpanningServer)(self, token, runtime_dir)
+        if isinstance(self._fleet, SpanningFleet) and isinstance(self._server, SpanningServer):
+            assert lead is not None
+            self._fleet.led_by(lead)
+            self._server.lead = lead
         self._link = LighthouseLink(
             self,
             self._hello,
@@ -248,7 +258,9 @@ class Agent:
         return SupervisorSettings(
             **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(s.standbys)},
             agent_id=self._agent_id,
-            restarts=RestartRules(s.max_restarts, as_torchrun=s.as_torchrun),
+            restarts=RestartRules(
+                s.max_restarts, as_torchrun=s.as_torchrun, spent=s.restarts_spent
+            ),
             alone=s.lighthouse is None,
             lighthouse_at=s.lighthouse or "",
             signals=self._signal_rules,
@@ -352,7 +364,7 @@ class Agent:
                 self._begin(self._check_health(replica_id, incarnation))
             case SendEvidence(evidence):
                 self._output.flush()
-                self._link.send(with_output(evidence, self._settings.job_log_dir))
+                self._link.send(self._with_output(evidence))
             case ShowNotice():
                 self._console.notice(instruction)
             case EndAgent():
@@ -361,20 +373,20 @@ class Agent:
             case _:
                 assert_never(instruction)
 
+    def _with_output(self, evidence: FailureEvidence) -> FailureEvidence:
+        evidence = with_output(evidence, self._settings.job_log_dir)
+        return evidence if self._lead is None else self._lead.with_output(evidence)
+
     async def _show_stacks(self) -> None:
-        for key, text in (await self._stacks(self._fleet.workers())).items():
+        for key, text in (await self._fleet.stacks(self._fleet.all_workers())).items():
             self._console.stacks(key, text)
             self._fleet.write_log(key, text)
 
     async def _send_stacks(self, request: int, keys: frozenset[WorkerKey]) -> None:
         """Answer for every worker that is asked for, also for one that has ended."""
-        running = [(key, pid) for key, pid in self._fleet.workers() if key in keys]
-        taken = await self._stacks(running)
+        taken = await self._fleet.stacks(keys & set(self._fleet.all_workers()))
         for key in sorted(keys, key=lambda key: (key.replica_id, key.group_rank)):
             self._link.send(WorkerStacks(request, key, taken.get(key, "")))
-
-    async def _stacks(self, workers: Iterable[tuple[WorkerKey, int]]) -> dict[WorkerKey, str]:
-        return await take_stacks(self._runtime_dir, [Target(key, pid) for key, pid in workers])
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Run this next to the event loop's other work; its exceptions are the agent's own."""
@@ -389,7 +401,8 @@ class Agent:
             self._broken(self._loop, {"message": "work of the agent", "exception": error})
 
     async def _take_stacks(self, incarnation: str) -> None:
-        taken = await self._fleet.stacks_of(incarnation)
+        keys = [key for key in self._fleet.all_workers() if key.incarnation == incarnation]
+        taken = await self._fleet.stacks(keys)
         for key, text in taken.items():
             self._fleet.write_log(key, text)
         stacks = tuple((key.group_rank, text) for key, text in taken.items())
@@ -418,6 +431,36 @@ class Agent:
         self._handle(event)
         if isinstance(event, SpawnerReady):
             self._link.announce()
+
+    # ------------------------------------------------------------ from the other nodes of a team
+
+    @property
+    def lease(self) -> Lease | None:
+        """Until when workers may commit (Q3)."""
+        return self._supervisor.lease
+
+    @property
+    def restarts(self) -> int:
+        """How often the replica of this node was started again."""
+        return max((slot.restarts for slot in self._supervisor.summary()), default=0)
+
+    def team_event(self, event: Event) -> None:
+        """Something that another node has seen, or that concerns the team."""
+        self._handle(event)
+
+    def ended_elsewhere(self, end: WorkerExited) -> None:
+        """A worker of another node has ended."""
+        assert isinstance(self._fleet, SpanningFleet)
+        self._fleet.ended_elsewhere(end)
+
+    def team_complete(self) -> None:
+        """Workers may be started again."""
+        assert isinstance(self._fleet, SpanningFleet)
+        self._fleet.begin_waiting()
+
+    def show(self, text: str) -> None:
+        """A line on the terminal."""
+        self._output.terminal.event_line(text)
 
     # ------------------------------------------------------------ from workers
 
@@ -501,7 +544,7 @@ class Agent:
         self._server.broadcast(AskReport())
         self._output.flush()
         for evidence in self._supervisor.unconfirmed(clock.now()):
-            self._link.send(with_output(evidence, self._settings.job_log_dir))
+            self._link.send(self._with_output(evidence))
         self._peers.again()
         for message in self._supervisor.absent():
             self._link.send(message)

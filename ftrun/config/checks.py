@@ -276,7 +276,7 @@ def _check_snapshots(settings: RunSettings) -> None:
 
 
 def _check_security(settings: RunSettings) -> None:
-    if settings.tls and settings.lighthouse is None:
+    if settings.tls and settings.lighthouse is None and settings.rendezvous is None:
         raise UserError(
             "--tls-cert, --tls-key and --tls-ca are for a lighthouse that runs by itself "
             "(--lighthouse HOST:PORT): the embedded one is reached from this machine only. "

@@ -25,6 +25,7 @@ def injection(settings: RunSettings) -> str:
     script = settings.script.as_started()
     is_script = script.kind in (TargetKind.FILE, TargetKind.MODULE, TargetKind.PATH)
     has_snapshots = settings.snapshot_path is not None and settings.nodes == 1
+    has_snapshots &= settings.rendezvous is None
     is_open = settings.replicas > 1 or has_snapshots
     return AUTO if is_script and is_open else Form.EXPLICIT.value
 

@@ -22,6 +22,7 @@ from ftrun.base.defaults import SNAPSHOTS_KEPT
 from ftrun.base.errors import UserError
 from ftrun.config import torchrun
 from ftrun.config.layers import Stated
+from ftrun.config.rendezvous import Rendezvous, Span
 from ftrun.config.script import Script, TargetKind, other_python, own_path
 from ftrun.config.streams import Streams, parse_streams
 from ftrun.core.agent.signals import SignalRules, signal_rules
@@ -42,7 +43,10 @@ class RunSettings:
 
     ``accepts_fewer``: the user has stated ``min_replicas``. ``as_torchrun``: the command spells a
     job as torchrun does, so it is one replica group with torchrun's meaning. ``master_addr``,
-    ``master_port``: where the user wants the workers to meet. ``sources``: what states each option:
+    ``master_port``: where the user wants the workers to meet. ``rendezvous``: where the nodes of
+    the group do, if it has several; ``span``: this node's part of it, once that is known, and then
+    ``workers_per_replica`` counts those of all its nodes. ``restarts_spent``: in a team of another
+    size before. ``sources``: what states each option:
     a flag, an environment variable, a file, ``default``.
     """
 
@@ -80,6 +84,9 @@ class RunSettings:
     master_addr: str | None = None
     master_port: int | None = None
     local_addr: str | None = None
+    rendezvous: Rendezvous | None = None
+    span: Span | None = None
+    restarts_spent: int = 0
     interface: str | None = None
     virtual_local_rank: bool = False
     numa_binding: str | None = None
@@ -110,6 +117,11 @@ class RunSettings:
     snapshot_keep: int = SNAPSHOTS_KEPT
     resume: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def ranks_here(self) -> range:
+        """The group ranks that this node runs of each replica."""
+        return self.span.ranks if self.span is not None else range(self.workers_per_replica)
 
     def signal_rules(self) -> SignalRules:
         """The rules for signals to the agent. Raises as ``check``."""
@@ -236,11 +248,12 @@ def resolve(
         script = Script(target, kind, tuple(args), other_python(os.environ) if has_python else "")
     low, high = parse_replicas(options["replicas"], options["min_replicas"])
     lighthouse, job_id = options["lighthouse"], options["job_id"]
+    is_shared = lighthouse is not None or options["rendezvous"] is not None
     parsed = {
         **options,
         "sources": _sources(stated),
         "script": script,
-        "job_id": default_job_id(script, lighthouse) if job_id is None else job_id,
+        "job_id": default_job_id(script, is_shared) if job_id is None else job_id,
         "replicas": high,
         "min_replicas": low,
         "accepts_fewer": ":" in options["replicas"] or options["min_replicas"] is not None,
@@ -297,10 +310,10 @@ def parse_replicas(text: str, min_replicas: int | None) -> tuple[int, int]:
     return low, high
 
 
-def default_job_id(script: Script, lighthouse: str | None) -> str:
+def default_job_id(script: Script, is_shared: bool) -> str:
     """The script's name; made unique if no second agent has to derive the same name."""
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", script.name).strip("-._")[:32] or "job"
-    if lighthouse is not None:
+    if is_shared:
         return stem
     return f"{stem}-{clock.wall():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 

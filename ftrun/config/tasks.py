@@ -47,8 +47,8 @@ def check_alone(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> Non
     """
     if stated["lighthouse"].is_given or stated["nodes"].is_given or stated["standalone"].value:
         return
-    if stated["nnodes"].is_given and not stated["nnodes"].source.startswith("PET_"):
-        return  # torchrun.py has checked it
+    if stated["nnodes"].is_given:
+        return  # rendezvous.py knows where they meet
     place = place_of(environ)
     if place:
         raise UserError(

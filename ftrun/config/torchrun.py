@@ -12,6 +12,7 @@ from typing import Any
 from ftrun.base.errors import UserError
 from ftrun.config.layers import Stated
 from ftrun.config.options import JOB_SPELLINGS, nearest
+from ftrun.config.rendezvous import HERE, parse_nodes, read_rendezvous
 from ftrun.config.script import PYTHON_VARIABLE, other_python
 
 BACKENDS = ("static", "c10d")
@@ -33,8 +34,6 @@ OTHER_NAMES = {
 }
 """Settings that an option of torchrun's states if their own option does not."""
 TORCHRUN_DEFAULT = "default in torchrun's spelling of a job"
-HERE = ("localhost", "127.0.0.1")
-"""This node, where the workers meet without being told."""
 WITHOUT_EFFECT = {
     "TORCHELASTIC_HEALTH_CHECK_PORT": (
         "has no effect: torch's health check server answers nothing under torchrun either. "
@@ -76,6 +75,12 @@ def translate(stated: Mapping[str, Stated], gpus: int) -> dict[str, Any]:
     _check_plugins(values)
     _check_choices(values)
     address, port = _meeting_point(values)
+    if values["nnodes"] is not None and values["rdzv_endpoint"]:
+        address, port = _meeting_point({**values, "master_addr": None, "master_port": None})
+    conf = {key: value for _, key, value in _conf(values)}
+    rendezvous = read_rendezvous(stated, conf, address, port)
+    if rendezvous is not None:  # the nodes meet there; the workers at their store, at any port
+        address = port = None
     return {
         "as_torchrun": as_torchrun,
         "workers_per_replica": _workers(stated, gpus),
@@ -84,6 +89,7 @@ def translate(stated: Mapping[str, Stated], gpus: int) -> dict[str, Any]:
         "grace_s": GRACE_S if as_torchrun and not stated["grace_s"].is_given else values["grace_s"],
         "master_addr": address,
         "master_port": port,
+        "rendezvous": rendezvous,
     }
 
 
@@ -100,6 +106,12 @@ def sources(stated: Mapping[str, Stated]) -> dict[str, str]:
     return found
 
 
+def _endpoint_is_any(endpoint: str | None) -> bool:
+    """Whether no other node can come: the place is on this node, at any port."""
+    host, _, port = (endpoint or "").rpartition(":")
+    return endpoint in HERE or (host in HERE and port == "0")
+
+
 def _first(value: Any, default: Any) -> Any:
     return default if value is None else value
 
@@ -108,7 +120,8 @@ def notices(stated: Mapping[str, Stated]) -> list[str]:
     """Options that ``--standalone`` overrides, as under torchrun, and nodes that cannot come."""
     if not stated["standalone"].value:
         text = stated["nnodes"].value
-        if text is None or _parse_nodes(text)[1] == 1 or stated["nodes"].value > 1:
+        alone = text is None or parse_nodes(text)[1] == 1 or stated["nodes"].value > 1
+        if alone or not _endpoint_is_any(stated["rdzv_endpoint"].value):
             return []
         return [f"{stated['nnodes'].source} {text}: this node runs the group alone."]
     endpoint = stated["rdzv_endpoint"]
@@ -132,34 +145,25 @@ def variable_notices(environ: Mapping[str, str]) -> list[str]:
 def _check_nodes(values: Mapping[str, Any]) -> None:
     """--nnodes may also repeat --nodes: clusters set PET_NNODES and PET_NODE_RANK in any case."""
     text, rank, nodes = values["nnodes"], values["node_rank"], values["nodes"]
-    least, most = (1, 1) if text is None else _parse_nodes(text)
-    is_alone = least == 1 and _endpoint_is_here(values)
-    if most > 1 and not is_alone and not least == most == nodes:
+    least, most = (1, 1) if text is None else parse_nodes(text)
+    is_group = most > 1 and nodes == 1 and not values["standalone"]
+    if is_group and values["replicas"] != "1":
         raise UserError(
-            f"--nnodes {text}: a replica group does not span nodes yet, so each node would train "
-            "by itself. Nothing was started. For replica groups on several nodes, which average "
-            f"their gradients: ftrun --nodes {most} --replicas N --lighthouse HOST:PORT on every "
-            "node (docs/OPERATING.md)."
+            f"--nnodes {text} with --replicas {values['replicas']}: --nnodes is torchrun's word "
+            "for the nodes of one group. Nothing was started. For replica groups on several nodes: "
+            f"ftrun --nodes {most} --replicas {values['replicas']} --lighthouse HOST:PORT on every "
+            "node (docs/SEVERAL_NODES.md)."
         )
-    if rank is not None and not 0 <= rank < nodes:
+    if nodes > 1 and most > 1 and not least == most == nodes:
         raise UserError(
-            f"--node-rank {rank}: there is no such node with --nodes {nodes}. Nothing was started. "
-            "Leave it out: a node needs no rank, because the lighthouse assigns the replicas."
+            f"--nnodes {text} and --nodes {nodes} differ. Nothing was started. Leave --nnodes out."
         )
-
-
-def _endpoint_is_here(values: Mapping[str, Any]) -> bool:
-    """Whether no other node could join: the workers meet where only this one gets to."""
-    endpoint = values["rdzv_endpoint"]
-    return bool(endpoint) and endpoint.rpartition(":")[0] in HERE
-
-
-def _parse_nodes(text: str) -> tuple[int, int]:
-    low, colon, high = text.partition(":")
-    parts = (low, high if colon else low)
-    if not all(part.isdecimal() for part in parts) or not 1 <= int(parts[0]) <= int(parts[1]):
-        raise UserError(f"--nnodes {text!r}: give 1, or MIN:MAX. Nothing was started.")
-    return int(parts[0]), int(parts[1])
+    count = most if is_group else nodes
+    if rank is not None and not 0 <= rank < count:
+        raise UserError(
+            f"--node-rank {rank}: there is no such node with "
+            f"{f'--nnodes {text}' if is_group else f'--nodes {nodes}'}. Nothing was started."
+        )
 
 
 def _check_rendezvous(values: Mapping[str, Any]) -> None:
@@ -170,13 +174,19 @@ def _check_rendezvous(values: Mapping[str, Any]) -> None:
             f"Leave it out, or give one of {', '.join(BACKENDS)}; for several nodes use "
             "--lighthouse HOST:PORT."
         )
-    for part in (values["rdzv_conf"] or "").strip("'\"").split(","):
-        key, _, value = (piece.strip() for piece in part.partition("="))
-        if part and (not value or key not in RDZV_KEYS):
+    for part, key, value in _conf(values):
+        if not value or key not in RDZV_KEYS:
             raise UserError(
                 f"--rdzv-conf: {part!r} is not KEY=VALUE with a key of torchrun's."
                 f"{nearest(key, RDZV_KEYS)} Nothing was started."
             )
+
+
+def _conf(values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The parts of --rdzv-conf, each with its key and value."""
+    parts = (values["rdzv_conf"] or "").strip("'\"").split(",")
+    found = ((part, *part.partition("=")[::2]) for part in parts if part)
+    return [(part, key.strip(), value.strip()) for part, key, value in found]
 
 
 def _check_plugins(values: Mapping[str, Any]) -> None:

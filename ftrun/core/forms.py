@@ -29,13 +29,16 @@ class Form(Enum):
     """``EXPLICIT``: the script makes its Manager itself. ``DDP``: it is unmodified, and heals.
 
     ``ONE_WORLD``: one group of all workers, which restarts as a whole: as under torchrun.
+    ``RESIZED``: as it was, on another number of nodes; no script asks for it.
     """
 
     EXPLICIT = "explicit"
     DDP = "ddp"
     ONE_WORLD = "world"
+    RESIZED = "resized"
 
 
 def parse(text: str) -> Form | None:
     """The form of this name; None: there is none."""
-    return next((form for form in Form if form.value == text), None)
+    forms = (form for form in Form if form is not Form.RESIZED)
+    return next((form for form in forms if form.value == text), None)

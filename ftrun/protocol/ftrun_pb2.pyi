@@ -986,8 +986,180 @@ class JournaledOperation(_message.Message):
     is_held: bool
     def __init__(self, number: _Optional[int] = ..., command: _Optional[str] = ..., replica_id: _Optional[str] = ..., group_rank: _Optional[int] = ..., node: _Optional[str] = ..., request_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., was_live: bool = ..., step: _Optional[int] = ..., has_ended: bool = ..., has_failed: bool = ..., text: _Optional[str] = ..., is_held: bool = ...) -> None: ...
 
+class HandHello(_message.Message):
+    __slots__ = ("node", "host", "workers", "rank", "size", "version")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    host: str
+    workers: int
+    rank: int
+    size: str
+    version: int
+    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., workers: _Optional[int] = ..., rank: _Optional[int] = ..., size: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class RankEnded(_message.Message):
+    __slots__ = ("incarnation", "group_rank", "pid", "exit_code", "is_dying", "reason", "memory", "recorded", "output")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    IS_DYING_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    RECORDED_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    group_rank: int
+    pid: int
+    exit_code: int
+    is_dying: bool
+    reason: str
+    memory: str
+    recorded: FailureReport
+    output: str
+    def __init__(self, incarnation: _Optional[str] = ..., group_rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., is_dying: bool = ..., reason: _Optional[str] = ..., memory: _Optional[str] = ..., recorded: _Optional[_Union[FailureReport, _Mapping]] = ..., output: _Optional[str] = ...) -> None: ...
+
+class RankMessage(_message.Message):
+    __slots__ = ("key", "failure_report", "no_manager", "another_form", "beat")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_REPORT_FIELD_NUMBER: _ClassVar[int]
+    NO_MANAGER_FIELD_NUMBER: _ClassVar[int]
+    ANOTHER_FORM_FIELD_NUMBER: _ClassVar[int]
+    BEAT_FIELD_NUMBER: _ClassVar[int]
+    key: WorkerKey
+    failure_report: FailureReport
+    no_manager: NoManager
+    another_form: AnotherForm
+    beat: Beat
+    def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., another_form: _Optional[_Union[AnotherForm, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ...) -> None: ...
+
+class RankDisconnected(_message.Message):
+    __slots__ = ("key",)
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    key: WorkerKey
+    def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ...) -> None: ...
+
+class RankUsed(_message.Message):
+    __slots__ = ("key", "pid", "cpu_s")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    CPU_S_FIELD_NUMBER: _ClassVar[int]
+    key: WorkerKey
+    pid: int
+    cpu_s: float
+    def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ..., pid: _Optional[int] = ..., cpu_s: _Optional[float] = ...) -> None: ...
+
+class AskLease(_message.Message):
+    __slots__ = ("asked_at",)
+    ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    asked_at: float
+    def __init__(self, asked_at: _Optional[float] = ...) -> None: ...
+
+class HandLeaving(_message.Message):
+    __slots__ = ("reason", "exit_code", "number", "is_notice")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    IS_NOTICE_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    exit_code: int
+    number: int
+    is_notice: bool
+    def __init__(self, reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., number: _Optional[int] = ..., is_notice: bool = ...) -> None: ...
+
+class HandPlace(_message.Message):
+    __slots__ = ("job_id", "number", "nodes", "first", "workers_per_replica", "master_addr")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_PER_REPLICA_FIELD_NUMBER: _ClassVar[int]
+    MASTER_ADDR_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    number: int
+    nodes: int
+    first: int
+    workers_per_replica: int
+    master_addr: str
+    def __init__(self, job_id: _Optional[str] = ..., number: _Optional[int] = ..., nodes: _Optional[int] = ..., first: _Optional[int] = ..., workers_per_replica: _Optional[int] = ..., master_addr: _Optional[str] = ...) -> None: ...
+
+class StartRanks(_message.Message):
+    __slots__ = ("replica_id", "incarnation", "restarts", "port", "lighthouse")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    LIGHTHOUSE_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    incarnation: str
+    restarts: int
+    port: int
+    lighthouse: str
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restarts: _Optional[int] = ..., port: _Optional[int] = ..., lighthouse: _Optional[str] = ...) -> None: ...
+
+class SignalRanks(_message.Message):
+    __slots__ = ("replica_id", "incarnation", "number", "group_rank", "asks")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    ASKS_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    incarnation: str
+    number: int
+    group_rank: int
+    asks: bool
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., number: _Optional[int] = ..., group_rank: _Optional[int] = ..., asks: bool = ...) -> None: ...
+
+class SweepRanks(_message.Message):
+    __slots__ = ("incarnation",)
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    def __init__(self, incarnation: _Optional[str] = ...) -> None: ...
+
+class ToRanks(_message.Message):
+    __slots__ = ("replica_id", "incarnation", "group_rank", "interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster", "leave_now")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    INTERRUPT_FIELD_NUMBER: _ClassVar[int]
+    NEW_QUORUM_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_FIELD_NUMBER: _ClassVar[int]
+    PROPOSE_SWITCH_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    ASK_REPORT_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_NOW_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    incarnation: str
+    group_rank: int
+    interrupt: Interrupt
+    new_quorum: NewQuorum
+    prepare: Prepare
+    propose_switch: ProposeSwitch
+    switch: Switch
+    cancel: Cancel
+    ask_report: AskReport
+    roster: Roster
+    leave_now: LeaveNow
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., group_rank: _Optional[int] = ..., interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ...) -> None: ...
+
+class LeaseLeft(_message.Message):
+    __slots__ = ("asked_at", "left_s")
+    ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    asked_at: float
+    left_s: float
+    def __init__(self, asked_at: _Optional[float] = ..., left_s: _Optional[float] = ...) -> None: ...
+
 class Envelope(_message.Message):
-    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "another_form", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "replica_given_up", "peers_silent", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record", "ask_heartbeat")
+    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "another_form", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "replica_given_up", "peers_silent", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record", "ask_heartbeat", "hand_hello", "rank_ended", "rank_message", "rank_disconnected", "rank_used", "ask_lease", "hand_leaving", "hand_place", "start_ranks", "signal_ranks", "sweep_ranks", "to_ranks", "lease_left")
     INTERRUPT_FIELD_NUMBER: _ClassVar[int]
     NEW_QUORUM_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
@@ -1041,6 +1213,19 @@ class Envelope(_message.Message):
     DRAIN_AGENT_FIELD_NUMBER: _ClassVar[int]
     INCIDENT_RECORD_FIELD_NUMBER: _ClassVar[int]
     ASK_HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    HAND_HELLO_FIELD_NUMBER: _ClassVar[int]
+    RANK_ENDED_FIELD_NUMBER: _ClassVar[int]
+    RANK_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RANK_DISCONNECTED_FIELD_NUMBER: _ClassVar[int]
+    RANK_USED_FIELD_NUMBER: _ClassVar[int]
+    ASK_LEASE_FIELD_NUMBER: _ClassVar[int]
+    HAND_LEAVING_FIELD_NUMBER: _ClassVar[int]
+    HAND_PLACE_FIELD_NUMBER: _ClassVar[int]
+    START_RANKS_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_RANKS_FIELD_NUMBER: _ClassVar[int]
+    SWEEP_RANKS_FIELD_NUMBER: _ClassVar[int]
+    TO_RANKS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_LEFT_FIELD_NUMBER: _ClassVar[int]
     interrupt: Interrupt
     new_quorum: NewQuorum
     prepare: Prepare
@@ -1094,4 +1279,17 @@ class Envelope(_message.Message):
     drain_agent: DrainAgent
     incident_record: IncidentRecord
     ask_heartbeat: AskHeartbeat
-    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., another_form: _Optional[_Union[AnotherForm, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., worker_stacks: _Optional[_Union[WorkerStacks, _Mapping]] = ..., failure_evidence: _Optional[_Union[FailureEvidence, _Mapping]] = ..., replica_given_up: _Optional[_Union[ReplicaGivenUp, _Mapping]] = ..., peers_silent: _Optional[_Union[PeersSilent, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., stop_replica: _Optional[_Union[StopReplica, _Mapping]] = ..., kill_workers: _Optional[_Union[KillWorkers, _Mapping]] = ..., ask_stacks: _Optional[_Union[AskStacks, _Mapping]] = ..., drain_agent: _Optional[_Union[DrainAgent, _Mapping]] = ..., incident_record: _Optional[_Union[IncidentRecord, _Mapping]] = ..., ask_heartbeat: _Optional[_Union[AskHeartbeat, _Mapping]] = ...) -> None: ...
+    hand_hello: HandHello
+    rank_ended: RankEnded
+    rank_message: RankMessage
+    rank_disconnected: RankDisconnected
+    rank_used: RankUsed
+    ask_lease: AskLease
+    hand_leaving: HandLeaving
+    hand_place: HandPlace
+    start_ranks: StartRanks
+    signal_ranks: SignalRanks
+    sweep_ranks: SweepRanks
+    to_ranks: ToRanks
+    lease_left: LeaseLeft
+    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., another_form: _Optional[_Union[AnotherForm, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., worker_stacks: _Optional[_Union[WorkerStacks, _Mapping]] = ..., failure_evidence: _Optional[_Union[FailureEvidence, _Mapping]] = ..., replica_given_up: _Optional[_Union[ReplicaGivenUp, _Mapping]] = ..., peers_silent: _Optional[_Union[PeersSilent, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., stop_replica: _Optional[_Union[StopReplica, _Mapping]] = ..., kill_workers: _Optional[_Union[KillWorkers, _Mapping]] = ..., ask_stacks: _Optional[_Union[AskStacks, _Mapping]] = ..., drain_agent: _Optional[_Union[DrainAgent, _Mapping]] = ..., incident_record: _Optional[_Union[IncidentRecord, _Mapping]] = ..., ask_heartbeat: _Optional[_Union[AskHeartbeat, _Mapping]] = ..., hand_hello: _Optional[_Union[HandHello, _Mapping]] = ..., rank_ended: _Optional[_Union[RankEnded, _Mapping]] = ..., rank_message: _Optional[_Union[RankMessage, _Mapping]] = ..., rank_disconnected: _Optional[_Union[RankDisconnected, _Mapping]] = ..., rank_used: _Optional[_Union[RankUsed, _Mapping]] = ..., ask_lease: _Optional[_Union[AskLease, _Mapping]] = ..., hand_leaving: _Optional[_Union[HandLeaving, _Mapping]] = ..., hand_place: _Optional[_Union[HandPlace, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., signal_ranks: _Optional[_Union[SignalRanks, _Mapping]] = ..., sweep_ranks: _Optional[_Union[SweepRanks, _Mapping]] = ..., to_ranks: _Optional[_Union[ToRanks, _Mapping]] = ..., lease_left: _Optional[_Union[LeaseLeft, _Mapping]] = ...) -> None: ...

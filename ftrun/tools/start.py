@@ -56,6 +56,10 @@ def start_run(
     check(settings)
     one_token(token, settings.token_file)
     check_timer_file(os.environ)
+    if settings.rendezvous is not None:
+        from ftrun.agent.team.main import with_own_address
+
+        settings = with_own_address(settings)
     machine = inspect_machine(settings, os.environ)
     if settings.lighthouse is not None and settings.tls:
         from ftrun.protocol.handshake import check_handshake

@@ -180,6 +180,16 @@ class Ending:
                 self._stopping.report_lost(slot, slot.killed, killed=True)
                 self._stopping.kill(slot)
 
+    def resize(self, reason: str) -> None:
+        """The group's nodes are others: ask all that runs to stop, and begin again, uncounted."""
+        if self.has_begun:
+            return
+        self._out.add(words.resized(reason))
+        self._begin(0, reason, Outcome.STOPPED, again=Form.RESIZED)
+        for slot in self._slots:
+            if slot.phase is SlotPhase.RUNNING and slot.alive:
+                self._stopping.ask(slot)
+
     def spawner_lost(self, reason: str, exit_code: int) -> None:
         """The kernel kills the workers with their spawner; the shell sweeps the rest."""
         self._out.add(words.job_ends_here(reason))

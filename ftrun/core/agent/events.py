@@ -299,6 +299,13 @@ class LighthouseGone:
 
 
 @dataclass(frozen=True, slots=True)
+class TeamChanged:
+    """The group has another number of nodes now, so that all its workers begin again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """``next_deadline`` has passed."""
 
@@ -333,6 +340,7 @@ Event: TypeAlias = (
     | SpawnerLost
     | LighthouseSent
     | LighthouseGone
+    | TeamChanged
     | TimerFired
 )
 

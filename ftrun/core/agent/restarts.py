@@ -23,7 +23,8 @@ from ftrun.core.agent.failures import Failure
 class RestartRules:
     """The limits of one replica group.
 
-    ``as_torchrun``: ``max_restarts`` in all, at once, without refill or other verdicts.
+    ``as_torchrun``: ``max_restarts`` in all, at once, without refill or other verdicts. ``spent``:
+    before this agent's time.
     """
 
     max_restarts: int
@@ -32,6 +33,7 @@ class RestartRules:
     backoff_max_s: float = 60.0
     strikes_max: int = 3
     as_torchrun: bool = False
+    spent: int = 0
 
 
 @dataclass(frozen=True, slots=True)

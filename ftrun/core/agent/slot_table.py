@@ -51,8 +51,9 @@ class NodeSlots:
 
     def add(self, replica_id: str, wake_at: float) -> None:
         """Add a slot, to be started at ``wake_at``."""
-        budget = RestartBudget(self._rules)
-        self._slots[replica_id] = SlotState(replica_id, budget, wake_at=wake_at)
+        budget = RestartBudget(self._rules, spent=self._rules.spent)
+        slot = SlotState(replica_id, budget, wake_at=wake_at, started=self._rules.spent)
+        self._slots[replica_id] = slot
         in_order = sorted(self._slots.items(), key=lambda item: replica_order(item[0]))
         self._slots = dict(in_order)
 

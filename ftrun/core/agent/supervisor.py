@@ -76,6 +76,7 @@ from ftrun.core.agent.events import (
     StartStandby,
     StopAsked,
     SweepReplica,
+    TeamChanged,
     TimerFired,
     WorkerDisconnected,
     WorkerDying,
@@ -206,6 +207,8 @@ class Supervisor:
                 self._ending.stop_now()
             case JobEnded(exit_code, reason, kind):
                 self._ending.end_job(exit_code, reason, kind)
+            case TeamChanged(reason):
+                self._ending.resize(reason)
             case SpawnerReady():
                 self._import_deadline.is_done = True
                 self._lease.ready(now)

@@ -27,6 +27,11 @@ def idle() -> ShowNotice:
     return _notice("idle", "All replicas have a node: this one stands by.")
 
 
+def resized(reason: str) -> ShowNotice:
+    """The nodes of the group are others."""
+    return _notice("resized", f"All workers begin again, and no restart is counted: {reason}.")
+
+
 def lost(failure: Failure, workers_per_replica: int, then: str = "") -> ShowNotice:
     """A worker has failed; ``then``: what follows."""
     who = f"replica {failure.replica_id}"

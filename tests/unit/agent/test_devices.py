@@ -77,7 +77,7 @@ def test_the_users_thread_count_is_taken_if_it_is_one(text: str, wished: int | N
 
 
 def test_a_slot_keeps_its_devices_and_a_free_part_is_given_again() -> None:
-    slices = DeviceSlices(("a", "b", "c", "d"), 2)
+    slices = DeviceSlices(("a", "b", "c", "d"), range(2))
     assert slices.take("5") == ("a", "b")
     assert slices.take("7") == ("c", "d")
     assert slices.take("5") == ("a", "b")
@@ -112,7 +112,7 @@ def test_each_slot_has_the_binding_of_its_place(monkeypatch: pytest.MonkeyPatch)
     settings = run_settings(replicas=2, workers_per_replica=2, numa_binding="node", device="cpu")
     machine = inspect_machine(settings, {})
     assert [binding.cpus for binding in machine.bindings] == [(0, 1), (0, 1), (2, 3), (2, 3)]
-    slices = DeviceSlices((), 2)
+    slices = DeviceSlices((), range(2))
     for slot in ("5", "3"):
         slices.take(slot)
     assert slices.binding("3", 1, machine) == machine.bindings[3]

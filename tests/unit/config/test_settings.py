@@ -136,11 +136,11 @@ def test_nodes_that_share_a_directory_try_it_at_once(tmp_path: Path) -> None:
 
 def test_a_job_alone_gets_a_name_of_its_own_and_a_shared_one_the_scripts() -> None:
     script = Script("/a/b/train digits.py", FILE)
-    assert default_job_id(script, "h:1") == "train-digits"
-    one, two = default_job_id(script, None), default_job_id(script, None)
+    assert default_job_id(script, True) == "train-digits"
+    one, two = default_job_id(script, False), default_job_id(script, False)
     assert one != two
     assert one.startswith("train-digits-")
-    assert default_job_id(Script("pkg.train", MODULE), "h:1") == "train"
+    assert default_job_id(Script("pkg.train", MODULE), True) == "train"
 
 
 def test_each_option_of_a_run_is_a_setting_of_its_name() -> None:
@@ -153,6 +153,7 @@ def test_each_option_of_a_run_is_a_setting_of_its_name() -> None:
     }  # fmt: skip
     apart = {"module", "tls_cert", "tls_key", "tls_ca"} | of_torchrun
     own = {"tls", "script", "as_torchrun", "sources", "accepts_fewer"}
+    own |= {"rendezvous", "span", "restarts_spent"}
     assert names - apart == {field.name for field in fields(RunSettings)} - own
 
 

@@ -1,0 +1,452 @@
+"""A hand: this node's workers of a group that another node's agent leads.
+
+It connects, takes a place, and carries out the lead's orders in their order. Its workers live no
+longer than the stream: when that ends they are killed, and the hand offers itself again. Not here:
+what is decided (the lead's supervisor, core/teams/), the lead's end (lead.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ftrun.agent.devices import Machine
+from ftrun.agent.fleet import Fleet
+from ftrun.agent.last_lines import last_lines
+from ftrun.agent.launch import SpawnerLaunch
+from ftrun.agent.logs import Output, open_output, start_keeping
+from ftrun.agent.resources import ResourceWatch
+from ftrun.agent.signals import PreemptionFile, catch_signals
+from ftrun.agent.workers import WorkerServer
+from ftrun.base import clock
+from ftrun.base.addresses import join_address
+from ftrun.base.errors import ExitCode
+from ftrun.config.rendezvous import Rendezvous, Span
+from ftrun.config.settings import RunSettings
+from ftrun.core.agent.events import (
+    EndAgent,
+    Event,
+    SpawnerLost,
+    StartReplica,
+    WorkerDying,
+    WorkerExited,
+)
+from ftrun.core.agent.failures import signal_name
+from ftrun.core.agent.signals import Reaction
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import (
+    AnotherForm,
+    AskLease,
+    AskReport,
+    AskStacks,
+    Beat,
+    EndJob,
+    FailureReport,
+    FromHand,
+    HandHello,
+    HandLeaving,
+    HandPlace,
+    Lease,
+    LeaseLeft,
+    NoManager,
+    RankDisconnected,
+    RankEnded,
+    RankMessage,
+    RankUsed,
+    Rejected,
+    SignalRanks,
+    StartRanks,
+    SweepRanks,
+    ToRanks,
+    WorkerMessage,
+    WorkerStacks,
+)
+from ftrun.logs.layout import log_path
+from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
+
+REMIND_S = 10.0
+LEASES_PER_TIMEOUT = 5
+LEAVE_MARGIN_S = 15.0
+"""How much longer than the grace a node that was asked to stop waits for the lead's word."""
+BACK_S = 10.0
+"""How long a lead that is gone may take to come back where no restart is left for it."""
+
+
+class Hand:
+    """See the module's text. ``make_launch``: a spawner for each place but the first."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        rendezvous: Rendezvous,
+        machine: Machine,
+        token: str,
+        launch: SpawnerLaunch,
+        runtime_dir: Path,
+        show: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._rendezvous = rendezvous
+        self._machine = machine
+        self._token = token
+        self._launch: SpawnerLaunch | None = launch
+        self._runtime_dir = runtime_dir
+        self._say = show
+        self._loop = asyncio.get_running_loop()
+        self._address = join_address(rendezvous.host, rendezvous.port)
+        self._orders: asyncio.Queue[Any] = asyncio.Queue()
+        self._done: asyncio.Future[EndAgent] = self._loop.create_future()
+        self._connection = LighthouseConnection(
+            (self._address,), token, self._orders.put_nowait, tls=settings.tls
+        )
+        self._place: _Place | None = None
+        self._was_placed = self._is_leaving = False
+        self._gives_up_at = clock.now() + rendezvous.connect_timeout_s
+        self._shown_at: float | None = None
+        self._is_connected = False
+
+    async def run(self) -> EndAgent:
+        """Serve to the end of the job; nothing of it runs here any more then."""
+        rules = self._settings.signal_rules()
+        catch_signals(rules, self._signalled)
+        preempt, file = self._settings.preempt_file, None
+        if preempt is not None:
+            appeared = f"{preempt} has appeared"
+            file = PreemptionFile(preempt, lambda: self._leave(appeared, ExitCode.PREEMPTED, 15))
+        tasks = [
+            self._loop.create_task(work)
+            for work in (self._connection.run(), self._obey(), self._watch())
+        ]
+        try:
+            ends: list[asyncio.Future[Any]] = [self._done, *tasks]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done() and not self._done.done():
+                    task.result()  # raises what is a bug
+            return await self._done
+        finally:
+            if file is not None:
+                file.close()
+            for task in tasks[1:]:
+                task.cancel()
+            ends_well = self._done.done() and self._done.result().exit_code == ExitCode.OK
+            await self._leave_place(ends_well=ends_well)
+            self._connection.close()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._launch is not None:
+                self._launch.end()
+
+    # ------------------------------------------------------------ the stream
+
+    async def _obey(self) -> None:
+        """Carry out what comes, one by one: a place that is left takes a moment."""
+        while True:
+            message = await self._orders.get()
+            match message:
+                case Connected():
+                    self._is_connected = True
+                    self._greet()
+                case Disconnected():
+                    await self._disconnected(message)
+                case HandPlace():
+                    await self._leave_place()
+                    await self._take_place(message)
+                case Rejected(reason):
+                    self._end(ExitCode.REFUSED, f"{self._address} refuses this node: {reason}")
+                case EndJob(exit_code, reason, kind):
+                    self._end(exit_code, reason, kind)
+                case _:
+                    if self._place is not None:
+                        self._place.carry_out(message)
+
+    def _greet(self) -> None:
+        rendezvous = self._rendezvous
+        self._connection.send(
+            HandHello(
+                socket.gethostname()[:64],
+                self._machine.host,
+                self._settings.workers_per_replica,
+                rendezvous.rank,
+                rendezvous.size,
+            )
+        )
+        if self._shown_at is not None:
+            self._shown_at = None
+            self._say(f"The first node answers at {self._address}.")
+
+    async def _disconnected(self, ending: Disconnected) -> None:
+        now = clock.now()
+        was_connected, self._is_connected = self._is_connected, False
+        if ending.refused is Refusal.TOKEN:
+            what = "--token-file" if self._settings.token_file else "--rdzv-id or --token-file"
+            self._end(
+                ExitCode.REFUSED,
+                f"the node at {self._address} belongs to another job: give both the same {what}",
+            )
+            return
+        if ending.refused is Refusal.PORT:
+            self._end(ExitCode.REFUSED, f"what answers at {self._address} is no ftrun")
+            return
+        if was_connected:
+            back_s = self._rendezvous.join_timeout_s if self._settings.max_restarts else BACK_S
+            self._gives_up_at = now + back_s
+            if self._place is not None:
+                self._say(f"The first node is lost ({ending.reason}): workers here are ended.")
+            await self._leave_place()
+        if now >= self._gives_up_at:
+            self._unreachable(ending.reason)
+        elif self._shown_at is None or now - self._shown_at >= REMIND_S:
+            self._shown_at = now
+            stated = self._rendezvous.stated_by
+            self._say(
+                f"No node answers at {self._address} ({ending.words}), where {stated} has the "
+                f"nodes meet. Tries go on for {self._gives_up_at - now:.0f} s."
+            )
+
+    def _unreachable(self, why: str) -> None:
+        stated, code = self._rendezvous.stated_by, ExitCode.LIGHTHOUSE_UNREACHABLE
+        if self._was_placed:
+            self._end(code, f"the first node of the group is gone ({why})")
+            return
+        self._end(
+            code,
+            f"no node of the job answered at {self._address} ({stated}) within "
+            f"{self._rendezvous.connect_timeout_s:g} s ({why}). Is ftrun started there, and does a "
+            "firewall let this node through?",
+        )
+
+    async def _watch(self) -> None:
+        """Ask for leases, and end when nobody can be reached any more."""
+        interval_s = self._settings.heartbeat_timeout_s / LEASES_PER_TIMEOUT
+        while True:
+            await asyncio.sleep(min(1.0, interval_s))
+            if self._place is not None:
+                self._connection.send(AskLease(clock.now()))
+            elif not self._is_connected and clock.now() >= self._gives_up_at:
+                self._unreachable("it does not answer")
+
+    # ------------------------------------------------------------ the place
+
+    async def _take_place(self, place: HandPlace) -> None:
+        launch, self._launch = self._launch or SpawnerLaunch(), None
+        first = place.first
+        span = Span(
+            place.number, place.nodes, first, self._settings.workers_per_replica, place.master_addr
+        )
+        settings = replace(
+            self._settings,
+            job_id=place.job_id,
+            workers_per_replica=place.workers_per_replica,
+            span=span,
+        )
+        settings.check_directories()
+        self._place = _Place(
+            settings, self._machine, self._token, launch, self._runtime_dir, self._connection.send,
+            self._spawner_lost,
+        )  # fmt: skip
+        await self._place.start()
+        self._was_placed = True
+        self._say(
+            f"This node is number {place.number} of {place.nodes}: workers {first} to "
+            f"{span.ranks.stop - 1} of {place.workers_per_replica}, led from {self._address}."
+        )
+
+    async def _leave_place(self, *, ends_well: bool = False) -> None:
+        place, self._place = self._place, None
+        if place is not None:
+            await place.close(ends_well=ends_well)
+
+    # ------------------------------------------------------------ the end
+
+    def _signalled(self, number: int) -> None:
+        rules, name = self._settings.signal_rules(), signal_name(number)
+        reaction = rules.reaction(number)
+        if reaction is Reaction.PASS_ON and self._place is not None:
+            self._place.fleet.pass_signal(number)
+        elif reaction is Reaction.STOP or (reaction is Reaction.LEAVE and self._is_leaving):
+            self._end(rules.exit_code(number), f"{name}: a request to stop at once")
+        elif reaction is Reaction.LEAVE:
+            is_notice = number == rules.preempt
+            self._leave(name, rules.exit_code(number), number, is_notice=is_notice)
+
+    def _leave(self, reason: str, code: int, number: int, *, is_notice: bool = True) -> None:
+        """Ask the lead to stop the group; without a place there is nothing to stop."""
+        self._is_leaving = True
+        if self._place is None:
+            self._end(code, reason)
+            return
+        self._say(f"{reason}: the whole group is asked to stop.")
+        self._connection.send(HandLeaving(reason, code, number, is_notice))
+        after_s = self._settings.grace_s + LEAVE_MARGIN_S
+        self._loop.call_later(after_s, self._end, code, f"{reason}, and no word from the lead")
+
+    def _spawner_lost(self, lost: SpawnerLost) -> None:
+        self._end(lost.exit_code, lost.reason)
+
+    def _end(self, exit_code: int, reason: str, kind: str = "") -> None:
+        if not self._done.done():
+            self._done.set_result(EndAgent(exit_code, reason, kind))
+
+
+class _Place:
+    """The processes of one place: a fleet and its workers' socket."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        machine: Machine,
+        token: str,
+        launch: SpawnerLaunch,
+        runtime_dir: Path,
+        tell: Callable[[FromHand], Any],
+        spawner_lost: Callable[[SpawnerLost], None],
+    ) -> None:
+        self._settings = settings
+        self._tell = tell
+        self._spawner_lost = spawner_lost
+        self._launch = launch
+        self._lease: Lease | None = None
+        self._starts: dict[str, StartReplica] = {}
+        self._output: Output = open_output(settings)
+        self._resources = ResourceWatch(
+            lambda notice: self._output.terminal.event_line(notice.text),
+            settings.job_log_dir,
+            has_gpus=bool(machine.devices),
+        )
+        self.fleet = Fleet(
+            self._fleet_event, settings, machine, token, launch, runtime_dir, self._output,
+            self._resources.before_start,
+        )  # fmt: skip
+        self.fleet.answers_for = settings.ranks_here
+        self.fleet.meet = lambda start, _: self._ports.pop(start.incarnation)
+        self._ports: dict[str, int] = {}
+        self._server = WorkerServer(self, token, runtime_dir)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Make the workers' socket and have the spawner ready."""
+        await self._server.start()
+        self.fleet.start()
+        start_keeping(self._settings, self._output)
+
+    async def close(self, *, ends_well: bool) -> None:
+        """End all processes."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._resources.close()
+        await self.fleet.stop(ends_well=ends_well)
+        await self._server.close()
+        self._launch.end()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._output.close)
+
+    def carry_out(self, order: Any) -> None:
+        """An order of the lead."""
+        match order:
+            case StartRanks(replica_id, incarnation, restarts, port, lighthouse):
+                start = StartReplica(replica_id, incarnation, restarts)
+                self._starts[incarnation] = start
+                self.fleet.lighthouse = lighthouse
+                self._ports[incarnation] = port
+                self.fleet.start_replica(start)
+            case SignalRanks(replica_id, incarnation, number, group_rank, asks):
+                if group_rank is not None:
+                    self.fleet.signal_worker(WorkerKey(replica_id, incarnation, group_rank), number)
+                elif asks:
+                    self.fleet.ask_to_stop(incarnation, number)
+                else:
+                    self.fleet.signal_replica(incarnation, number)
+            case SweepRanks(incarnation):
+                self._starts.pop(incarnation, None)
+                self.fleet.sweep_replica(incarnation)
+            case ToRanks():
+                self._relay(order)
+            case LeaseLeft(asked_at, left_s):
+                self._renew(asked_at + left_s)
+            case AskStacks(request, keys):
+                task = asyncio.get_running_loop().create_task(self._send_stacks(request, keys))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case _:
+                pass
+
+    def _relay(self, order: ToRanks) -> None:
+        if not order.incarnation:
+            self._server.broadcast(order.message)
+        elif order.group_rank is None:
+            self._server.send(order.replica_id, order.incarnation, order.message)
+        else:
+            key = WorkerKey(order.replica_id, order.incarnation, order.group_rank)
+            self._server.send_to(key, order.message)
+            process = self.fleet.process_of(key)
+            if isinstance(order.message, AskReport) and process is not None:
+                self._tell(RankUsed(key, process.pid, process.cpu_s))
+
+    def _renew(self, until_s: float) -> None:
+        """A lease never ends earlier than one that was given before."""
+        if self._lease is None or until_s > self._lease.until_s:
+            self._lease = Lease(until_s)
+            self._server.broadcast(self._lease)
+
+    async def _send_stacks(self, request: int, keys: tuple[WorkerKey, ...]) -> None:
+        here = [key for key in keys if key.group_rank in self._settings.ranks_here]
+        taken = await self.fleet.stacks(here)
+        for key in here:
+            text = taken.get(key, "")
+            self.fleet.write_log(key, text)
+            self._tell(WorkerStacks(request, key, text))
+
+    # ------------------------------------------------------------ from the fleet and the workers
+
+    def _fleet_event(self, event: Event) -> None:
+        match event:
+            case WorkerDying(end):
+                self._ended(end, is_dying=True)
+            case WorkerExited():
+                self._ended(event, is_dying=False)
+            case SpawnerLost():
+                self._output.terminal.event_line(event.reason)
+                self._spawner_lost(event)
+            case _:
+                pass
+
+    def _ended(self, end: WorkerExited, *, is_dying: bool) -> None:
+        output, start = "", self._starts.get(end.incarnation)
+        if end.status != 0 and start is not None:
+            with contextlib.suppress(OSError):
+                self._output.flush()
+            directory = self._settings.job_log_dir
+            path = log_path(directory, start.replica_id, end.group_rank, start.restarts)
+            output = last_lines(path)
+        self._tell(
+            RankEnded(
+                end.incarnation, end.group_rank, end.pid, end.status, is_dying, end.reason,
+                end.memory, end.recorded, output,
+            )
+        )  # fmt: skip
+
+    def worker_known(self, key: WorkerKey, pid: int) -> bool:
+        """True if ``key`` is a worker that runs now, with this pid."""
+        return self.fleet.knows(key, pid)
+
+    def worker_attached(self, key: WorkerKey) -> None:
+        """Send a new worker the lease."""
+        if self._lease is not None:
+            self._server.send_to(key, self._lease)
+
+    def worker_disconnected(self, key: WorkerKey) -> None:
+        """A worker has closed its connection."""
+        self._tell(RankDisconnected(key))
+
+    def worker_message(self, key: WorkerKey, message: Any) -> None:
+        """Pass a worker's message on."""
+        if isinstance(message, FailureReport | NoManager | AnotherForm | Beat):
+            self._tell(RankMessage(key, message))
+        else:
+            self._tell(WorkerMessage(key, message))

@@ -1,0 +1,396 @@
+"""The lead's end of its hands: who is in the team, and what goes to and comes from each.
+
+It outlives an Agent: when the team changes its size, the next one has other settings. Not here: the
+decisions about nodes (core/teams/gathering.py), the streams (door.py), the hand (hand.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from ftrun.agent.team.door import Door, HandStream
+from ftrun.base import clock
+from ftrun.base.errors import ExitCode, assert_never
+from ftrun.base.timer import DeadlineTimer
+from ftrun.config.rendezvous import Rendezvous, Span
+from ftrun.config.settings import RunSettings
+from ftrun.core.agent.events import (
+    DrainAsked,
+    EndAgent,
+    JobEnded,
+    TeamChanged,
+    WorkerDisconnected,
+    WorkerDying,
+    WorkerExited,
+    WorkerUsed,
+)
+from ftrun.core.agent.events import Event as AgentEvent
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import (
+    AskLease,
+    AskStacks,
+    EndJob,
+    FailureEvidence,
+    FromHand,
+    HandHello,
+    HandLeaving,
+    HandPlace,
+    Lease,
+    LeaseLeft,
+    RankDisconnected,
+    RankEnded,
+    RankMessage,
+    RankUsed,
+    Rejected,
+    StartRanks,
+    ToHand,
+    WorkerMessage,
+    WorkerStacks,
+)
+from ftrun.core.teams.gathering import Gathering
+from ftrun.core.teams.nodes import (
+    Event,
+    GiveUp,
+    Node,
+    NodeCame,
+    NodeGone,
+    RefuseNode,
+    Show,
+    TeamFormed,
+    TeamRules,
+    TimerFired,
+)
+from ftrun.core.version import unlike_version
+from ftrun.protocol.tls import TlsFiles
+
+STACKS_TIMEOUT_S = 2.5
+KILLED = -9
+
+
+class LeadingAgent(Protocol):
+    """What a lead asks of its node's Agent (agent/shell.py), and tells it."""
+
+    @property
+    def lease(self) -> Lease | None:
+        """Until when workers may commit (Q3)."""
+
+    @property
+    def restarts(self) -> int:
+        """How often the group was started again."""
+
+    async def run(self) -> EndAgent:
+        """Serve until its end."""
+
+    async def close(self) -> None:
+        """End all its parts."""
+
+    def team_event(self, event: AgentEvent) -> None:
+        """Something that another node has seen, or that concerns the team."""
+
+    def ended_elsewhere(self, end: WorkerExited) -> None:
+        """A worker of another node has ended."""
+
+    def team_complete(self) -> None:
+        """Workers may be started again."""
+
+    def worker_message(self, key: WorkerKey, message: Any) -> None:
+        """A message of a worker of another node."""
+
+    def show(self, text: str) -> None:
+        """A line on the terminal."""
+
+
+class Lead:
+    """The hands of this node.
+
+    ``is_complete``: workers may be started. ``gave_up``: see ``first``.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, own: Node, token: str, tls: TlsFiles) -> None:
+        self._rendezvous = rendezvous
+        self._own = own
+        rules = TeamRules(
+            rendezvous.least, rendezvous.most, rendezvous.join_timeout_s, rendezvous.last_call_s
+        )
+        self._gathering = Gathering(rules, own, clock.now())
+        self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
+        self._door = Door(self, token, tls)
+        self._agent: LeadingAgent | None = None
+        self._team: tuple[Node, ...] = ()
+        self._places: dict[str, HandPlace] = {}
+        self._job_id = ""
+        self._ranks: dict[WorkerKey, str] = {}
+        self._outputs: dict[WorkerKey, str] = {}
+        self._stacks: dict[int, dict[WorkerKey, asyncio.Future[str]]] = {}
+        self._requests = 0
+        self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._is_over = False
+        self.gave_up = ""
+        self.is_complete = False
+
+    # ------------------------------------------------------------ its life
+
+    async def listen(self, host: str) -> None:
+        """Let the other nodes come.
+
+        Raises:
+            RuntimeError: the port is taken.
+        """
+        await self._door.start(host, self._rendezvous.port)
+        self._set_timer()
+
+    async def first(self) -> None:
+        """Wait for the first team; ``gave_up`` has the reason if there was none in time."""
+        await self._settled
+
+    def interrupt(self, reason: str) -> None:
+        """Wait for nobody any more."""
+        self.gave_up = reason
+        if not self._settled.done():
+            self._settled.set_result(None)
+
+    async def close(self, ending: EndAgent) -> None:
+        """The job has ended: tell the hands, whose exit code it is too."""
+        self._timer.close()
+        self._agent, self._is_over = None, True
+        for stream in self._door.streams.values():
+            stream.send(EndJob(ending.exit_code, ending.reason, ending.kind))
+        await self._door.stop()
+
+    def settings(self, settings: RunSettings) -> RunSettings:
+        """The settings of the next Agent, for the team that there is now."""
+        self._job_id = settings.job_id
+        world = sum(node.workers for node in self._team)
+        number = self._team.index(self._own)
+        span = Span(number, len(self._team), self._first(number), self._own.workers, self._own.host)
+        return replace(settings, workers_per_replica=world, span=span, tls=TlsFiles())
+
+    def attach(self, agent: LeadingAgent) -> None:
+        """An Agent for this team begins."""
+        self._agent = agent
+        self._ranks.clear()
+        self.is_complete = True
+        self._send_places()
+
+    def detach(self) -> None:
+        """It has ended."""
+        self._agent = None
+
+    # ------------------------------------------------------------ for the spanning parts
+
+    def order(self, message: ToHand) -> None:
+        """Send to every hand that has a place."""
+        for node_id in self._places:
+            self._send(node_id, message)
+
+    def order_for(self, key: WorkerKey, message: ToHand) -> bool:
+        """Send to the hand that runs this worker; False: none does."""
+        node_id = self._ranks.get(key, "")
+        return self._send(node_id, message)
+
+    def start(self, order: StartRanks) -> None:
+        """Have the hands start their workers of an incarnation."""
+        for number, node in enumerate(self._team):
+            if node is not self._own:
+                first = self._first(number)
+                for rank in range(first, first + node.workers):
+                    key = WorkerKey(order.replica_id, order.incarnation, rank)
+                    self._ranks[key] = node.node_id
+                self._send(node.node_id, order)
+
+    def workers(self) -> list[WorkerKey]:
+        """The workers of other nodes."""
+        return list(self._ranks)
+
+    async def stacks(self, keys: Sequence[WorkerKey]) -> dict[WorkerKey, str]:
+        """The stacks of workers of other nodes; "" for those whose node does not answer."""
+        if not keys:
+            return {}
+        self._requests += 1
+        request, loop = self._requests, asyncio.get_running_loop()
+        waiting = self._stacks[request] = {key: loop.create_future() for key in keys}
+        self.order(AskStacks(request, tuple(keys)))
+        await asyncio.wait(waiting.values(), timeout=STACKS_TIMEOUT_S)
+        del self._stacks[request]
+        return {key: one.result() if one.done() else "" for key, one in waiting.items()}
+
+    def with_output(self, evidence: FailureEvidence) -> FailureEvidence:
+        """The evidence with the last lines of workers of other nodes."""
+        workers = tuple(
+            replace(worker, output=worker.output or self._outputs.get(
+                WorkerKey(evidence.replica_id, evidence.incarnation, worker.group_rank), ""))
+            for worker in evidence.workers
+        )  # fmt: skip
+        return replace(evidence, workers=workers)
+
+    # ------------------------------------------------------------ from the door
+
+    def hand_came(self, stream: HandStream, hello: HandHello) -> None:
+        """A node offers itself."""
+        if self._is_over:
+            return
+        reason = unlike_version(hello.version, "the first node")
+        if not reason and hello.size != self._rendezvous.size:
+            reason = (
+                f"its --nnodes is {hello.size}, and that of {self._own.name} is "
+                f"{self._rendezvous.size}"
+            )
+        if reason:
+            self._refuse(stream.node_id, reason)
+            return
+        node = Node(stream.node_id, hello.node, hello.host, hello.workers, hello.rank)
+        self._handle(NodeCame(node))
+
+    def hand_gone(self, stream: HandStream, reason: str) -> None:
+        """A node is lost: its workers have ended, for all that is known here."""
+        self._places.pop(stream.node_id, None)
+        if self._is_over:
+            return
+        node = next((x for x in self._team if x.node_id == stream.node_id), None)
+        self.is_complete = self.is_complete and node is None
+        lost = [key for key, node_id in self._ranks.items() if node_id == stream.node_id]
+        for key in lost:
+            name = node.words() if node is not None else stream.node_id
+            why = f"is lost with its node {name}: {reason}"
+            self._ended(key, WorkerExited(key.incarnation, key.group_rank, 0, KILLED, why))
+        self._handle(NodeGone(stream.node_id, reason))
+
+    def hand_said(self, stream: HandStream, message: FromHand) -> None:
+        """A hand's message; that of a node without a place means nothing."""
+        agent = self._agent
+        if agent is None or stream.node_id not in self._places:
+            return
+        match message:
+            case RankEnded():
+                self._rank_ended(stream.node_id, message)
+            case WorkerMessage(key, said) | RankMessage(key, said):
+                agent.worker_message(key, said)
+            case RankDisconnected(key):
+                agent.team_event(WorkerDisconnected(key))
+            case RankUsed(key, pid, cpu_s):
+                agent.team_event(WorkerUsed(key, pid, cpu_s))
+            case WorkerStacks(request, key, text):
+                waiting = self._stacks.get(request, {}).get(key)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(text)
+            case AskLease(asked_at):
+                lease = agent.lease
+                if lease is not None:
+                    left_s = max(0.0, lease.until_s - clock.now())
+                    self._send(stream.node_id, LeaseLeft(asked_at, left_s))
+            case HandLeaving(reason, exit_code, number, is_notice):
+                node = next(x for x in self._team if x.node_id == stream.node_id)
+                why = f"{reason} at {node.words()}"
+                agent.team_event(DrainAsked(why, exit_code, number, is_notice=is_notice))
+            case HandHello():
+                pass
+            case _:
+                assert_never(message)
+
+    def _rank_ended(self, node_id: str, ended: RankEnded) -> None:
+        rank = ended.group_rank
+        key = next((k for k, at in self._ranks.items()
+                    if (k.incarnation, k.group_rank, at) == (ended.incarnation, rank, node_id)),
+                   None)  # fmt: skip
+        if key is None or self._agent is None:
+            return
+        self._outputs[key] = ended.output
+        end = WorkerExited(
+            ended.incarnation, rank, ended.pid, ended.exit_code, ended.reason, ended.memory,
+            ended.recorded,
+        )  # fmt: skip
+        if ended.is_dying:
+            self._agent.team_event(WorkerDying(end))
+        else:
+            self._ended(key, end)
+
+    def _ended(self, key: WorkerKey, end: WorkerExited) -> None:
+        del self._ranks[key]
+        if not self._ranks:
+            self._outputs = {k: x for k, x in self._outputs.items() if k == key}
+        if self._agent is not None:
+            self._agent.ended_elsewhere(end)
+
+    # ------------------------------------------------------------ the team
+
+    def _handle(self, event: Event) -> None:
+        for instruction in self._gathering.handle(event, clock.now()):
+            match instruction:
+                case RefuseNode(node_id, reason):
+                    self._refuse(node_id, reason)
+                case TeamFormed(nodes, again):
+                    self._formed(nodes, again)
+                case GiveUp(reason):
+                    self._give_up(reason)
+                case Show(text):
+                    self._show(text)
+                case _:
+                    assert_never(instruction)
+        self.is_complete = self.is_complete and self._gathering.is_formed
+        self._set_timer()
+
+    def _formed(self, nodes: tuple[Node, ...], again: str) -> None:
+        self._team = nodes
+        if not self._settled.done():
+            self._settled.set_result(None)
+        if self._agent is None:
+            return
+        if again:
+            self.is_complete = False
+            self._agent.team_event(TeamChanged(again))
+        else:
+            self.is_complete = True
+            self._send_places()
+            self._agent.team_complete()
+
+    def _give_up(self, reason: str) -> None:
+        if self._agent is None:
+            self.interrupt(reason)
+        else:
+            self._agent.team_event(JobEnded(ExitCode.NO_QUORUM, reason))
+
+    def _send_places(self) -> None:
+        """Tell each hand its place, unless it has it."""
+        world = sum(node.workers for node in self._team)
+        for number, node in enumerate(self._team):
+            place = HandPlace(
+                self._job_id, number, len(self._team), self._first(number), world, self._own.host
+            )
+            if node is not self._own and self._places.get(node.node_id) != place:
+                self._places[node.node_id] = place
+                self._send(node.node_id, place)
+
+    def _first(self, number: int) -> int:
+        """The group rank of the first worker of this node."""
+        return sum(node.workers for node in self._team[:number])
+
+    def _send(self, node_id: str, message: Any) -> bool:
+        stream = self._door.streams.get(node_id)
+        if stream is not None:
+            stream.send(message)
+        return stream is not None
+
+    def _refuse(self, node_id: str, reason: str) -> None:
+        stream = self._door.streams[node_id]
+        self._show(f"A node is refused: {reason}.")
+        stream.send(Rejected(reason))
+        stream.end()
+
+    def _show(self, text: str) -> None:
+        if self._agent is not None:
+            self._agent.show(text)
+        else:
+            say(text)
+
+    def _set_timer(self) -> None:
+        self._timer.set(self._gathering.next_deadline())
+
+
+def say(text: str) -> None:
+    """A line of ftrun's own, before there is an Agent with a terminal."""
+    import sys
+
+    print(f"ftrun: {text}", file=sys.stderr, flush=True)

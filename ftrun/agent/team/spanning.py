@@ -1,0 +1,115 @@
+"""The lead's fleet and workers' socket: what is not for this node goes to its hands.
+
+Not here: the hands (lead.py), this node's own workers (agent/fleet.py, agent/workers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ftrun.agent.fleet import Fleet
+from ftrun.agent.workers import WorkerServer
+from ftrun.core.agent.events import StartReplica, WorkerExited
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import Lease, SignalRanks, StartRanks, SweepRanks, ToRanks
+
+if TYPE_CHECKING:
+    from ftrun.agent.team.lead import Lead
+
+
+class SpanningFleet(Fleet):
+    """This node's workers by itself, the others by its hands. ``lead``: has the hands."""
+
+    lead: Lead
+
+    def led_by(self, lead: Lead) -> None:
+        """Part with its hands from now on."""
+        self.lead = lead
+        self.meet = self._start_elsewhere
+
+    def begin_waiting(self) -> None:
+        """The team is complete: start what waits for that."""
+        self._start_waiting()
+
+    def ended_elsewhere(self, end: WorkerExited) -> None:
+        """A worker of another node has ended. The group's store is for the last of all."""
+        group = self._groups.get(end.incarnation)
+        if group is None:
+            return
+        group.expected.discard(end.group_rank)
+        if not group.workers and not group.expected:
+            self._close_group(end.incarnation)
+        self._emit(end)
+
+    def signal_replica(self, incarnation: str, number: int) -> None:
+        """Signal the process groups of its workers, on all nodes."""
+        is_started = incarnation in self._groups
+        super().signal_replica(incarnation, number)
+        if is_started:
+            self.lead.order(SignalRanks("", incarnation, number))
+
+    def ask_to_stop(self, incarnation: str, number: int) -> None:
+        """Ask its workers to stop, on all nodes."""
+        is_started = incarnation in self._groups
+        super().ask_to_stop(incarnation, number)
+        if is_started:
+            self.lead.order(SignalRanks("", incarnation, number, asks=True))
+
+    def signal_worker(self, key: WorkerKey, number: int) -> bool:
+        """Signal one worker process, here or elsewhere."""
+        if key.group_rank in self._settings.ranks_here:
+            return super().signal_worker(key, number)
+        order = SignalRanks(key.replica_id, key.incarnation, number, key.group_rank)
+        return self.lead.order_for(key, order)
+
+    def sweep_replica(self, incarnation: str) -> None:
+        """End the processes that an ended incarnation has left behind, on all nodes."""
+        super().sweep_replica(incarnation)
+        self.lead.order(SweepRanks(incarnation))
+
+    async def stacks(self, keys: Iterable[WorkerKey]) -> dict[WorkerKey, str]:
+        """The Python stacks of these workers."""
+        wanted = list(keys)
+        elsewhere = [key for key in wanted if key.group_rank not in self._settings.ranks_here]
+        taken = await super().stacks(wanted)
+        return taken | await self.lead.stacks(elsewhere)
+
+    def all_workers(self) -> list[WorkerKey]:
+        """All workers of the group whose end is not known yet."""
+        return [*super().all_workers(), *self.lead.workers()]
+
+    def _next_start(self) -> StartReplica | None:
+        return super()._next_start() if self.lead.is_complete else None
+
+    def _start_elsewhere(self, start: StartReplica, port: int) -> int:
+        order = StartRanks(
+            start.replica_id, start.incarnation, start.restarts, port, self.lighthouse
+        )
+        self.lead.start(order)
+        return port
+
+
+class SpanningServer(WorkerServer):
+    """Messages to workers go to the hands too. A hand asks for leases by its own clock."""
+
+    lead: Lead
+
+    def send(self, replica_id: str, incarnation: str, message: Any) -> int:
+        """Send to every connected worker of an incarnation; returns to how many here."""
+        self._pass_on(ToRanks(replica_id, incarnation, None, message))
+        return super().send(replica_id, incarnation, message)
+
+    def broadcast(self, message: Any) -> None:
+        """Send to every connected worker."""
+        self._pass_on(ToRanks("", "", None, message))
+        super().broadcast(message)
+
+    def send_to(self, key: WorkerKey, message: Any) -> None:
+        """Send to one worker, if it is connected."""
+        self._pass_on(ToRanks(key.replica_id, key.incarnation, key.group_rank, message))
+        super().send_to(key, message)
+
+    def _pass_on(self, message: ToRanks) -> None:
+        if not isinstance(message.message, Lease):
+            self.lead.order(message)

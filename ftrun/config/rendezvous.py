@@ -1,0 +1,139 @@
+"""Where the nodes of torchrun's command meet, and a node's part of their group.
+
+Not here: what torchrun's other options mean (torchrun.py), who comes (core/teams/), the meeting
+itself (agent/team/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ftrun.base.errors import UserError
+from ftrun.config.layers import Stated
+
+STATIC, C10D = "static", "c10d"
+PORTS = {STATIC: 29500, C10D: 29400}
+"""torchrun's, where none is given."""
+JOIN_TIMEOUT_S = 600.0
+LAST_CALL_S = 30.0
+READ_TIMEOUT_S = 60.0
+HERE = ("localhost", "127.0.0.1")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """``least`` to ``most`` nodes meet at ``host``:``port``, which one of them serves.
+
+    ``rank``: this node's, as stated. ``is_static``: node 0 serves, and no other. ``stated_by``: the
+    option that names the place. ``join_timeout_s``: how long ``least`` nodes may take.
+    ``last_call_s``: how long more may come then. ``connect_timeout_s``: how long the node that
+    serves may take. ``run_id``: jobs at one place differ in it.
+    """
+
+    least: int
+    most: int
+    rank: int | None
+    host: str
+    port: int
+    is_static: bool
+    stated_by: str
+    join_timeout_s: float = JOIN_TIMEOUT_S
+    last_call_s: float = LAST_CALL_S
+    connect_timeout_s: float = READ_TIMEOUT_S
+    run_id: str = "none"
+
+    @property
+    def size(self) -> str:
+        """As --nnodes has it."""
+        return str(self.most) if self.least == self.most else f"{self.least}:{self.most}"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """This node's part of a replica group on several nodes.
+
+    ``number``: of ``nodes``. ``first``: the group rank of its first worker, of ``workers`` here.
+    ``master_addr``: where the group's store is.
+    """
+
+    number: int
+    nodes: int
+    first: int
+    workers: int
+    master_addr: str
+
+    @property
+    def ranks(self) -> range:
+        """The group ranks of this node's workers."""
+        return range(self.first, self.first + self.workers)
+
+
+def parse_nodes(text: str) -> tuple[int, int]:
+    """``N`` or ``MIN:MAX``.
+
+    Raises:
+        UserError: it is neither.
+    """
+    low, colon, high = text.partition(":")
+    parts = (low, high if colon else low)
+    if not all(part.isdecimal() for part in parts) or not 1 <= int(parts[0]) <= int(parts[1]):
+        raise UserError(f"--nnodes {text!r}: give N, or MIN:MAX. Nothing was started.")
+    return int(parts[0]), int(parts[1])
+
+
+def read_rendezvous(
+    stated: Mapping[str, Stated], conf: Mapping[str, str], address: str | None, port: int | None
+) -> Rendezvous | None:
+    """Where this node meets the others; None: it is alone, or the job is in ftrun's own words.
+
+    ``conf``: of --rdzv-conf. ``address``, ``port``: as --rdzv-endpoint, --master-addr and
+    --master-port state them.
+
+    Raises:
+        UserError: there are others, and no place to meet.
+    """
+    values = {name: one.value for name, one in stated.items()}
+    if values["nnodes"] is None or values["standalone"] or values["nodes"] > 1:
+        return None
+    least, most = parse_nodes(values["nnodes"])
+    if most == 1 or (least == 1 and address in HERE and not port):
+        return None
+    backend = values["rdzv_backend"] or (C10D if least < most else STATIC)
+    if address is None:
+        raise UserError(
+            f"--nnodes {values['nnodes']}: where do the nodes meet? Nothing was started. Give "
+            "--rdzv-endpoint HOST:PORT on every node, HOST being one of them. For replica groups "
+            f"that heal from each other: ftrun --nodes {most} --replicas N --lighthouse HOST:PORT "
+            "(docs/SEVERAL_NODES.md)."
+        )
+    is_static = backend == STATIC
+    patience_s = JOIN_TIMEOUT_S if is_static else READ_TIMEOUT_S
+    named = ("rdzv_endpoint", "master_addr")
+    return Rendezvous(
+        least,
+        most,
+        values["node_rank"],
+        address,
+        port or PORTS[backend],
+        is_static,
+        next((stated[name].source for name in named if stated[name].value), "--rdzv-endpoint"),
+        _seconds(conf, ("join_timeout", "timeout"), JOIN_TIMEOUT_S),
+        _seconds(conf, ("last_call_timeout",), LAST_CALL_S),
+        _seconds(conf, ("timeout",) if is_static else ("read_timeout",), patience_s),
+        values["rdzv_id"] or "none",
+    )
+
+
+def _seconds(conf: Mapping[str, str], keys: tuple[str, ...], default_s: float) -> float:
+    text = next((conf[key] for key in keys if key in conf), None)
+    try:
+        value = default_s if text is None else float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 7 * 86400:
+        raise UserError(
+            f"--rdzv-conf {keys[0]}={text}: give seconds above 0 and up to a week. Nothing was "
+            "started."
+        )
+    return value

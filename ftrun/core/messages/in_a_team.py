@@ -1,0 +1,192 @@
+"""What the agents of one replica group's nodes tell each other, and no lighthouse sees.
+
+One agent **leads** the group: it alone has a supervisor and a link to the lighthouse. The agents of
+the group's other nodes are its **hands**: they start, signal and watch the workers of their node,
+and pass on what these send. A hand opens the stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages.at_the_node import AnotherForm, Beat, FailureReport, LeaveNow, NoManager
+from ftrun.core.messages.from_agent import WorkerMessage, WorkerStacks
+from ftrun.core.messages.to_agent import AskStacks, EndJob, Rejected
+from ftrun.core.messages.to_worker import ToWorker
+from ftrun.core.version import PROTOCOL_VERSION
+
+# ---------------------------------------------------------------- hand → lead
+
+
+@dataclass(frozen=True, slots=True)
+class HandHello:
+    """A node that offers itself, the first message of its stream.
+
+    ``node``: its name, for people. ``host``: its address. ``workers``: how many it is to run.
+    ``rank``: the place that its user has given it; None: any. ``size``: of the team, as typed.
+    """
+
+    node: str
+    host: str
+    workers: int
+    rank: int | None
+    size: str
+    version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnded:
+    """A worker has ended, or dies (``is_dying``): then its end follows.
+
+    ``exit_code``: or minus the signal. ``pid`` 0: it could not be started. ``output``: its last
+    lines. Others: as core/agent/events.py has them.
+    """
+
+    incarnation: str
+    group_rank: int
+    pid: int
+    exit_code: int
+    is_dying: bool
+    reason: str = ""
+    memory: str = ""
+    recorded: FailureReport | None = None
+    output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankMessage:
+    """What a worker has told its agent, and not the lighthouse."""
+
+    key: WorkerKey
+    message: FailureReport | NoManager | AnotherForm | Beat
+
+
+@dataclass(frozen=True, slots=True)
+class RankDisconnected:
+    """A worker's last connection is closed."""
+
+    key: WorkerKey
+
+
+@dataclass(frozen=True, slots=True)
+class RankUsed:
+    """The processor time of a worker that was asked for a report."""
+
+    key: WorkerKey
+    pid: int
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AskLease:
+    """``asked_at``: on the hand's own clock, which the answer repeats."""
+
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class HandLeaving:
+    """The node was asked to stop, by ``number`` if it was a signal, so the whole group is to."""
+
+    reason: str
+    exit_code: int
+    number: int
+    is_notice: bool
+
+
+# ---------------------------------------------------------------- lead → hand
+
+
+@dataclass(frozen=True, slots=True)
+class HandPlace:
+    """A node's place in the group. A hand that has another one ends its processes and begins again.
+
+    ``number``: of ``nodes``. ``first``: the group rank of its first worker. ``master_addr``: where
+    the group's store is.
+    """
+
+    job_id: str
+    number: int
+    nodes: int
+    first: int
+    workers_per_replica: int
+    master_addr: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartRanks:
+    """Start this node's workers of a new incarnation. ``port``: of its store.
+
+    ``lighthouse``: its address, for workers.
+    """
+
+    replica_id: str
+    incarnation: str
+    restarts: int
+    port: int
+    lighthouse: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRanks:
+    """Signal the workers of an incarnation, or one. ``asks``: as AskToStop does."""
+
+    replica_id: str
+    incarnation: str
+    number: int
+    group_rank: int | None = None
+    asks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRanks:
+    """End what an ended incarnation has left behind."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToRanks:
+    """``message`` for the workers of an incarnation, or for one; "": for all."""
+
+    replica_id: str
+    incarnation: str
+    group_rank: int | None
+    message: ToWorker | LeaveNow
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLeft:
+    """Workers may commit until ``left_s`` after ``asked_at`` on the hand's clock (Q3).
+
+    A lease counts from the question, so neither clocks are compared nor a late answer prolongs it.
+    """
+
+    asked_at: float
+    left_s: float
+
+
+FromHand: TypeAlias = (
+    HandHello
+    | RankEnded
+    | RankMessage
+    | RankDisconnected
+    | RankUsed
+    | AskLease
+    | HandLeaving
+    | WorkerMessage
+    | WorkerStacks
+)
+ToHand: TypeAlias = (
+    HandPlace
+    | StartRanks
+    | SignalRanks
+    | SweepRanks
+    | ToRanks
+    | LeaseLeft
+    | AskStacks
+    | EndJob
+    | Rejected
+)

@@ -1,0 +1,111 @@
+"""The records of a team's nodes: what comes in, what is decided.
+
+Not here: the decisions (gathering.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node that offers itself, by one stream. ``node_id``: of the stream, so of one life.
+
+    ``rank``: the place that its user has given it; None: any. ``workers``: how many it is to run.
+    """
+
+    node_id: str
+    name: str
+    host: str
+    workers: int
+    rank: int | None = None
+
+    def words(self) -> str:
+        """``n1 (10.0.0.2, node rank 1)``."""
+        rank = "" if self.rank is None else f", node rank {self.rank}"
+        return f"{self.name} ({self.host}{rank})"
+
+
+@dataclass(frozen=True, slots=True)
+class TeamRules:
+    """``least`` and ``most`` nodes. ``join_timeout_s``: how long at least ``least`` may take.
+
+    ``last_call_s``: how long others may come once ``least`` are there. ``needs_ranks``: a node's
+    place is the one that its user has given it.
+    """
+
+    least: int
+    most: int
+    join_timeout_s: float
+    last_call_s: float
+
+    def size(self) -> str:
+        """As --nnodes has it."""
+        return str(self.most) if self.least == self.most else f"{self.least}:{self.most}"
+
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCame:
+    """A node has said hello."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    """A node's stream has ended: it died, was cut off, or has left."""
+
+    node_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """``next_deadline`` has come."""
+
+
+Event: TypeAlias = NodeCame | NodeGone | TimerFired
+
+# ---------------------------------------------------------------- instructions
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseNode:
+    """This node cannot be in the team."""
+
+    node_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TeamFormed:
+    """The team is complete: ``nodes`` by their numbers.
+
+    ``again``: why the workers that run must begin again, because the team has another size, or its
+    nodes other numbers; "": those that run, if any, go on.
+    """
+
+    nodes: tuple[Node, ...]
+    again: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Too few nodes have come in time."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """A line for people."""
+
+    text: str
+
+
+Instruction: TypeAlias = RefuseNode | TeamFormed | GiveUp | Show

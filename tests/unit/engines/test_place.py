@@ -13,7 +13,8 @@ from ftrun.engines.place import JOB_ID_CHARS_MAX, Place
 from ftrun.engines.readers import place_of_task
 from tests.unit.engines.test_slurm import REQUEUE, STEP
 
-PLACE = Place("Slurm", 1, ("n0", "n1", "n2"), 0, "train", "7.0", 0, "40565", REQUEUE)
+LAUNCH = STEP["SLURM_STEP_LAUNCHER_PORT"]
+PLACE = Place("Slurm", 1, ("n0", "n1", "n2"), 0, "train", "7.0", 0, LAUNCH, REQUEUE)
 
 
 def test_names() -> None:
@@ -29,7 +30,7 @@ def test_names() -> None:
 
 def test_each_attempt_meets_elsewhere() -> None:
     again = Place("Slurm", 1, PLACE.nodes, 0, "train", "7.0", 1)
-    assert PLACE.meeting(Path("/logs/a")) == Path("/logs/a/lighthouse-slurm-7.0.0-40565")
+    assert PLACE.meeting(Path("/logs/a")) == Path(f"/logs/a/lighthouse-slurm-7.0.0-{LAUNCH}")
     assert again.meeting(Path("/logs/a")) == Path("/logs/a/lighthouse-slurm-7.0.1")
 
 

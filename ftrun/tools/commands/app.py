@@ -15,15 +15,11 @@ from typer.core import TyperGroup
 
 from ftrun.tools.commands import run as running
 from ftrun.tools.commands.certs import certs
-from ftrun.tools.commands.chaos import chaos
 from ftrun.tools.commands.check import check
 from ftrun.tools.commands.doctor import doctor
-from ftrun.tools.commands.explain import explain
 from ftrun.tools.commands.lighthouse import lighthouse
-from ftrun.tools.commands.logs import logs
-from ftrun.tools.commands.operate import drain, kill, ps, restart, stack
-from ftrun.tools.commands.report import report
-from ftrun.tools.commands.status import status
+from ftrun.tools.commands.looking import explain, logs, report, status
+from ftrun.tools.commands.operate import chaos, drain, kill, ps, restart, stack
 
 
 class _RunByDefault(TyperGroup):

@@ -1,9 +1,9 @@
 """The commands: ``ftrun [run] SCRIPT``, ``ftrun lighthouse``, ``ftrun status``, ``ftrun chaos`` …
 
 Each command is one call into a room that is imported only then: ``ftrun --help`` loads none. Not
-here: their options (a file for each), and the checks of these (config/ and the rooms' settings);
-the launch of the spawner, which comes first (cli.py) and which ``app`` gets as its ``obj``, a call
-that returns the launch.
+here: their options (the files beside this one), and the checks of these (config/ and the rooms'
+settings); the launch of the spawner, which comes first (cli.py) and which ``app`` gets as its
+``obj``, a call that returns the launch.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from ftrun.tools.commands.shared import (
 def status(
     job_id: JobId = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Print one table and end, as without a terminal.")
+        bool, typer.Option("--once", help="Print what the screen shows, once, as text.")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Print one line every second.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
@@ -42,7 +42,7 @@ def status(
 ) -> None:
     """Show the live screen on a terminal; else send the lighthouse one request."""
     from ftrun.protocol.tls import TlsFiles
-    from ftrun.tools.status.once import StatusQuery, show_json, show_once
+    from ftrun.tools.status.once import StatusQuery, show_json
 
     if once + watch + as_json + web > 1:
         raise UserError("--once, --watch, --web and --json exclude each other: give one of them.")
@@ -59,6 +59,8 @@ def status(
     if as_json:
         raise typer.Exit(show_json(query))
     if once or not _is_live():
+        from ftrun.tools.status.view import show_once
+
         raise typer.Exit(show_once(query))
     from ftrun.tools.status.screen.run import run_screen
 

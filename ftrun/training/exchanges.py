@@ -1,8 +1,10 @@
 """Values that replicas give each other outside the steps' reductions: small, by name, kept.
 
-A managed group that broadcasts, or waits at a barrier, calls ``exchange``. The main thread
-asks each member's state server in turn and waits there, because it needs all answers anyway. A
-death or a switch begins another round by itself; nobody waits for a timeout then.
+A managed group that broadcasts, or waits at a barrier, calls ``exchange``. Every replica that runs
+the same program counts the same exchanges since a step was begun; step and count name the next one,
+also after the step's end. The main thread asks each member's state server in turn and waits there,
+because it needs all answers anyway. A death or a switch begins another round by itself; nobody
+waits for a timeout then.
 
 Not here: whom to ask, what counts, when it is over (core/worker/exchanging.py), where replicas
 stand (core/worker/exchange_places.py); the connections (questions.py); tensors
@@ -32,10 +34,10 @@ from ftrun.core.worker.asking import (
 from ftrun.core.worker.exchange import (
     BODY_BYTES_MAX,
     Contribution,
-    ExchangeName,
     ExchangeQuestion,
     Kept,
     Kind,
+    Names,
     answer_of,
 )
 from ftrun.core.worker.exchange_places import (
@@ -58,6 +60,17 @@ STAGE_ANSWER_S, STAGE_TIMEOUT_S = 0.2, 2.0
 """How long a question for a stage is kept, and waits: whoever asks has to look at its quorum."""
 
 
+COUNTS, COUNTS_NOT = b"\x01", b"\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The value of one replica. ``counts``: it contributes to the step, so sums include it."""
+
+    counts: bool
+    body: bytes
+
+
 class Exchanges:
     """The exchanges of one worker. For the main thread, but for ``answer``.
 
@@ -73,7 +86,7 @@ class Exchanges:
         self._context = context
         self._leave = leave
         self._engine = engine
-        self._kept = Kept(context.replica_id)
+        self._kept, self._names = Kept(context.replica_id), Names()
         self._places = ShownPlaces()
         self.stage = ShownStage()
         """How far this worker has come at the end of its script."""
@@ -83,24 +96,33 @@ class Exchanges:
     # ------------------------------------------------------------ the script's side
 
     def exchange(
-        self, name: ExchangeName, site: str, what: str, body: bytes, timeout_s: float
-    ) -> tuple[Contribution, ...]:
+        self, site: str, what: str, body: bytes, timeout_s: float, *, counts: bool
+    ) -> list[Given] | None:
         """Give ``body`` and get what all members of the quorum give at the same place.
 
         Args:
-            name: the same for all replicas that run the same program.
             site: who exchanges.
             what: the operation with its dtype and shape.
-            body: at most 16 MiB.
+            body: less than 16 MiB.
             timeout_s: deadline for all answers.
+            counts: see ``Given``.
 
         Returns:
-            The contributions that count, in the order of the slots.
+            What they give, in the order of the slots; None: the last step was not committed, and
+            peers that have committed it never come to this place.
 
         Raises:
+            PeerError: no step has begun, so that there is no quorum.
             UserError: ``body`` is too large, or this replica is out of step with its peers.
             TimeoutError: a member has not come to this place within ``timeout_s``.
         """
+        machine = self._engine.machine
+        if not machine.begun:
+            raise PeerError(f"{what} of {site}: no step has begun, so there are no members yet")
+        if self._names.is_void(machine.state.step, in_step=machine.in_step):
+            _warn_alone(f"{what} of {site}")
+            return None
+        body = (COUNTS if counts else COUNTS_NOT) + body
         if len(body) > BODY_BYTES_MAX:
             raise UserError(
                 f"{site}: {what} has {len(body)} bytes, and an exchange between replicas takes "
@@ -111,7 +133,7 @@ class Exchanges:
             is_full = self._kept.is_full
         if is_full:
             raise UserError(f"{site}: the exchanges of the last steps take too much memory")
-        exchanging = Exchanging(self._context.key, name, own, self._kept)
+        exchanging = Exchanging(self._context.key, self._names.next(), own, self._kept)
         try:
             self._carry_out(exchanging, _Waiting(own, clock.now() + timeout_s, timeout_s))
         finally:
@@ -120,7 +142,7 @@ class Exchanges:
         with self._engine.changed:
             judgement = exchanging.judgement
         if exchanging.is_void:
-            tell_alone(site)
+            _warn_alone(site)
         if judgement.is_out:
             raise UserError(
                 f"this replica is out of step with its peers: {judgement.unlike}. It ends, before "
@@ -128,7 +150,7 @@ class Exchanges:
             )
         if judgement.unlike:
             log.warning("a replica is out of step: %s", judgement.unlike)
-        return judgement.alike
+        return [Given(one.body[:1] == COUNTS, one.body[1:]) for one in judgement.alike]
 
     @property
     def is_in_set_up(self) -> bool:
@@ -140,6 +162,7 @@ class Exchanges:
 
     def step_begun(self, step: int) -> None:
         """A step begins, perhaps once more."""
+        self._names.step_begun(step)
         with self._engine.changed:
             self._kept.step_begun(step)
             self._engine.changed.notify_all()
@@ -381,6 +404,6 @@ class _Waiting:
             log.warning("%s waits for replica %s", place, names)
 
 
-def tell_alone(site: str) -> None:
+def _warn_alone(site: str) -> None:
     """Warn that no peer comes to this place: the step is void, or this worker was left out."""
     log.warning("%s: no other replica comes here: its own value is the result", site)

@@ -2,7 +2,7 @@
 
 Within a step an all-reduce is a reduction of the step: it is managed, averaged and repaired. All
 other collectives, and all between two steps, are named exchanges among the members of the quorum
-(between_steps.py). ``send`` and ``recv`` use the quorum's connections.
+(exchanges.py). ``send`` and ``recv`` use the quorum's connections.
 
 No collective raises for a peer: the caller gets its own value, and ``Manager.errored()`` the error.
 
@@ -33,7 +33,7 @@ from ftrun.training.exchanged_tensors import (
 )
 
 if TYPE_CHECKING:
-    from ftrun.training.between_steps import Given
+    from ftrun.training.exchanges import Given
     from ftrun.training.manager import Manager
 
 log = logging.getLogger(__name__)

@@ -28,11 +28,10 @@ from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training import compiling, seats
-from ftrun.training.between_steps import BetweenSteps, Given
 from ftrun.training.context import stop_requested
 from ftrun.training.engine import Engine
 from ftrun.training.event_loggers import EventLoggers
-from ftrun.training.exchanges import Exchanges
+from ftrun.training.exchanges import Exchanges, Given
 from ftrun.training.groups import Beside, Following
 from ftrun.training.healing import Healing
 from ftrun.training.joining import Joining, Stepping
@@ -160,7 +159,6 @@ class Session:
         if own_error is not None:
             self.flow.group_errored = own_error
         self.exchanges = Exchanges(self.here, engine, self.leaving.if_pressed)
-        self._between = BetweenSteps(machine, self.exchanges, choices.timeout_s)
         engine.start()
         atexit.register(self.finish)
         self.seat.on_end(self._end)
@@ -214,7 +212,7 @@ class Session:
             self.leaving.raise_drained()
         if self.machine.begun == begun:
             return  # begun already, because its batch was drawn
-        self._between.step_begun()
+        self.exchanges.step_begun(self.machine.position)
         self.copies.step_begun()
         quorum = self.machine.in_force
         if quorum is not None:
@@ -417,8 +415,8 @@ class Session:
         """
         self.engine.raise_fatal()
         try:
-            counts = self.engine.in_flight.counts or not self.machine.begun
-            return self._between.exchange(site, what, body, counts)
+            timeout_s, counts = self.choices.timeout_s, self.engine.in_flight.counts
+            return self.exchanges.exchange(site, what, body, timeout_s, counts=counts)
         except (PeerError, TimeoutError) as error:
             self.flow.report_error(error)
             return None

@@ -119,7 +119,7 @@ def _hears(sender: Worker, receiver: Worker) -> bool:
 
 
 class SimulatedExchanges:
-    """What training/exchanges.py and training/between_steps.py are to a real worker."""
+    """What training/exchanges.py is to a real worker."""
 
     def __init__(self, worker: Worker, programme: Programme) -> None:
         self._worker = worker

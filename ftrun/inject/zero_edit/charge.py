@@ -69,7 +69,7 @@ class Charge:
             "carried": carried,
             "loose": loose,
             "changes": sorted({*tensors.changing(), *self._script.counters.changing()}),
-            "lacking": self._script.moving.lacking,
+            "lacking": self._script.lacking,
         }
 
 

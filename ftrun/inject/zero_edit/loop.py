@@ -35,7 +35,7 @@ from ftrun.inject.zero_edit.ending import part
 from ftrun.inject.zero_edit.exactly_once import ExactIterator
 from ftrun.inject.zero_edit.frames import Spot, stack
 from ftrun.inject.zero_edit.loaders import LoaderIterator, refuse_threads
-from ftrun.inject.zero_edit.moving import come_near
+from ftrun.inject.zero_edit.moving import Moving, come_near
 from ftrun.inject.zero_edit.noting import Noted
 from ftrun.inject.zero_edit.passing import peers_are_gone, stands_elsewhere
 from ftrun.inject.zero_edit.place import Place, digest
@@ -62,7 +62,7 @@ class Loop:
         self.on_world: Callable[[], None] = lambda: None
         self._course = Course()
         self.script = Script(here, self._course, self)
-        self._charge = Charge(self.script)
+        self._charge, self._moving = Charge(self.script), Moving(self.script)
         self._pid = os.getpid()  # not of a loader's workers
         self.script.stepping.on_late = self.script.models.on_late = self._charge.made_late
         self._first: Noted | None = None  # the script at its first step
@@ -138,7 +138,7 @@ class Loop:
             return True
         draws = script.noting.training()
         refuse_threads(draws)
-        script.moving.step_begins()
+        self._moving.step_begins()
         match self._course.at(Event.PASS):
             case State.STEPPING:
                 script.noting.passes_again(draws)
@@ -331,7 +331,7 @@ class Loop:
 
     def _go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
         """Set all to the peers' place, in a step that has begun."""
-        self.script.moving.go_to(place, first, is_drawn=is_drawn)
+        self._moving.go_to(place, first, is_drawn=is_drawn)
         self.script.standing.is_at(place)
         if self.script.ending.is_replaying:
             self._course.goes(Event.PLACED, State.REPLAYING)

@@ -11,22 +11,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import around, told
-from ftrun.inject.zero_edit.carried import Carried
 from ftrun.inject.zero_edit.counting import RANGES
-from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.loaders import LoaderIterator, follow
 from ftrun.inject.zero_edit.noting import matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
-from ftrun.inject.zero_edit.trial import Trial
-from ftrun.inject.zero_edit.values.counters import Counters
 from ftrun.inject.zero_edit.values.sources import Taken
-from ftrun.inject.zero_edit.values.tensors import Tensors
-from ftrun.training.context import WorkerContext
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 NEAR = 32
 """Batches of an IterableDataset that are left to be read when it has joined."""
@@ -35,36 +32,10 @@ ROUNDS_MAX = 16
 
 
 class Moving:
-    """Sets one replica to a place. For the main thread.
+    """Sets one replica to a place. For the main thread."""
 
-    Args:
-        here: this worker. ``is_lead``: whether it is the lead of its replica.
-        carried, counters, tensors: of the script; ``ending``: its end.
-        set_calls: take what the collectives since a place were given.
-        ordering: inside, samplers without a seed have the order of the predecessor's.
-        trial: of ``ftrun check``; None: this is none.
-
-    Attributes:
-        lacking: what the last place could not set, in words.
-    """
-
-    def __init__(
-        self,
-        here: WorkerContext,
-        is_lead: Callable[[], bool],
-        carried: Carried,
-        counters: Counters,
-        tensors: Tensors,
-        ending: Ending,
-        set_calls: Callable[[Place], None],
-        ordering: Callable[[], AbstractContextManager[bool]],
-        trial: Trial | None,
-    ) -> None:
-        self.lacking: list[str] = []
-        self._here, self._is_lead = here, is_lead
-        self._carried, self._counters = carried, counters
-        self._tensors, self._ending = tensors, ending
-        self._set_calls, self._ordering, self._trial = set_calls, ordering, trial
+    def __init__(self, script: Script) -> None:
+        self._script = script
         self._begun_with: tuple[tuple[str, Values], ...] = ()
         self._ranges: list[tuple[Spot, int, range | None]] = []
 
@@ -78,6 +49,7 @@ class Moving:
         Raises:
             UserError: some loop cannot be set.
         """
+        script, counters, tensors = self._script, self._script.counters, self._script.tensors
         functions, over = {spot.name for spot, _ in place.over}, dict(place.over)
         before = dict(RANGES.current({spot.name for spot, _ in place.ranges}))
         own = dict(RANGES.over(functions))
@@ -89,26 +61,26 @@ class Moving:
         # Of a loop that draws ahead, the newcomer's own draw may be before an inner one.
         self._ranges = behind if place.entry != place.stack and not is_drawn else []
         problems = [] if self._ranges else _words_of(behind)
-        problems += [loop.words for loop in self._counters.unlike_loops(place)]
+        problems += [loop.words for loop in counters.unlike_loops(place)]
         found, without = matched(place.loaders, first)
         facts = [iterator.facts() for _, iterator in found]
-        taken = self._counters.take(place)
+        taken = counters.take(place)
         taken.changed += [
             f"the loop at {spot} over {own[spot]}→{now}"
             for spot, now in RANGES.over(functions)
             if own.get(spot, now) != now
         ]
-        taken.changed += self._tensors.words
-        taken.lacking += [*self._carried.lacking, *self._tensors.lacking]
+        taken.changed += tensors.words
+        taken.lacking += [*script.carried.lacking, *tensors.lacking]
         taken.lacking += around.collecting(script_frames())
         taken.lacking += [f"the batches of the loader at {x.spot}" for x in without]
         if place.commits and not place.has_finished:
             taken.lacking.append(f"what was counted in the last {place.commits} steps")
-        self.lacking = taken.lacking
+        script.lacking = taken.lacking
         self._begun_with = () if is_drawn else place.begun_with
         if place.has_finished or place.behind:
-            self._ending.replay(place.taken, is_over=place.has_finished)
-        with self._ordering() as is_known:
+            script.ending.replay(place.taken, is_over=place.has_finished)
+        with script.randomness.ordering() as is_known:
             _move(found, facts, _items(place, before), is_drawn=is_drawn, is_known=is_known)
         self._set_calls(place)
         self._tell(place, taken)
@@ -124,22 +96,31 @@ class Moving:
         _refuse(_words_of([x for x in ranges if not RANGES.set(*x)]))
         if self._begun_with:
             values, self._begun_with = dict(self._begun_with), ()
-            self._counters.set_begun_with(values)
+            self._script.counters.set_begun_with(values)
+
+    def _set_calls(self, place: Place) -> None:
+        noting, world = self._script.noting, self._script.world
+        noting.has_place = True
+        noting.idle.update(place.idle)
+        world.is_following = place.has_finished
+        world.given.take(place.details().given)
+        world.replay(place.exchanges, place.calls)
 
     def _tell(self, place: Place, taken: Taken) -> None:
-        if self._is_lead() or taken.of_its_own:
-            who = f"replica {self._here.replica_id}"
-            if not self._is_lead():
-                who += f" (its worker {self._here.group_rank})"
-            is_new = not taken.has_left and not self._here.restarts
+        here, is_lead = self._script.here, self._script.mates.is_lead
+        if is_lead or taken.of_its_own:
+            who = f"replica {here.replica_id}"
+            if not is_lead:
+                who += f" (its worker {here.group_rank})"
+            is_new = not taken.has_left and not here.restarts
             told.say(f"{who} joined at {place.words()}{taken.words(is_new=is_new)}")
-        if self._here.replica_id == "0" and self._here.restarts and not self._here.group_rank:
+        if here.replica_id == "0" and here.restarts and not here.group_rank:
             told.say(
                 "replica 0 was away: what rank 0 alone does, such as an evaluation or a checkpoint "
                 "that was due meanwhile, was not done"
             )
-        if self._trial is not None and self._is_lead():
-            self._trial.has_joined(place.words(), taken.changed, taken.lacking)
+        if self._script.trial is not None and is_lead:
+            self._script.trial.has_joined(place.words(), taken.changed, taken.lacking)
 
 
 def _words_of(ranges: Sequence[tuple[Spot, int, range | None]]) -> list[str]:

@@ -21,7 +21,6 @@ from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.marking import Marking
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.models import Models
-from ftrun.inject.zero_edit.moving import Moving
 from ftrun.inject.zero_edit.noting import Noting
 from ftrun.inject.zero_edit.passing import Passing
 from ftrun.inject.zero_edit.peers import Peers
@@ -76,6 +75,7 @@ class Script:
         made: the Manager of this process; None: the script had no need of its peers yet.
         makes_manager: it is being made on the script's behalf.
         steps: that this process has ended; ``lost``: those of them that were not committed.
+        lacking: what the last place could not set, in words.
     """
 
     def __init__(self, here: WorkerContext, course: Course, on: Handlers) -> None:
@@ -83,6 +83,7 @@ class Script:
         self.made: Manager | None = None
         self.makes_manager = False
         self.steps = self.lost = 0
+        self.lacking: list[str] = []
         self._has_loaded = False  # since the step that begins was asked for
         self._before_reduction = on.before_reduction
         self.mates = Mates(here)
@@ -151,17 +152,6 @@ class Script:
 
     def _connect_newcomers(self, on: Handlers) -> None:
         here = self.here
-        self.moving = Moving(
-            here,
-            lambda: self.mates.is_lead,
-            self.carried,
-            self.counters,
-            self.tensors,
-            self.ending,
-            self._set_calls,
-            self.randomness.ordering,
-            self.trial,
-        )
         self.passing = Passing(here, self.mates, self.world, lambda: self.models.wrapped)
         self.passing.on_begin = on.passes
         self.drafts = Drafts(
@@ -276,13 +266,6 @@ class Script:
         """For a newcomer, in any thread."""
         calls = self.world.since(place.exchanges, place.has_finished)
         return replace(place, calls=calls).encode()
-
-    def _set_calls(self, place: Place) -> None:
-        self.noting.has_place = True
-        self.noting.idle.update(place.idle)
-        self.world.is_following = place.has_finished
-        self.world.given.take(place.details().given)
-        self.world.replay(place.exchanges, place.calls)
 
     def _needs_place(self) -> bool:
         """Whether the next step must have a place, because it may be asked for one.

@@ -1,9 +1,9 @@
 """The commands: ``ftrun [run] SCRIPT``, ``ftrun lighthouse``, ``ftrun status``, ``ftrun chaos`` …
 
 Each command is one call into a room that is imported only then: ``ftrun --help`` loads none. Not
-here: their options (a file for each), and the checks of these (config/ and the rooms' settings);
-the launch of the spawner, which comes first (cli.py) and which ``app`` gets as its ``obj``, a call
-that returns the launch.
+here: their options (the files beside this one), and the checks of these (config/ and the rooms'
+settings); the launch of the spawner, which comes first (cli.py) and which ``app`` gets as its
+``obj``, a call that returns the launch.
 """
 
 from __future__ import annotations
@@ -15,16 +15,12 @@ from typer.core import TyperGroup
 
 from ftrun.tools.commands import run as running
 from ftrun.tools.commands.certs import certs
-from ftrun.tools.commands.chaos import chaos
 from ftrun.tools.commands.check import check
 from ftrun.tools.commands.doctor import doctor
-from ftrun.tools.commands.explain import explain
 from ftrun.tools.commands.lighthouse import lighthouse
-from ftrun.tools.commands.logs import logs
-from ftrun.tools.commands.operate import drain, kill, ps, restart, stack
-from ftrun.tools.commands.report import report
+from ftrun.tools.commands.looking import explain, logs, report, status
+from ftrun.tools.commands.operate import chaos, drain, kill, ps, restart, stack
 from ftrun.tools.commands.sbatch import SbatchCommand, sbatch
-from ftrun.tools.commands.status import status
 
 
 class _RunByDefault(TyperGroup):

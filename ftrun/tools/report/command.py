@@ -1,6 +1,6 @@
 """``ftrun report``: finds the job's events, writes the file.
 
-Not here: the options (commands/report.py), the page (page.py).
+Not here: the options (commands/looking.py), the page (page.py).
 """
 
 from __future__ import annotations

@@ -32,31 +32,19 @@ class StatusQuery:
     tls: TlsFiles = PLAINTEXT
 
 
-def show_once(query: StatusQuery, out: TextIO | None = None) -> int:
-    """Print the status for people; returns the exit code.
+def show_json(query: StatusQuery, out: TextIO | None = None) -> int:
+    """Print the status as one JSON document; returns the exit code.
 
     Raises:
         UserError: there is no such job, or the token is another job's.
         LighthouseUnreachable: no lighthouse answers.
     """
-    status = find_status(query)
-
-    from rich.console import Console
-
-    from ftrun.tools.status.view import render
-
-    Console(file=out, markup=False, highlight=False, emoji=False).print(render(status))
-    return ExitCode.OK
-
-
-def show_json(query: StatusQuery, out: TextIO | None = None) -> int:
-    """Print the status as one JSON document; returns the exit code. Raises as ``show_once``."""
     print(json.dumps(find_status(query), indent=2), file=out)
     return ExitCode.OK
 
 
 def find_status(query: StatusQuery) -> Status:
-    """Fetch the status of the job that the query names. Raises as ``show_once``."""
+    """Fetch the status of the job that the query names. Raises as ``show_json``."""
     address, token, tls = find_lighthouse(query)
     return fetch_status(address, token, tls=tls)
 

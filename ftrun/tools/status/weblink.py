@@ -16,7 +16,7 @@ from ftrun.tools.status.once import StatusQuery, find_lighthouse
 
 
 def show_link(query: StatusQuery, out: TextIO | None = None) -> int:
-    """Print the link; returns the exit code. Raises as ``show_once``."""
+    """Print the link; returns the exit code. Raises as ``show_json``."""
     address, token, tls = find_lighthouse(query)
     name, code, body = request(address, token, "POST", "/links", {}, tls=tls)
     found = answer_of(name, code, body, "code")

@@ -26,10 +26,16 @@ from ftrun.tools.status.screen.following import has_log
 from ftrun.tools.status.screen.history import History
 from ftrun.tools.status.screen.host import Shown
 from ftrun.tools.status.screen.main import MainScreen
-from ftrun.tools.status.screen.pages import DetailPage, LogPage, Page, Question, indented
+from ftrun.tools.status.screen.pages import (
+    DetailPage,
+    LogPage,
+    Page,
+    Question,
+    TorchftPage,
+    indented,
+)
 from ftrun.tools.status.screen.palette import DARK, LIGHT, NAMES, TERMINAL, THEMES, role_styles
 from ftrun.tools.status.screen.requests import Order, Requests
-from ftrun.tools.status.screen.torchft import TorchftPage
 from ftrun.tools.status.screen.waiting import ChoiceScreen, WaitScreen
 from ftrun.tools.status.source import Picture, State
 from ftrun.tools.status.words import plain

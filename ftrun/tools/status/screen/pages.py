@@ -26,6 +26,7 @@ from ftrun.tools.status.screen.details import details, find
 from ftrun.tools.status.screen.following import Following, LogText
 from ftrun.tools.status.screen.host import Shown
 from ftrun.tools.status.screen.pieces import DIM, KEY, NOTE, STRONG, TEXT, button, line, rule
+from ftrun.tools.status.screen.torchft import torchft_text
 from ftrun.tools.status.screen.widgets import Line
 
 LOG_LINES_MAX = 10_000
@@ -129,6 +130,17 @@ class DetailPage(Page):
 
     def action_explain(self) -> None:
         self.host.explain(self._replica_id, None)
+
+
+class TorchftPage(Page):
+    """torchft's replica groups, kept up to date."""
+
+    def __init__(self) -> None:
+        super().__init__("torchft's replicas")
+
+    def body(self) -> Text:
+        status = self.host.picture.status
+        return torchft_text(None if status is None else status.get("torchft"))
 
 
 class LogPage(Page):

@@ -16,7 +16,8 @@ from ftrun.base.errors import ExitCode, UserError
 from ftrun.protocol.auth import load_or_create_token, new_token
 from ftrun.tools.status.client import LighthouseUnreachable, fetch_status
 from ftrun.tools.status.jobs import RunningJob, birth_mark, jobs_dir, write_job
-from ftrun.tools.status.once import StatusQuery, show_json, show_once
+from ftrun.tools.status.once import StatusQuery, show_json
+from ftrun.tools.status.view import show_once
 from tests.unit.tools.status.served_status import served
 from tests.unit.tools.status.status_sample import sample
 
@@ -50,7 +51,7 @@ def test_the_only_job_or_the_one_that_is_named(home: Path) -> None:
         write_job(replace(job("killed", "127.0.0.1:1", token_file), birth=f"{jobs_dir().name}/0"))
         out = io.StringIO()
         assert show_once(StatusQuery(), out) == 0
-        assert out.getvalue().startswith("digits")
+        assert out.getvalue().startswith(" digits")
         assert show_once(StatusQuery(job_id="one"), io.StringIO()) == 0
         with pytest.raises(LighthouseUnreachable):
             show_once(StatusQuery(job_id="killed"))

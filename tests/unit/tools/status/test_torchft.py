@@ -17,7 +17,7 @@ from ftrun.core.torchft_quorum.records import (
     RoomsRecord,
 )
 from ftrun.core.torchft_quorum.status import TorchftStatus, torchft_status
-from ftrun.tools.status.torchft import left_out, room_words
+from ftrun.tools.status.screen.torchft import left_out, room_words
 from ftrun.tools.status.view import render
 from tests.unit.tools.status.documents import healthy
 from tests.unit.tools.status.screen.driven import Driven, drive

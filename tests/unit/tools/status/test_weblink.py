@@ -10,7 +10,7 @@ import pytest
 
 from ftrun.base.errors import UserError
 from ftrun.protocol.auth import load_or_create_token
-from ftrun.tools.commands.status import status
+from ftrun.tools.commands.looking import status
 from ftrun.tools.status.client import request
 from ftrun.tools.status.once import StatusQuery
 from ftrun.tools.status.weblink import show_link

@@ -78,9 +78,9 @@ class Directories:
     def asks(self, plain: Callable[..., bool], path: Any, *args: Any, **kwargs: Any) -> bool:
         """The script asks whether something is there."""
         is_there, frame = plain(path, *args, **kwargs), sys._getframe(2)
-        if self._drafts.has_begun() or not (
+        if not (
             is_script(frame.f_code.co_filename)
-            and threading.current_thread() is threading.main_thread()
+            and self._is_set_up()
             and isinstance(path, (str, os.PathLike))
         ):
             return is_there
@@ -104,9 +104,7 @@ class Directories:
         return False
 
     def __call__(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
-        is_main = threading.current_thread() is threading.main_thread()
-        is_set_up = is_main and not (self._drafts.is_forked or self._drafts.has_begun())
-        whole = _whole(path) if dir_fd is None and is_set_up else None
+        whole = _whole(path) if dir_fd is None and self._is_set_up() else None
         if whole is None:
             _PLAIN(path, mode, dir_fd=dir_fd)
             if dir_fd is None:
@@ -125,6 +123,10 @@ class Directories:
         self._drafts.made(path)
         if len(self._made) < MADE_MAX:
             self._made.append((kind, whole))
+
+    def _is_set_up(self) -> bool:
+        is_main = threading.current_thread() is threading.main_thread()
+        return is_main and not (self._drafts.is_forked or self._drafts.has_begun())
 
     def begins(self) -> None:
         """The first step begins, of a replica that joins nobody: what it has made is left."""

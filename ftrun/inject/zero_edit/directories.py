@@ -50,6 +50,9 @@ class Directories:
     Args:
         path: the file of this slot and rank.
         drafts: of this worker, which notes what this process has made.
+
+    Attributes:
+        is_successor: a worker of this slot has trained before.
     """
 
     def __init__(self, path: Path, drafts: Drafts) -> None:
@@ -59,13 +62,13 @@ class Directories:
         self._links: list[str] = []
         self._absent: Counter[str] = Counter()  # what was not there, and how often
         self._asked: Counter[str] = Counter()
-        self._is_registered = self._is_successor = self._repeats = False
+        self._is_registered = self.is_successor = self._repeats = False
         with contextlib.suppress(OSError, ValueError, TypeError):
             made, links, absent, ends = json.loads(path.read_text())
             self._theirs = [(kind, whole) for kind, whole in made]
             self._links += links  # of lives that were killed: values that heal may name them
             self._absent.update(absent)
-            self._is_successor, self._repeats = True, ends
+            self.is_successor, self._repeats = True, ends
 
     def install(self, patches: Patches) -> None:
         """Patch the functions."""
@@ -86,7 +89,7 @@ class Directories:
             return is_there
         spot = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         place = f"{plain.__name__} {spot} {os.path.abspath(os.fsdecode(path))}"
-        if not self._is_successor:
+        if not self.is_successor:
             if not is_there and (place in self._absent or len(self._absent) < ABSENT_MAX):
                 self._absent[place] += 1
             return is_there
@@ -135,7 +138,7 @@ class Directories:
 
     def joined(self) -> None:
         """This replica has come to its peers, perhaps with what its predecessor was told."""
-        if self._is_successor:
+        if self.is_successor:
             self._leave(ends=self._repeats)
 
     def _leave(self, *, ends: bool = False) -> None:

@@ -105,6 +105,7 @@ class Assignments:
             "quorum_timeout_s": s.join_timeout_s + FORM_MARGIN_S,
             "heartbeat_timeout_s": s.heartbeat_timeout_s,
             "restarts": start.restarts,
+            "peers_train": start.peers_train,
             "hang_factor": s.hang_factor,
             "data": s.data,
             "global_batch": s.global_batch,

@@ -24,7 +24,8 @@ class WorkerContext:
 
     ``host``: the numeric address on which peers reach this worker. ``socket_path``: the agent's
     Unix socket. ``device``: "cpu" or "cuda". ``heal_tls``: states are served and fetched with TLS.
-    ``restarts``: earlier starts of this slot. ``hang_factor``: above 0 the agent wants to know that
+    ``restarts``: earlier starts of this slot. ``peers_train``: a replica of this node did when this
+    worker was started. ``hang_factor``: above 0 the agent wants to know that
     the loop goes on, also without a Manager. ``global_batch``: samples of all replicas in one step.
     ``data``: who chooses the samples of an unmodified script. ``script``, ``inject``: what runs,
     for snapshots. ``group_store``: where the ranks of a group meet; "": at MASTER_ADDR and
@@ -46,6 +47,7 @@ class WorkerContext:
     quorum_timeout_s: float = defaults.JOIN_TIMEOUT_S
     heartbeat_timeout_s: float = defaults.HEARTBEAT_TIMEOUT_S
     restarts: int = 0
+    peers_train: bool = False
     hang_factor: float = 0.0
     global_batch: int | None = None
     data: str = "as-written"

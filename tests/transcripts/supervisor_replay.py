@@ -171,9 +171,10 @@ class Replay:
 
     def _shown(self, instruction: e.Instruction) -> str:
         match instruction:
-            case e.StartReplica(_, _, restarts, standbys):
+            case e.StartReplica(_, _, restarts, standbys, peers_train):
                 by = f" by {','.join(standbys)}" if standbys else ""
-                return f"start {self._of(instruction)}: restart {restarts}{by}"
+                joins = ", peers train" if peers_train else ""
+                return f"start {self._of(instruction)}: restart {restarts}{by}{joins}"
             case e.StartStandby(name):
                 return f"start {name}"
             case e.SignalReplica(_, _, number):

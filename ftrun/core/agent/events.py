@@ -350,12 +350,16 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class StartReplica:
-    """Start all workers of a new incarnation. The first of them are these standbys."""
+    """Start all workers of a new incarnation. The first of them are these standbys.
+
+    ``peers_train``: a replica of this node trains, which the new one is to join.
+    """
 
     replica_id: str
     incarnation: str
     restarts: int
     standbys: tuple[str, ...] = ()
+    peers_train: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -368,7 +368,9 @@ class Supervisor:
         )
         self._slots.note(self._out.now, slot, f"started as {incarnation}")
         standbys = self._standbys.take(settings.workers_per_replica, self._out.now)
-        self._out.add(StartReplica(slot.replica_id, incarnation, restarts, standbys))
+        peers_train = any(one.trains for one in self._slots)
+        start = StartReplica(slot.replica_id, incarnation, restarts, standbys, peers_train)
+        self._out.add(start)
         self._out.send(ReplicaStarted(slot.replica_id, incarnation, restarts, slot.budget.left))
 
     def _refill_standbys(self) -> None:

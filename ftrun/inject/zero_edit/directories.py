@@ -50,6 +50,9 @@ class Directories:
     Args:
         path: the file of this slot and rank.
         drafts: of this worker, which notes what this process has made.
+
+    Attributes:
+        is_successor: a worker of this slot has trained before.
     """
 
     def __init__(self, path: Path, drafts: Drafts) -> None:
@@ -59,13 +62,13 @@ class Directories:
         self._links: list[str] = []
         self._absent: Counter[str] = Counter()  # what was not there, and how often
         self._asked: Counter[str] = Counter()
-        self._is_registered = self._is_successor = self._repeats = False
+        self._is_registered = self.is_successor = self._repeats = False
         with contextlib.suppress(OSError, ValueError, TypeError):
             made, links, absent, ends = json.loads(path.read_text())
             self._theirs = [(kind, whole) for kind, whole in made]
             self._links += links  # of lives that were killed: values that heal may name them
             self._absent.update(absent)
-            self._is_successor, self._repeats = True, ends
+            self.is_successor, self._repeats = True, ends
 
     def install(self, patches: Patches) -> None:
         functools.update_wrapper(self, _PLAIN)
@@ -77,15 +80,15 @@ class Directories:
     def asks(self, plain: Callable[..., bool], path: Any, *args: Any, **kwargs: Any) -> bool:
         """The script asks whether something is there."""
         is_there, frame = plain(path, *args, **kwargs), sys._getframe(2)
-        if self._drafts.has_begun() or not (
+        if not (
             is_script(frame.f_code.co_filename)
-            and threading.current_thread() is threading.main_thread()
+            and self._is_set_up()
             and isinstance(path, (str, os.PathLike))
         ):
             return is_there
         spot = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         place = f"{plain.__name__} {spot} {os.path.abspath(os.fsdecode(path))}"
-        if not self._is_successor:
+        if not self.is_successor:
             if not is_there and (place in self._absent or len(self._absent) < ABSENT_MAX):
                 self._absent[place] += 1
             return is_there
@@ -103,9 +106,7 @@ class Directories:
         return False
 
     def __call__(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
-        is_main = threading.current_thread() is threading.main_thread()
-        is_set_up = is_main and not (self._drafts.is_forked or self._drafts.has_begun())
-        whole = _whole(path) if dir_fd is None and is_set_up else None
+        whole = _whole(path) if dir_fd is None and self._is_set_up() else None
         if whole is None:
             _PLAIN(path, mode, dir_fd=dir_fd)
             if dir_fd is None:
@@ -125,6 +126,10 @@ class Directories:
         if len(self._made) < MADE_MAX:
             self._made.append((kind, whole))
 
+    def _is_set_up(self) -> bool:
+        is_main = threading.current_thread() is threading.main_thread()
+        return is_main and not (self._drafts.is_forked or self._drafts.has_begun())
+
     def begins(self) -> None:
         """The first step begins, of a replica that joins nobody: what it has made is left."""
         self._theirs = [(kind, path) for kind, path in self._made if os.path.isdir(path)]
@@ -132,7 +137,7 @@ class Directories:
 
     def joined(self) -> None:
         """This replica has come to its peers, perhaps with what its predecessor was told."""
-        if self._is_successor:
+        if self.is_successor:
             self._leave(ends=self._repeats)
 
     def _leave(self, *, ends: bool = False) -> None:

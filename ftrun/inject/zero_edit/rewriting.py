@@ -3,8 +3,9 @@
 1. A replica that was started again while its peers train runs the script from its beginning, which
    would empty its predecessor's file, or append to it once more. So its writes are held back. When
    it has joined, they are dropped, and later ones are appended to the file.
-2. Before the script has made its process group, ftrun cannot know whether its peers train. The file
-   is emptied, as under torchrun, and a notice reports the loss when the replica has joined.
+2. Before the script has made its process group, ftrun knows only of replicas of this node whether
+   they train. If none does, the file is emptied, as under torchrun, and a notice reports the loss
+   when the replica has joined.
 3. While the loop runs a draft is written, and takes the file's name when it is closed. A replica
    that dies meanwhile leaves the older file whole.
 4. While a newcomer passes over loops that its peers have left (passing.py), nothing that it writes
@@ -52,15 +53,13 @@ class Rewriting:
     Args:
         drafts: of this worker.
         is_successor: this worker may follow another one: in its slot, or in an earlier run.
-        has_world: whether the script has made its process group.
+        is_known: whether it is known if this worker has peers to join.
     """
 
-    def __init__(
-        self, drafts: Drafts, *, is_successor: bool, has_world: Callable[[], bool]
-    ) -> None:
+    def __init__(self, drafts: Drafts, *, is_successor: bool, is_known: Callable[[], bool]) -> None:
         self._drafts, self._has_begun = drafts, drafts.has_begun
         self.is_successor = is_successor
-        self._has_world = has_world
+        self._is_known = is_known
         self._held: list[_Held] = []
         self._appending: list[_Held] = []
         self._emptied: list[str] = []
@@ -168,7 +167,7 @@ class Rewriting:
         self._held = [held for held in self._held if held.is_open]
 
     def _is_to_hold(self, path: Path, mode: str) -> bool:
-        if not self._has_world():
+        if not self._is_known():
             if mode in MODES and len(self._emptied) < HELD_MAX and path.stat().st_size:
                 self._emptied.append(path.name)
             return False

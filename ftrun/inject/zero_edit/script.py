@@ -157,15 +157,20 @@ class Script:
         self.drafts = Drafts(
             self.mates.rank,
             lambda: self.passing.is_on,
-            lambda: self.peers.can_be_found and bool(self.joins_at()),
+            lambda: bool(self.joins_at()) if self.peers.can_be_found else self._joins(),
             lambda: self.course.now.has_stepped,
         )
         self.directories = Directories(self._file(directories.FILE), self.drafts)
         self.rewriting = Rewriting(
             self.drafts,
             is_successor=here.restarts > 0 or bool(here.snapshot_dir),
-            has_world=lambda: self.peers.can_be_found,
+            is_known=lambda: self.peers.can_be_found or self._joins(),
         )
+
+    def _joins(self) -> bool:
+        """Whether it is known before the script makes its process group that it has peers to join:
+        its predecessor trained in this form, and a replica of this node does."""
+        return self.here.peers_train and self.directories.is_successor
 
     def _life(self) -> str:
         """Of the job; "" before the first step."""

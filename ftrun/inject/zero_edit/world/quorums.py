@@ -143,7 +143,7 @@ class Quorums:
         is_switch = quorum.step is None
         if not is_switch:
             self._end_calls(seats)
-        told = self._meet(client, prefix, seats, quorum.attempt)
+        shells, told = self._meet(client, prefix, seats, quorum.attempt)
         if not is_switch:
             self._met = max(self._met, quorum.attempt)
         latest = max((x.met for x in told.values() if not x.is_walking), default=NO_ATTEMPT)
@@ -167,12 +167,12 @@ class Quorums:
             }
 
         if not is_switch and self._world.rank in old:
-            changing = self._settle(made, client, prefix, told, old)
+            changing = self._settle(made, client, prefix, shells, told, old)
             made.now = connect(old, "now", changing)
         if is_switch or len(old) < len(seats):  # also one by which a rank leaves
             made.all_seats = seats
             made.full_at = 0 if is_switch else max(told[seat].next_step for seat in old or seats)
-            made.full = connect(seats, "all", self._world.shells)
+            made.full = connect(seats, "all", shells)
 
     def _stop(self, shells: Sequence[Shell]) -> list[BuiltGroup]:
         """Hold the calls of these groups from now on; returns what is to be aborted."""
@@ -206,13 +206,14 @@ class Quorums:
 
     def _meet(
         self, client: StoreClient, prefix: str, seats: Sequence[int], attempt: Attempt
-    ) -> dict[int, Sent]:
-        """Tell the others how far this rank is, and hear how far they are."""
+    ) -> tuple[dict[str, Shell], dict[int, Sent]]:
+        """Tell the others how far this rank is, and hear how far they are. The groups of now are
+        connected, also if the script destroys one meanwhile: its peers wait for this rank there."""
         assert self._world.following is not None
         step = self._world.following.next_step
         with self._world.changed:
-            groups = {}
-            for key, shell in self._world.shells.items():
+            groups, shells = {}, dict(self._world.shells)
+            for key, shell in shells.items():
                 counted = Counted(shell.position(), shell.round, shell.base)
                 groups[key] = [counted.encode(), shell.is_stopped]
             own = Sent(self._world.is_walking, self._posted, self._met, step, groups)
@@ -220,19 +221,20 @@ class Quorums:
         client.set(f"ftrun/{prefix}/at/{self._world.rank}", own.encode())
         others = [seat for seat in seats if seat != self._world.rank]
         told = {x: Sent.decode(client.get(f"ftrun/{prefix}/at/{x}")) for x in others}
-        return {**told, self._world.rank: own}
+        return shells, {**told, self._world.rank: own}
 
     def _settle(
         self,
         made: _Build,
         client: StoreClient,
         prefix: str,
+        shells: dict[str, Shell],
         told: dict[int, Sent],
         old: tuple[int, ...],
     ) -> dict[str, Shell]:
         """Settle the calls of the groups that change; returns these."""
         changing: dict[str, Shell] = {}
-        for key, shell in sorted(self._world.shells.items()):
+        for key, shell in sorted(shells.items()):
             those = [seat for seat in old if seat in shell.seats and key in told[seat].groups]
             if not any(told[seat].groups[key][1] for seat in those):
                 continue
@@ -292,9 +294,10 @@ class Quorums:
 
     def _use_now(self, made: _Build) -> None:
         for key, (here, built) in made.now.items():
-            if key not in self._world.shells:
+            shell = self._world.shells.get(key)
+            if shell is None:  # the script has destroyed it meanwhile
+                self._world.retire(built)
                 continue
-            shell = self._world.shells[key]
             if key in made.anew:
                 shell.count_anew(*made.anew[key])
             self._world.put(shell, here, built)
@@ -335,9 +338,11 @@ class Quorums:
             assert full.full is not None
             for key, (here, built) in full.full.items():
                 shell = self._world.shells.get(key)
-                if shell is not None:
-                    shell.count_anew(self._world.in_use, shell.next if full.seats else None)
-                    self._world.put(shell, here, built)
+                if shell is None:
+                    self._world.retire(built)
+                    continue
+                shell.count_anew(self._world.in_use, shell.next if full.seats else None)
+                self._world.put(shell, here, built)
             self._world.members = full.all_seats
             self._met = max(self._met, self._world.in_use)
             self._world.is_walking = False

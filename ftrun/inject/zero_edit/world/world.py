@@ -304,9 +304,13 @@ class World:
             if self.shells.get(shell.key) is shell:
                 del self.shells[shell.key]
                 self.destroyed_at[shell.key] = shell.round, shell.next
-            built, shell.built = shell.built, None
-            if built is not None:
-                self._old.append(built)  # peers may still wait for its last bytes
+            self.retire(shell.built)
+            shell.built = None
+
+    def retire(self, built: BuiltGroup | None) -> None:
+        """Connections are used no more here; peers may still wait for their last bytes."""
+        if built is not None:
+            self._old.append(built)
 
     def connect(self, shell: Shell, store: str, prefix: str, timeout_s: float) -> None:
         """Connect a new group among the members that are there. Blocks until all have made it."""
@@ -339,8 +343,8 @@ class World:
             unsubscribe()
 
     def put(self, shell: Shell, here: tuple[int, ...], built: BuiltGroup | None) -> None:
-        if shell.built is not None and shell.built is not built:
-            self._old.append(shell.built)
+        if shell.built is not built:
+            self.retire(shell.built)
         shell.built, shell.is_stopped = built, False
         size, own = len(shell.seats), shell.own
         shell.there = There(size, own, here, built, shell.devices, self.in_use)

@@ -29,7 +29,7 @@ def left(path: Path, data: bytes) -> None:
 class Place:
     """Where a worker stands."""
 
-    has_world = True
+    is_known = True
     joins = True
     has_begun = False
     passes = False
@@ -45,7 +45,7 @@ def ours(place: Place) -> Iterator[Rewriting]:
     made = Rewriting(
         Drafts(2, lambda: place.passes, lambda: place.joins, lambda: place.has_begun),
         is_successor=True,
-        has_world=lambda: place.has_world,
+        is_known=lambda: place.is_known,
     )
     patches = Patches()
     made.install(patches)
@@ -182,7 +182,7 @@ def test_nothing_is_held_where_nobody_is_to_be_joined(
         with open(path, "w") as file:
             file.write(text)
         assert path.read_bytes() == text.encode()
-    place.has_world, place.joins = False, True
+    place.is_known, place.joins = False, True
     open(path, "w").close()
     assert path.read_bytes() == b""
     ours.joined()
@@ -282,9 +282,9 @@ def test_a_successor_appends_nothing_before_it_has_joined(
     log, early, own = tmp_path / "main.log", tmp_path / "early.log", tmp_path / "own.log"
     left(log, b"step 0\n")
     left(early, b"begins\n")
-    place.has_world = False
+    place.is_known = False
     before = open(early, "a")
-    place.has_world = True
+    place.is_known = True
     ours.passes()  # its first model is made
     before.write("step 0\n")
     for _ in range(rewriting.HELD_MAX + 1):

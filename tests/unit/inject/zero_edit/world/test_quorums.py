@@ -100,3 +100,25 @@ def test_a_death_finds_one_rank_behind_a_boundary_and_one_before_it(
     with ThreadPoolExecutor(2) as pool:
         sums = pool.map(lambda rank: summed(rank.shell, torch.ones(1)).item(), (ahead, behind))
         assert list(sums) == [2.0, 2.0]
+
+
+def test_a_group_that_the_script_destroys_meanwhile_is_connected_for_its_peers(
+    ranks: tuple[list[Rank], Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen at the end of a script: a builder thread ended with a KeyError, and its peers waited."""
+    (one, other), make = ranks
+    meet = one.quorums._meet
+
+    def meets(*words: Any) -> Any:
+        found = meet(*words)
+        one.world.destroyed(one.shell)
+        return found
+
+    monkeypatch.setattr(one.quorums, "_meet", meets)
+    switch, before = make(1, None), other.shell.built
+    for rank in (one, other):
+        rank.quorums.use(switch)
+        rank.quorums.boundary(1)
+    assert other.shell.built is not before
+    assert one.shell.built is None and len(one.world._old) == 2
+    one.shell.built = one.world._old.pop()

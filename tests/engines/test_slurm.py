@@ -83,7 +83,7 @@ def test_a_node_that_is_lost_costs_the_others_nothing(slurm: Slurm, tmp_path: Pa
         job.expect(TRAINS, 3)
         lost = next(int(host) for host in hosts if host != "0")
         slurm.power_off(lost)
-        job.expect(r"Replica \d lost: no heartbeat for 5 s")
+        job.expect(r"Replica \d lost: its node is out of reach: it acknowledges nothing to 10\.")
         job.expect("begins on", 4)
         job.expect(r"done at 250", 3)
         assert job.end() == ("COMPLETED", "0:0")

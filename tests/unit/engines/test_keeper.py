@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.base import linux
 from ftrun.base.errors import ExitCode
 from ftrun.config.layers import gather
 from ftrun.config.settings import resolve
@@ -72,3 +73,25 @@ def test_the_agent_is_an_ordinary_one_that_is_told_where_the_lighthouse_is(
     one = keeper(tmp_path, str(tmp_path / "is_missing.py"))
     assert run(one) == ExitCode.USAGE
     assert "ca.pem" in capfd.readouterr().err  # which is empty: so it was told
+
+
+def test_a_killed_agent_has_a_successor_when_all_of_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    publish_address(tmp_path, ServiceAddress("10.0.0.2:7", "10.0.0.2:8"))
+    left = tmp_path / "left"
+    script = f"""
+        echo $FTRUN_AGENT_ID >&2
+        if [ -e {left} ]; then kill -0 $(cat {left}) && exit 3; exit 9; fi
+        sleep 1 & echo $! > {left}; kill -9 $$
+    """
+    command = ["sh", "-c", script]
+    monkeypatch.setattr(keeping.own_process, "command", lambda *_, **__: command)
+    linux.become_subreaper()
+    try:
+        assert run(keeper(tmp_path)) == 9
+    finally:
+        linux._prctl(linux.PR_SET_CHILD_SUBREAPER, 0)
+    said = capfd.readouterr().err
+    assert said.count("n1-7.0.0\n") == 2
+    assert "died: SIGKILL. It is started again" in said

@@ -160,8 +160,8 @@ class Console:
         lines = summary_lines(
             slots, ending, elapsed_s, log_dir, incidents, account, is_told=self._end_is_told
         )
-        for line in lines:
-            self._terminal.event_line(line)
+        for line in lines:  # what is indented is of this node's replicas
+            self._terminal.event_line(line, of_job=not line.startswith(" "))
         if self._supervisor.ran_apart:
             self._terminal.event_line(f"  The replica groups ran apart. {REMEDY_APART}")
         in_order = (ExitCode.OK, ExitCode.PREEMPTED, ExitCode.INTERRUPTED)

@@ -139,6 +139,13 @@ def _wait(wait: WaitStatus) -> Text:
     return Text(f"{plain(wait['for'])}, since {duration(wait['since_s'])}{limit}", style="yellow")
 
 
+def spares(status: Status) -> list[str]:
+    """How many of the nodes that are to stand by do; nothing if none is to."""
+    wanted = status["job"]["spare_nodes"]
+    here = sum(agent["attached"] and not agent["slots"] for agent in status["agents"])
+    return [f"{here} of {counted(wanted, 'spare node')}"] if wanted else []
+
+
 def _service_facts(status: Status) -> list[Text]:
     service = status["lighthouse"]
     facts = (
@@ -146,6 +153,7 @@ def _service_facts(status: Status) -> list[Text]:
         f"epoch {status['epoch']}",
         f"up {duration(service['uptime_s'])}",
         counted(service["agents_attached"], "agent"),
+        *spares(status),
     )
     return [Text(fact, style="dim") for fact in facts]
 

@@ -1,5 +1,8 @@
 """Sentences of the agent's shell on the terminal: the lighthouse's reachability, notices, the end.
 
+Where the agents of several nodes share one output, as under srun, one of them shows what concerns
+the job, and each what concerns its node.
+
 Not here: the terminal itself (terminal.py), the supervisor's sentences (core/agent/words.py), the
 last lines (summary.py).
 """
@@ -43,6 +46,7 @@ class Console:
         self._started_at = clock.now()
         self._tries = 0
         self._unreachable_shown_at: float | None = None
+        self._end_is_told = False
 
     def notice(self, notice: ShowNotice) -> None:
         """The supervisor's line, with the path of the log that has more."""
@@ -59,12 +63,15 @@ class Console:
         An agent that ends does not print what becomes of the replicas that it takes with it: after
         Ctrl-C "training begins again at step 0" reads like a failure.
         """
+        if notice.elsewhere and self._terminal.node:
+            self._end_is_told = notice.kind == "ended"
+            return
         own = bool(notice.replica_ids) and set(notice.replica_ids) <= own_slots
         is_all = notice.kind == "lost" and not notice.replica_ids
         if self._supervisor.is_ending and (is_all or notice.kind == "homeless"):
             return
         if notice.kind != "ended" and not (notice.kind == "lost" and own):
-            self._terminal.event_line(notice.text)
+            self._terminal.event_line(notice.text, of_job=True)
 
     def embedded_ended(self, how: str, then: str) -> None:
         """This agent's own lighthouse has ended; ``then``: what follows."""
@@ -150,8 +157,11 @@ class Console:
         """The report of the whole run. ``account``: the lighthouse's, if it was received."""
         elapsed_s = clock.now() - self._started_at
         slots, log_dir = self._supervisor.summary(), self._settings.job_log_dir
-        for line in summary_lines(slots, ending, elapsed_s, log_dir, incidents, account):
-            self._terminal.event_line(line)
+        lines = summary_lines(
+            slots, ending, elapsed_s, log_dir, incidents, account, is_told=self._end_is_told
+        )
+        for line in lines:  # what is indented is of this node's replicas
+            self._terminal.event_line(line, of_job=not line.startswith(" "))
         if self._supervisor.ran_apart:
             self._terminal.event_line(f"  The replica groups ran apart. {REMEDY_APART}")
         in_order = (ExitCode.OK, ExitCode.PREEMPTED, ExitCode.INTERRUPTED)

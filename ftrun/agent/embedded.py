@@ -104,6 +104,11 @@ class EmbeddedLighthouse:
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._exited)
 
+    @property
+    def pid(self) -> int:
+        """Of the child; 0: there is none now."""
+        return self._process.pid if self._process is not None else 0
+
     async def stop(self, limit_s: float = STOP_S) -> None:
         """End the child: by the end of its pipe, and after ``limit_s`` by SIGKILL."""
         self._stopping = True

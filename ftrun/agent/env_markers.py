@@ -5,5 +5,6 @@ Imports nothing, because the spawner's launch needs these first. Not here: the s
 
 GUARD_NAME = "FTRUN_GUARD_ID"
 OWNER_NAME = "FTRUN_OWNER"
+AGENT_ID_NAME = "FTRUN_AGENT_ID"
 OWNER_CHARS = 16
 NO_OWNER = "-" * OWNER_CHARS

@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftrun.agent.copies import Copies
+from ftrun.agent.env_markers import AGENT_ID_NAME
 from ftrun.agent.last_lines import OWN_BEGIN, OWN_END
 from ftrun.agent.terminal import Terminal
 from ftrun.base import clock
@@ -73,7 +75,8 @@ class Output:
 def open_output(settings: RunSettings) -> Output:
     """The agent's output as the settings want it."""
     streams = settings.streams()
-    terminal = Terminal(streams=streams, prefixes=settings.prefixes_lines)
+    node = socket.gethostname() if AGENT_ID_NAME in os.environ else ""  # srun has one output
+    terminal = Terminal(streams=streams, prefixes=settings.prefixes_lines, node=node)
     if os.isatty(0):
         terminal.reader = settings.stdin_worker()
     disk = DiskWriter(terminal.event_line)

@@ -61,6 +61,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("threads per worker", f"{threads_per_worker(settings, machine)} of {machine.cores} cores"),
         *_bindings(settings, machine),
         ("lighthouse", lighthouse),
+        ("spare nodes", str(settings.spare_nodes)),
         ("rebalancing", "to nodes that come late" if settings.rebalance else "never"),
         ("restarts", _restarts(settings)),
         *_times(settings),

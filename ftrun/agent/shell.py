@@ -18,6 +18,7 @@ from typing import Any
 from ftrun.agent.console import Console, is_own
 from ftrun.agent.devices import Machine
 from ftrun.agent.embedded import EmbeddedLighthouse
+from ftrun.agent.env_markers import AGENT_ID_NAME
 from ftrun.agent.file_timer import FileTimer, timer_path, worker_of
 from ftrun.agent.fleet import Fleet
 from ftrun.agent.health import check_health
@@ -144,7 +145,8 @@ class Agent:
         self._machine = machine
         self._loop = asyncio.get_running_loop()
         self._started_at = clock.now()
-        self._agent_id = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
+        random_id = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
+        self._agent_id = os.environ.get(AGENT_ID_NAME) or random_id
         self._signal_rules = settings.signal_rules()
         self._supervisor = Supervisor(self._rules(), self._started_at)
         self._done: asyncio.Future[EndAgent] = self._loop.create_future()

@@ -27,8 +27,10 @@ def summary_lines(
     log_dir: Path,
     incidents: IncidentRecords | None = None,
     account: JobAccount | None = None,
+    *,
+    is_told: bool = False,
 ) -> list[str]:
-    """The report, line by line.
+    """The report, line by line. ``is_told``: another node has that of the job in the same output.
 
     ``account``: the lighthouse's. Without it, or if no quorum ever stood, the lost time is what
     this agent has seen itself.
@@ -36,11 +38,13 @@ def summary_lines(
     lines = []
     if ending.exit_code != 0:
         lines += _what_failed(slots, log_dir, incidents)
-    lines.append(f"{_verdict(ending)} after {elapsed_s:.1f} s. Logs: {log_dir}")
+    if not is_told:
+        lines.append(f"{_verdict(ending)} after {elapsed_s:.1f} s. Logs: {log_dir}")
     lost = {slot.replica_id: slot.lost_s for slot in slots}
     if account is not None and account.goodput is not None:
         lost |= {x.replica_id: x.lost_s for x in account.slots}
-        lines.append(_account_line(account, account.goodput))
+        if not is_told:
+            lines.append(_account_line(account, account.goodput))
     lines += [_slot_line(slot, lost[slot.replica_id]) for slot in slots]
     return lines
 

@@ -39,7 +39,8 @@ class Terminal:
     """Standard output and standard error of ftrun.
 
     ``copies``: takes the same lines to files. ``reader``: the replica and the rank of the worker
-    that reads from the terminal. ``last_event``: ftrun's own last line.
+    that reads from the terminal. ``last_event``: ftrun's own last line. ``node``: this node's name,
+    if the output is shared with other nodes: ftrun's own lines about this one begin with it.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class Terminal:
         streams: Streams | None = None,
         prefixes: bool = True,
         copies: Copies | None = None,
+        node: str = "",
     ) -> None:
+        self.node = node
         self.streams = Streams() if streams is None else streams
         self.prefixes = prefixes
         self.copies = copies
@@ -104,10 +107,14 @@ class Terminal:
         self._hold_line(not data.endswith(b"\n"))
         self._writer(error=error).put(data, data.count(b"\n"))
 
-    def event_line(self, text: str) -> None:
-        """One line of ftrun's own, on stderr, because stdout is the script's."""
+    def event_line(self, text: str, *, of_job: bool = False) -> None:
+        """One line of ftrun's own, on stderr, because stdout is the script's.
+
+        ``of_job``: it is not about this node alone.
+        """
         self.last_event = text
-        label = "\x1b[1mftrun:\x1b[0m" if self.has_colours else "ftrun:"
+        label = "ftrun:" if of_job or not self.node else f"ftrun {self.node}:"
+        label = f"\x1b[1m{label}\x1b[0m" if self.has_colours else label
         if self._is_in_line and self.is_tty:
             label, self._is_in_line = f"\n{label}", False
         self._error.put(f"{label} {text}\n".encode(errors="replace"), 1)

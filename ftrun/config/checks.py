@@ -20,6 +20,7 @@ from ftrun.logs.keep import parse_keep
 
 WORKERS_PER_REPLICA_MAX = 1024
 PRELOAD_MAX = 64
+NODES_MAX = 65_536
 STANDBYS_MAX = 64
 HANG_FACTOR_MIN = 2.0
 HANG_FACTOR_MAX = 1e6
@@ -73,6 +74,8 @@ def _check_counts(settings: RunSettings) -> None:
         raise UserError(f"--standby {settings.standbys}: give 0 to {STANDBYS_MAX}.")
     if settings.nodes < 1:
         raise UserError(f"--nodes {settings.nodes}: give 1 or more.")
+    if not 0 <= settings.spare_nodes <= NODES_MAX:
+        raise UserError(f"--spare-nodes {settings.spare_nodes}: give 0 to {NODES_MAX}.")
     if settings.nodes > 1 and settings.lighthouse is None:
         raise UserError(
             "--nodes above 1 needs a lighthouse that all nodes reach. Start one with "

@@ -130,6 +130,8 @@ _OWN: tuple[Option, ...] = (
         "--min-replicas", int, "Fewest replica groups that train.", "N", default_words="1",
     ),
     _option("--nodes", int, "Number of agents that share the replica groups.", "N", default=1),
+    _option("--spare-nodes", int, "How many of them stand by, to take a lost node's replicas.", "K",
+            default=0),
     _option(
         "--rebalance/--no-rebalance", bool,
         "Move replica groups, one by one, to nodes that join late.", default=True,
@@ -339,7 +341,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Data": ("data", "global_batch"),
     "Size": ("replicas", "workers_per_replica", "nproc_per_node", "min_replicas", "standbys",
              "device"),
-    "Several nodes": ("nodes", "lighthouse", "interface", "job_id", "rebalance", "state_dir"),
+    "Several nodes": ("nodes", "spare_nodes", "lighthouse", "interface", "job_id", "rebalance",
+                      "state_dir"),
     "Security": ("token_file", "tls_cert", "tls_key", "tls_ca"),
     "Restarts": ("max_restarts", "health_check", "health_timeout_s"),
     "Hangs": ("hang_timeout_s", "hang_factor"),

@@ -57,6 +57,7 @@ class RunSettings:
     accepts_fewer: bool
     workers_per_replica: int
     nodes: int
+    spare_nodes: int
     rebalance: bool
     lighthouse: str | None
     max_restarts: int

@@ -4,7 +4,7 @@ The keepers of the first nodes run a lighthouse each: one leads, and the others 
 node's leads at first. When it is ready, all addresses appear beside the job's credentials in a
 directory that all nodes share; there the others wait for them. Each keeper then runs an ordinary
 agent with the options that follow, and ends with its exit code. An agent that a signal has killed
-has a successor.
+has a successor of the same name, once all that it has left behind has ended.
 
 An engine signals every process of a job, so the keeper passes no signal on. The lighthouses are the
 last to go: each is asked when its own node's agent has ended, and the one that leads serves until
@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 
 from ftrun.agent.embedded import EmbeddedLighthouse
+from ftrun.agent.env_markers import AGENT_ID_NAME
 from ftrun.base import clock, linux, own_process
 from ftrun.base.addresses import join_address, split_address
 from ftrun.base.errors import ExitCode
@@ -47,6 +48,9 @@ WAIT_SHOWN_S = 5.0
 GATHER_S = 10.0
 """How long the first node waits for those that are to stand by."""
 REQUEUE_S = 60.0
+LEFT_S = 10.0
+"""How long the processes of a dead agent are waited for; its guards end them in less."""
+LEFT_LOOK_S = 0.02
 ENDS_S = 5.0
 """How long a lighthouse takes to end, once it stops."""
 
@@ -206,6 +210,7 @@ class Keeper:
         found = {
             "FTRUN_LIGHTHOUSE": ",".join(addresses),
             "FTRUN_TOKEN_FILE": str(self._token_file()),
+            AGENT_ID_NAME: self._place.agent_id,
         }
         tls = self._certificates("agent")
         if not self._settings.tls and tls:
@@ -255,7 +260,19 @@ class Keeper:
                 f"The agent on {self._place.own_name} (pid {agent.pid}) died: "
                 f"{signal_name(-status)}. It is started again; training goes on."
             )
-            await asyncio.sleep(delay_s)
+            await asyncio.gather(asyncio.sleep(delay_s), self._leftovers_ended())
+
+    async def _leftovers_ended(self) -> None:
+        """Wait for what the dead agent has left behind, which holds the node's devices (P8)."""
+        until = clock.now() + LEFT_S
+        while clock.now() < until:
+            helper = 0 if self._lighthouse is None else self._lighthouse.pid
+            linux.reap_strays(frozenset({helper}))
+            rows = linux.process_rows()
+            of_helper = {helper} | linux.descendants(rows, [helper]) if helper else set()
+            if not linux.descendants(rows, [os.getpid()]) - of_helper:
+                return
+            await asyncio.sleep(LEFT_LOOK_S)
 
     async def _start_agent(self) -> asyncio.subprocess.Process:
         command = own_process.command("ftrun.cli", self._words, acts_on_signals=True)

@@ -312,7 +312,7 @@ class Shell:
 
     def _send(self, instruction: SendToAgent) -> None:
         message = instruction.message
-        if isinstance(message, Notice) and self.event_log.note(message):
+        if isinstance(message, Notice) and not message.elsewhere and self.event_log.note(message):
             log.info("%s: %s", message.kind, message.text)
             self.occurrences.notice(message)
         session = self._sessions.get(instruction.agent_id)

@@ -857,14 +857,16 @@ class JobGlance(_message.Message):
     def __init__(self, step: _Optional[int] = ..., live: _Optional[int] = ..., lost_s: _Optional[float] = ..., steps_per_s: _Optional[float] = ...) -> None: ...
 
 class Notice(_message.Message):
-    __slots__ = ("kind", "replica_ids", "text")
+    __slots__ = ("kind", "replica_ids", "text", "elsewhere")
     KIND_FIELD_NUMBER: _ClassVar[int]
     REPLICA_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     kind: str
     replica_ids: _containers.RepeatedScalarFieldContainer[str]
     text: str
-    def __init__(self, kind: _Optional[str] = ..., replica_ids: _Optional[_Iterable[str]] = ..., text: _Optional[str] = ...) -> None: ...
+    elsewhere: bool
+    def __init__(self, kind: _Optional[str] = ..., replica_ids: _Optional[_Iterable[str]] = ..., text: _Optional[str] = ..., elsewhere: bool = ...) -> None: ...
 
 class SlotAccount(_message.Message):
     __slots__ = ("replica_id", "lost_s")

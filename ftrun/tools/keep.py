@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ftrun.agent.launch import handle_signals
+from ftrun.base import linux
 from ftrun.base.addresses import (
     LOOPBACK,
     address_towards,
@@ -50,6 +51,7 @@ def keep_node(place: Place, settings: RunSettings, environ: Mapping[str, str]) -
             f"({', '.join(place.others[:3])}). Nothing was started. Check the nodes' names in "
             "/etc/hosts or DNS, or state the interface: --interface NAME."
         )
+    linux.become_subreaper()  # so that the keeper sees what a dead agent has left behind
     there = Meeting(meeting, place.node, host)
     keeper = Keeper(place, settings, environ, sys.argv[1:], there, _certificates)
     return asyncio.run(keeper.run())

@@ -40,7 +40,7 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
 
         os.kill(job.process(0, LIGHTHOUSE), signal.SIGKILL)
         job.expect("The lighthouse on n0 died: SIGKILL. It is started again")
-        job.expect("The lighthouse is back and knows of", 3)
+        job.expect("The lighthouse is back and knows of")
 
         drained = next(int(host) for host in hosts if host not in ("0", str(killed)))
         os.kill(job.process(drained, AGENT), signal.SIGTERM)
@@ -48,6 +48,11 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
         job.expect("begins on", 5)
         assert len(job.expect(r"done at 300", 3)) == 3
         assert job.end() == ("COMPLETED", "0:0")
+        of_job = re.findall("^ftrun: (.*)", job.output, re.MULTILINE)
+        assert [line for line in of_job if of_job.count(line) > 1] == [], "each line once"
+        assert "The job has finished" in of_job[-2] and "The account" in of_job[-1]
+        assert re.search(r"^ftrun n\d: replica \d \(pid", job.output, re.MULTILINE) is None
+        assert re.search(r"^ftrun n\d: All replicas have a node", job.output, re.MULTILINE)
         assert job.left() == ""
         assert not meeting.exists()
 
@@ -62,8 +67,8 @@ def test_all_leave_at_one_boundary_and_a_requeue_trains_at_once(
         first_s = time.monotonic() - began
         job.ends_within(60)
         job.expect("SIGUSR1: leaving within 10 s", 4)
-        assert len(set(job.expect(r"A drain was carried out at step (\d+)", 4))) == 1
-        job.expect(r"ended with exit code 75 \(SIGUSR1\)", 4)
+        job.expect(r"A drain was carried out at step (\d+)")
+        job.expect(r"ended with exit code 75 \(SIGUSR1\)")
         job.expect(f"The job is queued again .--requeue.: scontrol requeue {job.id}")
         job.run_again()
         began = time.monotonic()
@@ -72,8 +77,7 @@ def test_all_leave_at_one_boundary_and_a_requeue_trains_at_once(
         assert (tmp_path / "ftrun-logs" / f"train-{job.id}.0.attempt-1").is_dir()
         slurm.ask("scancel", job.id)
         assert job.end()[0] == "CANCELLED"
-        steps = job.expect(r"A drain was carried out at step (\d+)", 8)
-        assert [len(set(steps[:4])), len(set(steps[4:]))] == [1, 1]
+        assert len(job.expect(r"A drain was carried out at step (\d+)", 2)) == 2
         assert job.left() == ""
 
 
@@ -102,7 +106,7 @@ def test_a_node_that_is_lost_costs_the_others_nothing(slurm: Slurm, tmp_path: Pa
         job.expect(TRAINS, 3)
         lost = next(int(host) for host in hosts if host != "0")
         slurm.power_off(lost)
-        job.expect(r"Replica \d lost: no heartbeat for 5 s")
+        job.expect(r"Replica \d lost: its node is out of reach: it acknowledges nothing to 10\.")
         job.expect("begins on", 4)
         job.expect(r"done at 250", 3)
         assert job.end() == ("COMPLETED", "0:0")

@@ -31,6 +31,7 @@ SETTINGS = LighthouseSettings(
     build_timeout_s=BUILD_TIMEOUT_S,
     promise_timeout_s=2.0,
     reassign_grace_s=1.0,
+    probe_s=0.45,  # longer than the slowest question and answer
     switch_retry_max_s=0.5,
 )
 

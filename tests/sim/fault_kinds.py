@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from tests.sim.worker import Worker
     from tests.sim.world import World
 
+GONE_S = 0.85
+"""By then a node without power is lost: 0.05 s to be seen, 0.2 to be reported, 0.45 to be asked."""
+HEARS_ONE_S = 0.7
+"""Longer than a question, and shorter than the heartbeat timeout."""
+
 # ---------------------------------------------------------------- workers
 
 
@@ -495,9 +500,55 @@ def _drain_two(world: World) -> None:
         world.at(delay_s, agent, agent.handle, s.DrainAsked("SIGTERM", 75))
 
 
+def _see_peers(world: World, host: Host, duration_s: float, *, one: Host | None = None) -> None:
+    """All agents, or ``one``'s alone, see that a host acknowledges nothing for a while."""
+    host.silent_until = world.now + duration_s
+    for other in world.hosts if one is None else (one,):
+        for after_s in (0.05, duration_s + 0.05):
+            if other.agent is not None and other is not host:
+                world.at(after_s, other.agent, other.agent.sees_peers)
+
+
+def _power_off(world: World) -> None:
+    """A machine's power goes; the others send something to it (N1)."""
+    lighthouse, host = world.lighthouse, _any_host(world)
+    agent = host.agent
+    if lighthouse is None or agent is None or not agent.alive or len(world.hosts) < 2:
+        return
+    host.vanish()
+    _see_peers(world, host, 10.0)
+    stream = agent.stream
+    is_steady = lighthouse.core.state.phase is Phase.STEADY and lighthouse.core.agents.get(
+        agent.agent_id
+    )
+    if is_steady and stream is not None:
+        world.at(GONE_S, lighthouse, lighthouse.has_lost, agent.agent_id)
+
+
+def _false_alarm(world: World) -> None:
+    """A live machine's connections to all others lose everything for a while, but its agent's."""
+    _see_peers(world, _any_host(world), world.rng.choice((0.3, 1.0, 2.5)))
+
+
+def _hears_one(world: World) -> None:
+    """For a while the lighthouse and the first node are cut off from all others, which live."""
+    first, *others = world.hosts
+    attached = [host.agent for host in others if host.agent is not None and host.agent.stream]
+    if len(attached) < 2:
+        return
+    for agent in attached:
+        assert agent.stream is not None
+        agent.stream.up.stall(HEARS_ONE_S)
+        agent.stream.down.stall(HEARS_ONE_S)
+        _see_peers(world, agent.host, HEARS_ONE_S, one=first)
+
+
 FOCUS_KINDS: Mapping[str, Callable[[World], None]] = {
     "cut_off_lighthouse": _cut_off_lighthouse,
     "drain_two": _drain_two,
+    "power_off": _power_off,
+    "false_alarm": _false_alarm,
+    "hears_one": _hears_one,
 }
 """Drawn by ``focus`` only, in tests of their own."""
 

@@ -28,6 +28,7 @@ from ftrun.core.lighthouse.events import (
 )
 from ftrun.core.lighthouse.machine import Lighthouse
 from tests.sim.actor import SETTINGS, Actor, Crashed
+from tests.sim.violation import require
 
 if TYPE_CHECKING:
     from tests.sim.network import Stream
@@ -69,6 +70,14 @@ class LighthouseProcess(Actor):
             self._end()
             delay_s = self.world.rng.choice((0.01, 0.3, 1.5, 5.0))
             self.world.at(delay_s, None, self.world.start_lighthouse)
+
+    def has_lost(self, agent_id: str) -> None:
+        """Assert that it has given up this agent, if nothing else has gone wrong (N1)."""
+        if self.world.faults.done != ["power_off"]:
+            return
+        agent = self.core.agents.get(agent_id)
+        is_lost = agent is None or agent.gone_at is not None
+        require(is_lost, "N1", f"{agent_id} has no power, and is attached still")
 
     def _begin_again(self) -> None:
         """As the process does: its streams end, and the next life begins at once.

@@ -33,6 +33,7 @@ from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.operation_table import OperationTable
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.presence import Presence
+from ftrun.core.lighthouse.reach import Reach
 from ftrun.core.lighthouse.replicas import Replicas
 from ftrun.core.lighthouse.slots import SlotTable
 from ftrun.core.lighthouse.standstill import Standstill
@@ -463,6 +464,13 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "nodes leave one by one": Mutant(
         Leaving, "drain_gathered", _gathers_nobody, "Q10", ("drain_two",)
+    ),
+    "peers are believed": Mutant(Reach, "_has_answered", _never, "Q4", ("false_alarm",)),
+    "a lighthouse that is cut off believes its node": Mutant(
+        Reach, "_is_in_touch", _TRUE, "Q4", ("hears_one",)
+    ),
+    "what peers see counts for nothing": Mutant(
+        Reach, "reported", _does_nothing, "N1", ("power_off",)
     ),
     "no fence": Mutant(DepartedMembers, "all_fenced_at", _needs_no_fence, "Q3", _CUT_OFF),
     "no takeover grace": Mutant(takeover.Takeover, "is_complete", _waits_for_no_grace, "Q6"),

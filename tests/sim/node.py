@@ -47,6 +47,7 @@ class Host:
         self.deaf_until = 0.0
         self.mute_until = 0.0
         self.over = False  # the agent has ended in order
+        self.silent_until = 0.0  # it acknowledges nothing to others
 
     def start_agent(self) -> None:
         """A new agent process, with an id of its own."""
@@ -120,6 +121,7 @@ class Agent(Actor):
         self._starting: dict[str, None] = {}
         self._owed: dict[WorkerKey, int] = {}
         self._epoch = 0
+        self._silent: tuple[str, ...] = ()
         self.stream: Stream | None = None
         self.supervisor = Supervisor(self._rules(), world.now)
         self.supervisor.handle(s.SpawnerReady(), world.now)  # its imports are not simulated
@@ -410,6 +412,15 @@ class Agent(Actor):
             worker.from_agent.send(m.AskReport())
         for message in (*supervisor.absent(), *supervisor.apart()):
             self.stream.up.send(message)
+        self.sees_peers()
+
+    def sees_peers(self) -> None:
+        """Report which hosts acknowledge nothing now, as agent/peers.py does."""
+        hosts = [x for x in self.world.hosts if x is not self.host]
+        silent = tuple(x.name for x in hosts if x.silent_until > self.world.now)
+        if self.stream is not None and silent != self._silent:
+            self._silent = silent
+            self._tell(m.PeersSilent(silent))
 
     def _refused(self) -> None:
         self._failures += 1
@@ -423,6 +434,7 @@ class Agent(Actor):
             self.world.note(self.name, "disconnected", why)
             self.stream = None
             self._asked.clear()
+            self._silent = ()
             self.host.excuse("its agent's stream broke")
             self._refused()
 
@@ -438,6 +450,8 @@ class Agent(Actor):
                 self._epoch = epoch
                 for evidence in self.supervisor.unconfirmed(self.world.now):
                     self._send_evidence(evidence)
+            case m.AskHeartbeat():
+                self._tell(m.Heartbeat(quiet=True))
             case m.AssignSlots(replica_ids):
                 self.handle(s.SlotsAssigned(replica_ids))
             case m.ToWorkers(targets, inner):

@@ -42,6 +42,7 @@ FAST_SCHEDULES = 650
 SLOW_SCHEDULES = 19_000
 MUTANT_SCHEDULES = 400
 MUTANT_SCHEDULES_SLOW = 20_000
+ALARMS = ("power_off", "false_alarm", "kill_worker", "kill_agent", "pause_agent", "cut")
 KINDS = (REFUSALS, LATENESS)
 """What a script may do besides: alone, nothing else goes wrong."""
 
@@ -175,6 +176,13 @@ def test_a_lighthouse_that_is_cut_off_among_other_faults() -> None:
 
 def test_nodes_that_are_noticed_as_one_leave_at_one_boundary() -> None:
     outcomes = [outcome_of(seed, focus=("drain_two",)) for seed in range(60)]
+    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
+
+
+@pytest.mark.parametrize("focus", [("power_off",), ("false_alarm",), ("hears_one",), ALARMS])
+def test_what_peers_see_of_a_node(focus: tuple[str, ...]) -> None:
+    """Who has no power is lost within a second, and nobody who answers is (N1)."""
+    outcomes = [outcome_of(seed, focus=focus) for seed in range(40)]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 

@@ -78,7 +78,7 @@ def job_status(replicas: int = 4, job_id: str = "job", text: str = "SIGKILL") ->
         "phase_age_s": 2.0,
         "job": {
             "job_id": job_id, "uptime_s": 600.0, "replicas": replicas, "workers_per_replica": 1,
-            "min_replicas": 2, "nodes": hosts,
+            "min_replicas": 2, "nodes": hosts, "spare_nodes": 0,
         },
         "epoch": 1,
         "step": 2451,

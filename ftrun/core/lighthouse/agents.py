@@ -98,8 +98,24 @@ class Agents(dict[str, Agent]):
             return None
         agent.gone_at = self._state.now
         del self._state.outbox.agents[agent_id]
-        self._check_by(agent.due_at(0.0, self._state.settings.reassign_grace_s))
+        self._check_by(agent.due_at(0.0, self._grace_s))
         return agent
+
+    def spares(self) -> list[str]:
+        """The attached agents that stand by: they may be given slots, and have none."""
+        taken = self._state.slots.by_agent()
+        return [
+            agent.agent_id
+            for agent in self.values()
+            if agent.gone_at is None and agent.takes_slots and agent.agent_id not in taken
+        ]
+
+    @property
+    def _grace_s(self) -> float:
+        """How long the slots of an agent that is gone are kept for it: not long if others wait."""
+        settings = self._state.settings
+        has_spare = self._state.spec.spare_nodes and self.spares()
+        return settings.spare_grace_s if has_spare else settings.reassign_grace_s
 
     def forget(self, agent_id: str) -> Agent:
         """Remove an agent that will not come back."""
@@ -137,14 +153,14 @@ class Agents(dict[str, Agent]):
 
     def long_gone(self) -> list[str]:
         """The agents whose slots are for others now."""
-        now, grace_s = self._state.now, self._state.settings.reassign_grace_s
+        now, grace_s = self._state.now, self._grace_s
         gone = (agent for agent in self.values() if agent.gone_at is not None)
         return [agent.agent_id for agent in gone if now >= agent.due_at(0.0, grace_s)]
 
     def plan_check(self) -> None:
         """All have been checked: set the time of the next check."""
         timeout_s = self._state.spec.heartbeat_timeout_s
-        grace_s = self._state.settings.reassign_grace_s
+        grace_s = self._grace_s
         self.check_at = min((a.due_at(timeout_s, grace_s) for a in self.values()), default=None)
         if self.is_deaf:  # all attached ones are overdue
             self.check_at = self.heard_at + self._state.silence_s

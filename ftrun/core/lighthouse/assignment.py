@@ -45,6 +45,7 @@ class Assignment:
         self._may_be_uneven = False
         self._had_nodes = False
         self._homeless: frozenset[str] = frozenset()
+        self._spares_told: int | None = None
 
     # ------------------------------------------------------------ agents
 
@@ -152,6 +153,21 @@ class Assignment:
             for agent_id in sorted(state.reassigned & state.outbox.agents.keys()):
                 self.send_slots(self._agents[agent_id])
             state.reassigned.clear()
+            if state.spec.spare_nodes:
+                self._note_spares(len(self._agents.spares()))
+
+    def _note_spares(self, here: int) -> None:
+        """Notice how many of the nodes that are to stand by do, if that is not as before.
+
+        More of them stand by, too.
+        """
+        wanted = self._state.spec.spare_nodes
+        if min(here, wanted) == self._spares_told:
+            return
+        self._spares_told = min(here, wanted)
+        text = f"{here} of {wanted} spare nodes (--spare-nodes) stand by"
+        missing = " Add nodes, or the next loss costs the others room." if here < wanted else ""
+        self._state.outbox.notice("spares", (), f"{text}.{missing}")
 
     def _is_without_nodes(self) -> bool:
         """End a job that never had nodes for ``min_replicas`` within the join timeout.
@@ -188,9 +204,9 @@ class Assignment:
     def _share_out(self) -> None:
         state = self._state
         if self.is_shared_out or state.slots.free_count < state.slots.open_count:
-            changed = state.slots.hand_out(self._capacities())
+            changed = state.slots.hand_out(self._capacities(), state.spec.spare_nodes)
         else:
-            state.slots.share_out(self._capacities())
+            state.slots.share_out(self._capacities(), state.spec.spare_nodes)
             changed = set(state.outbox.agents)
         self.is_shared_out = self._may_be_uneven = True
         slots = state.slots.by_agent()
@@ -248,7 +264,7 @@ class Assignment:
         state = self._state
         if not self._may_spare_one():
             return
-        move = state.slots.uneven(self._capacities())
+        move = state.slots.uneven(self._capacities(), state.spec.spare_nodes)
         if move is None:
             self._may_be_uneven = False
             return

@@ -36,6 +36,7 @@ class LighthouseSettings:
     freeze_timeout_s: float = 600.0
     assign_gather_s: float = 0.2
     reassign_grace_s: float = 5.0
+    spare_grace_s: float = 0.5
     join_gather_s: float = 0.05
     finish_grace_s: float = 0.1
     drain_gather_s: float = 0.5

@@ -67,16 +67,19 @@ class Outbox:
     ) -> None:
         """Show one line to people, on every agent's terminal or on that of agent ``only``.
 
-        A notice about very many replicas leaves their ids out: N ids to N agents would be O(N²).
+        Of agents that share a terminal, the one that has been attached longest shows it. A notice
+        about very many replicas leaves their ids out: N ids to N agents would be O(N²).
         """
         ids = tuple(sorted(replica_ids, key=replica_order))
         if len(ids) > NOTICE_REPLICAS_MAX:
             ids = ()
         notice = m.Notice(kind, ids, text)
-        if only is None:
-            self.to_all(notice)
-        else:
+        if only is not None:
             self.to_agent(only, notice)
+            return
+        copy = replace(notice, elsewhere=True)
+        for index, agent_id in enumerate(self.agents):
+            self._out.append(SendToAgent(agent_id, copy if index else notice))
 
     def to_all(self, message: m.ToAgent) -> None:
         """Send to every attached agent."""

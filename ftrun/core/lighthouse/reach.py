@@ -43,7 +43,7 @@ class Reach:
             if agent.agent_id not in self._asked:
                 continue  # it has come after the report
             asked_at, check = self._asked[agent.agent_id]
-            is_silent = agent.last_message_at <= asked_at
+            is_silent = not self._has_answered(agent, asked_at)
             ends = is_silent and check.ends(asked_at, state.settings.probe_s, state.now, late_s)
             if ends and self._is_in_touch(asked_at):
                 found.append((agent, witness.host))
@@ -67,6 +67,9 @@ class Reach:
             if agent.host in witnesses and not agent.is_out_of_reach
         ]
 
+    def _has_answered(self, agent: Agent, asked_at: float) -> bool:
+        return agent.last_message_at > asked_at
+
     def _is_in_touch(self, since: float) -> bool:
         """Whether half of the agents have been heard since then, so that we are not cut off."""
         attached = [agent for agent in self._agents.values() if agent.gone_at is None]
@@ -84,7 +87,7 @@ class Reach:
 
     def _due_at(self, agent: Agent) -> float:
         asked_at, check = self._asked[agent.agent_id]
-        if agent.last_message_at > asked_at:
+        if self._has_answered(agent, asked_at):
             return self._again_at(asked_at)
         return check.overdue_at(asked_at, self._state.settings.probe_s)
 

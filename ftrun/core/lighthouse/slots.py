@@ -204,13 +204,14 @@ class SlotTable(dict[str, Slot]):
                 slots.setdefault(slot.runs_at, []).append(slot.replica_id)
         return slots
 
-    def share_out(self, capacities: Mapping[str, int]) -> None:
+    def share_out(self, capacities: Mapping[str, int], spare: int = 0) -> None:
         """First assignment: equal parts, contiguous, in the agents' order, within their capacity.
 
-        Slots for which an agent has no room go to later agents, and at last to any with room.
+        Slots for which an agent has no room go to later agents, and at last to any with room. The
+        last ``spare`` agents get none, as far as the others have room.
         """
         free = self._free()
-        room = self._room(capacities)
+        room = dict(list(self._room(capacities).items())[: max(1, len(capacities) - spare)])
         for index, agent_id in enumerate(room):
             fair = -(-len(free) // (len(room) - index))  # rounded up
             part = max(0, min(fair, room[agent_id]))
@@ -219,12 +220,16 @@ class SlotTable(dict[str, Slot]):
             free = free[part:]
         self.hand_out(capacities)
 
-    def hand_out(self, capacities: Mapping[str, int]) -> set[str]:
-        """Give free slots, one by one, to the agent with the most room; returns the receivers."""
+    def hand_out(self, capacities: Mapping[str, int], spare: int = 0) -> set[str]:
+        """Give free slots, one by one, to the agent with the most room; returns the receivers.
+
+        ``spare``: how many agents stand by for this; then any that does comes first.
+        """
         room = self._room(capacities)
+        idle = {name for name, left in room.items() if spare and left == capacities[name]}
         changed: set[str] = set()
         for slot in self._free():
-            agent_id = max(room, key=lambda a: room[a], default="")
+            agent_id = max(room, key=lambda a: (a in idle and room[a] > 0, room[a]), default="")
             if not agent_id or room[agent_id] <= 0:
                 break
             self.give(slot.replica_id, agent_id)
@@ -232,11 +237,12 @@ class SlotTable(dict[str, Slot]):
             changed.add(agent_id)
         return changed
 
-    def uneven(self, capacities: Mapping[str, int]) -> Move | None:
+    def uneven(self, capacities: Mapping[str, int], spare: int = 0) -> Move | None:
         """The move that evens the load: from the agent with most slots to the one with fewest.
 
         None unless the loads differ by two or more and the receiver has room. The highest slot
-        goes.
+        goes. One that stands by gets none while the others have no more than they would have
+        without the last ``spare`` agents.
         """
         room = self._room(capacities)
         loads = {agent_id: capacities[agent_id] - left for agent_id, left in room.items()}
@@ -244,8 +250,11 @@ class SlotTable(dict[str, Slot]):
         if not takers:
             return None
         most = max(loads, key=lambda a: loads[a])
-        least = min(takers, key=lambda a: loads[a])
-        if loads[most] - loads[least] < 2:
+        at_work = [a for a in takers if spare and 0 < loads[a] <= loads[most] - 2]
+        least = min(at_work or takers, key=lambda a: loads[a])
+        fair = -(-sum(loads.values()) // max(1, len(loads) - spare))  # rounded up
+        stands_by = spare > 0 and not loads[least] and loads[most] <= fair
+        if loads[most] - loads[least] < 2 or stands_by:
             return None
         return Move(self.of(most)[-1], most, least)
 

@@ -108,6 +108,7 @@ def _job(spec: m.JobSpec, account: Account, now: float) -> JobStatus:
         "workers_per_replica": spec.workers_per_replica,
         "min_replicas": spec.min_replicas,
         "nodes": spec.nodes,
+        "spare_nodes": spec.spare_nodes,
     }
 
 

@@ -28,6 +28,7 @@ class LighthouseStatus(TypedDict):
 class JobStatus(TypedDict):
     """What was asked for; ``job_id`` is empty before the first agent attaches.
 
+    ``spare_nodes``: how many are to stand by; those that do are the attached agents without slots.
     ``uptime_s``: since the account began, with the time in which no lighthouse lived.
     """
 
@@ -37,6 +38,7 @@ class JobStatus(TypedDict):
     workers_per_replica: int
     min_replicas: int
     nodes: int
+    spare_nodes: int
 
 
 class QuorumStatus(TypedDict):

@@ -115,11 +115,13 @@ class Notice:
     """One line for people: ``kind`` is formed, lost, joined, healed, switched, finished …
 
     ``replica_ids``: the replicas concerned; none if they are very many (core/lighthouse/outbox.py).
+    ``elsewhere``: another agent shows it; this one does if they do not share a terminal.
     """
 
     kind: str
     replica_ids: tuple[str, ...]
     text: str
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)

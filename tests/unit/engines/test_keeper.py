@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.base import linux
 from ftrun.base.errors import ExitCode
 from ftrun.config.layers import gather
 from ftrun.config.settings import resolve
@@ -89,3 +90,25 @@ def test_a_node_that_comes_too_late_has_no_lighthouse(tmp_path: Path) -> None:
     Meeting(meeting, 0, HERE).settle(("10.0.0.2:7",))
     assert run(keeper(meeting, "is_missing.py")) == ExitCode.USAGE
     assert not list(tmp_path.glob("**/lighthouse.n1.log"))
+
+
+def test_a_killed_agent_has_a_successor_when_all_of_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Meeting(tmp_path, 0, HERE).settle(("10.0.0.2:7",))
+    left = tmp_path / "left"
+    script = f"""
+        echo $FTRUN_AGENT_ID >&2
+        if [ -e {left} ]; then kill -0 $(cat {left}) && exit 3; exit 9; fi
+        sleep 1 & echo $! > {left}; kill -9 $$
+    """
+    command = ["sh", "-c", script]
+    monkeypatch.setattr(keeping.own_process, "command", lambda *_, **__: command)
+    linux.become_subreaper()
+    try:
+        assert run(keeper(tmp_path, node=3)) == 9
+    finally:
+        linux._prctl(linux.PR_SET_CHILD_SUBREAPER, 0)
+    said = capfd.readouterr().err
+    assert said.count("n1-7.0.0\n") == 2
+    assert "died: SIGKILL. It is started again" in said

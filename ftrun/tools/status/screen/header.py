@@ -98,7 +98,15 @@ def title(picture: Picture, now: float, cells: int) -> Text:
     stale_s = picture.age_s(now)
     if picture.state in (State.GONE, State.REFUSED):
         return apart(left, line((f"as of {age(stale_s)} ago ", CARE)), cells)
-    return apart(left, line((f"ftrun {plain(status['lighthouse']['version'])} ", DIM)), cells)
+    right = [*_spares(status), f"ftrun {plain(status['lighthouse']['version'])} "]
+    return apart(left, line(("  ".join(right), DIM)), cells)
+
+
+def _spares(status: Status) -> list[str]:
+    """How many of the nodes that are to stand by do; nothing if none is to."""
+    wanted = status["job"]["spare_nodes"]
+    here = sum(agent["attached"] and not agent["slots"] for agent in status["agents"])
+    return [f"{here} of {counted(wanted, 'spare node')}"] if wanted else []
 
 
 def state_words(picture: Picture) -> tuple[str, str]:

@@ -44,13 +44,16 @@ class Node:
 class Site:
     """A lighthouse and its nodes; their messages wait in one queue."""
 
-    def __init__(self, replicas: int, *, needed: int = 1, rebalance: bool = True) -> None:
-        spec = m.JobSpec("job", replicas, 1, 1, 1e6, 1e6, 60.0)
+    def __init__(
+        self, replicas: int, *, needed: int = 1, rebalance: bool = True, spare: int = 0
+    ) -> None:
+        spec = m.JobSpec("job", replicas, 1, 1, 1e6, 1e6, 60.0, spare_nodes=spare)
         self.spec = replace(spec, min_replicas=needed, rebalance=rebalance)
         self.now = 0.0
         self.lighthouse = Lighthouse(LighthouseSettings(), JournalState(), 0.0)
         self.nodes: dict[str, Node] = {}
         self.told: list[str] = []
+        self.texts: list[str] = []
         self._said: deque[Event] = deque()
         self._members: dict[Attempt, set[str]] = {}
         self._started = 0
@@ -142,6 +145,8 @@ class Site:
                     self._worker(name, target.replica_id, message.message)
         elif isinstance(message, m.Notice):
             self.told.append(message.kind)
+            if message.kind == "spares":
+                self.texts.append(message.text)
 
     def _start(self, name: str, replica_id: str) -> None:
         self._started += 1
@@ -201,11 +206,11 @@ def act(site: Site, kind: str, number: int) -> None:
 
 
 @settings(deadline=None)
-@given(st.integers(1, 6), st.booleans(), st.lists(acts, max_size=25))
+@given(st.integers(1, 6), st.booleans(), st.integers(0, 2), st.lists(acts, max_size=25))
 def test_whatever_happens_the_slots_are_where_there_is_room(
-    replicas: int, rebalance: bool, schedule: list[tuple[str, int]]
+    replicas: int, rebalance: bool, spare: int, schedule: list[tuple[str, int]]
 ) -> None:
-    site = Site(replicas, rebalance=rebalance)
+    site = Site(replicas, rebalance=rebalance, spare=spare)
     for kind, number in schedule:
         act(site, kind, number)
     site.settle()
@@ -218,7 +223,9 @@ def test_whatever_happens_the_slots_are_where_there_is_room(
     if not rebalance:
         assert site.moves() == 0
     elif len(runs) == replicas > 1:
+        fair = -(-replicas // max(1, sum(map(bool, room.values())) - spare))
         pairs = [(a, b) for a in loads for b in loads if len(loads[b]) < room[b]]
+        pairs = [(a, b) for a, b in pairs if not spare or loads[b] or len(loads[a]) > fair]
         assert all(len(loads[a]) - len(loads[b]) < 2 for a, b in pairs), loads
 
 
@@ -263,3 +270,36 @@ def test_a_job_that_needs_all_its_replicas_spares_none_for_a_move() -> None:
     assert site.loads() == {first: ["0", "1", "2", "3"], second: []}
     assert site.lighthouse.state.live == {"0", "1", "2", "3"}
     assert site.moves() == 0
+
+
+def test_spare_nodes_stand_by_and_take_a_lost_nodes_replicas_at_once() -> None:
+    site = Site(4, spare=1)
+    nodes = [site.come(4) for _ in range(3)]
+    site.settle()
+    assert site.loads() == {nodes[0]: ["0", "1"], nodes[1]: ["2", "3"], nodes[2]: []}
+    assert site.texts[-1] == "1 of 1 spare nodes (--spare-nodes) stand by."
+    site.kill(nodes[1])
+    site.settle(1.0)  # nobody waits for it as long as without a spare
+    assert site.loads() == {nodes[0]: ["0", "1"], nodes[2]: ["2", "3"]}
+    assert site.texts[-1].startswith("0 of 1 spare nodes (--spare-nodes) stand by. Add nodes")
+    more = [site.come(4), site.come(4)]
+    site.settle()
+    assert site.loads() == {nodes[0]: ["0", "1"], nodes[2]: ["2", "3"], more[0]: [], more[1]: []}
+    assert site.moves() == 0
+    assert site.texts[-1] == "1 of 1 spare nodes (--spare-nodes) stand by."
+    site.kill(nodes[2])
+    site.kill(more[0])
+    site.settle()
+    assert site.loads() == {nodes[0]: ["0", "1"], more[1]: ["2", "3"]}
+
+
+def test_of_too_few_nodes_none_stands_by_and_a_late_one_evens_the_load_first() -> None:
+    site = Site(4, spare=1)
+    first = site.come(4)
+    site.settle()
+    assert site.loads() == {first: ["0", "1", "2", "3"]}
+    second, third = site.come(4), site.come(4)
+    site.settle()
+    assert sorted(len(load) for load in site.loads().values()) == [0, 2, 2]
+    assert site.moves() > 0
+    assert {second, third} <= set(site.loads())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ftrun.core import messages as m
 from ftrun.core.books.records import SaveIncident
 from ftrun.core.lighthouse.events import CloseAgent, Journal, JournalState, SendToAgent
@@ -36,7 +38,13 @@ def test_a_notice_goes_to_everybody_with_its_replicas_in_order() -> None:
     out = outbox()
     out.notice("lost", ["10", "2"], "two are lost")
     notice = m.Notice("lost", ("2", "10"), "two are lost")
-    assert out.take() == [SendToAgent("A", notice), SendToAgent("B", notice)]
+    copy = replace(notice, elsewhere=True)
+    assert out.take() == [SendToAgent("A", notice), SendToAgent("B", copy)]
+    out.agents["A"] = out.agents.pop("A")  # it has gone, and come again
+    out.notice("lost", ["10", "2"], "two are lost")
+    assert out.take() == [SendToAgent("B", notice), SendToAgent("A", copy)]
+    out.notice("lost", ["10", "2"], "two are lost", only="A")
+    assert out.take() == [SendToAgent("A", notice)]
 
 
 def test_a_notice_of_very_many_replicas_names_none() -> None:
@@ -47,7 +55,7 @@ def test_a_notice_of_very_many_replicas_names_none() -> None:
         assert isinstance(first, SendToAgent) and isinstance(second, SendToAgent)
         assert isinstance(first.message, m.Notice)
         assert len(first.message.replica_ids) == named
-        assert second.message is first.message
+        assert second.message == replace(first.message, elsewhere=True)
 
 
 def test_nothing_is_sent_to_an_agent_that_is_not_here() -> None:

@@ -135,7 +135,7 @@ def healthy(poll: int, *, replicas: int = 10, nodes: int = 5) -> Status:
         "phase_age_s": 412.0,
         "job": {
             "job_id": "llama-1b-pretrain", "uptime_s": 4310.0 + poll, "replicas": replicas,
-            "workers_per_replica": GPUS, "min_replicas": 2, "nodes": nodes,
+            "workers_per_replica": GPUS, "min_replicas": 2, "nodes": nodes, "spare_nodes": 0,
         },
         "epoch": 5,
         "step": 14_208 + poll * 3,

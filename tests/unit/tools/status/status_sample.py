@@ -26,6 +26,7 @@ _SAMPLE: Status = {
         "replicas": 3,
         "workers_per_replica": 1,
         "min_replicas": 1,
+        "spare_nodes": 0,
         "nodes": 1,
     },
     "epoch": 5,

@@ -36,6 +36,17 @@ def test_it_shows_what_the_screen_shows() -> None:
     assert table[12] == "0.2 s 1 1 500 ms under way node-a killed by SIGKILL"
 
 
+def test_spare_nodes_are_counted_if_the_job_wants_any() -> None:
+    status = sample()
+    status["job"]["spare_nodes"] = 2
+    agents = [("a", True, ["0"]), ("b", True, []), ("c", False, [])]
+    status["agents"] = [
+        {"agent_id": x, "host": x, "capacity": 1, "attached": on, "silent_s": 0.0, "slots": slots}
+        for x, on, slots in agents
+    ]
+    assert "1 of 2 spare nodes" in shown(status).splitlines()[0]
+
+
 def test_a_lighthouse_without_a_job_says_so() -> None:
     status = sample()
     status |= {"replicas": [], "history": [], "incidents": [], "quorum": None, "phase": "empty"}

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from ftrun.agent import numa
 from ftrun.agent.numa import Binding
 from ftrun.base.addresses import (
+    address_towards,
     interface_address,
     is_loopback,
     is_loopback_name,
@@ -200,20 +201,25 @@ def own_address(lighthouse: str | None, nodes: int = 1) -> str:
     """The numeric address on which other nodes reach this one.
 
     The address of the interface that routes to the lighthouse; a host name may resolve to another.
+    Where the lighthouse's name means this machine alone, because it runs here, and there are
+    several nodes, it is the address of the interface that leads elsewhere.
 
     Raises:
-        UserError: the lighthouse's name is not known, or means this machine alone although there
-            are several nodes.
+        UserError: the lighthouse's name is not known, or means this machine alone, which has no
+            interface that leads elsewhere, although there are several nodes.
     """
     if lighthouse is None:
         return "127.0.0.1"
     host, port = parse_address(lighthouse.partition(",")[0], "--lighthouse")
     if nodes > 1 and is_loopback_name(host):
+        elsewhere = address_towards(())
+        if elsewhere is not None:
+            return elsewhere
         raise UserError(
             f"--lighthouse {lighthouse}: on this machine that name is an address of the loopback "
-            f"interface, and --nodes is {nodes}. Nothing was started. Give the address at which "
-            "all nodes reach the lighthouse, or correct the name in /etc/hosts; for agents on this "
-            f"one machine: --lighthouse 127.0.0.1:{port}."
+            f"interface, --nodes is {nodes}, and no interface is the one to other nodes. Nothing "
+            "was started. State it (--interface NAME), or correct the name in /etc/hosts; for "
+            f"agents on this one machine: --lighthouse 127.0.0.1:{port}."
         )
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]

@@ -94,7 +94,8 @@ def is_loopback_name(host: str) -> bool:
 def address_towards(hosts: Sequence[str]) -> str | None:
     """The numeric address of the interface that leads to the first of ``hosts`` that is known.
 
-    Never a loopback address, whatever /etc/hosts says of names; None: no interface leads anywhere.
+    Never a loopback address, whatever /etc/hosts says of names. Where none is known it is that of
+    the default route, or the only other one; None: no interface leads anywhere, or several may.
     """
     for host in hosts[:HOSTS_TRIED_MAX]:
         try:
@@ -107,7 +108,10 @@ def address_towards(hosts: Sequence[str]) -> str | None:
         if not is_loopback(found):
             return found
     found = own_host()
-    return None if is_loopback(found) else found
+    if not is_loopback(found):
+        return found
+    others = {name: at for name, at in reversed(_own_addresses()) if not is_loopback(at)}
+    return next(iter(others.values())) if len(others) == 1 else None
 
 
 def interface_address(wanted: str) -> str:

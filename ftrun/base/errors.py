@@ -124,7 +124,12 @@ class LaunchError(FtrunError):
 
 
 class PeerError(FtrunError):
-    """Another process (peer, agent, lighthouse) failed or is gone."""
+    """Another process (peer, agent, lighthouse) failed or is gone.
+
+    ``unreached``: the host to which no connection could be made; "": that was not the cause.
+    """
+
+    unreached: str = ""
 
 
 class ProtocolError(PeerError):

@@ -43,6 +43,8 @@ _THREADS = frozenset({LOOP, "pt_gloo_runloop"})
 _Native: Any = dist.ProcessGroupGloo  # torch's stub lacks most of it.
 _GREETING = struct.Struct("=q")
 _GREETING_TIMEOUT_S = 1.0
+PROBE_TIMEOUT_S, PROBES_MAX = 1.0, 64
+"""After a build that has failed."""
 
 
 class ProcessGroupGloo(ProcessGroup):
@@ -79,8 +81,10 @@ class ProcessGroupGloo(ProcessGroup):
                 tids = frozenset(foreign_threads() - before)
                 build.is_built = True
             _try_out(native, place)
-        except (RuntimeError, PeerError):
+        except (RuntimeError, PeerError) as error:
             rendezvous.fail()
+            if not place.signal.triggered:
+                raise _naming(error, rendezvous.records, place.rank) from error
             raise
         finally:
             unsubscribe()
@@ -146,6 +150,25 @@ def _connect_pairs(rendezvous: Rendezvous, place: Place) -> Any:
 def _try_out(native: Any, place: Place) -> None:
     """All-reduce once: when that ends, all ranks have read all records, and pairs are warm."""
     native.allreduce([torch.ones(1)]).wait(place.remaining())
+
+
+def _naming(error: Exception, records: dict[int, RankRecord], rank: int) -> PeerError:
+    """The error of a build with the host of a peer that cannot be reached, if there is one.
+
+    A peer that refuses a connection has given the build up too: it is no proof.
+    """
+    failure = PeerError(str(error))
+    failure.unreached = error.unreached if isinstance(error, PeerError) else ""
+    peers = [record.address for peer, record in records.items() if peer != rank]
+    for address in [] if failure.unreached else peers[:PROBES_MAX]:
+        try:
+            socket.create_connection(address, timeout=PROBE_TIMEOUT_S).close()
+        except ConnectionRefusedError:
+            continue
+        except OSError:
+            failure.unreached = address[0]
+            break
+    return failure
 
 
 def _abort_build(rendezvous: Rendezvous, rank: int) -> None:

@@ -48,7 +48,9 @@ class StoreClient:
                 split_address(address), timeout=self._remaining_s()
             )
         except OSError as error:
-            raise PeerError(f"the store at {address} cannot be reached: {error}") from error
+            failure = PeerError(f"the store at {address} cannot be reached: {error}")
+            failure.unreached = split_address(address)[0]
+            raise failure from error
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._greet()

@@ -273,12 +273,14 @@ class Built(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ...) -> None: ...
 
 class BuildFailed(_message.Message):
-    __slots__ = ("attempt", "reason")
+    __slots__ = ("attempt", "reason", "unreached")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    UNREACHED_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     reason: str
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    unreached: str
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., reason: _Optional[str] = ..., unreached: _Optional[str] = ...) -> None: ...
 
 class Promised(_message.Message):
     __slots__ = ("attempt", "step")

@@ -216,7 +216,8 @@ class Groups:
                 self._signals.pop(quorum.attempt, None)
             if not signal.triggered:
                 log.warning("could not build the process group of %s: %s", quorum.attempt, error)
-            self._report(GroupFailed(quorum.attempt, str(error)[:1000]))
+            unreached = error.unreached if isinstance(error, PeerError) else ""
+            self._report(GroupFailed(quorum.attempt, str(error)[:1000], unreached))
             return
         with self._lock:
             self._built[quorum.attempt] = group

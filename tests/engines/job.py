@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.engines.slurm import Slurm
 from tests.jobs.forks import ROOT
@@ -77,8 +78,8 @@ class SlurmJob:
         """What it has printed."""
         return self._out.read_text() if self._out.exists() else ""
 
-    def expect(self, pattern: str, count: int = 1, limit_s: float = START_S) -> list[str]:
-        """Wait until its output has ``count`` matches; returns all. It has none after its end."""
+    def expect(self, pattern: str, count: int = 1, limit_s: float = START_S) -> list[Any]:
+        """Wait until its output has ``count`` matches; returns all, as ``re.findall`` does."""
         end = time.monotonic() + limit_s
         while True:
             is_over = self.state() in ENDED or time.monotonic() > end

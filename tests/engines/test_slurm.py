@@ -86,7 +86,7 @@ def test_an_unmodified_script_heals_over_nodes_and_leaves_at_the_time_limit(
 ) -> None:
     options = ("--nodes=3", "--ntasks-per-node=1", "--job-name=ddp")
     with SlurmJob(slurm, tmp_path, options, f"srun {FTRUN} --replicas 3 {DDP}") as job:
-        host, pid = job.expect(r"begins on n(\d+ with pid \d+)", 3)[0].split(" with pid ")
+        host, pid = next(iter(job.expect(r"begins on n(\d) with pid (\d+)", 3)))
         job.expect(r"step 10: ", 3)
         os.kill(slurm.machines.nodes[int(host)].pid_of(int(pid)), signal.SIGKILL)
         (step,) = job.expect(r"healed from replicas? .*: step (\d+)")[:1]

@@ -273,7 +273,7 @@ class Replay:
         if kind == "built":
             return m.Built(attempt)
         if kind == "buildfailed":
-            return m.BuildFailed(attempt, detail)
+            return m.BuildFailed(attempt, detail, _options(words[1:]).get("unreached", ""))
         if kind == "promised":
             return m.Promised(attempt, step)
         if kind == "refused":

@@ -122,6 +122,19 @@ class Agents(dict[str, Agent]):
         del self._state.last_message_at[agent_id]
         return self.pop(agent_id)
 
+    def why_apart(self, agent_id: str, host: str) -> str:
+        """Why this node and the others cannot meet at their addresses; "": they can."""
+        others = [a.host for a in self.values() if a.gone_at is None and a.agent_id != agent_id]
+        far = next((at for at in others if _is_loopback(at) != _is_loopback(host)), host)
+        if far == host:
+            return ""
+        local, reached = (host, far) if _is_loopback(host) else (far, host)
+        return (
+            f"a node announces {local}, which the node at {reached} does not reach. Start the "
+            f"ftrun at {local} again, with the address of the lighthouse on the network that all "
+            "nodes share (--lighthouse), or with --interface NAME."
+        )
+
     # ------------------------------------------------------------ who is overdue
 
     def becomes_deaf(self) -> bool:
@@ -167,3 +180,7 @@ class Agents(dict[str, Agent]):
 
     def _check_by(self, at: float) -> None:
         self.check_at = at if self.check_at is None else min(self.check_at, at)
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "::1" or host.startswith("127.")

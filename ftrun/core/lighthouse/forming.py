@@ -6,12 +6,12 @@ Each rule returns whether it has changed anything. Not here: the decision after 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 
 from ftrun.core import messages as m
 from ftrun.core.activity import BY_INTENTION
 from ftrun.core.ids import replica_order
+from ftrun.core.lighthouse.blame import Blame
 from ftrun.core.lighthouse.choice import Choice, can_repair
 from ftrun.core.lighthouse.outcome import NOBODY_HOLDS_IT, NOBODY_IS_LEFT, outcome
 from ftrun.core.lighthouse.phases import Phase
@@ -40,7 +40,7 @@ class Forming:
         self._silence_check = SilenceCheck()
         self._tries = 0
         self._tried_step = -1
-        self._errors: Counter[str] = Counter()
+        self._blame: Blame | None = None  # since the last commit; None: for nothing
 
     # ------------------------------------------------------------ EMPTY
 
@@ -262,12 +262,15 @@ class Forming:
         state = self._state
         names = (*choice.donors, *choice.newcomers)
         members = state.replicas.members(names, state.workers)
+        host = state.replicas[names[0]]
+        if self._blame is not None:
+            host = self._blame.meets_at([state.replicas[name] for name in names])
         groups = names if state.workers > 1 else ()  # one worker decides for itself
         cannot_repair = [n for n in groups if not can_repair(state.replicas[n].reports.values())]
         return Quorum(
             attempt=state.attempts.issue(members),
             members=members,
-            store=state.replicas[choice.donors[0]].store,
+            store=host.store,
             step=choice.state.step,
             state=choice.state,
             newcomers=choice.newcomers,
@@ -279,7 +282,7 @@ class Forming:
         state = self._state
         if state.waiting.is_over(state.now):
             silent = state.waiting.silent()
-            self._errors.update(silent)
+            self._blames.failed(silent)
             state.failure = f"{replicas(silent)}: the group was not built in time"
             return True
         if not state.waiting.done:
@@ -300,9 +303,18 @@ class Forming:
 
     # ------------------------------------------------------------ attempts that fail
 
-    def blame(self, replica_id: str) -> None:
-        """This replica has reported an error."""
-        self._errors[replica_id] += 1
+    def blame(self, replica: Replica, unreached: str = "") -> None:
+        """This replica has reported an error; ``unreached``: a host that it could not reach."""
+        if unreached:
+            live = (self._state.replicas[name] for name in self._state.live)
+            self._blames.unreached(replica, unreached, live)
+        else:
+            self._blames.failed([replica.replica_id])
+
+    @property
+    def _blames(self) -> Blame:
+        self._blame = self._blame or Blame()
+        return self._blame
 
     def excuse(self) -> None:
         """The attempt failed by nobody's fault, so it does not count.
@@ -314,16 +326,16 @@ class Forming:
     def forgive(self) -> None:
         """No attempt since the last commit counts."""
         self._tries = 0
-        self._errors.clear()
+        self._blame = None
 
     def is_exhausted(self) -> bool:
         """Whether so many attempts brought no progress that a replica must be replaced."""
         return self._tries >= self._state.settings.attempts_max
 
     def replace_worst(self) -> None:
-        """Replace the replica that failed most often; of equals the one with the highest id."""
+        """Replace the replica that is most to blame (blame.py)."""
         state = self._state
-        worst = max(state.live, key=lambda name: (self._errors[name], replica_order(name)))
+        worst = self._blames.worst(state.replicas[name] for name in state.live)
         cause = f"it failed most often in {self._tries} attempts without progress; it is replaced"
         self.forgive()
         state.replace([worst], cause)

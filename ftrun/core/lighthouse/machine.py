@@ -373,7 +373,7 @@ class Lighthouse:
     def _refusal(self, agent_id: str, hello: m.Hello) -> str:
         if agent_id not in self.agents and len(self.agents) >= self.state.settings.agents_max:
             return f"this lighthouse serves {len(self.agents)} agents, and no more."
-        return refusal(self.state, hello)
+        return refusal(self.state, hello) or self.agents.why_apart(agent_id, hello.host)
 
     def _on_detached(
         self, agent_id: str, cause: str, is_dead: bool = False, is_back: bool = False

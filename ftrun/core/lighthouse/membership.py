@@ -261,7 +261,8 @@ class Membership:
     def _on_build_failed(self, replica: Replica, _rank: int, failure: m.BuildFailed) -> None:
         was_of_switch = self.switching.on_build_failed(replica.replica_id, failure)
         if not was_of_switch and failure.attempt in self.state.attempts_of(replica):
-            self._fail(replica, f"it could not build the group: {failure.reason}")
+            text = f"it could not build the group: {failure.reason}"
+            self._fail(replica, text, unreached=failure.unreached)
 
     def _on_in_force(self, replica: Replica, rank: int, word: m.InForce) -> None:
         state = self.state
@@ -326,30 +327,33 @@ class Membership:
         )
         self.state.outbox.notice("healed", [replica.replica_id], text)
 
-    def _fail(self, replica: Replica, reason: str, *, own: bool = False) -> None:
+    def _fail(
+        self, replica: Replica, reason: str, *, own: bool = False, unreached: str = ""
+    ) -> None:
         """The attempt has failed, so far without a loss; blame the first replica to report it.
 
         ``own``: it has decided so by itself, and nobody is to blame (C8); but a newcomer is, which
-        keeps its peers from their step and does not come to hold their state.
+        keeps its peers from their step and does not come to hold their state. ``unreached``: the
+        host that it could not reach.
         """
         state = self.state
         if state.phase in IN_QUORUM and replica.replica_id in state.live and not state.failure:
             if own and not replica.heals:
                 self.forming.excuse()
             else:
-                self._blame(replica)
+                self._blame(replica, unreached)
             state.failure = f"replica {replica.replica_id}: {reason}"
 
-    def _blame(self, replica: Replica) -> None:
+    def _blame(self, replica: Replica, unreached: str) -> None:
         """Blame the replica that reports an error, or the one that all others waited for.
 
         A replica in an announced pause is not to blame, and neither is one that waited for it.
         """
         waited_for = self.standstill.lone_busy()
         if waited_for is None:
-            self.forming.blame(replica.replica_id)
+            self.forming.blame(replica, unreached)
         elif waited_for.paused_at is None:
-            self.forming.blame(waited_for.replica_id)
+            self.forming.blame(waited_for)
         else:
             self.forming.excuse()
 

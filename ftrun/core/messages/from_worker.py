@@ -84,10 +84,14 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class BuildFailed:
-    """The process group of ``attempt`` could not be built."""
+    """The process group of ``attempt`` could not be built.
+
+    ``unreached``: the host of a store or a peer to which no connection could be made; "": none.
+    """
 
     attempt: Attempt
     reason: str
+    unreached: str = ""
 
 
 @dataclass(frozen=True, slots=True)

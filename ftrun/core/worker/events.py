@@ -154,10 +154,14 @@ class GroupBuilt:
 
 @dataclass(frozen=True, slots=True)
 class GroupFailed:
-    """The builder could not build the process group of ``attempt``."""
+    """The builder could not build the process group of ``attempt``.
+
+    ``unreached``: a host to which it could make no connection; "": none is known.
+    """
 
     attempt: Attempt
     reason: str
+    unreached: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -611,7 +611,7 @@ class StepMachine(Showing):
 
     def _on_group_failed(self, event: e.GroupFailed) -> None:
         if self._quorums.awaits(event.attempt) is not None:
-            self._send(m.BuildFailed(event.attempt, event.reason))
+            self._send(m.BuildFailed(event.attempt, event.reason, event.unreached))
 
     def _on_propose(self, event: m.ProposeSwitch) -> None:
         pending = self.pending

@@ -100,10 +100,9 @@ def _resolve(ctx: typer.Context, own: list[str], batch: Batch) -> RunSettings:
 
 
 def _command() -> list[str]:
-    """How this ftrun was called, in words that do not depend on the nodes' PATH."""
-    own = shutil.which(sys.argv[0])
-    is_script = own is not None and Path(own).name == "ftrun"
-    return [str(Path(own).absolute())] if own and is_script else [sys.executable, "-m", "ftrun"]
+    """This ftrun, in words that do not depend on the nodes' PATH."""
+    beside = Path(sys.executable).absolute().with_name("ftrun")
+    return [str(beside) if beside.exists() else shutil.which("ftrun") or "ftrun"]
 
 
 def _submit(script: str) -> int:

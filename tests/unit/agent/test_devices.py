@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ftrun.agent import numa
+from ftrun.agent import devices, numa
 from ftrun.agent.devices import (
     DeviceSlices,
     check_own_address,
@@ -93,10 +93,15 @@ def test_the_own_address_is_the_one_that_routes_to_the_lighthouse() -> None:
         own_address("no-such-host.invalid:29510")
 
 
-def test_several_nodes_do_not_meet_at_a_name_of_this_machine_alone() -> None:
+def test_several_nodes_do_not_meet_at_a_name_of_this_machine_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert own_address("localhost:29510") in ("127.0.0.1", "::1")
     assert own_address("127.0.0.1:29510", nodes=2) == "127.0.0.1"
-    with pytest.raises(UserError, match=r"--nodes is 2\..*--lighthouse 127\.0\.0\.1:29510"):
+    monkeypatch.setattr(devices, "address_towards", lambda hosts: "10.0.0.7")
+    assert own_address("localhost:29510", nodes=2) == "10.0.0.7"
+    monkeypatch.setattr(devices, "address_towards", lambda hosts: None)
+    with pytest.raises(UserError, match=r"--nodes is 2, .*--lighthouse 127\.0\.0\.1:29510"):
         own_address("localhost:29510", nodes=2)
 
 

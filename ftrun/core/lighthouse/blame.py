@@ -1,0 +1,62 @@
+"""Whom attempts that fail are due to: a replica that reports errors, or a node that is not reached.
+
+A worker that cannot reach a host names it. One such report accuses two nodes, the one that reports
+and the one that is named. The next attempt therefore meets at the store of a node that was named
+least, so that the attempts try the ways between several pairs of nodes. The node of most failed
+ways is to blame, and of equals the one that others did not reach: a healthy node fails at one way,
+to the broken node, and that one fails at its ways to all.
+
+Not here: when a replica is replaced (forming.py), and when a node is set aside (set_aside.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from ftrun.core.ids import replica_order
+from ftrun.core.lighthouse.replicas import Replica
+
+
+class Blame:
+    """Counts until training goes on, or the one to blame is replaced.
+
+    ``errors``: by replica. ``ways``: failed ones, from agent to agent.
+    """
+
+    def __init__(self) -> None:
+        self.errors: Counter[str] = Counter()
+        self.ways: Counter[tuple[str, str]] = Counter()
+
+    def failed(self, replica_ids: Iterable[str]) -> None:
+        """These replicas have reported an error each, or are silent."""
+        self.errors.update(replica_ids)
+
+    def unreached(self, reporter: Replica, host: str, live: Iterable[Replica]) -> None:
+        """A replica could not reach ``host``; one that is at no other node's failed by itself."""
+        named = sorted({r.agent_id for r in live if _is_at(r, host)} - {reporter.agent_id})
+        if not named:
+            self.failed([reporter.replica_id])
+        for agent_id in named:
+            self.ways[reporter.agent_id, agent_id] += 1
+
+    def meets_at(self, candidates: Sequence[Replica]) -> Replica:
+        """At whose store the next attempt meets: that of the first, if no way has failed."""
+        return min(candidates, key=lambda replica: self._named(replica.agent_id))
+
+    def worst(self, live: Iterable[Replica]) -> str:
+        """The replica to replace; of equals the one with the highest id."""
+
+        def rank(replica: Replica) -> tuple[int, int, object]:
+            name, agent_id = replica.replica_id, replica.agent_id
+            ways = sum(count for way, count in self.ways.items() if agent_id in way)
+            return self.errors[name] + ways, self._named(agent_id), replica_order(name)
+
+        return max(live, key=rank).replica_id
+
+    def _named(self, agent_id: str) -> int:
+        return sum(count for (_, named), count in self.ways.items() if named == agent_id)
+
+
+def _is_at(replica: Replica, host: str) -> bool:
+    return any(report.endpoint.host == host for report in replica.reports.values())

@@ -207,8 +207,10 @@ class Keeper:
 
     def _found(self, addresses: tuple[str, ...]) -> dict[str, str]:
         """The variables that tell the agent where the lighthouses are, and how it is let in."""
+        # Its own node's comes first: an agent tries the first one before it does anything.
+        own_first = sorted(addresses, key=lambda address: address != self._meeting.address)
         found = {
-            "FTRUN_LIGHTHOUSE": ",".join(addresses),
+            "FTRUN_LIGHTHOUSE": ",".join(own_first),
             "FTRUN_TOKEN_FILE": str(self._token_file()),
             AGENT_ID_NAME: self._place.agent_id,
         }

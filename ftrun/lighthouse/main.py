@@ -52,8 +52,6 @@ JOURNAL_FILE = "journal"
 LOCK_FILE = "lock"
 NOT_LOGGED = ("UnicodeDecodeError", "ExecuteBatchError")
 GC_THRESHOLD = 20_000
-GRACE_MIN_S = 2.0
-"""How long agents have to come to a lighthouse that takes over, at least."""
 EPOCH_ZERO = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 log = logging.getLogger(__name__)
@@ -193,9 +191,7 @@ async def _lead(term: _Term, journal: JournalFile | Candidacy, record: JournalSt
     settings, server = term.settings, term.server
     rules = replace(settings.core, http=term.address.http)
     if isinstance(journal, Candidacy):
-        # The agents have held a call open here meanwhile: those that live come at once.
-        grace_s = max(rules.takeover_grace_s - journal.watched_s, GRACE_MIN_S)
-        rules = replace(rules, takeover_grace_s=grace_s)
+        rules = rules.after_watching(journal.watched_s)
     account = AccountFile(settings.state_dir / ACCOUNT_FILE)
     core = Lighthouse(rules, record, clock.now(), account.load())
     torchft = None if term.make_torchft is None else term.make_torchft(_no_journal().epoch)

@@ -1,7 +1,4 @@
-"""A real etcd for a test: one member on loopback, in a directory of its own.
-
-Not here: clusters of several members.
-"""
+"""A real etcd for a test: one member or several on loopback, in a directory of its own."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
@@ -20,53 +18,71 @@ import pytest
 
 START_S = 60.0
 BINARY = shutil.which("etcd")
+LEADS = b"\netcd_server_is_leader 1"
 needs_etcd = pytest.mark.skipif(BINARY is None, reason="there is no etcd here (etcd-server)")
 
 
 class Etcd:
-    """``address``: for clients. ``process``: to stop and kill it."""
+    """One member. ``address``: for clients. ``peers``: of the cluster, by name; its own first.
 
-    def __init__(self, directory: Path) -> None:
+    ``process``: to stop and kill it. ``certs``: a directory of certificates, as ``ftrun certs``
+    writes them: its clients need one.
+    """
+
+    def __init__(self, directory: Path, peers: dict[str, str], certs: Path | None = None) -> None:
         self._directory = directory
-        with (
-            socket.create_server(("127.0.0.1", 0)) as one,
-            socket.create_server(("127.0.0.1", 0)) as two,
-        ):
-            self.address = f"127.0.0.1:{one.getsockname()[1]}"
-            self._peers = f"127.0.0.1:{two.getsockname()[1]}"
-        self.process = self._start()
+        self._peers = peers
+        self._certs = certs
+        self.address, self._status = free_addresses(2)
+        self.process = self._begin()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _begin(self) -> subprocess.Popen[bytes]:
         assert BINARY is not None
-        urls = {
-            "--listen-client-urls": self.address,
-            "--advertise-client-urls": self.address,
-            "--listen-peer-urls": self._peers,
-            "--initial-advertise-peer-urls": self._peers,
+        name, peer = next(iter(self._peers.items()))
+        scheme = "https" if self._certs else "http"
+        values = {
+            "--name": name,
+            "--data-dir": str(self._directory / "data"),
+            "--listen-client-urls": f"{scheme}://{self.address}",
+            "--advertise-client-urls": f"{scheme}://{self.address}",
+            "--listen-metrics-urls": f"http://{self._status}",
+            "--listen-peer-urls": f"http://{peer}",
+            "--initial-advertise-peer-urls": f"http://{peer}",
+            "--initial-cluster": ",".join(f"{x}=http://{at}" for x, at in self._peers.items()),
+            "--log-level": "warn",
+            "--logger": "zap",
         }
-        words = [word for name, at in urls.items() for word in (name, f"http://{at}")]
-        words += ["--initial-cluster", f"default=http://{self._peers}", "--log-level", "warn"]
+        words = [word for pair in values.items() for word in pair]
+        if self._certs is not None:
+            files = {"--cert-file": "lighthouse.pem", "--key-file": "lighthouse.key"}
+            for option, file in {**files, "--trusted-ca-file": "ca.pem"}.items():
+                words += [option, str(self._certs / file)]
+            words.append("--client-cert-auth")
         with open(self._directory / "etcd.log", "ab") as log:
-            process = subprocess.Popen(
-                [BINARY, "--data-dir", str(self._directory / "data"), "--logger", "zap", *words],
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+            return subprocess.Popen(
+                [BINARY, *words], stdout=log, stderr=log, start_new_session=True
             )
-        deadline = time.monotonic() + START_S
-        while not self._answers():
-            assert process.poll() is None, "etcd has ended"
-            assert time.monotonic() < deadline, f"etcd takes no connections within {START_S:g} s"
-            time.sleep(0.02)
-        return process
 
-    def _answers(self) -> bool:
-        """Whether it takes writes: its member has been elected."""
-        connection = HTTPConnection(self.address, timeout=1.0)
+    def await_it(self) -> Etcd:
+        """Wait until it takes writes."""
+        deadline = time.monotonic() + START_S
+        while b'"true"' not in self._ask("/health"):
+            assert self.process.poll() is None, "etcd has ended"
+            assert time.monotonic() < deadline, f"etcd takes no writes within {START_S:g} s"
+            time.sleep(0.02)
+        return self
+
+    @property
+    def leads(self) -> bool:
+        """Whether the other members follow this one."""
+        return LEADS in self._ask("/metrics")
+
+    def _ask(self, path: str) -> bytes:
+        connection = HTTPConnection(self._status, timeout=1.0)
         with contextlib.closing(connection), contextlib.suppress(OSError, HTTPException):
-            connection.request("GET", "/health")
-            return b'"true"' in connection.getresponse().read()
-        return False
+            connection.request("GET", path)
+            return connection.getresponse().read()
+        return b""
 
     def stop(self) -> None:
         """SIGSTOP; all its threads stand when this returns."""
@@ -84,15 +100,33 @@ class Etcd:
 
     def restart(self) -> None:
         """Start it again on its data."""
-        self.process = self._start()
+        self.process = self._begin()
+        self.await_it()
+
+
+def free_addresses(count: int) -> list[str]:
+    """Addresses whose ports were free just now, each another one."""
+    with ExitStack() as stack:
+        found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [f"127.0.0.1:{one.getsockname()[1]}" for one in found]
 
 
 @contextlib.contextmanager
-def running_etcd(directory: Path) -> Iterator[Etcd]:
-    """An etcd that ends with the block."""
-    directory.mkdir(exist_ok=True)
-    etcd = Etcd(directory)
-    try:
+def running_etcd(directory: Path, certs: Path | None = None) -> Iterator[Etcd]:
+    """An etcd of one member that ends with the block."""
+    with running_etcds(directory, 1, certs) as (etcd,):
         yield etcd
-    finally:
-        etcd.kill()
+
+
+@contextlib.contextmanager
+def running_etcds(directory: Path, count: int, certs: Path | None = None) -> Iterator[list[Etcd]]:
+    """An etcd of several members that end with the block."""
+    peers = {f"m{number}": at for number, at in enumerate(free_addresses(count))}
+    with ExitStack() as stack:
+        members = []
+        for name, at in peers.items():
+            (directory / name).mkdir(parents=True)
+            member = Etcd(directory / name, {name: at, **peers}, certs)
+            stack.callback(member.kill)
+            members.append(member)
+        yield [member.await_it() for member in members]

@@ -16,8 +16,9 @@ import pytest
 from ftrun.base import clock
 from ftrun.lighthouse.settings import SILENCE_S
 from ftrun.protocol.rpc import Connected, LighthouseConnection
+from ftrun.tools.certs import write_certificates
 from tests.jobs import HOUSE, TOKEN, Job, Lighthouse, free_port
-from tests.jobs.etcd import needs_etcd, running_etcd
+from tests.jobs.etcd import needs_etcd, running_etcd, running_etcds
 from tests.process.test_operators import CPU, STEPS, steps
 
 AWAY_S = 30.0
@@ -131,6 +132,29 @@ async def wake_and_ask(first: Lighthouse, at: float, tmp_path: Path) -> list[Any
     connection.close()
     await task
     return [event for event in events if isinstance(event, Connected)]
+
+
+@needs_etcd
+def test_etcd_loses_its_leader_while_membership_changes(tmp_path: Path) -> None:
+    """Three members with TLS. The leader is killed, and then the next one is stopped."""
+    certs = tmp_path / "certs"
+    write_certificates(certs, ("127.0.0.1",))
+    tls = f"cacert={certs}/ca.pem&cert={certs}/agent.pem&key={certs}/agent.key"
+    with running_etcds(tmp_path / "etcd", 3, certs) as members:
+        state = f"etcd://{','.join(member.address for member in members)}/job?{tls}"
+        with trained(tmp_path, state) as (_, _, job):
+            (leader,) = [member for member in members if member.leads]
+            leader.kill()
+            killed = kill_a_worker(job, 1, 1)
+            leader.restart()
+            (leader,) = [member for member in members if member.leads]
+            leader.stop()
+            stopped = kill_a_worker(job, 2, 1)
+            leader.go_on()
+            for how, (formed, joined) in (("killed", killed), ("stopped", stopped)):
+                print(f"etcd's leader {how}: quorum {formed:.2f} s, joined {joined:.2f} s")
+    assert_loses_no_step(job.output)
+    assert epochs(job) == sorted(epochs(job))
 
 
 @pytest.mark.parametrize("kind", ["directory", pytest.param("etcd", marks=needs_etcd)])

@@ -5,7 +5,7 @@ Not here: the decisions (machine.py, membership.py), how a journal is written (l
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ftrun.core.books.records import SaveAccount, SaveIncident
@@ -13,6 +13,9 @@ from ftrun.core.ids import WorkerKey
 from ftrun.core.lighthouse.slots import Absence
 from ftrun.core.messages import EndJob, FromAgent, Hello, JobSpec, ToAgent
 from ftrun.core.quorum import Member, Quorum
+
+TAKEOVER_GRACE_MIN_S = 2.0
+"""An agent whose call to a standby has just failed asks again within this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,14 @@ class LighthouseSettings:
     agents_max: int = 4096
     http: str = ""
     is_local: bool = False
+
+    def after_watching(self, silent_s: float) -> LighthouseSettings:
+        """For one that has stood by while the former lighthouse was silent for ``silent_s``.
+
+        The agents have held calls open to it meanwhile, so those that live come at once.
+        """
+        grace_s = max(self.takeover_grace_s - silent_s, TAKEOVER_GRACE_MIN_S)
+        return replace(self, takeover_grace_s=grace_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,16 @@
 
 The version is the first key's mod_revision, compared and written in one transaction; so a write
 without a journal is small. Only etcd's own gRPC is used, by an own excerpt of its messages. Keys
-have no lease, because silence is observed (core/register/). Plain text and no password so far.
-Not here: when anything is written.
+have no lease, because silence is observed (core/register/). TLS has a client certificate, if etcd
+wants one; there is no password. Not here: when anything is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import grpc
 import grpc.aio
@@ -26,9 +28,12 @@ from ftrun.lighthouse.register.store import (
     unpack_journal,
 )
 from ftrun.protocol.limits import MESSAGE_BYTES_MAX
+from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 CALL_TIMEOUT_S = 1.0
 PREFIX = "ftrun/"
+TLS_FILES = ("cert", "key", "cacert")
+"""As etcdctl calls them, in the order of ``TlsFiles``."""
 OPTIONS: Sequence[tuple[str, Any]] = [
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -39,13 +44,16 @@ OPTIONS: Sequence[tuple[str, Any]] = [
 TXN = "/etcdserverpb.KV/Txn"
 
 
-def parse_etcd(text: str) -> tuple[list[str], str]:
-    """The members' addresses and the job's name in ``HOST:PORT,…/JOB``.
+def parse_etcd(text: str) -> tuple[list[str], str, TlsFiles]:
+    """The members' addresses, the job's name and TLS's files.
+
+    The form is ``HOST:PORT,…/JOB`` or ``HOST:PORT,…/JOB?cacert=FILE&cert=FILE&key=FILE``.
 
     Raises:
-        UserError: it has another form.
+        UserError: it has another form, or a file cannot be read.
     """
-    members, _, job = text.partition("/")
+    where, _, query = text.partition("?")
+    members, _, job = where.partition("/")
     if not members or not job or not job.isprintable():
         raise UserError(
             f"--state etcd://{text}: must be etcd://HOST:PORT,HOST:PORT/JOB, where JOB is a name "
@@ -53,15 +61,37 @@ def parse_etcd(text: str) -> tuple[list[str], str]:
         )
     for member in members.split(","):
         parse_address(member, "--state")
-    return members.split(","), job
+    return members.split(","), job, _tls(f"--state etcd://{text}", query)
+
+
+def _tls(option: str, query: str) -> TlsFiles:
+    found = parse_qsl(query, keep_blank_values=True)
+    named = dict(found)
+    if query and sorted(name for name, _ in found) not in (["cacert"], sorted(TLS_FILES)):
+        raise UserError(
+            f"{option}: TLS needs ?cacert=FILE, the authority of etcd's certificates, and where "
+            "etcd wants to see a certificate (--client-cert-auth) also &cert=FILE&key=FILE."
+        )
+    for name, path in named.items():
+        try:
+            open(path, "rb").close()
+        except OSError as error:
+            raise UserError(
+                f"{option}: {name} {path!r} cannot be read: {error.strerror}. Nothing was started."
+            ) from None
+    return TlsFiles(*(Path(named[name]) if name in named else None for name in TLS_FILES))
 
 
 class EtcdStore:
-    """One register in etcd. A call that fails makes the next one go to another member."""
+    """One register in etcd. A call that fails makes the next one go to another member.
 
-    def __init__(self, members: Sequence[str], job: str) -> None:
+    TLS's files are read at each connection, so that they can be renewed.
+    """
+
+    def __init__(self, members: Sequence[str], job: str, tls: TlsFiles = PLAINTEXT) -> None:
         self.place = f"etcd://{','.join(members)}/{job}"
         self._members = members
+        self._tls = tls
         self._turn = 0
         self._channel: Any = None
         self._key = f"{PREFIX}{job}".encode()
@@ -106,8 +136,7 @@ class EtcdStore:
         self, compare: Sequence[pb.Compare], success: Sequence[pb.RequestOp]
     ) -> pb.TxnResponse:
         member = self._members[self._turn % len(self._members)]
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(member, options=OPTIONS)
+        self._channel = self._channel or self._connection(member)
         call = self._channel.unary_unary(
             TXN,
             request_serializer=pb.TxnRequest.SerializeToString,
@@ -122,6 +151,17 @@ class EtcdStore:
             why = error.details() or error.code().name
             raise StoreError(f"etcd at {member}: {why}") from None
         return answer
+
+    def _connection(self, member: str) -> Any:
+        if not self._tls:
+            return grpc.aio.insecure_channel(member, options=OPTIONS)
+        files = self._tls.ca, self._tls.key, self._tls.cert
+        try:
+            read = [file and file.read_bytes() for file in files]
+        except OSError as error:
+            raise StoreError(f"{error.filename}: {error.strerror}") from None
+        credentials = grpc.ssl_channel_credentials(*read)
+        return grpc.aio.secure_channel(member, credentials, options=OPTIONS)
 
 
 def _range(key: bytes) -> pb.RequestOp:

@@ -51,7 +51,7 @@ def files_beside(text: str, home: Path) -> Path:
     directory = directory_of(text)
     if directory is not None:
         return directory
-    return home / re.sub(r"[^\w-]", "_", text.partition("://")[2])
+    return home / re.sub(r"[^\w-]", "_", text.partition("://")[2].partition("?")[0])
 
 
 def directory_of(text: str) -> Path | None:

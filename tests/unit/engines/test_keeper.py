@@ -29,7 +29,8 @@ def keeper(
     """That of the second node."""
     stated = gather({"replicas": "2"}, {}, None)
     settings = replace(resolve([script], stated), join_timeout_s=join_timeout_s)
-    place, there = replace(PLACE, node=node), Meeting(meeting, node, HERE)
+    place = replace(PLACE, node=node, nodes=("n0", "n1", "n2", "n3"))
+    there = Meeting(meeting, node, HERE)
     return Keeper(place, settings, os.environ, [script], there, _none)
 
 
@@ -110,5 +111,5 @@ def test_a_killed_agent_has_a_successor_when_all_of_it_has_ended(
     finally:
         linux._prctl(linux.PR_SET_CHILD_SUBREAPER, 0)
     said = capfd.readouterr().err
-    assert said.count("n1-7.0.0\n") == 2
+    assert said.count("n3-7.0.0\n") == 2
     assert "died: SIGKILL. It is started again" in said

@@ -135,6 +135,22 @@ def test_the_next_one_goes_on_from_the_journal_with_the_next_epoch(tmp_path: Pat
     play(test)
 
 
+def test_one_that_takes_over_knows_how_long_the_former_one_was_silent(tmp_path: Path) -> None:
+    silence_s = 0.2
+
+    async def test() -> None:
+        first, _ = await leading(DirectoryStore(tmp_path))
+        assert first.watched_s == 0.0
+        await DirectoryStore(tmp_path / "other").swap(0, replace(VALUE, silence_s=silence_s))
+        second, _ = await leading(DirectoryStore(tmp_path / "other"), silence_s)
+        assert second.watched_s >= silence_s
+        await first.stop()
+        await second.stop()
+
+    (tmp_path / "other").mkdir()
+    play(test)
+
+
 def test_a_deposed_lighthouse_ends_and_what_waits_for_it_is_let_go(tmp_path: Path) -> None:
     async def test() -> None:
         store = Gated(tmp_path)

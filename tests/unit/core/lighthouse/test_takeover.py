@@ -97,3 +97,13 @@ def test_a_quorum_of_slots_that_this_job_has_not_is_lost_like_any_other() -> Non
     lighthouse.check()
     assert lighthouse.state.phase is Phase.REJOIN
     assert lighthouse.state.live == {"0"}
+
+
+def test_who_has_watched_a_silence_waits_less_for_those_that_do_not_come() -> None:
+    """But long enough for an agent that has just failed to reach it."""
+    settings = LighthouseSettings()
+    waits = {silent_s: settings.after_watching(silent_s) for silent_s in (0.0, 2.0, 3.0, 60.0)}
+    assert {silent_s: x.takeover_grace_s for silent_s, x in waits.items()} == {
+        0.0: settings.takeover_grace_s, 2.0: 3.0, 3.0: 2.0, 60.0: 2.0,
+    }  # fmt: skip
+    assert replace(waits[3.0], takeover_grace_s=settings.takeover_grace_s) == settings

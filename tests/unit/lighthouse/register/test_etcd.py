@@ -11,7 +11,9 @@ import pytest
 from ftrun.core.register.events import Accepted, Answered, Value
 from ftrun.lighthouse.register import etcd_pb2 as pb
 from ftrun.lighthouse.register.etcd import EtcdStore, _put
+from ftrun.lighthouse.register.opening import open_store
 from ftrun.lighthouse.register.store import StoreError
+from ftrun.tools.certs import write_certificates
 from tests.jobs.etcd import Etcd, needs_etcd, running_etcd
 
 pytestmark = needs_etcd
@@ -85,3 +87,32 @@ async def _when_back(store: EtcdStore) -> Answered:
         except StoreError:
             await asyncio.sleep(0.1)  # between two tries
     raise AssertionError("etcd is not back within a minute")
+
+
+def test_over_tls_a_client_certificate_lets_in(tmp_path: Path) -> None:
+    """The files are named as etcdctl names them."""
+    certs = tmp_path / "certs"
+    write_certificates(certs, ("127.0.0.1",))
+    pair = f"&cert={certs}/agent.pem&key={certs}/agent.key"
+
+    async def ask(etcd: Etcd) -> None:
+        where, ca = f"etcd://{etcd.address}/job", f"cacert={certs}/ca.pem"
+        store = open_store(f"{where}?{ca}{pair}")
+        assert store.place == where
+        accepted = await store.swap(0, VALUE)
+        assert isinstance(accepted, Accepted)
+        for query in ("", f"?{ca}"):
+            stranger = open_store(where + query)
+            with pytest.raises(StoreError, match=f"etcd at {etcd.address}"):
+                await stranger.read(with_journal=False)
+            await stranger.close()
+        await store.close()
+        (certs / "agent.key").rename(certs / "away")
+        with pytest.raises(StoreError, match=r"agent\.key: No such file"):
+            await store.read(with_journal=False)
+        (certs / "away").rename(certs / "agent.key")
+        assert await store.read(with_journal=False) == Answered(accepted.version, VALUE)
+        await store.close()
+
+    with running_etcd(tmp_path / "etcd", certs) as etcd:
+        asyncio.run(ask(etcd))

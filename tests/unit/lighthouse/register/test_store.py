@@ -19,7 +19,18 @@ def test_a_directory_or_etcd(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["zk://a:1/x", "etcd://a:1", "etcd:///job", "etcd://a/job", "etcd://a:1,/job"]
+    "text",
+    [
+        "zk://a:1/x",
+        "etcd://a:1",
+        "etcd:///job",
+        "etcd://a/job",
+        "etcd://a:1,/job",
+        "etcd://a:1/job?tls",
+        "etcd://a:1/job?cacert=/dev/null&cacert=/dev/null",
+        "etcd://a:1/job?cacert=/dev/null&cert=/dev/null",
+        "etcd://a:1/job?cacert=/nowhere",
+    ],
 )
 def test_another_form_is_refused_with_one_that_works(text: str) -> None:
     with pytest.raises(UserError, match="--state"):

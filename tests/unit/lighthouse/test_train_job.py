@@ -24,7 +24,7 @@ DEADLINE_S = 60.0
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/mine/status"
 
 
-def status(step: int = 40, **scalars: float | None) -> Status:
+def status(step: int = 40, /, **scalars: float | None) -> Status:
     """The parts of a status that count."""
     replicas = [{"use": "training"}, {"use": "healing"}, {"use": "training"}]
     return cast("Status", {"step": step, "scalars": scalars, "replicas": replicas})

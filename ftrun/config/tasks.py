@@ -54,9 +54,9 @@ def check_alone(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> Non
         raise UserError(
             f"This ftrun is {place}, and each of these would be a whole job that writes the same "
             "files. Nothing was started. For one job under Slurm: --replicas N, with one task a "
-            "node (docs/SLURM.md). Elsewhere: `ftrun lighthouse` on one node, and --nodes N "
-            "--lighthouse HOST:PORT --token-file FILE here (docs/OPERATING.md). If each is to be a "
-            "job of its own: --nodes 1."
+            "node (docs/SLURM.md). Kubernetes: docs/KUBERNETES.md. Elsewhere: `ftrun lighthouse` "
+            "on one node, and --nodes N --lighthouse HOST:PORT --token-file FILE here "
+            "(docs/OPERATING.md). If each is to be a job of its own: --nodes 1."
         )
 
 

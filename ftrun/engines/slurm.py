@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from ftrun.engines.place import Place
 
 NODES_MAX = 65536
+FIRST_NAME = "SLURM_JOB_NAME_HET_GROUP_0"
+"""Parts of a heterogeneous job have names of their own, and one step runs over all of them."""
 _NAME = re.compile(r"((?:[^,\[]|\[[^\]]*\])+)(?:,|$)")
 _PART = re.compile(r"\[([^\]]*)\]|([^\[]+)")
 
@@ -28,7 +30,7 @@ def read_slurm(environ: Mapping[str, str]) -> Place | None:
             node=int(environ["SLURM_NODEID"]),
             nodes=nodes,
             task=int(environ["SLURM_LOCALID"]),
-            name=environ.get("SLURM_JOB_NAME", ""),
+            name=environ.get(FIRST_NAME) or environ.get("SLURM_JOB_NAME", ""),
             job=f"{int(job)}.{int(step)}",
             attempt=int(environ.get("SLURM_RESTART_COUNT") or 0),
             launch=str(int(environ.get("SLURM_STEP_LAUNCHER_PORT") or 0)),

@@ -29,7 +29,7 @@ from ftrun.base.errors import ExitCode, FtrunError, UserError
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import Status
-from ftrun.core.lighthouse.stopping import LOOK_S, may_stop
+from ftrun.core.lighthouse.stopping import LEAVING_MAX_S, LOOK_S, may_stop
 from ftrun.core.torchft_quorum.status import TorchftStatus
 from ftrun.lighthouse.account_file import ACCOUNT_FILE, AccountFile
 from ftrun.lighthouse.candidacy import Candidacy, stands_by
@@ -252,7 +252,7 @@ async def _until_stopped(
     keeping = asyncio.ensure_future(_keep_account(shell))
     trainer = server_of(os.environ)
     posting = None if trainer is None else asyncio.ensure_future(post_progress(trainer, status))
-    stopped = asyncio.ensure_future(_stop_in_time(shell, term.stopping))
+    stopped = asyncio.ensure_future(_stop_in_time(shell, term.stopping, term.settings.once))
     failed = [shell.failed, shell.again, *([] if torchft is None else [torchft.failed])]
     if isinstance(journal, Candidacy):
         failed.append(journal.ended)
@@ -341,8 +341,19 @@ class StopRequests:
         (self.insisted if self.asked.is_set() else self.asked).set()
 
 
-async def _stop_in_time(shell: Shell, stopping: StopRequests) -> None:
-    """Wait until somebody asks, and then until the agents that leave have left."""
+async def _stop_in_time(shell: Shell, stopping: StopRequests, once: bool) -> None:
+    """Wait until somebody asks, and then until the agents that leave have left.
+
+    ``once``: or until the job has ended and its agents have left.
+    """
+    began, is_seen = clock.now(), False
+    while once and not stopping.asked.is_set():
+        await asyncio.sleep(LOOK_S)
+        is_seen |= shell.agents > 0
+        # The state may be that of a former job, before the first agent of another one comes.
+        if shell.has_served and (is_seen or clock.now() - began > LEAVING_MAX_S):
+            log.info("the job has ended, and all its nodes have left (--once)")
+            return
     await stopping.asked.wait()
     began = clock.now()
     if not may_stop(0.0, shell.agents, shell.agents_leaving):

@@ -90,8 +90,9 @@ class ServiceSettings:
     ``bind``: gRPC address; port 0 = any. ``http``: address of the web server; None: the port after
     ``bind``'s (any, if that is 0). ``tls``: if it has a CA, both ports require a certificate.
     ``insecure_plaintext``: allows another address than loopback without TLS.
-    ``allowed_hosts``: further host names in requests to the web server. ``log_dir``: of the job, if
-    an agent runs this lighthouse. ``outlives``: the state is of use after a crash of the machine.
+    ``allowed_hosts``: further host names in requests to the web server. ``once``: it ends with its
+    first job. ``log_dir``: of the job, if an agent runs this lighthouse. ``outlives``: the state is
+    of use after a crash of the machine.
     """
 
     state_dir: Path
@@ -103,6 +104,7 @@ class ServiceSettings:
     state: str = ""
     silence_s: float = SILENCE_S
     insecure_plaintext: bool = False
+    once: bool = False
     allowed_hosts: tuple[str, ...] = ()
     core: LighthouseSettings = field(default_factory=LighthouseSettings)
     log_dir: Path | None = None

@@ -41,6 +41,7 @@ from ftrun.core.lighthouse.events import (
 )
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import MembershipStatus
+from ftrun.core.lighthouse.stopping import has_served
 from ftrun.core.messages import FromAgent, Healed, Hello, Notice, WorkerMessage
 from ftrun.lighthouse.account_file import AccountFile
 from ftrun.lighthouse.event_file import EventFile
@@ -155,6 +156,11 @@ class Shell:
     def agents_leaving(self) -> int:
         """How many of them leave: all, once the job has ended."""
         return self._core.leaving
+
+    @property
+    def has_served(self) -> bool:
+        """Whether the job has ended and all its agents have left."""
+        return has_served(self._core.state.outcome, len(self._sessions))
 
     def start(self) -> None:
         """Start the core and carry out its first instruction: its epoch goes to the journal."""

@@ -32,9 +32,9 @@ def test_a_pod_heeds_what_is_injected_and_finds_a_lighthouse_that_has_moved(tmp_
     if not may_mount(hosts):
         pytest.skip("needs root, to mount a hosts file")
 
-    def moves_to(host: str) -> Lighthouse:
+    def moves_to(host: str, *more: str) -> Lighthouse:
         hosts.write_text(f"127.0.0.1 localhost\n{host} {NAME}\n")
-        return Lighthouse(tmp_path, "--http", "127.0.0.1:0", bind=f"{host}:{port}")
+        return Lighthouse(tmp_path, "--http", "127.0.0.1:0", *more, bind=f"{host}:{port}")
 
     with moves_to("127.0.0.2") as first, Job(
         tmp_path, SCRIPT, *CPU, environment=pod(tmp_path, port), fresh=True,
@@ -45,11 +45,13 @@ def test_a_pod_heeds_what_is_injected_and_finds_a_lighthouse_that_has_moved(tmp_
         job.expect(r"^\[[01]\.0\] step 5$", 2)
         assert "is not an option" not in job.output
         first.kill()
-        with moves_to("127.0.0.3"):
+        with moves_to("127.0.0.3", "--once") as second:
             os.kill(job.worker(0), signal.SIGKILL)
             job.expect("Replica 0 healed")
             (tmp_path / "over").touch()
             assert job.end() == 0
+            assert second.end() == 0
+            assert "the job has ended, and all its nodes have left" in second.output
     assert job.left() == []
 
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.jobs import free_port
+from tests.process.test_nodes import MODEL
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -22,6 +26,20 @@ SCRIPT = """
 import sys, ftrun
 manager = ftrun.manager()
 print("arguments", sys.argv[1:], flush=True)
+"""
+HEALS = f"""
+{MODEL}
+import os, signal, sys
+first_life = manager.current_step() == 0 and not os.path.exists("killed")
+print("arguments", sys.argv[1:], flush=True)
+while manager.current_step() < 60:
+    optimizer.zero_grad()
+    ddp(torch.randn(2, 4)).mean().backward()
+    optimizer.step()
+    time.sleep(0.05)
+    if first_life and manager.current_step() == 10 and os.environ["REPLICA_GROUP_ID"] == "1":
+        open("killed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -54,10 +72,30 @@ def test_torchx_still_offers_its_own_components(tmp_path: Path) -> None:
     assert "ftrun.train" in found.stdout and "dist.ddp" in found.stdout, found.stderr
 
 
-def test_nodes_without_a_lighthouse_are_refused(tmp_path: Path) -> None:
-    found = torchx(tmp_path, "run", "-s", "local_cwd", "ftrun.train", "--nodes", "2", "-m", "x.y")
+def test_a_lighthouse_by_hand_needs_a_token_and_a_role_several_nodes(tmp_path: Path) -> None:
+    words = ("run", "-s", "local_cwd", "ftrun.train", "-m", "x.y", "--lighthouse")
+    found = torchx(tmp_path, *words, "h:29510")
     assert found.returncode != 0
-    assert "a job of 2 nodes needs --lighthouse HOST:PORT" in found.stdout + found.stderr
+    assert "needs --token_file FILE too" in found.stdout + found.stderr
+    found = torchx(tmp_path, *words, "role")
+    assert found.returncode != 0
+    assert "one node has a lighthouse by itself" in found.stdout + found.stderr
+
+
+def test_two_nodes_with_a_lighthouse_of_their_own_heal_and_all_roles_end(tmp_path: Path) -> None:
+    """Killed by the script itself, in its first life: TorchX shows no pids."""
+    (tmp_path / "train.py").write_text(HEALS)
+    words = ("run", "-s", "local_cwd", "ftrun.train", "--nodes", "2", "--lighthouse", "role",
+             "--lighthouse_port", str(free_port()), "--options", "--device cpu",
+             "--script", "train.py", "--", "it's", "$HOME")  # fmt: skip
+    found = torchx(tmp_path, *words)
+    text = found.stdout + found.stderr
+    assert found.returncode == 0, text
+    assert "the job has ended, and all its nodes have left (--once)" in text
+    assert re.search(r"replica (\d) \(pid \d+\) died: SIGKILL", text)
+    assert re.search(r"Replica \d healed from replica \d", text)
+    for replica in (0, 1):
+        assert f"[{replica}.0] arguments [\"it's\", '$HOME']" in text
 
 
 def test_the_entry_points_are_those_of_the_component() -> None:

@@ -43,6 +43,10 @@ def lighthouse(
             show_default=False,
         ),
     ] = "",
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="End when the first job has ended and its nodes have left."),
+    ] = False,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -112,6 +116,7 @@ def lighthouse(
         tls=TlsFiles(tls_cert, tls_key, tls_ca),
         allowed_hosts=tuple(allow_host or ()),
         insecure_plaintext=insecure_plaintext,
+        once=once,
         core=replace(STANDALONE, is_local=bind is None),
         torchft=TorchftSettings(
             binds=tuple(torchft_bind or ()),

@@ -68,6 +68,13 @@ def test_a_task_of_an_array_is_queued_again_by_itself() -> None:
     assert plain.requeue == REQUEUE
 
 
+def test_the_parts_of_a_heterogeneous_job_have_one_name() -> None:
+    """TorchX makes each node a part with a name of its own."""
+    first = {"SLURM_JOB_NAME_HET_GROUP_0": "train-0"}
+    found = [read_slurm({**STEP, **first, "SLURM_JOB_NAME": f"train-{part}"}) for part in (1, 2)]
+    assert [place.name for place in found if place is not None] == ["train-0", "train-0"]
+
+
 @pytest.mark.parametrize(
     "change",
     [

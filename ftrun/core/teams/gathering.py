@@ -72,7 +72,8 @@ class Gathering:
         """When to send ``TimerFired``; None: there is nothing to wait for."""
         if self._is_formed:
             return None
-        return min(self._gives_up_at, self._reminds_at, self._closes_at or self._gives_up_at)
+        ends_at = self._gives_up_at if self._closes_at is None else self._closes_at
+        return min(ends_at, self._reminds_at)
 
     @property
     def is_formed(self) -> bool:

@@ -12,6 +12,9 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from ftrun.base.errors import ExitCode
 from tests.jobs import Job, free_port
 
 WORLD = """
@@ -122,3 +125,82 @@ def test_workers_and_hands_that_are_killed_begin_again_as_one_world(tmp_path: Pa
             assert again.end() == 0
             assert lead.end() == 0
             gone(lead, again)
+
+
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_a_lead_that_is_killed_leaves_nothing_on_any_node(tmp_path: Path, restarts: str) -> None:
+    """Without a restart left the second node ends soon; with one it waits for another lead."""
+    options = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", restarts)
+    with nodes(tmp_path, TRAINS, *options) as (lead, hand):
+        hand.expect("trains 1")
+        lead.signal(signal.SIGKILL)
+        hand.expect("The first node is lost")
+        gone(lead)
+        if restarts == "0":
+            assert hand.end() == ExitCode.LIGHTHOUSE_UNREACHABLE
+            assert "the first node of the group is gone" in hand.output
+            gone(hand)
+            return
+        with Node(tmp_path, 0, hand.port, TRAINS, "--node-rank", "0", *options) as again:
+            assert hand.expect(r"trains 1 of (\d)", 2) == ["2", "2"]
+            hand.signal(signal.SIGTERM)
+            assert hand.end() == again.end() == ExitCode.PREEMPTED
+            assert "SIGTERM at" in again.output
+            gone(again, hand)
+
+
+def test_a_node_that_comes_late_makes_the_world_larger(tmp_path: Path) -> None:
+    """No restart is counted, and places follow the order of arrival, without --node-rank."""
+    options = ("--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "1")
+    options += ("--rdzv-backend", "c10d", "--rdzv-conf", "last_call_timeout=1", "--grace", "2")
+    port = free_port()
+    with Node(tmp_path, 0, port, TRAINS, *options) as lead:
+        lead.expect("trains 0 of 1")
+        with Node(tmp_path, 1, port, TRAINS, *options) as hand:
+            hand.expect("trains 1 of 2")
+            assert lead.expect(r"up 0 2 (\d)") == ["0"]
+            hand.signal(signal.SIGKILL)
+            lead.expect("trains 0 of 1", 2)
+            assert lead.expect(r"up 0 1 (\d)", 2) == ["0", "1"]
+            gone(hand)
+        (lead.directory / "end").touch()
+        assert lead.end() == 0
+        gone(lead)
+
+
+def test_nodes_that_do_not_belong_together_are_told_so(tmp_path: Path) -> None:
+    """The one that comes first waits for the node that serves the place."""
+    options = ("--nnodes", "3", "--nproc-per-node", "1")
+    port = free_port()
+    with Node(tmp_path, 1, port, TRAINS, "--node-rank", "1", *options) as early:
+        early.expect("No node answers at 127.0.0.1:")
+        with Node(tmp_path, 0, port, TRAINS, "--node-rank", "0", *options) as lead:
+            early.expect("The first node answers")
+            two = ("--nnodes", "2", "--nproc-per-node", "1")
+            with (
+                Node(tmp_path, 2, port, TRAINS, "--node-rank", "1", *options) as alike,
+                Node(tmp_path, 3, port, TRAINS, *options, "--job-id", "other") as other,
+                Node(tmp_path, 4, port, TRAINS, *two) as smaller,
+            ):
+                refused = [node.end() for node in (alike, other, smaller)]
+                assert refused == [ExitCode.REFUSED] * 3
+                assert "--node-rank 1 is" in alike.output
+                assert "belongs to another job" in other.output
+                assert "its --nnodes is 2" in smaller.output
+            lead.signal(signal.SIGTERM)
+            assert lead.end() == early.end() == ExitCode.PREEMPTED
+            gone(lead, early)
+
+
+def test_nodes_that_wait_in_vain_end_with_torchruns_timeouts(tmp_path: Path) -> None:
+    options = ("--nnodes", "2", "--nproc-per-node", "1", "--rdzv-conf", "timeout=2")
+    with (
+        Node(tmp_path, 0, free_port(), TRAINS, "--node-rank", "0", *options) as lead,
+        Node(tmp_path, 1, free_port(), TRAINS, "--node-rank", "1", *options) as hand,
+    ):
+        assert lead.end() == ExitCode.NO_QUORUM
+        assert "1 of 2 nodes have come: " in lead.output
+        assert "no node has come with --node-rank 1 within 2 s" in lead.output
+        assert hand.end() == ExitCode.LIGHTHOUSE_UNREACHABLE
+        assert "(--rdzv-endpoint) within 2 s (Connection refused)" in hand.output
+        gone(lead, hand)

@@ -58,11 +58,6 @@ def run_agent(
     flush_python_streams()
     runtime_dir = _make_runtime_dir()
     try:
-        if token_file is None:
-            token_file = runtime_dir / "token"
-            token_file.touch(mode=0o600)
-            with naming(token_file):
-                token_file.write_text(token, encoding="ascii")
         running = _run(settings, machine, token, token_file, launch, neighbours, runtime_dir)
         return asyncio.run(running)
     finally:
@@ -82,19 +77,29 @@ def _make_runtime_dir() -> Path:
         ) from None
 
 
+def _token_file(runtime_dir: Path, token: str) -> Path:
+    path = runtime_dir / "token"
+    path.touch(mode=0o600)
+    with naming(path):
+        path.write_text(token, encoding="ascii")
+    return path
+
+
 async def _run(
     settings: RunSettings,
     machine: Machine,
     token: str,
-    token_file: Path,
+    token_file: Path | None,
     launch: SpawnerLaunch,
     neighbours: Neighbours,
     runtime_dir: Path,
 ) -> EndAgent:
-    def announce(http: str) -> None:
-        neighbours.announce(http, token_file)
-
     def make(settings: RunSettings, launch: SpawnerLaunch, lead: Lead | None = None) -> Agent:
+        own_token_file = token_file or _token_file(runtime_dir, token)
+
+        def announce(http: str) -> None:
+            neighbours.announce(http, own_token_file)
+
         watch = neighbours.watch
         return Agent(settings, machine, token, launch, announce, runtime_dir, watch, lead)
 

@@ -443,8 +443,8 @@ class Agent:
 
     @property
     def restarts(self) -> int:
-        """How often the replica of this node was started again."""
-        return max((slot.restarts for slot in self._supervisor.summary()), default=0)
+        """How many restarts of the budget are used."""
+        return self._supervisor.restarts_spent
 
     def team_event(self, event: Event) -> None:
         """Something that another node has seen, or that concerns the team."""

@@ -121,7 +121,7 @@ def read_rendezvous(
         _seconds(conf, ("join_timeout", "timeout"), JOIN_TIMEOUT_S),
         _seconds(conf, ("last_call_timeout",), LAST_CALL_S),
         _seconds(conf, ("timeout",) if is_static else ("read_timeout",), patience_s),
-        values["rdzv_id"] or "none",
+        values["rdzv_id"] or values["job_id"] or "none",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -108,6 +109,7 @@ class Hand:
         self._was_placed = self._is_leaving = False
         self._gives_up_at = clock.now() + rendezvous.connect_timeout_s
         self._shown_at: float | None = None
+        self._why = "it does not answer"
         self._is_connected = False
 
     async def run(self) -> EndAgent:
@@ -198,26 +200,27 @@ class Hand:
             if self._place is not None:
                 self._say(f"The first node is lost ({ending.reason}): workers here are ended.")
             await self._leave_place()
+        self._why = ending.words.rpartition(": ")[2]
         if now >= self._gives_up_at:
-            self._unreachable(ending.reason)
+            self._unreachable()
         elif self._shown_at is None or now - self._shown_at >= REMIND_S:
             self._shown_at = now
             stated = self._rendezvous.stated_by
             self._say(
-                f"No node answers at {self._address} ({ending.words}), where {stated} has the "
+                f"No node answers at {self._address} ({self._why}), where {stated} has the "
                 f"nodes meet. Tries go on for {self._gives_up_at - now:.0f} s."
             )
 
-    def _unreachable(self, why: str) -> None:
-        stated, code = self._rendezvous.stated_by, ExitCode.LIGHTHOUSE_UNREACHABLE
+    def _unreachable(self) -> None:
+        why, stated, code = self._why, self._rendezvous.stated_by, ExitCode.LIGHTHOUSE_UNREACHABLE
         if self._was_placed:
             self._end(code, f"the first node of the group is gone ({why})")
             return
         self._end(
             code,
             f"no node of the job answered at {self._address} ({stated}) within "
-            f"{self._rendezvous.connect_timeout_s:g} s ({why}). Is ftrun started there, and does a "
-            "firewall let this node through?",
+            f"{self._rendezvous.connect_timeout_s:g} s ({why}). Check that ftrun runs there, and "
+            "that a firewall lets this node through",
         )
 
     async def _watch(self) -> None:
@@ -228,11 +231,13 @@ class Hand:
             if self._place is not None:
                 self._connection.send(AskLease(clock.now()))
             elif not self._is_connected and clock.now() >= self._gives_up_at:
-                self._unreachable("it does not answer")
+                self._unreachable()
 
     # ------------------------------------------------------------ the place
 
     async def _take_place(self, place: HandPlace) -> None:
+        if self._launch is None:
+            empty(self._runtime_dir)
         launch, self._launch = self._launch or SpawnerLaunch(), None
         first = place.first
         span = Span(
@@ -291,6 +296,12 @@ class Hand:
     def _end(self, exit_code: int, reason: str, kind: str = "") -> None:
         if not self._done.done():
             self._done.set_result(EndAgent(exit_code, reason, kind))
+
+
+def empty(runtime_dir: Path) -> None:
+    """Make the directory anew: a spawner removes it when it ends."""
+    shutil.rmtree(runtime_dir, ignore_errors=True)
+    runtime_dir.mkdir(mode=0o700)
 
 
 class _Place:

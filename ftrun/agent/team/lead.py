@@ -79,7 +79,7 @@ class LeadingAgent(Protocol):
 
     @property
     def restarts(self) -> int:
-        """How often the group was started again."""
+        """How many restarts of the budget are used."""
 
     async def run(self) -> EndAgent:
         """Serve until its end."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,7 @@ from pathlib import Path
 from ftrun.agent.devices import Machine, own_address
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.signals import catch_signals
-from ftrun.agent.team.hand import Hand
+from ftrun.agent.team.hand import Hand, empty
 from ftrun.agent.team.lead import Lead, LeadingAgent, say
 from ftrun.base.addresses import interface_address, is_loopback_name, join_address, own_host
 from ftrun.base.errors import ExitCode, UserError
@@ -105,7 +104,7 @@ async def _lead(
         while ending is None or ending.again is Form.RESIZED:
             if ending is not None:
                 launch = SpawnerLaunch()
-                shutil.rmtree(runtime_dir / "lighthouse", ignore_errors=True)
+                empty(runtime_dir)
             agent = make(lead.settings(settings), launch, lead)
             lead.attach(agent)
             try:

@@ -139,6 +139,7 @@ class Supervisor:
         self._lease = AgentLease(settings.join_timeout_s, settings.isolation_limit_s)
         self._without_manager = self._fails_as_one = False
         self._stood_by = False
+        self._resizes = ""
         self._out = Outbox(now)
         self._stopping = Stopping(settings, self._slots, self._out)
         self._unconfirmed = Unconfirmed()
@@ -208,7 +209,7 @@ class Supervisor:
             case JobEnded(exit_code, reason, kind):
                 self._ending.end_job(exit_code, reason, kind)
             case TeamChanged(reason):
-                self._ending.resize(reason)
+                self._resizes = reason
             case SpawnerReady():
                 self._import_deadline.is_done = True
                 self._lease.ready(now)
@@ -229,6 +230,10 @@ class Supervisor:
                 pass  # ``_timers`` does all there is to do.
             case _:
                 assert_never(event)
+        if self._resizes and not any(slot.is_failing for slot in self._slots):
+            # A failure is judged first: perhaps no restart is left.
+            self._ending.resize(self._resizes)
+            self._resizes = ""
         self._timers()
         self._ending.conclude()
         return self._out.take()
@@ -276,6 +281,11 @@ class Supervisor:
     def lease(self) -> Lease | None:
         """Until when workers may commit without another answer; None: no answer so far."""
         return self._outage.lease()
+
+    @property
+    def restarts_spent(self) -> int:
+        """How many restarts of the budget are used; of the replica that has used most."""
+        return max((slot.budget.spent for slot in self._slots), default=0)
 
     @property
     def was_answered(self) -> bool:

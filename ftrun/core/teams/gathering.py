@@ -50,7 +50,7 @@ class Gathering:
         self._size = 0
         self._is_formed = False
         self._gives_up_at = now + rules.join_timeout_s
-        self._closes_at: float | None = None
+        self._closes_at = now + rules.last_call_s if rules.least == 1 else None
         self._reminds_at = now + min(REMIND_S, rules.join_timeout_s / 10)
         self._out: list[Instruction] = []
         self._now = now
@@ -63,8 +63,8 @@ class Gathering:
                 self._came(node)
             case NodeGone(node_id, reason):
                 self._gone(node_id, reason)
-            case TimerFired():
-                pass
+            case _:
+                assert isinstance(event, TimerFired)
         self._judge()
         return self._out
 
@@ -72,7 +72,8 @@ class Gathering:
         """When to send ``TimerFired``; None: there is nothing to wait for."""
         if self._is_formed:
             return None
-        return min(self._gives_up_at, self._reminds_at, self._closes_at or self._gives_up_at)
+        ends_at = self._gives_up_at if self._closes_at is None else self._closes_at
+        return min(ends_at, self._reminds_at)
 
     @property
     def is_formed(self) -> bool:
@@ -124,10 +125,13 @@ class Gathering:
         return ""
 
     def _seat(self, node: Node) -> None:
-        """Take the place of its rank, from one that has it without a rank; or the lowest free."""
+        """Take the place of its rank, from one that has it without a rank; or the lowest free.
+
+        Once there was a team its nodes keep their places, so one that comes takes what is free.
+        """
         free = (number for number in range(self._rules.most) if number not in self._places)
         wanted = node.rank
-        if wanted is None or self._is_formed:
+        if wanted is None or self._size:
             self._places[next(free)] = node
             return
         other = self._places.pop(wanted, None)
@@ -151,7 +155,6 @@ class Gathering:
             self._is_formed = False
             self._gives_up_at = self._now + self._rules.join_timeout_s
             self._reminds_at = self._now + min(REMIND_S, self._rules.join_timeout_s / 10)
-        self._closes_at = None
 
     # ------------------------------------------------------------ the team
 
@@ -161,6 +164,7 @@ class Gathering:
         if self._is_formed and there == before:
             return
         if there < rules.least:
+            self._closes_at = None
             self._wait()
             return
         if self._closes_at is None:

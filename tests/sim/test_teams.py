@@ -1,0 +1,97 @@
+"""Schedules of one team's nodes, and proof that they would find bugs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ftrun.core.teams.gathering import Gathering
+from ftrun.core.teams.nodes import Node, TeamFormed
+from tests.sim.teams import World
+from tests.sim.violation import Violation
+
+SCHEDULES = 400
+TRIES = 200
+
+
+class AlikeRanks(Gathering):
+    """Two nodes of one rank are let in."""
+
+    def _why_not(self, node: Node) -> str:
+        return ""
+
+
+class NoSpare(Gathering):
+    """A node that stands by is forgotten when it is wanted."""
+
+    def _gone(self, node_id: str, reason: str) -> None:
+        spares, self._spares = self._spares, []
+        super()._gone(node_id, reason)
+        self._spares = [node for node in spares if node.node_id != node_id]
+
+
+class GoesOn(Gathering):
+    """The workers of another size go on as they are."""
+
+    def _form(self) -> None:
+        super()._form()
+        formed = self._out.pop()
+        assert isinstance(formed, TeamFormed)
+        self._out.append(TeamFormed(formed.nodes))
+
+
+class Shuffles(Gathering):
+    """A node that comes moves those that stay."""
+
+    def _seat(self, node: Node) -> None:
+        nodes = [*self.members, node]
+        self._places = dict(enumerate(nodes))
+
+
+class Forever(Gathering):
+    """Nobody gives up."""
+
+    def _wait(self) -> None:
+        pass
+
+
+class Remains(Gathering):
+    """A lost node keeps its place."""
+
+    def _gone(self, node_id: str, reason: str) -> None:
+        places = dict(self._places)
+        super()._gone(node_id, reason)
+        self._places = places
+
+
+class NeverCloses(Gathering):
+    """The last call has no end."""
+
+    def _judge(self) -> None:
+        self._closes_at = None
+        super()._judge()
+
+
+MUTANTS: dict[str, type[Gathering]] = {
+    kind.__name__: kind
+    for kind in (AlikeRanks, NoSpare, GoesOn, Shuffles, Forever, Remains, NeverCloses)
+}
+
+
+def test_a_team_is_what_the_dumb_count_says() -> None:
+    seen: dict[str, Any] = {"formed": 0, "gave_up": 0}
+    for seed in range(SCHEDULES):
+        world = World(seed)
+        world.run()
+        seen["formed"] += world.formed
+        seen["gave_up"] += world.gave_up
+    assert seen["formed"] > SCHEDULES
+    assert seen["gave_up"] > 10
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_found(name: str) -> None:
+    with pytest.raises((Violation, AssertionError)):
+        for seed in range(TRIES):
+            World(seed, MUTANTS[name]).run()

@@ -151,8 +151,8 @@ def test_a_lead_that_is_killed_leaves_nothing_on_any_node(tmp_path: Path, restar
 
 def test_a_node_that_comes_late_makes_the_world_larger(tmp_path: Path) -> None:
     """No restart is counted, and places follow the order of arrival, without --node-rank."""
-    options = ("--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "1")
-    options += ("--rdzv-backend", "c10d", "--rdzv-conf", "last_call_timeout=1", "--grace", "2")
+    options = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "1"]
+    options += ["--rdzv-backend", "c10d", "--rdzv-conf", "last_call_timeout=1", "--grace", "2"]
     port = free_port()
     with Node(tmp_path, 0, port, TRAINS, *options) as lead:
         lead.expect("trains 0 of 1")

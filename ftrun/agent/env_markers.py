@@ -7,3 +7,5 @@ GUARD_NAME = "FTRUN_GUARD_ID"
 OWNER_NAME = "FTRUN_OWNER"
 OWNER_CHARS = 16
 NO_OWNER = "-" * OWNER_CHARS
+FROM_KEEPER = "FTRUN_FROM_KEEPER"
+"""A pipe, by which a keeper's agent gets more variables when the job's nodes have met."""

@@ -46,7 +46,7 @@ class Programs:
                 [*self._machines.nodes[node].inside(), *there],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={
-                    **os.environ, "PYTHONPATH": str(ROOT), "STEPS": "100",
+                    **os.environ, "PYTHONPATH": str(ROOT), "STEPS": "40",
                     "XDG_STATE_HOME": str(self._directory / name),
                 },
             )  # fmt: skip

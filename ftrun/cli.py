@@ -13,6 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ftrun.agent.env_markers import FROM_KEEPER
 from ftrun.base.errors import ExitCode, FtrunError, exit_kind, naming, not_installed
 from ftrun.protocol.auth import take_token
 
@@ -68,10 +69,13 @@ def main() -> None:
     _fill_standard_descriptors()
     _let_any_text_out()
     launches: _Launches | None = None
+    from_keeper = os.environ.pop(FROM_KEEPER, "")
     try:
         launches = _Launches(sys.argv[1:])
-        if means_a_run(sys.argv[1:]) and not is_kept(os.environ):
+        if means_a_run(sys.argv[1:]) and (from_keeper or not is_kept(os.environ)):
             launches()
+        if from_keeper:
+            os.environ |= _words_of_keeper(int(from_keeper))
         from ftrun.tools.commands.app import app
 
         app(obj=launches)
@@ -123,6 +127,18 @@ def means_a_run(words: list[str]) -> bool:
 def is_kept(environ: Mapping[str, str]) -> bool:
     """Whether this process may be a keeper (engines/keeper.py), whose agent has a spawner."""
     return "SLURM_STEP_ID" in environ and not environ.get("FTRUN_LIGHTHOUSE")
+
+
+def _words_of_keeper(fd: int) -> dict[str, str]:
+    """Wait for them while the spawner imports torch; without any the keeper has said why."""
+    import json
+
+    with open(fd, "rb") as pipe:
+        text = pipe.read()
+    if not text:
+        sys.exit(ExitCode.LIGHTHOUSE_UNREACHABLE)
+    found: dict[str, str] = json.loads(text)
+    return found
 
 
 def _let_any_text_out() -> None:

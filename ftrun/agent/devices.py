@@ -212,7 +212,7 @@ def own_address(lighthouse: str | None, nodes: int = 1) -> str:
         return "127.0.0.1"
     host, port = parse_address(lighthouse.partition(",")[0], "--lighthouse")
     if nodes > 1 and is_loopback_name(host):
-        elsewhere = address_towards(())
+        elsewhere = address_towards([host])
         if elsewhere is not None:
             return elsewhere
         raise UserError(

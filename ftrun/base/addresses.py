@@ -5,6 +5,7 @@ Not here: whether anything answers at an address (protocol/handshake.py, agent/d
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 from collections.abc import Sequence
@@ -82,13 +83,13 @@ def is_loopback(host: str) -> bool:
 def is_loopback_name(host: str) -> bool:
     """True if ``host`` is a name that means this machine alone.
 
-    Debian's /etc/hosts gives a machine's own name the address 127.0.1.1.
+    Debian's /etc/hosts gives a machine's own name the address 127.0.1.1, maybe beside another one.
     """
     try:
         found = {str(row[4][0]) for row in socket.getaddrinfo(host, None)}
     except OSError:
         return False
-    return host not in found and all(map(is_loopback, found))
+    return host not in found and any(map(is_loopback, found))
 
 
 def address_towards(hosts: Sequence[str]) -> str | None:
@@ -98,15 +99,15 @@ def address_towards(hosts: Sequence[str]) -> str | None:
     the default route, or the only other one; None: no interface leads anywhere, or several may.
     """
     for host in hosts[:HOSTS_TRIED_MAX]:
-        try:
-            family, _, _, _, at = socket.getaddrinfo(host, _SOMEWHERE[1], type=socket.SOCK_DGRAM)[0]
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        rows = []
+        with contextlib.suppress(OSError):
+            rows = socket.getaddrinfo(host, _SOMEWHERE[1], type=socket.SOCK_DGRAM)
+        for family, _, _, _, at in rows:
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect(at)  # a datagram socket: nothing is sent
                 found = str(probe.getsockname()[0])
-        except OSError:
-            continue
-        if not is_loopback(found):
-            return found
+                if not is_loopback(found):
+                    return found
     found = own_host()
     if not is_loopback(found):
         return found

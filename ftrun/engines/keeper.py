@@ -4,7 +4,8 @@ The keepers of the first nodes run a lighthouse each: one leads, and the others 
 node's leads at first. When it is ready, all addresses appear beside the job's credentials in a
 directory that all nodes share; there the others wait for them. Each keeper then runs an ordinary
 agent with the options that follow, and ends with its exit code. An agent that a signal has killed
-has a successor of the same name, once all that it has left behind has ended.
+has a successor of the same name, once all that it has left behind has ended. The first one is
+started at once, because torch's import takes longest, and waits for what the keeper finds.
 
 An engine signals every process of a job, so the keeper passes no signal on. The lighthouses are the
 last to go: each is asked when its own node's agent has ended, and the one that leads serves until
@@ -18,15 +19,18 @@ helpers are started again (core/agent/lighthouse_starts.py), which lighthouse le
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from ftrun.agent.embedded import EmbeddedLighthouse
-from ftrun.agent.env_markers import AGENT_ID_NAME
+from ftrun.agent.env_markers import AGENT_ID_NAME, FROM_KEEPER
 from ftrun.base import clock, linux, own_process
 from ftrun.base.addresses import join_address, split_address
 from ftrun.base.errors import ExitCode
@@ -87,11 +91,13 @@ class Keeper:
         self._was_asked = self._was_noticed = False
         self._lighthouse: EmbeddedLighthouse | None = None
         self._lighthouse_failed = ""
+        self._early: _Agent | None = None
 
     async def run(self) -> int:
         """Run the node's part to its end; returns the exit code."""
         self._catch_signals()
         try:
+            self._early = await self._launch_agent()
             if self._place.node < CONTENDERS:
                 self._meeting.reserve()
             if self._place.node == 0:
@@ -105,6 +111,8 @@ class Keeper:
             self._environ |= self._found(addresses)
             code = await self._keep_agent()
         finally:
+            if self._early is not None:
+                await self._early.end()
             if self._lighthouse is not None:
                 await self._lighthouse.stop(LEAVING_MAX_S + ENDS_S)
             self._meeting.leave()
@@ -277,6 +285,43 @@ class Keeper:
             await asyncio.sleep(LEFT_LOOK_S)
 
     async def _start_agent(self) -> asyncio.subprocess.Process:
+        """The one that waits already, or another one, with what was found."""
+        agent, self._early = self._early or await self._launch_agent(), None
+        agent.tell(self._environ)
+        return agent.process
+
+    async def _launch_agent(self) -> _Agent:
         command = own_process.command("ftrun.cli", self._words, acts_on_signals=True)
         tie = partial(linux.die_with_parent, os.getpid())
-        return await asyncio.create_subprocess_exec(*command, env=self._environ, preexec_fn=tie)
+        theirs, ours = os.pipe()
+        environ = {**self._environ, FROM_KEEPER: str(theirs)}
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, env=environ, preexec_fn=tie, pass_fds=(theirs,)
+            )
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        return _Agent(process, ours, environ)
+
+
+@dataclass(slots=True)
+class _Agent:
+    """An agent that imports torch until it is told where the lighthouse is."""
+
+    process: asyncio.subprocess.Process
+    pipe: int
+    environ: Mapping[str, str]
+
+    def tell(self, environ: Mapping[str, str]) -> None:
+        """Give it the variables that have come since its launch."""
+        found = {name: x for name, x in environ.items() if self.environ.get(name) != x}
+        with open(self.pipe, "wb") as pipe, contextlib.suppress(BrokenPipeError):  # it has ended
+            pipe.write(json.dumps(found).encode())
+
+    async def end(self) -> None:
+        """There is nothing to tell: it ends by itself."""
+        os.close(self.pipe)
+        await self.process.wait()

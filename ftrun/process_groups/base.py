@@ -115,7 +115,9 @@ class ProcessGroup(ReconfigurableGroup):
             built = self._connect(place)
         except (RuntimeError, PeerError, OSError) as error:
             signal.check()
-            raise PeerError(f"rank {rank} of {world_size} could not connect: {error}") from error
+            failure = PeerError(f"rank {rank} of {world_size} could not connect: {error}")
+            failure.unreached = error.unreached if isinstance(error, PeerError) else ""
+            raise failure from error
         if signal.triggered:
             built.shutdown()
             signal.check()

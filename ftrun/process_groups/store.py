@@ -23,6 +23,8 @@ _MAGIC = 0x3C85F7CE
 _SIZE = struct.Struct("=Q")
 _WORD = struct.Struct("=I")
 _VALUE_BYTES_MAX = 1 << 20
+CONNECT_TIMEOUT_S = 5.0
+"""A node that is cut off answers no more later: other stores are to be tried in the time."""
 
 
 WORLD_KEYS = ("default_pg/0//cpu//0/0", "default_pg/0//cuda//0")
@@ -45,7 +47,7 @@ class StoreClient:
         self._deadline = deadline
         try:
             self._socket = socket.create_connection(
-                split_address(address), timeout=self._remaining_s()
+                split_address(address), timeout=min(self._remaining_s(), CONNECT_TIMEOUT_S)
             )
         except OSError as error:
             failure = PeerError(f"the store at {address} cannot be reached: {error}")

@@ -124,11 +124,10 @@ class Machines:
         self._network.cut(index, outward=True, inward=True)
         self.nodes.pop(index).power_off()
 
-    def route(self, index: int, *words: str) -> None:
-        """Change a node's routes, as ``ip route`` does."""
-        subprocess.run(
-            ["ip", "-n", self._network.nodes[index], "route", *words], timeout=UP_S, check=True
-        )
+    def ip(self, index: int, *words: str) -> None:
+        """Change a node's network, as ``ip`` does."""
+        command = ["ip", "-n", self._network.nodes[index], *words]
+        subprocess.run(command, timeout=UP_S, check=True)
 
     def close(self) -> None:
         """End all machines and take the network away."""

@@ -142,12 +142,12 @@ def test_doctor_names_the_way_that_is_missing_and_torchruns_words_are_refused(
     first, second = (f"srun {FTRUN} {words}" for words in ("doctor --nodes", "--nproc-per-node 2"))
     machines, away = slurm.machines, slurm.machines.addresses[3]
     options = ("--nodes=4", "--ntasks-per-node=1")
-    machines.route(1, "add", "unreachable", away)
+    machines.ip(1, "route", "add", "unreachable", away)
     try:
         with SlurmJob(slurm, tmp_path, options, f"{first}; {second} {TRAIN}") as job:
             assert job.end() == ("FAILED", "2:0")
     finally:
-        machines.route(1, "del", "unreachable", away)
+        machines.ip(1, "route", "del", "unreachable", away)
     (bad,) = (line for line in job.output.splitlines() if line.startswith("PROBLEM  nodes"))
     assert f"n3 does not reach n1 at {machines.addresses[1]}; n1 does not reach n3 ({away})" in bad
     assert "ok       KillWait" in job.output

@@ -125,14 +125,13 @@ class Agents(dict[str, Agent]):
     def why_apart(self, agent_id: str, host: str) -> str:
         """Why this node and the others cannot meet at their addresses; "": they can."""
         others = [a.host for a in self.values() if a.gone_at is None and a.agent_id != agent_id]
-        far = next((at for at in others if _is_loopback(at) != _is_loopback(host)), host)
-        if far == host:
+        other = next((at for at in others if _kind(at) != _kind(host)), None)
+        if other is None:
             return ""
-        local, reached = (host, far) if _is_loopback(host) else (far, host)
         return (
-            f"a node announces {local}, which the node at {reached} does not reach. Start the "
-            f"ftrun at {local} again, with the address of the lighthouse on the network that all "
-            "nodes share (--lighthouse), or with --interface NAME."
+            f"this node announces {host}, another one {other}, and workers at these two do not "
+            "reach each other. Give each node the lighthouse's address on the network that all "
+            "share (--lighthouse), or state that network by --interface CIDR."
         )
 
     # ------------------------------------------------------------ who is overdue
@@ -182,5 +181,6 @@ class Agents(dict[str, Agent]):
         self.check_at = at if self.check_at is None else min(self.check_at, at)
 
 
-def _is_loopback(host: str) -> bool:
-    return host == "::1" or host.startswith("127.")
+def _kind(host: str) -> tuple[bool, bool]:
+    """Whether only its machine reaches it, and whether it is of IPv6: Gloo connects like ones."""
+    return host == "::1" or host.startswith("127."), ":" in host

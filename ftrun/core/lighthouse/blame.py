@@ -54,6 +54,13 @@ class Blame:
 
         return max(live, key=rank).replica_id
 
+    def words(self, replica: Replica) -> str:
+        """Why it is the worst."""
+        named = self._named(replica.agent_id)
+        if named <= self.errors[replica.replica_id]:
+            return "it failed most often"
+        return f"its node could not be reached {named} times (--interface states another address)"
+
     def _named(self, agent_id: str) -> int:
         return sum(count for (_, named), count in self.ways.items() if named == agent_id)
 

@@ -336,7 +336,8 @@ class Forming:
         """Replace the replica that is most to blame (blame.py)."""
         state = self._state
         worst = self._blames.worst(state.replicas[name] for name in state.live)
-        cause = f"it failed most often in {self._tries} attempts without progress; it is replaced"
+        found = self._blames.words(state.replicas[worst])
+        cause = f"{found} in {self._tries} attempts without progress; it is replaced"
         self.forgive()
         state.replace([worst], cause)
 

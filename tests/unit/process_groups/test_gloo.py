@@ -111,7 +111,7 @@ def test_an_abort_ends_a_build_that_waits_for_a_peer_to_come(store: str) -> None
 
 def silent_peer(store: str, prefix: str, host: str) -> socket.socket:
     """A rank 1 that publishes its address, and then does nothing."""
-    listener = socket.create_server((host, 0))
+    listener = socket.create_server((host, 0), backlog=0)
     address = struct.pack("=H", socket.AF_INET) + struct.pack("!H", listener.getsockname()[1])
     address = (address + socket.inet_aton(host)).ljust(128, b"\0") + struct.pack("=q", -1)
     name = b"elsewhere"
@@ -153,8 +153,24 @@ def test_a_store_that_is_gone_is_a_clear_error() -> None:
     listener = socket.create_server((HOST, 0))
     port = listener.getsockname()[1]
     listener.close()
-    with pytest.raises(PeerError, match=f"the store at {HOST}:{port} cannot be reached"):
+    with pytest.raises(PeerError, match=f"the store at {HOST}:{port} cannot be reached") as raised:
         ProcessGroupGloo().build(f"{HOST}:{port}", "x", 0, 2, HOST, 10)
+    assert raised.value.unreached == HOST
+
+
+@pytest.mark.parametrize("is_reached", [True, False])
+def test_a_build_names_a_peer_that_cannot_be_reached(store: str, is_reached: bool) -> None:
+    with silent_peer(store, "odd", "127.0.0.3") as peer:
+        held = []
+        for _ in range(0 if is_reached else 4):  # more than wait for its accept
+            held.append(socket.socket())
+            held[-1].setblocking(False)
+            held[-1].connect_ex(peer.getsockname())
+        with pytest.raises(PeerError) as raised:
+            ProcessGroupGloo().build(store, "odd", 0, 2, "127.0.0.2", 2.0)
+        for one in held:
+            one.close()
+    assert raised.value.unreached == ("" if is_reached else "127.0.0.3")
 
 
 def test_an_aborted_group_fails_by_its_work_and_the_script_s_sockets_stay(store: str) -> None:

@@ -33,7 +33,8 @@ class Spread(SlurmJob):
 
 def test_the_first_node_is_lost_and_membership_changes_again(slurm: Slurm, tmp_path: Path) -> None:
     line = f"srun --no-kill --output={tmp_path}/out.%N {FTRUN} --replicas 4 {TRAIN}"
-    with Spread(slurm, tmp_path, OPTIONS, line, {"STEPS": "200"}) as job:
+    job = Spread(slurm, tmp_path, OPTIONS, line, {"STEPS": "200"})
+    with job:
         job.expect(r"step 10 of 4", 4)
         os.kill(job.process(2, LIGHTHOUSE), signal.SIGKILL)  # of one that stands by
         job.expect("The lighthouse on n2 died: SIGKILL. It is started again; training goes on")

@@ -152,7 +152,7 @@ class EtcdStore:
             return grpc.aio.insecure_channel(member, options=OPTIONS)
         files = self._tls.ca, self._tls.key, self._tls.cert
         try:
-            read = [file and file.read_bytes() for file in files]
+            read = [None if file is None else file.read_bytes() for file in files]
         except OSError as error:
             raise StoreError(f"{error.filename}: {error.strerror}") from None
         credentials = grpc.ssl_channel_credentials(*read)

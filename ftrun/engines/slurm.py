@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 
+from ftrun.base.addresses import join_address
 from ftrun.engines.place import Place
 
 NODES_MAX = 65536
@@ -32,12 +33,19 @@ def read_slurm(environ: Mapping[str, str]) -> Place | None:
             name=environ.get("SLURM_JOB_NAME", ""),
             job=f"{int(job)}.{int(step)}",
             attempt=int(environ.get("SLURM_RESTART_COUNT") or 0),
-            launch=str(int(environ.get("SLURM_STEP_LAUNCHER_PORT") or 0)),
+            launcher=_launcher(environ),
             requeue=("scontrol", "requeue", str(int(job))),
+            cancel=("scancel", str(int(job))),
         )
     except (KeyError, ValueError):
         return None
     return place if tasks > 1 and place.node < len(nodes) else None
+
+
+def _launcher(environ: Mapping[str, str]) -> str:
+    """Where srun waits for the tasks."""
+    host, port = (environ.get(f"SLURM_{name}", "") for name in ("SRUN_COMM_HOST", "SRUN_COMM_PORT"))
+    return join_address(host, int(port)) if host and port else ""
 
 
 def node_names(text: str) -> tuple[str, ...]:

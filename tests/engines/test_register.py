@@ -53,8 +53,10 @@ def test_the_first_node_is_lost_and_membership_changes_again(slurm: Slurm, tmp_p
         job.expect(rf"Replica {mine} joined", 3)
         print(f"a killed worker's replica joined after {time.monotonic() - killed:.1f} s")
         job.expect("done at 160", 4)  # the lost node's replica too, on another one
-
+        # srun was lost with the batch script, and Slurm would keep the job until its time limit.
+        await_state(job, "CANCELLED", "COMPLETING")
         await_the_end_on(slurm, 1, 2, 3)
+        assert list(tmp_path.glob("ftrun-logs/*/lighthouse-*")) == []
         for node in (2, 3):
             first = re.findall(r"\[(\d)\.0\] begins on", job.of(node))[0]
             steps = re.findall(rf"\[{first}\.0\] step (\d+) of", job.of(node))
@@ -63,8 +65,15 @@ def test_the_first_node_is_lost_and_membership_changes_again(slurm: Slurm, tmp_p
         slurm.await_nodes(len(slurm.machines.nodes))
 
 
+def await_state(job: SlurmJob, *states: str) -> None:
+    end = time.monotonic() + END_S
+    while (state := job.state()) not in states:
+        assert time.monotonic() < end, f"{state}:\n{job.output}"
+        time.sleep(10 * LOOK_S)
+
+
 def await_the_end_on(slurm: Slurm, *nodes: int) -> None:
-    """Wait until nothing of ftrun runs there; Slurm keeps the job, whose script is lost."""
+    """Wait until nothing of ftrun runs there."""
     end = time.monotonic() + END_S
     while left := [
         line

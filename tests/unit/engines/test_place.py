@@ -10,9 +10,11 @@ import pytest
 from ftrun.config.layers import gather
 from ftrun.engines.place import JOB_ID_CHARS_MAX, Place
 from ftrun.engines.readers import place_of_task
-from tests.unit.engines.test_slurm import REQUEUE, STEP
+from tests.unit.engines.test_slurm import CANCEL, REQUEUE, STEP
 
-PLACE = Place("Slurm", 1, ("n0", "n1", "n2"), 0, "train", "7.0", 0, "40565", REQUEUE)
+PLACE = Place(
+    "Slurm", 1, ("n0", "n1", "n2"), 0, "train", "7.0", 0, "10.0.0.9:40565", REQUEUE, CANCEL
+)
 
 
 def test_names() -> None:

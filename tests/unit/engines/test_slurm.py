@@ -12,7 +12,8 @@ STEP = {
     "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_LOCALID": "0", "SLURM_NNODES": "3",
     "SLURM_NODEID": "1", "SLURM_NODELIST": "n[0-2]", "SLURM_NPROCS": "3", "SLURM_NTASKS": "3",
     "SLURM_PROCID": "1", "SLURM_STEP_ID": "0", "SLURM_STEPID": "0",
-    "SLURM_STEP_LAUNCHER_PORT": "40565", "SLURM_STEP_NODELIST": "n[0-2]",
+    "SLURM_SRUN_COMM_HOST": "10.0.0.9", "SLURM_SRUN_COMM_PORT": "40565",
+    "SLURM_STEP_NODELIST": "n[0-2]",
     "SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_NUM_TASKS": "3",
     "SLURM_STEP_TASKS_PER_NODE": "1(x3)", "SLURM_SUBMIT_HOST": "hub",
     "SLURM_TASKS_PER_NODE": "1(x3)", "SLURMD_NODENAME": "n1",
@@ -20,13 +21,18 @@ STEP = {
 """The second task of `srun -N3` in a batch job of three nodes."""
 
 REQUEUE = ("scontrol", "requeue", "7")
+CANCEL = ("scancel", "7")
 
 
 def test_a_task_of_a_step_has_a_place() -> None:
     nodes = ("n0", "n1", "n2")
-    assert read_slurm(STEP) == Place("Slurm", 1, nodes, 0, "train", "7.0", 0, "40565", REQUEUE)
+    assert read_slurm(STEP) == Place(
+        "Slurm", 1, nodes, 0, "train", "7.0", 0, "10.0.0.9:40565", REQUEUE, CANCEL
+    )
     again = read_slurm({**STEP, "SLURM_RESTART_COUNT": "2", "SLURM_STEP_ID": "4"})
-    assert again == Place("Slurm", 1, nodes, 0, "train", "7.4", 2, "40565", REQUEUE)
+    assert again == Place(
+        "Slurm", 1, nodes, 0, "train", "7.4", 2, "10.0.0.9:40565", REQUEUE, CANCEL
+    )
     second = read_slurm({**STEP, "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "6"})
     assert second is not None
     assert second.task == 1
@@ -40,7 +46,7 @@ def test_a_task_of_a_step_has_a_place() -> None:
         {"SLURM_STEP_NODELIST": ""},
         {"SLURM_NODEID": "3"},
         {"SLURM_LOCALID": "-"},
-        {"SLURM_STEP_LAUNCHER_PORT": "../x"},
+        {"SLURM_SRUN_COMM_PORT": "../x"},
     ],
 )
 def test_a_step_of_one_task_and_odd_variables_are_no_place(change: dict[str, str]) -> None:

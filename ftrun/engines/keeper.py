@@ -39,7 +39,7 @@ from ftrun.core.agent.failures import signal_name
 from ftrun.core.agent.lighthouse_starts import AgentStarts
 from ftrun.core.agent.signals import Reaction
 from ftrun.core.lighthouse.stopping import LEAVING_MAX_S
-from ftrun.engines.meeting import CONTENDERS, Meeting
+from ftrun.engines.meeting import CONTENDERS, Meeting, answers
 from ftrun.engines.place import Place
 from ftrun.protocol.auth import load_or_create_token
 from ftrun.protocol.embedding import ServiceAddress
@@ -51,10 +51,12 @@ LOOK_S = 0.1
 WAIT_SHOWN_S = 5.0
 GATHER_S = 10.0
 """How long the first node waits for those that are to stand by."""
-REQUEUE_S = 60.0
 LEFT_S = 10.0
 """How long the processes of a dead agent are waited for; its guards end them in less."""
 LEFT_LOOK_S = 0.02
+COMMAND_S = 60.0
+NOT_THE_JOBS = frozenset({ExitCode.PREEMPTED, ExitCode.LIGHTHOUSE_UNREACHABLE})
+"""Exit codes of a node's agent that do not mean that the job has ended."""
 ENDS_S = 5.0
 """How long a lighthouse takes to end, once it stops."""
 
@@ -115,9 +117,11 @@ class Keeper:
                 await self._early.end()
             if self._lighthouse is not None:
                 await self._lighthouse.stop(LEAVING_MAX_S + ENDS_S)
-            self._meeting.leave()
-        if code == ExitCode.PREEMPTED and self._settings.requeue:
+            is_last = await self._meeting.leave()
+        if is_last and code == ExitCode.PREEMPTED and self._settings.requeue:
             self._requeue()
+        elif is_last and code not in NOT_THE_JOBS:
+            await self._end_what_nobody_ends()
         return code
 
     def _catch_signals(self) -> None:
@@ -238,21 +242,38 @@ class Keeper:
         Not after a request of people, who want the job to end.
         """
         file = self._settings.preempt_file
-        was_noticed = self._was_noticed or (file is not None and file.exists())
-        if self._place.node != 0 or not was_noticed:
+        if not (self._was_noticed or (file is not None and file.exists())):
             return
         command = " ".join(self._place.requeue)
-        try:
-            done = subprocess.run(
-                self._place.requeue, capture_output=True, text=True, timeout=REQUEUE_S, check=False
-            )
-            failure = (done.stdout + done.stderr).strip() if done.returncode else ""
-        except (OSError, subprocess.TimeoutExpired) as error:
-            failure = str(error)
+        failure = self._command(self._place.requeue)
         if failure:
             say(f"The job is not queued again (--requeue): {command}: {failure}. Do so yourself.")
         else:
             say(f"The job is queued again (--requeue): {command}.")
+
+    async def _end_what_nobody_ends(self) -> None:
+        """Have the engine end the job, which has ended, if its launcher's machine is lost.
+
+        It may have been on the first node, with the batch script; the engine would keep the other
+        nodes for the job until its time limit.
+        """
+        launcher = self._place.launcher
+        if launcher and await answers(launcher) is None:
+            failure = self._command(self._place.cancel) or "done"
+            say(
+                f"The job is over, and nobody at {launcher} waits for that any more: "
+                f"{' '.join(self._place.cancel)}: {failure}."
+            )
+
+    def _command(self, words: Sequence[str]) -> str:
+        """Run a command of the engine's; returns why it has failed, or ""."""
+        try:
+            done = subprocess.run(
+                words, capture_output=True, text=True, timeout=COMMAND_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        return (done.stdout + done.stderr).strip() if done.returncode else ""
 
     # ------------------------------------------------------------ the agent
 

@@ -11,17 +11,20 @@ Not here: who waits for what (keeper.py).
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import shutil
 import socket
 from pathlib import Path
 
-from ftrun.base.addresses import join_address
+from ftrun.base.addresses import join_address, split_address
 
 CONTENDERS = 3
 """The nodes that run a lighthouse: one leads, the others stand by."""
 ADDRESSES = "lighthouses"
 ADDRESS = "lighthouse."
+ANSWER_S = 3.0
 
 
 class Meeting:
@@ -49,13 +52,13 @@ class Meeting:
 
     def reserved(self) -> dict[int, str]:
         """What the nodes have reserved so far."""
-        return {n: (self.directory / f"{ADDRESS}{n}").read_text() for n in self._nodes()}
-
-    def _nodes(self) -> list[int]:
-        """Those that have reserved an address, and have not left."""
         names = os.listdir(self.directory)  # asks a file server again
         found = [name.removeprefix(ADDRESS) for name in names if name.startswith(ADDRESS)]
-        return sorted(int(number) for number in found if number.isdecimal())
+        addresses = {}
+        for node in sorted(int(number) for number in found if number.isdecimal()):
+            with contextlib.suppress(FileNotFoundError):  # it leaves just now
+                addresses[node] = (self.directory / f"{ADDRESS}{node}").read_text()
+        return addresses
 
     def settle(self, addresses: tuple[str, ...]) -> None:
         """Write the addresses that count."""
@@ -67,14 +70,42 @@ class Meeting:
             return ()
         return tuple((self.directory / ADDRESSES).read_text().split(","))
 
-    def leave(self) -> None:
-        """This node's lighthouse has ended. The last one takes the directory away."""
+    async def leave(self) -> bool:
+        """This node's lighthouse has ended. True on one node only: no other one runs any more.
+
+        That node takes the directory away. Nodes that were lost have left nothing but their files.
+        """
         if self._reserved is None:
-            return
+            return False
         self._reserved.close()
         self._own.unlink(missing_ok=True)
-        if self.directory.exists() and not self._nodes():
-            shutil.rmtree(self.directory, ignore_errors=True)  # its credentials let nobody in
+        over = self.directory.with_name(f"{self.directory.name}.over")
+        try:
+            others = self.reserved().values()
+            if others and not self.settled():
+                return False  # they wait for the first node, and say so
+            if any(await asyncio.gather(*map(answers, others))):
+                return False
+            self.directory.rename(over)
+        except FileNotFoundError:  # another node was the last
+            return False
+        shutil.rmtree(over, ignore_errors=True)  # its credentials let nobody in
+        return True
+
+
+async def answers(address: str) -> bool | None:
+    """Whether something listens at an address; None: nobody says, so its machine is lost."""
+    host, port = split_address(address)
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), ANSWER_S)
+    except ConnectionRefusedError:
+        return False
+    except (OSError, asyncio.TimeoutError):
+        return None
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
 
 
 def _write(path: Path, text: str) -> None:

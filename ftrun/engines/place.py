@@ -25,9 +25,9 @@ class Place:
 
     ``node``: this node's number. ``nodes``: the names of all, by which each reaches the others.
     ``task``: this task's number on its node. ``name``: the job's, for people. ``job``, ``attempt``:
-    what the engine calls it, and how often it was started before. ``launch``: tells this try from
-    others that were called the same, perhaps long ago. ``requeue``: the command that has the engine
-    queue the job again.
+    what the engine calls it, and how often it was started before. ``launcher``: the address of the
+    process that has started the tasks and waits for their ends. ``requeue``, ``cancel``: the
+    commands that have the engine queue the job again, and end it.
     """
 
     engine: str
@@ -37,8 +37,9 @@ class Place:
     name: str
     job: str
     attempt: int = 0
-    launch: str = ""
+    launcher: str = ""
     requeue: tuple[str, ...] = ()
+    cancel: tuple[str, ...] = ()
 
     @property
     def own_name(self) -> str:
@@ -80,6 +81,9 @@ class Place:
         }
 
     def meeting(self, directory: Path, purpose: str = "lighthouse") -> Path:
-        """Where the nodes meet: no other job and no other attempt has this directory."""
-        names = (self.engine.lower(), f"{self.job}.{self.attempt}", self.launch)
+        """Where the nodes meet: no other job and no other attempt has this directory.
+
+        The launcher's port tells it from one that was called the same, perhaps long ago.
+        """
+        names = (self.engine.lower(), f"{self.job}.{self.attempt}", self.launcher.split(":")[-1])
         return directory / "-".join((purpose, *filter(None, names)))

@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 
+from ftrun.base.addresses import join_address
 from ftrun.engines.place import Place
 
 NODES_MAX = 65536
@@ -33,18 +34,25 @@ def read_slurm(environ: Mapping[str, str]) -> Place | None:
             name=environ.get(FIRST_NAME) or environ.get("SLURM_JOB_NAME", ""),
             job=f"{int(job)}.{int(step)}",
             attempt=int(environ.get("SLURM_RESTART_COUNT") or 0),
-            launch=str(int(environ.get("SLURM_STEP_LAUNCHER_PORT") or 0)),
-            requeue=("scontrol", "requeue", _element(environ) or str(int(job))),
+            launcher=_launcher(environ),
+            requeue=("scontrol", "requeue", _queued(environ)),
+            cancel=("scancel", _queued(environ)),
         )
     except (KeyError, ValueError):
         return None
     return place if place.node < len(nodes) else None
 
 
-def _element(environ: Mapping[str, str]) -> str:
-    """A job array's task, whose job id alone may mean the whole array; "": it is none."""
+def _queued(environ: Mapping[str, str]) -> str:
+    """The job's name in the queue; the id alone of an array's task may mean the whole array."""
     array, task = (environ.get(f"SLURM_ARRAY_{name}_ID", "") for name in ("JOB", "TASK"))
-    return f"{int(array)}_{int(task)}" if array and task else ""
+    return f"{int(array)}_{int(task)}" if array and task else str(int(environ["SLURM_JOB_ID"]))
+
+
+def _launcher(environ: Mapping[str, str]) -> str:
+    """Where srun waits for the tasks."""
+    host, port = (environ.get(f"SLURM_{name}", "") for name in ("SRUN_COMM_HOST", "SRUN_COMM_PORT"))
+    return join_address(host, int(port)) if host and port else ""
 
 
 def node_names(text: str) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ class Spread(SlurmJob):
 
 def test_the_first_node_is_lost_and_membership_changes_again(slurm: Slurm, tmp_path: Path) -> None:
     line = f"srun --no-kill --output={tmp_path}/out.%N {FTRUN} --replicas 4 {TRAIN}"
-    job = Spread(slurm, tmp_path, OPTIONS, line, {"STEPS": "200"})
+    job = Spread(slurm, tmp_path, OPTIONS, line, {"STEPS": "160"})
     with job:
         job.expect(r"step 10 of 4", 4)
         os.kill(job.process(2, LIGHTHOUSE), signal.SIGKILL)  # of one that stands by
@@ -52,19 +52,28 @@ def test_the_first_node_is_lost_and_membership_changes_again(slurm: Slurm, tmp_p
         (mine,) = set(re.findall(r"\[(\d)\.0\] begins on n1", job.of(1)))
         job.expect(rf"Replica {mine} joined", 3)
         print(f"a killed worker's replica joined after {time.monotonic() - killed:.1f} s")
-        job.expect("done at 200", 4)  # the lost node's replica too, on another one
-
+        job.expect("done at 160", 4)  # the lost node's replica too, on another one
+        # srun was lost with the batch script, and Slurm would keep the job until its time limit.
+        await_state(job, "CANCELLED", "COMPLETING")
         await_the_end_on(slurm, 1, 2, 3)
+        assert list(tmp_path.glob("ftrun-logs/*/lighthouse-*")) == []
         for node in (2, 3):
             first = re.findall(r"\[(\d)\.0\] begins on", job.of(node))[0]
             steps = re.findall(rf"\[{first}\.0\] step (\d+) of", job.of(node))
-            assert steps == [str(step) for step in range(10, 201, 10)], f"node {node}"
+            assert steps == [str(step) for step in range(10, 161, 10)], f"node {node}"
         slurm.power_on(0)
         slurm.await_nodes(len(slurm.machines.nodes))
 
 
+def await_state(job: SlurmJob, *states: str) -> None:
+    end = time.monotonic() + END_S
+    while (state := job.state()) not in states:
+        assert time.monotonic() < end, f"{state}:\n{job.output}"
+        time.sleep(10 * LOOK_S)
+
+
 def await_the_end_on(slurm: Slurm, *nodes: int) -> None:
-    """Wait until nothing of ftrun runs there; Slurm keeps the job, whose script is lost."""
+    """Wait until nothing of ftrun runs there."""
     end = time.monotonic() + END_S
     while left := [
         line

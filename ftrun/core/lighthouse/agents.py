@@ -152,16 +152,19 @@ class Agents(dict[str, Agent]):
 
     def silent(self) -> list[Agent]:
         """The attached agents that are given up because they are silent."""
+        was_deaf = self.is_deaf
         if self.becomes_deaf():
             return []
         state, timeout_s = self._state, self._state.spec.heartbeat_timeout_s
         late_s = 0.0 if self.check_at is None else state.now - self.check_at
-        return [
+        found = [
             agent
             for agent in self.values()
             if agent.gone_at is None
             and agent.silence_check.ends(agent.last_message_at, timeout_s, state.now, late_s)
         ]
+        self.is_deaf = was_deaf and not found  # until the second look
+        return found
 
     def long_gone(self) -> list[str]:
         """The agents whose slots are for others now."""
@@ -173,9 +176,10 @@ class Agents(dict[str, Agent]):
         """All have been checked: set the time of the next check."""
         timeout_s = self._state.spec.heartbeat_timeout_s
         grace_s = self._grace_s
-        self.check_at = min((a.due_at(timeout_s, grace_s) for a in self.values()), default=None)
+        due_at = min((a.due_at(timeout_s, grace_s) for a in self.values()), default=None)
         if self.is_deaf:  # all attached ones are overdue
-            self.check_at = self.heard_at + self._state.silence_s
+            due_at = max(due_at or 0.0, self.heard_at + self._state.silence_s)
+        self.check_at = due_at
 
     def _check_by(self, at: float) -> None:
         self.check_at = at if self.check_at is None else min(self.check_at, at)

@@ -11,10 +11,11 @@ from ftrun.base.errors import UserError
 from ftrun.config.layers import gather
 from ftrun.engines.place import JOB_ID_CHARS_MAX, Place
 from ftrun.engines.readers import place_of_task
-from tests.unit.engines.test_slurm import REQUEUE, STEP
+from tests.unit.engines.test_slurm import CANCEL, REQUEUE, STEP
 
-LAUNCH = STEP["SLURM_STEP_LAUNCHER_PORT"]
-PLACE = Place("Slurm", 1, ("n0", "n1", "n2"), 0, "train", "7.0", 0, LAUNCH, REQUEUE)
+LAUNCHER = f"{STEP['SLURM_SRUN_COMM_HOST']}:{STEP['SLURM_SRUN_COMM_PORT']}"
+LAUNCH = STEP["SLURM_SRUN_COMM_PORT"]
+PLACE = Place("Slurm", 1, ("n0", "n1", "n2"), 0, "train", "7.0", 0, LAUNCHER, REQUEUE, CANCEL)
 
 
 def test_names() -> None:

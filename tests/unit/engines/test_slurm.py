@@ -19,6 +19,7 @@ def variables(shape: str) -> dict[str, str]:
 
 STEP = {**variables("step"), "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train"}
 REQUEUE = ("scontrol", "requeue", "7")
+CANCEL = ("scancel", "7")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_a_task_of_a_step_has_a_place(
     assert (place.node, " ".join(place.nodes), place.task) == (node, nodes, task)
     assert place.job == f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
     assert (place.engine, place.attempt) == ("Slurm", attempt)
-    assert place.launch == environ["SLURM_STEP_LAUNCHER_PORT"]
+    assert place.launcher.endswith(":" + environ["SLURM_SRUN_COMM_PORT"])
     assert place.own_name == environ["SLURMD_NODENAME"]
 
 
@@ -82,7 +83,7 @@ def test_the_parts_of_a_heterogeneous_job_have_one_name() -> None:
         {"SLURM_STEP_NODELIST": ""},
         {"SLURM_NODEID": "3"},
         {"SLURM_LOCALID": "-"},
-        {"SLURM_STEP_LAUNCHER_PORT": "../x"},
+        {"SLURM_SRUN_COMM_PORT": "../x"},
     ],
 )
 def test_odd_variables_are_no_place(change: dict[str, str]) -> None:

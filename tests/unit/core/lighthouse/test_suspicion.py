@@ -119,6 +119,19 @@ def test_once_all_have_isolated_themselves_the_silent_are_lost() -> None:
     assert sorted(pass_until(lighthouse, isolated + TIMEOUT_S)) == ["A", "B"]
 
 
+def test_who_speaks_before_the_last_look_makes_it_begin_again() -> None:
+    """Nothing is decided between the two looks that end a long deafness."""
+    lighthouse = deaf()
+    isolated = SPEC.isolation_limit_s + TIMEOUT_S
+    assert lighthouse.next_deadline() == isolated
+    assert closed(lighthouse.handle(TimerFired(), isolated)) == []
+    second = lighthouse.next_deadline()
+    assert second is not None
+    assert isolated < second <= isolated + 0.05 * TIMEOUT_S
+    (found,) = lighthouse.handle(AgentSent("A", (m.Heartbeat(),)), isolated + 0.01)
+    assert isinstance(found, BeginAgain)
+
+
 def test_one_agent_alone_is_lost_as_ever() -> None:
     """Without it there is nobody to keep anything for."""
     lighthouse = attended()

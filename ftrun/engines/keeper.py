@@ -34,6 +34,7 @@ from ftrun.core.agent.lighthouse_starts import AgentStarts
 from ftrun.core.agent.signals import Reaction
 from ftrun.core.lighthouse.stopping import LEAVING_MAX_S
 from ftrun.engines.place import Place
+from ftrun.engines.returning import ReturningNodes
 from ftrun.protocol.auth import load_or_create_token
 from ftrun.protocol.embedding import ADDRESS_FILE, ServiceAddress, read_address
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
@@ -85,6 +86,7 @@ class Keeper:
         self._was_asked = self._was_noticed = False
         self._lighthouse: EmbeddedLighthouse | None = None
         self._lighthouse_failed = ""
+        self._returning: ReturningNodes | None = None
 
     async def run(self) -> int:
         """Run the node's part to its end; returns the exit code."""
@@ -98,8 +100,13 @@ class Keeper:
             if address is None:
                 return ExitCode.LIGHTHOUSE_UNREACHABLE
             self._environ |= self._found(address)
+            if self._place.node == 0:
+                self._await_lost_nodes()
             code = await self._keep_agent()
         finally:
+            if self._returning is not None:
+                self._looking.cancel()
+                await self._returning.cancel()
             if self._lighthouse is not None:
                 await self._lighthouse.stop(LEAVING_MAX_S + ENDS_S)
                 shutil.rmtree(self._meeting, ignore_errors=True)  # its credentials let nobody in
@@ -119,6 +126,8 @@ class Keeper:
         """A signal that does not end the node is the agent's alone."""
         if ends and not self._was_asked:
             self._was_asked, self._was_noticed = True, is_notice
+            if self._returning is not None:  # their jobs are no part of this one
+                self._cancelling = asyncio.ensure_future(self._returning.cancel())
 
     # ------------------------------------------------------------ the lighthouse
 
@@ -190,7 +199,7 @@ class Keeper:
         found = {
             "FTRUN_LIGHTHOUSE": address.grpc,
             "FTRUN_TOKEN_FILE": str(self._token_file()),
-            AGENT_ID_NAME: self._place.agent_id,
+            AGENT_ID_NAME: self._place.agent_id_of(self._place.own_name),
         }
         tls = self._certificates("agent")
         if not self._settings.tls and tls:
@@ -199,6 +208,20 @@ class Keeper:
                 "FTRUN_TLS_CA": str(tls.ca),
             }  # fmt: skip
         return found
+
+    # ------------------------------------------------------------ nodes that come back
+
+    def _await_lost_nodes(self) -> None:
+        """Have agents on the nodes that the engine loses, as soon as it has them again."""
+        self._returning = ReturningNodes(
+            self._place,
+            self._environ,
+            own_process.command("ftrun.cli", self._words, acts_on_signals=True),
+            lambda node: {AGENT_ID_NAME: self._place.agent_id_of(node)},
+            self._settings.job_log_dir.absolute(),
+            say,
+        )
+        self._looking = asyncio.ensure_future(self._returning.run())
 
     # ------------------------------------------------------------ the next attempt
 

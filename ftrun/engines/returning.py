@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from ftrun.engines.place import Place
 from ftrun.engines.slurm import node_names
 
 LOOK_S = 10.0
-ANSWER_S = 60.0
+ANSWER_S = 20.0
 ALIKE = {
     "--partition": "SLURM_JOB_PARTITION", "--account": "SLURM_JOB_ACCOUNT",
     "--qos": "SLURM_JOB_QOS", "--reservation": "SLURM_JOB_RESERVATION",
@@ -105,18 +106,14 @@ class ReturningNodes:
         kept = {k: v for k, v in self._environ.items() if not k.startswith(own)}
         conf = {k: v for k, v in self._environ.items() if k == "SLURM_CONF"}
         try:
-            process = await asyncio.create_subprocess_exec(
-                *words, env=kept | conf | variables, stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            done = await asyncio.to_thread(
+                subprocess.run, words, env=kept | conf | variables, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=ANSWER_S,
+                check=False,
             )  # fmt: skip
-        except OSError as error:
+        except (OSError, subprocess.TimeoutExpired) as error:
             raise ValueError(str(error)) from error
-        try:
-            out, _ = await asyncio.wait_for(process.communicate(), ANSWER_S)
-        except asyncio.TimeoutError:
-            process.kill()
-            raise ValueError(f"{words[0]} does not answer") from None
-        text = out.decode(errors="replace").strip()
-        if process.returncode:
+        text: str = done.stdout.strip()
+        if done.returncode:
             raise ValueError(text)
         return text

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.base import linux
+from ftrun.base import linux, own_process
 from ftrun.base.errors import ExitCode
 from ftrun.config.layers import gather
 from ftrun.config.settings import resolve
@@ -86,7 +86,7 @@ def test_a_killed_agent_has_a_successor_when_all_of_it_has_ended(
         sleep 1 & echo $! > {left}; kill -9 $$
     """
     command = ["sh", "-c", script]
-    monkeypatch.setattr(keeping.own_process, "command", lambda *_, **__: command)
+    monkeypatch.setattr(own_process, "command", lambda *_, **__: command)
     linux.become_subreaper()
     try:
         assert run(keeper(tmp_path)) == 9

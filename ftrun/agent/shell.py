@@ -139,8 +139,8 @@ class Agent:
         self._machine = machine
         self._loop = asyncio.get_running_loop()
         self._started_at = clock.now()
-        random_id = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
-        self._agent_id = os.environ.get(AGENT_ID_NAME) or random_id
+        self._life = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
+        self._agent_id = os.environ.get(AGENT_ID_NAME) or self._life
         self._signal_rules = settings.signal_rules()
         self._supervisor = Supervisor(self._rules(), self._started_at)
         self._done: asyncio.Future[EndAgent] = self._loop.create_future()
@@ -249,7 +249,7 @@ class Agent:
         s = self._settings
         return SupervisorSettings(
             **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(s.standbys)},
-            agent_id=self._agent_id,
+            agent_id=self._life,
             restarts=RestartRules(s.max_restarts, as_torchrun=s.as_torchrun),
             alone=s.lighthouse is None,
             lighthouse_at=s.lighthouse or "",

@@ -7,7 +7,6 @@ here: which host counts as silent (core/agent/peer_watch.py).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -43,13 +42,16 @@ class Peers:
         if self._watch.silent:
             self._send(PeersSilent(self._watch.silent))
 
-    async def run(self) -> None:
-        """Look until cancelled; where the kernel tells nothing, never."""
-        with contextlib.suppress(OSError):
-            while True:
-                await asyncio.sleep(self._watch.look_s)
-                if self._watch.looked(connections()):
-                    self._send(PeersSilent(self._watch.silent))
+    async def run(self) -> OSError:
+        """Look until cancelled; returns why the kernel does not tell."""
+        while True:
+            await asyncio.sleep(self._watch.look_s)
+            try:
+                has_changed = self._watch.looked(connections())
+            except OSError as error:
+                return error
+            if has_changed:
+                self._send(PeersSilent(self._watch.silent))
 
 
 def connections() -> Iterator[Connection]:

@@ -209,7 +209,7 @@ class Agent:
             self._lighthouse.start()
         self._connect()
         if self._settings.nodes > 1:
-            self._begin(self._peers.run())
+            self._begin(self._watch_peers())
         self._set_timer()
         return await self._done
 
@@ -362,6 +362,9 @@ class Agent:
                     self._done.set_result(instruction)
             case _:
                 assert_never(instruction)
+
+    async def _watch_peers(self) -> None:
+        self._console.sees_no_peers(await self._peers.run())
 
     async def _show_stacks(self) -> None:
         for key, text in (await self._stacks(self._fleet.workers())).items():

@@ -73,6 +73,13 @@ class Console:
         if notice.kind != "ended" and not (notice.kind == "lost" and own):
             self._terminal.event_line(notice.text, of_job=True)
 
+    def sees_no_peers(self, error: OSError) -> None:
+        """The kernel does not tell of this node's connections."""
+        self._terminal.event_line(
+            f"This node does not see whether other nodes answer it ({error}). One whose power goes "
+            "is missed when its heartbeats are (--heartbeat-timeout)."
+        )
+
     def embedded_ended(self, how: str, then: str) -> None:
         """This agent's own lighthouse has ended; ``then``: what follows."""
         self._terminal.event_line(f"The embedded lighthouse {how}. {then}.")

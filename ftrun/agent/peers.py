@@ -7,11 +7,11 @@ here: which host counts as silent (core/agent/peer_watch.py).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import struct
 from collections.abc import Callable, Iterator
 
+from ftrun.base import clock
 from ftrun.base.addresses import is_loopback
 from ftrun.core.agent.peer_watch import Connection, PeerWatch
 from ftrun.core.messages import PeersSilent
@@ -29,6 +29,8 @@ RETRANSMITS_AT, LAST_ACK_RECEIVED_AT = 2, 56
 """In the kernel's tcp_info; the latter in milliseconds."""
 BUFFER_BYTES = 1 << 17
 READ_TIMEOUT_S = 1.0
+PAUSE_TIMES = 30.0
+"""Of very many connections all are read less often, so that it takes 3 % of a core at most."""
 
 
 class Peers:
@@ -43,13 +45,19 @@ class Peers:
         if self._watch.silent:
             self._send(PeersSilent(self._watch.silent))
 
-    async def run(self) -> None:
-        """Look until cancelled; where the kernel tells nothing, never."""
-        with contextlib.suppress(OSError):
-            while True:
-                await asyncio.sleep(self._watch.look_s)
-                if self._watch.looked(connections()):
-                    self._send(PeersSilent(self._watch.silent))
+    async def run(self) -> OSError:
+        """Look until cancelled; returns why the kernel does not tell."""
+        took_s = 0.0
+        while True:
+            await asyncio.sleep(max(self._watch.look_s, PAUSE_TIMES * took_s))
+            began = clock.now()
+            try:
+                has_changed = self._watch.looked(connections())
+            except OSError as error:
+                return error
+            took_s = clock.now() - began
+            if has_changed:
+                self._send(PeersSilent(self._watch.silent))
 
 
 def connections() -> Iterator[Connection]:

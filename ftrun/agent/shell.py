@@ -145,8 +145,8 @@ class Agent:
         self._machine = machine
         self._loop = asyncio.get_running_loop()
         self._started_at = clock.now()
-        random_id = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
-        self._agent_id = os.environ.get(AGENT_ID_NAME) or random_id
+        self._life = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
+        self._agent_id = os.environ.get(AGENT_ID_NAME) or self._life
         self._signal_rules = settings.signal_rules()
         self._supervisor = Supervisor(self._rules(), self._started_at)
         self._done: asyncio.Future[EndAgent] = self._loop.create_future()
@@ -219,7 +219,7 @@ class Agent:
             self._lighthouse.start()
         self._connect()
         if self._settings.nodes > 1:
-            self._begin(self._peers.run())
+            self._begin(self._watch_peers())
         self._set_timer()
         return await self._done
 
@@ -259,7 +259,7 @@ class Agent:
         s = self._settings
         return SupervisorSettings(
             **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(s.standbys)},
-            agent_id=self._agent_id,
+            agent_id=self._life,
             restarts=RestartRules(
                 s.max_restarts, as_torchrun=s.as_torchrun, spent=s.restarts_spent
             ),
@@ -378,6 +378,9 @@ class Agent:
     def _with_output(self, evidence: FailureEvidence) -> FailureEvidence:
         evidence = with_output(evidence, self._settings.job_log_dir)
         return evidence if self._lead is None else self._lead.with_output(evidence)
+
+    async def _watch_peers(self) -> None:
+        self._console.sees_no_peers(await self._peers.run())
 
     async def _show_stacks(self) -> None:
         for key, text in (await self._fleet.stacks(self._fleet.all_workers())).items():

@@ -41,6 +41,7 @@ from ftrun.core.agent.signals import Reaction
 from ftrun.core.lighthouse.stopping import LEAVING_MAX_S
 from ftrun.engines.meeting import CONTENDERS, Meeting, answers
 from ftrun.engines.place import Place
+from ftrun.engines.returning import ReturningNodes
 from ftrun.protocol.auth import load_or_create_token
 from ftrun.protocol.embedding import ServiceAddress
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
@@ -94,6 +95,7 @@ class Keeper:
         self._lighthouse: EmbeddedLighthouse | None = None
         self._lighthouse_failed = ""
         self._early: _Agent | None = None
+        self._returning: ReturningNodes | None = None
 
     async def run(self) -> int:
         """Run the node's part to its end; returns the exit code."""
@@ -111,6 +113,8 @@ class Keeper:
             if self._meeting.address in addresses and self._lighthouse is None:
                 self._start_lighthouse(lambda _address: None)
             self._environ |= self._found(addresses)
+            if self._place.node < CONTENDERS:
+                self._await_lost_nodes()
             code = await self._keep_agent()
         finally:
             if self._early is not None:
@@ -118,6 +122,10 @@ class Keeper:
             if self._lighthouse is not None:
                 await self._lighthouse.stop(LEAVING_MAX_S + ENDS_S)
             is_last = await self._meeting.leave()
+            if self._returning is not None:
+                self._looking.cancel()
+        if self._returning is not None and (is_last or code not in NOT_THE_JOBS):
+            await self._returning.cancel()
         if is_last and code == ExitCode.PREEMPTED and self._settings.requeue:
             self._requeue()
         elif is_last and code not in NOT_THE_JOBS:
@@ -136,6 +144,8 @@ class Keeper:
         """A signal that does not end the node is the agent's alone."""
         if ends and not self._was_asked:
             self._was_asked, self._was_noticed = True, is_notice
+            if self._returning is not None:  # their jobs are no part of this one
+                self._cancelling = asyncio.ensure_future(self._returning.cancel())
 
     # ------------------------------------------------------------ the lighthouse
 
@@ -224,7 +234,7 @@ class Keeper:
         found = {
             "FTRUN_LIGHTHOUSE": ",".join(own_first),
             "FTRUN_TOKEN_FILE": str(self._token_file()),
-            AGENT_ID_NAME: self._place.agent_id,
+            AGENT_ID_NAME: self._place.agent_id_of(self._place.own_name),
         }
         tls = self._certificates("agent")
         if not self._settings.tls and tls:
@@ -233,6 +243,21 @@ class Keeper:
                 "FTRUN_TLS_CA": str(tls.ca),
             }  # fmt: skip
         return found
+
+    # ------------------------------------------------------------ nodes that come back
+
+    def _await_lost_nodes(self) -> None:
+        """Have agents on the nodes that the engine loses, as soon as it has them again."""
+        self._returning = ReturningNodes(
+            self._place,
+            self._place.nodes[:CONTENDERS],
+            self._environ,
+            own_process.command("ftrun.cli", self._words, acts_on_signals=True),
+            lambda node: {AGENT_ID_NAME: self._place.agent_id_of(node)},
+            self._settings.job_log_dir.absolute(),
+            say,
+        )
+        self._looking = asyncio.ensure_future(self._returning.run())
 
     # ------------------------------------------------------------ the next attempt
 

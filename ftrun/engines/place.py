@@ -51,10 +51,9 @@ class Place:
         """The other nodes' names."""
         return tuple(name for number, name in enumerate(self.nodes) if number != self.node)
 
-    @property
-    def agent_id(self) -> str:
-        """The same for each agent of this node, so that it gets the replicas of the former one."""
-        return f"{self.own_name[:JOB_ID_CHARS_MAX]}-{self.job}.{self.attempt}"
+    def agent_id_of(self, node: str) -> str:
+        """The same for each agent of a node, so that it gets the replicas of the former one."""
+        return f"{node[:JOB_ID_CHARS_MAX]}-{self.job}.{self.attempt}"
 
     def needless(self) -> str:
         """Why a second task of a node ends at once."""

@@ -99,19 +99,26 @@ def test_an_unmodified_script_heals_over_nodes_and_leaves_at_the_time_limit(
         assert job.left() == ""
 
 
-def test_a_node_that_is_lost_costs_the_others_nothing(slurm: Slurm, tmp_path: Path) -> None:
-    line = LINE.replace("srun", "srun --no-kill").replace(TRAIN, f"--interface eth0 {TRAIN}")
-    with SlurmJob(slurm, tmp_path, (*NODES, "--no-kill"), line, {"STEPS": "250"}) as job:
-        hosts = job.expect(r"begins on n(\d)", 3)
-        job.expect(TRAINS, 3)
+def test_a_node_that_is_lost_costs_the_others_nothing_and_gets_work_when_it_is_back(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    line = f"srun --no-kill {FTRUN} --replicas 4 --interface eth0 {TRAIN}"
+    with SlurmJob(slurm, tmp_path, (*NODES, "--no-kill"), line, {"STEPS": "900"}) as job:
+        hosts = job.expect(r"begins on n(\d)", 4)
+        job.expect("step 10 of 4", 4)
         lost = next(int(host) for host in hosts if host != "0")
         slurm.power_off(lost)
         job.expect(r"Replica \d lost: its node is out of reach: it acknowledges nothing to 10\.")
-        job.expect("begins on", 4)
-        job.expect(r"done at 250", 3)
+        job.expect("begins on", 5)
+        job.expect(rf"Slurm has lost n{lost} and taken it out of this job. Job \d+ uses it again")
+        slurm.power_on(lost)
+        slurm.await_nodes(len(slurm.machines.nodes))
+        job.expect(r"moves from \S+ to \S+, to even the load")
+        (log,) = tmp_path.glob(f"ftrun-logs/*/n{lost}.log")
+        job.expect("joined at step", 2)
+        assert f"begins on n{lost}" in log.read_text()
+        assert len(job.expect("done at 900", 3)) == 3
         assert job.end() == ("COMPLETED", "0:0")
-    slurm.power_on(lost)
-    slurm.await_nodes(len(slurm.machines.nodes))
 
 
 def test_two_jobs_share_their_nodes_and_a_second_task_of_a_node_has_nothing_to_do(

@@ -17,6 +17,7 @@ from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.agent.evidence import Unconfirmed
 from ftrun.core.agent.hang_watch import Silence
+from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.books.ledger import Ledger
 from ftrun.core.books.uses import Use
@@ -62,9 +63,11 @@ from tests.sim.healing import Fetch, Offer
 from tests.sim.invariants import CANNOT_SERVE
 from tests.sim.keeping import KEEPING_FROM
 from tests.sim.lighthouse import LighthouseProcess
+from tests.sim.node import Agent
 from tests.sim.parting import EARLY_FROM, LINGERING_FROM
 from tests.sim.rings import Ballot
 from tests.sim.worker import Worker
+from tests.sim.world import KEPT_AGENTS
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,13 @@ def _forgets_the_number(
 ) -> None:
     if not is_open:
         self._sent = deque(x for x in self._sent if x[1].incarnation not in incarnations)
+
+
+_rules = Agent._rules
+
+
+def _names_by_the_node(self: Agent) -> SupervisorSettings:
+    return replace(_rules(self), agent_id=self.agent_id)
 
 
 _drain_gathered = Leaving.drain_gathered
@@ -471,6 +481,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "what peers see counts for nothing": Mutant(
         Reach, "reported", _does_nothing, "N1", ("power_off",)
+    ),
+    "incarnations have their node's name": Mutant(
+        Agent, "_rules", _names_by_the_node, "Q2", (KEPT_AGENTS, "kill_agent")
     ),
     "no fence": Mutant(DepartedMembers, "all_fenced_at", _needs_no_fence, "Q3", _CUT_OFF),
     "no takeover grace": Mutant(takeover.Takeover, "is_complete", _waits_for_no_grace, "Q6"),

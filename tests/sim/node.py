@@ -115,7 +115,8 @@ class Agent(Actor):
         super().__init__()
         self.world = world
         self.host = host
-        self.agent_id = self.name = agent_id
+        self.name = agent_id
+        self.agent_id = host.name if world.keeps_agents else agent_id
         self.store = f"store-{agent_id}"
         self.workers: dict[WorkerKey, Worker] = {}
         self._starting: dict[str, None] = {}
@@ -135,7 +136,7 @@ class Agent(Actor):
 
     def _rules(self) -> SupervisorSettings:
         return SupervisorSettings(
-            agent_id=self.agent_id,
+            agent_id=self.name,
             workers_per_replica=self.world.job.workers,
             restarts=RestartRules(
                 max_restarts=self.world.max_restarts,
@@ -309,7 +310,7 @@ class Agent(Actor):
         lighthouse = self.world.lighthouse
         if lighthouse is None or not lighthouse.alive:
             return True
-        return lighthouse.core.state.slots[replica_id].agent_id == self.name
+        return lighthouse.core.state.slots[replica_id].agent_id == self.agent_id
 
     def _takes_back(self, incarnation: str) -> bool:
         """True if the incarnation was not started yet: then it never is (agent/fleet.py)."""

@@ -35,7 +35,7 @@ from tests.sim.parting import EARLY_FROM, LINGERING_FROM
 from tests.sim.refusals import REFUSALS, REFUSING_FROM
 from tests.sim.run import covered, first_found, outcome_of, replay, settle_memory
 from tests.sim.shapes import Shapes
-from tests.sim.world import Job, World
+from tests.sim.world import KEPT_AGENTS, Job, World
 
 ROOT = Path(__file__).parents[2]
 FAST_SCHEDULES = 650
@@ -183,6 +183,12 @@ def test_nodes_that_are_noticed_as_one_leave_at_one_boundary() -> None:
 def test_what_peers_see_of_a_node(focus: tuple[str, ...]) -> None:
     """Who has no power is lost within a second, and nobody who answers is (N1)."""
     outcomes = [outcome_of(seed, focus=focus) for seed in range(40)]
+    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
+
+
+def test_agents_that_come_again_under_the_name_of_the_dead() -> None:
+    focus = (KEPT_AGENTS, "kill_agent", "kill_agent_between", "kill_worker", "half_open", "drain")
+    outcomes = [outcome_of(seed, focus=focus) for seed in range(60)]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 

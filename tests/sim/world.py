@@ -77,6 +77,8 @@ EXCHANGE_SEEDS = (5, 13, 27)
 """Modulo 32, from 1000 on: scripts that exchange values beside their steps."""
 EXCHANGES = "exchanges"
 """In ``focus``: the script exchanges."""
+KEPT_AGENTS = "kept_agents"
+"""In ``focus``: a host's next agent has the name of the dead one, as under a keeper."""
 
 Entry = tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]
 
@@ -179,7 +181,9 @@ class World:
         has_refusals = REFUSALS in focus or refuses(seed)
         has_lateness = LATENESS in focus or is_late(seed)
         goes_well = focus in ((REFUSALS,), (LATENESS,))
-        focus = tuple(kind for kind in focus if kind not in (EXCHANGES, REFUSALS, LATENESS))
+        self.keeps_agents = KEPT_AGENTS in focus
+        others = (EXCHANGES, REFUSALS, LATENESS, KEPT_AGENTS)
+        focus = tuple(kind for kind in focus if kind not in others)
         if self.exchanges_at_all:
             self.job = self.job.that_exchanges(random.Random(f"{seed}/exchange"))
         self.lingers = lingers(seed)
@@ -424,7 +428,7 @@ class World:
         lighthouse, stream = self.lighthouse, agent.stream
         if lighthouse is None or not lighthouse.alive or stream is None or not stream.open:
             return False
-        return lighthouse.sessions.get(agent.name) is stream
+        return lighthouse.sessions.get(agent.agent_id) is stream
 
     def living(self, replica_id: str, *, heard: bool = False) -> list[str]:
         """The living incarnations of a slot; ``heard``: at agents that the lighthouse hears."""

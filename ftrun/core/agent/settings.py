@@ -17,6 +17,8 @@ from ftrun.core.agent.standby import StandbyRules
 class SupervisorSettings:
     """``alone``: the lighthouse is this agent's own, and no other agent will come.
 
+    ``agent_id``: names this process and no other one, not even another agent of this node:
+    incarnations have their names from it.
     ``crash_code``: the exit code of a crash loop of uncaught exceptions, whose own code, 1, would
     explain nothing. ``hopeless_code``: if the same error comes at every try. ``unreachable_code``:
     if no lighthouse ever answered, or none for ``lighthouse_timeout_s``. ``lighthouse_at``: where

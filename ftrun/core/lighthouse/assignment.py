@@ -153,7 +153,7 @@ class Assignment:
             for agent_id in sorted(state.reassigned & state.outbox.agents.keys()):
                 self.send_slots(self._agents[agent_id])
             state.reassigned.clear()
-            if state.spec.spare_nodes:
+            if state.spec.spare_nodes and not state.slots.finished():
                 self._note_spares(len(self._agents.spares()))
 
     def _note_spares(self, here: int) -> None:

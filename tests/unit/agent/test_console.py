@@ -36,6 +36,7 @@ def test_a_line_of_the_job_is_shown_once_in_one_output(
     console.lighthouse_notice(replace(JOINED, elsewhere=elsewhere), frozenset())
     console.lighthouse_notice(replace(ENDED, elsewhere=elsewhere), frozenset())
     terminal.event_line("This node stands by.")
+    console.sees_no_peers(OSError("no netlink"))
     console.end(EndAgent(0, ""), IncidentRecords(tmp_path, terminal.event_line))
     terminal.close()
     os.close(write)
@@ -45,5 +46,6 @@ def test_a_line_of_the_job_is_shown_once_in_one_output(
     is_shown = not (node and elsewhere)
     assert ("ftrun: Replica 1 joined." in lines) == is_shown
     assert f"{own} This node stands by." in lines
+    assert any(x.startswith(f"{own} This node does not see") for x in lines)
     assert any("The job has finished" in line for line in lines) == is_shown
     assert not any("has ended" in line for line in lines)

@@ -54,6 +54,6 @@ def test_a_change_is_told_and_told_again_to_another_lighthouse(
     sent: list[PeersSilent] = []
     told = Peers(sent.append)
     told.again()
-    asyncio.run(told.run())
+    assert str(asyncio.run(told.run())) == "no more"
     told.again()
     assert sent == [PeersSilent(("a",)), PeersSilent()]

@@ -21,7 +21,7 @@ PLACE = Place("Slurm", 1, ("n0", "n1", "n2"), 0, "train", "7.0", 0, LAUNCHER, RE
 def test_names() -> None:
     assert (PLACE.own_name, PLACE.others) == ("n1", ("n0", "n2"))
     assert PLACE.job_id() == "train-7.0"
-    assert PLACE.agent_id == "n1-7.0.0"
+    assert PLACE.agent_id_of("n1") == "n1-7.0.0"
     again = Place("Slurm", 1, ("n0",), 1, "-my job/" + 80 * "x", "7.0", 3)
     assert again.job_id().startswith("my-job-xxx")
     assert again.job_id().endswith("x-7.0.attempt-3")

@@ -18,17 +18,21 @@ WAIT_S = 60.0
 def programs(directory: Path, monkeypatch: pytest.MonkeyPatch, **bodies: str) -> dict[str, str]:
     """Programs of these names instead of Slurm's; the environment in which they are found."""
     for name, body in bodies.items():
-        (directory / name).write_text(f"#!/bin/sh\n{body}\n")
+        by_name = f'case "$*" in *--name=*) cat {directory}/of_name 2>/dev/null; exit 0;; esac'
+        (directory / name).write_text(f"#!/bin/sh\n{by_name}\n{body}\n")
         (directory / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
     monkeypatch.setattr(returning, "LOOK_S", 0.01)
     return {**os.environ, "SLURM_JOB_PARTITION": "big", "SLURM_CONF": "conf", "SLURM_NNODES": "3"}
 
 
-def nodes(directory: Path, environ: dict[str, str], said: list[str]) -> ReturningNodes:
+def nodes(
+    directory: Path, environ: dict[str, str], said: list[str], contenders: str = "n0 n1"
+) -> ReturningNodes:
     return ReturningNodes(
-        PLACE, environ, ["ftrun", "a b"], lambda node: {"NODE": node}, directory, said.append
-    )
+        PLACE, contenders.split(), environ, ["ftrun", "a b"], lambda node: {"NODE": node},
+        directory, said.append,
+    )  # fmt: skip
 
 
 async def until(one: ReturningNodes, said: list[str]) -> None:
@@ -50,7 +54,7 @@ def test_a_lost_node_gets_a_job_of_its_own(tmp_path: Path, monkeypatch: pytest.M
         scancel=f'echo "$*" >> {tmp_path}/cancelled',
     )  # fmt: skip
     said: list[str] = []
-    asyncio.run(until(nodes(tmp_path, environ, said), said))
+    asyncio.run(until(nodes(tmp_path, environ, said, "n1 n2"), said))
     (line,) = (tmp_path / "submitted").read_text().splitlines()
     assert line.startswith("n2 conf. --parsable --nodes=1 --ntasks=1 --nodelist=n2 --partition=big")
     assert line.endswith("--wrap=exec ftrun 'a b'")
@@ -59,6 +63,33 @@ def test_a_lost_node_gets_a_job_of_its_own(tmp_path: Path, monkeypatch: pytest.M
         "Slurm has lost n2 and taken it out of this job. Job 17 uses it again as soon as it is "
         "back."
     ]
+
+
+def test_the_first_contender_that_is_left_takes_over_what_another_has_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    environ = programs(
+        tmp_path, monkeypatch,
+        squeue=f"[ -e {tmp_path}/lost ] && echo n1 || echo n[0-1]; echo >> {tmp_path}/looks",
+        sbatch=f"echo 19; touch {tmp_path}/submitted",
+        scancel=f'echo "$*" >> {tmp_path}/cancelled',
+    )  # fmt: skip
+    one = nodes(tmp_path, environ, said)
+
+    async def looks() -> None:
+        looking = asyncio.ensure_future(one.run())
+        while not (tmp_path / "looks").exists():
+            await asyncio.sleep(0.01)
+        assert not said and not one._jobs, "n0 does it"
+        (tmp_path / "of_name").write_text("9\n")
+        (tmp_path / "lost").touch()
+        await asyncio.wait_for(looking, WAIT_S)  # each other node has a job
+        await one.cancel()
+
+    asyncio.run(looks())
+    assert not (tmp_path / "submitted").exists()
+    assert (tmp_path / "cancelled").read_text() == "9 9\n"
 
 
 def test_a_refusal_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

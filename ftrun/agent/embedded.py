@@ -1,4 +1,4 @@
-"""A lighthouse as a child process of an agent, for itself, or of a keeper, for a job's nodes.
+"""A lighthouse as a child process: of an agent; of a keeper or a door, for the nodes of a job.
 
 It is restarted when it dies, with the same state directory and, if they are free, the same ports.
 Not here: what a lighthouse does (lighthouse/).
@@ -35,7 +35,8 @@ class EmbeddedLighthouse:
 
     ``on_end`` gets how a child has ended, and when the next one is started; None: never.
     ``outlives``: its state is of use to a later run (``--state-dir``). ``bind``: for agents and for
-    people; then it is for other nodes too. ``tls``: see protocol/embedding.py.
+    people; then it is for other nodes too. ``tls``: see protocol/embedding.py. ``once``: it is for
+    the nodes of one job, and ends with that.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class EmbeddedLighthouse:
         outlives: bool,
         bind: str = ANY_PORT,
         tls: tuple[str, ...] = (),
+        once: bool = False,
     ) -> None:
+        self._once = once
         self._bind = ServiceAddress(bind, bind)
         self._tls = tls
         self._outlives = outlives
@@ -125,7 +128,8 @@ class EmbeddedLighthouse:
             log_dir=self._log_path.parent,
             outlives=self._outlives,
             tls=self._tls,
-            for_nodes=self._bind.grpc != ANY_PORT,
+            for_nodes=self._once or self._bind.grpc != ANY_PORT,
+            once=self._once,
         )
         return {**os.environ, **added, GUARD_NAME: self._guard_id}
 
@@ -158,6 +162,8 @@ class EmbeddedLighthouse:
         self._ended.set()
         if self._stopping:
             return
+        if self._once and status == ExitCode.OK:
+            return self._on_end("has ended with its job", None)
         is_hopeless = status == ExitCode.USAGE and self._address == self._bind
         if not self._ready:
             # Another process may have taken the ports.

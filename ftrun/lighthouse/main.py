@@ -115,6 +115,7 @@ def run_embedded(embedding: Embedding) -> int:
         core=STANDALONE if embedding.for_nodes else EMBEDDED,
         log_dir=embedding.log_dir,
         outlives=embedding.outlives,
+        once=embedding.once,
     )
     try:
         return run_lighthouse(settings, log.info, embedding.stop_fd)
@@ -287,7 +288,8 @@ async def _start_web(
     loop = asyncio.get_running_loop()
     web = await loop.run_in_executor(None, importlib.import_module, "ftrun.lighthouse.web")
     totals = shell.occurrences.totals
-    server = web.WebServer(status, settings, shell, shell.incidents, totals)
+    app = web.build_app(status, settings, shell, shell.incidents, totals)
+    server = web.WebServer(app, settings)
     await server.start(listener)
     return server
 

@@ -1,4 +1,4 @@
-"""A lighthouse as a child process of an agent, for itself, or of a keeper, for a job's nodes.
+"""A lighthouse as a child process: of an agent; of a keeper or a door, for the nodes of a job.
 
 It is restarted when it dies, with the same state directory and, if they are free, the same ports.
 A keeper's is one of several: it is of use also while it stands by.
@@ -37,7 +37,7 @@ class EmbeddedLighthouse:
     ``on_end`` gets how a child has ended, and when the next one is started; None: never.
     ``outlives``: its state is of use to a later run (``--state-dir``). ``bind``: it is for other
     nodes too, has these addresses, and contends with others for ``state_dir``. ``tls``: see
-    protocol/embedding.py.
+    protocol/embedding.py. ``once``: it ends with its first job, and contends with nobody.
     """
 
     def __init__(
@@ -52,8 +52,10 @@ class EmbeddedLighthouse:
         outlives: bool,
         bind: ServiceAddress | None = None,
         tls: tuple[str, ...] = (),
+        once: bool = False,
     ) -> None:
-        self._contends = bind is not None
+        self._once, self._is_for_nodes = once, bind is not None
+        self._contends = self._is_for_nodes and not once
         self._bind = bind or ServiceAddress(ANY_PORT, ANY_PORT)
         self._tls = tls
         self._outlives = outlives
@@ -134,7 +136,8 @@ class EmbeddedLighthouse:
             log_dir=self._log_path.parent,
             outlives=self._outlives,
             tls=self._tls,
-            for_nodes=self._contends,
+            for_nodes=self._is_for_nodes,
+            once=self._once,
         )
         return {**os.environ, **added, GUARD_NAME: self._guard_id}
 
@@ -169,6 +172,8 @@ class EmbeddedLighthouse:
         self._ended.set()
         if self._stopping:
             return
+        if self._once and status == ExitCode.OK:
+            return self._on_end("has ended with its job", None)
         is_hopeless = status == ExitCode.USAGE and self._address == self._bind
         if not self._ready:
             # Another process may have taken the ports.

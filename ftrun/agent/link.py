@@ -75,6 +75,7 @@ class LighthouseLink:
         self._hello = hello
         self._token = token
         self._tls = tls
+        self._job_id = spec.job_id
         self._interval_s = spec.heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT
         self._requests = LeaseRequests(self._interval_s, spec.isolation_limit_s, spec.nodes)
         self._connection: LighthouseConnection | None = None
@@ -92,7 +93,7 @@ class LighthouseLink:
             self._connection.move(addresses)
             return
         self._connection = LighthouseConnection(
-            addresses, self._token, self._on_event, tls=self._tls
+            addresses, self._token, self._on_event, tls=self._tls, job_id=self._job_id
         )
         loop = asyncio.get_running_loop()
         self._tasks = [

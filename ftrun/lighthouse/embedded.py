@@ -18,6 +18,7 @@ from ftrun.protocol.embedding import (
     FOR_NODES,
     HTTP,
     LOG_DIR,
+    ONCE,
     OUTLIVES,
     STATE_DIR,
     TLS,
@@ -44,6 +45,8 @@ class Embedding:
     """A certificate, its key and a CA; none: no TLS."""
     for_nodes: bool = False
     """Agents of other nodes come too; ``state_dir`` is a register that several share."""
+    once: bool = False
+    """It ends with its first job, and shares its state with nobody."""
 
 
 def take_embedding(environ: Mapping[str, str]) -> Embedding:
@@ -61,7 +64,7 @@ def take_embedding(environ: Mapping[str, str]) -> Embedding:
     tls = tuple(map(Path, filter(None, environ.get(TLS, "").split(os.pathsep))))
     return Embedding(
         state_dir, environ[BIND], environ[HTTP], token, log_dir, fd, outlives, tls,
-        bool(environ.get(FOR_NODES)),
+        bool(environ.get(FOR_NODES)), bool(environ.get(ONCE)),
     )  # fmt: skip
 
 

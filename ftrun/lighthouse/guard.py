@@ -20,7 +20,7 @@ import ipaddress
 import logging
 import re
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeAlias
 
 from aiohttp import web
@@ -53,8 +53,10 @@ log = logging.getLogger(__name__)
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def guard(settings: ServiceSettings, sessions: Sessions) -> Any:
-    """The middleware of a lighthouse with these settings."""
+def guard(
+    settings: ServiceSettings, sessions: Sessions, more: Collection[str] = frozenset()
+) -> Any:
+    """The middleware of a lighthouse with these settings. ``more``: routes that need no token."""
     names = own_names(settings)
 
     @web.middleware
@@ -64,7 +66,7 @@ def guard(settings: ServiceSettings, sessions: Sessions) -> Any:
             return _refusal(
                 421, "this lighthouse does not go by that name; to ask it so: --allow-host NAME"
             )
-        if request.path not in OPEN_ROUTES:
+        if request.path not in OPEN_ROUTES and request.path not in more:
             if not is_own_page(request):
                 return _refusal(403, "another site's page sent this request")
             if request.path not in CHECKED_THERE and not _is_admitted(request, settings, sessions):

@@ -105,6 +105,7 @@ def run_lighthouse(
 def run_embedded(embedding: Embedding) -> int:
     """The lighthouse of its parent, which reads this process's stderr; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="lighthouse: %(message)s")
+    shares = embedding.for_nodes and not embedding.once
     settings = ServiceSettings(
         state_dir=embedding.state_dir,
         token=embedding.token,
@@ -113,9 +114,10 @@ def run_embedded(embedding: Embedding) -> int:
         tls=TlsFiles(*embedding.tls),
         insecure_plaintext=embedding.for_nodes,
         core=STANDALONE if embedding.for_nodes else EMBEDDED,
-        state=str(embedding.state_dir) if embedding.for_nodes else "",
+        state=str(embedding.state_dir) if shares else "",
         log_dir=embedding.log_dir,
         outlives=embedding.outlives,
+        once=embedding.once,
     )
     try:
         return run_lighthouse(settings, log.info, embedding.stop_fd)
@@ -290,7 +292,8 @@ async def _start_web(
     loop = asyncio.get_running_loop()
     web = await loop.run_in_executor(None, importlib.import_module, "ftrun.lighthouse.web")
     totals = shell.occurrences.totals
-    server = web.WebServer(status, settings, shell, shell.incidents, totals)
+    app = web.build_app(status, settings, shell, shell.incidents, totals)
+    server = web.WebServer(app, settings)
     await server.start(listener)
     return server
 

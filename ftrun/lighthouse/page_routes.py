@@ -7,7 +7,7 @@ stream that the page reads (events.py), the page (page/).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from aiohttp import web
@@ -28,6 +28,11 @@ FILES = {
     "/page/charts.js": ("charts.js", "text/javascript"),
     "/page/words.js": ("words.js", "text/javascript"),
 }
+DOOR_FILES = {
+    "/": ("jobs.html", "text/html"),
+    "/page/jobs.js": ("jobs.js", "text/javascript"),
+}
+"""Those of a door of many jobs, in their place (door.py)."""
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; "
@@ -38,9 +43,8 @@ PAGE_HEADERS = {
 
 
 def add_page(app: web.Application, token: str, sessions: Sessions) -> None:
-    """Add the routes. The files are read once, here."""
-    for path, (name, kind) in FILES.items():
-        app.router.add_get(path, _file((HOME / name).read_text(encoding="utf-8"), kind))
+    """Add the routes."""
+    add_files(app, {})
 
     async def link(_request: web.Request) -> web.Response:
         return web.json_response({"code": sessions.new_code(), "expires_s": CODE_S})
@@ -54,6 +58,12 @@ def add_page(app: web.Application, token: str, sessions: Sessions) -> None:
 
     app.router.add_post("/links", link)
     app.router.add_post("/session", session)
+
+
+def add_files(app: web.Application, others: Mapping[str, tuple[str, str]]) -> None:
+    """Add the page's files, of which ``others`` replace some. They are read once, here."""
+    for path, (name, kind) in {**FILES, **others}.items():
+        app.router.add_get(path, _file((HOME / name).read_text(encoding="utf-8"), kind))
 
 
 def _file(text: str, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:

@@ -26,6 +26,7 @@ from ftrun.protocol.grpc_port import GrpcPort
 from ftrun.protocol.rpc import (
     ACCEPTED,
     SERVER_OPTIONS,
+    AttachHandler,
     TokenInterceptor,
     end_call,
     membership_service,
@@ -43,10 +44,14 @@ log = logging.getLogger(__name__)
 
 
 class MembershipServer:
-    """Serves ``Membership.Attach`` on one port; every call needs the token."""
+    """Serves ``Membership.Attach`` on one port; every call needs the token.
 
-    def __init__(self, settings: ServiceSettings) -> None:
+    ``attach``: serves a stream in another way than a lighthouse does (door.py).
+    """
+
+    def __init__(self, settings: ServiceSettings, attach: AttachHandler | None = None) -> None:
         self._settings = settings
+        self._serve_stream = attach or self._attach
         self._shell: Shell | None = None
         self._leads = asyncio.Event()
         credentials = partial(settings.tls.server_credentials, grpc) if settings.tls else None
@@ -84,7 +89,7 @@ class MembershipServer:
             options=SERVER_OPTIONS,
             maximum_concurrent_rpcs=STREAMS_MAX,
         )
-        server.add_generic_rpc_handlers((membership_service(self._attach),))
+        server.add_generic_rpc_handlers((membership_service(self._serve_stream),))
         return server
 
     async def _attach(self, requests: AsyncIterator[bytes], context: Any) -> None:

@@ -43,18 +43,11 @@ IncidentSource = Callable[[], list[dict[str, Any]]]
 
 
 class WebServer:
-    """Serves the routes on a given socket that listens."""
+    """Serves routes (``build_app``) on a given socket that listens."""
 
-    def __init__(
-        self,
-        status: StatusSource,
-        settings: ServiceSettings,
-        operations: OperationSource,
-        incidents: IncidentSource = list,
-        totals: Totals | None = None,
-    ) -> None:
+    def __init__(self, app: web.Application, settings: ServiceSettings) -> None:
         self._runner = web.AppRunner(
-            build_app(status, settings, operations, incidents, totals),
+            app,
             access_log=None,
             logger=_silent(),
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,

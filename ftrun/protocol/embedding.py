@@ -25,6 +25,7 @@ TOKEN_FD = "FTRUN_LIGHTHOUSE_TOKEN_FD"
 OUTLIVES = "FTRUN_LIGHTHOUSE_OUTLIVES"
 TLS = "FTRUN_LIGHTHOUSE_TLS"
 FOR_NODES = "FTRUN_LIGHTHOUSE_FOR_NODES"
+ONCE = "FTRUN_LIGHTHOUSE_ONCE"
 PARENT_PID = "FTRUN_LIGHTHOUSE_PARENT_PID"
 
 ADDRESS_FILE = "address.json"
@@ -51,18 +52,20 @@ def child_environment(
     outlives: bool = True,
     tls: tuple[str, ...] = (),
     for_nodes: bool = False,
+    once: bool = False,
 ) -> dict[str, str]:
     """Variables that the agent adds to the environment of its lighthouse.
 
     ``log_dir``: of the job, where ``events.jsonl`` is written too. ``outlives``: ``state_dir`` is
     of use after a crash of the machine. ``tls``: paths of a certificate, its key and a CA; none:
     no TLS. ``for_nodes``: agents of other nodes come too, and ``state_dir`` is a register that
-    several lighthouses share.
+    several lighthouses share. ``once``: it ends with its first job, and shares with nobody.
     """
     return {
         OUTLIVES: "1" if outlives else "",
         TLS: os.pathsep.join(tls),
         FOR_NODES: "1" if for_nodes else "",
+        ONCE: "1" if once else "",
         LOG_DIR: "" if log_dir is None else str(log_dir.absolute()),
         STATE_DIR: str(state_dir),
         BIND: bind,

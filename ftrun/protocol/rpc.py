@@ -21,6 +21,7 @@ import grpc
 import grpc.aio
 
 from ftrun.base import clock
+from ftrun.base.addresses import join_address, split_address
 from ftrun.base.errors import ProtocolError, UserError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.auth import bearer, bearer_matches
@@ -46,6 +47,11 @@ _OF_HTTP_1 = "http1.x server"
 
 ACCEPTED = (("ftrun-accepts", "1"),)
 """The metadata by which a lighthouse accepts a stream: the token is right, send Hello."""
+
+JOB = "ftrun-job"
+"""The metadata by which an agent states its job, for a door that many jobs have in common."""
+MOVED = "ftrun-moved"
+"""The trailing metadata by which a door states the port of that job's lighthouse."""
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_LAST_S = 2.0
@@ -117,6 +123,7 @@ class Disconnected:
     ``words``: why, without the address. ``refused``: what answers does not accept the token, or
     takes no agents; another try helps only if another lighthouse answers then. ``failures``: tries
     in a row without a stream. ``is_moved``: another lighthouse leads, and its stream follows.
+    ``moved``: a door has answered, and the lighthouse is here.
     """
 
     address: str
@@ -124,6 +131,7 @@ class Disconnected:
     refused: Refusal | None = None
     failures: int = 1
     is_moved: bool = False
+    moved: str = ""
 
     @property
     def reason(self) -> str:
@@ -162,6 +170,7 @@ class LighthouseConnection:
         token: the job's.
         on_event: must not block or raise.
         tls: the certificates of both sides; without files: plaintext.
+        job_id: for a door, which knows the lighthouses of many jobs.
     """
 
     def __init__(
@@ -171,11 +180,12 @@ class LighthouseConnection:
         on_event: Callable[[ConnectionEvent], None],
         *,
         tls: TlsFiles = PLAINTEXT,
+        job_id: str = "",
     ) -> None:
         if not addresses:
             raise ValueError("a lighthouse needs an address")
         self._addresses = list(addresses)
-        self._token = token
+        self._metadata = (("authorization", bearer(token)), (JOB, job_id))
         self._on_event = on_event
         self._tls = tls
         self._stream: _Stream | None = None
@@ -217,10 +227,13 @@ class LighthouseConnection:
 
     async def _keep(self, number: int) -> None:
         """Ask one of the addresses for a stream, again and again."""
-        failures = 0
+        failures, moved = 0, ""
         while not self._closed.is_set():
             started = clock.now()
-            ending = await self._attach(number, self._addresses[number])
+            ending = await self._attach(number, moved or self._addresses[number])
+            moved = "" if moved else ending.moved
+            if moved:
+                continue
             # Back off also from a lighthouse that accepts and cuts at once.
             failures = 1 if clock.now() - started >= BACKOFF_LAST_S else failures + 1
             if not self._closed.is_set() and self._current in (None, number):
@@ -235,9 +248,7 @@ class LighthouseConnection:
         """Open one stream and serve it until it ends; returns the reason."""
         try:
             async with self._channel(address) as channel:
-                call = channel.stream_stream(ATTACH)(
-                    metadata=(("authorization", bearer(self._token)),)
-                )
+                call = channel.stream_stream(ATTACH)(metadata=self._metadata)
                 await self._opened(call)
                 await self._take_over(number, address)
                 if self._closed.is_set():
@@ -251,7 +262,7 @@ class LighthouseConnection:
             if _OF_HTTP_1 in words:
                 return Disconnected(address, "it speaks HTTP/1.1", Refusal.PORT)
             refused = next((one for one in Refusal if one.value is error.code()), None)
-            return Disconnected(address, words, refused)
+            return Disconnected(address, words, refused, moved=_moved(address, error))
         except asyncio.TimeoutError:
             return Disconnected(address, f"no answer in {CONNECT_TIMEOUT_S:g} s")
         except ProtocolError as error:
@@ -302,6 +313,15 @@ class LighthouseConnection:
         delay_s = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2 ** min(failures - 1, 10))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._closed.wait(), delay_s * random.uniform(0.5, 1.0))
+
+
+def _moved(address: str, error: grpc.aio.AioRpcError) -> str:
+    """The port that a door has answered, on the door's host; "": this was no door's answer."""
+    trailing: Any = error.trailing_metadata() or ()
+    for key, value in trailing:
+        if key == MOVED and isinstance(value, str) and value.isdecimal():
+            return join_address(split_address(address)[0], int(value))
+    return ""
 
 
 _Call: TypeAlias = Any

@@ -67,7 +67,7 @@ def test_values_come_back_by_global_rank(tmp_path: Path) -> None:
             self.value = value
 
     def work(a, b, *, c):
-        print("in", __name__, a)
+        print("in", __name__, a, "FTRUN_TOKEN" in os.environ)
         return Thing((*where(), a, b, c, sys.argv))
 
     def nested():
@@ -75,6 +75,7 @@ def test_values_come_back_by_global_rank(tmp_path: Path) -> None:
 
     # main
     sys.argv.append("--flag")
+    os.environ["FTRUN_TOKEN"] = 64 * "a"
     values = ftrun.launch(
         work, ("x", [1]), {"c": 3}, replicas=2, workers_per_replica=2, device="cpu", log_dir="logs"
     )
@@ -92,7 +93,7 @@ def test_values_come_back_by_global_rank(tmp_path: Path) -> None:
             for rank in (0, 1)
         ]
         assert f"of a module {{0: '{tmp_path}'}}" in program.output
-        assert "[1.1] in __mp_main__ x" in program.output
+        assert "[1.1] in __mp_main__ x False" in program.output
         assert "nested {0: {0: (0, 0), 1: (0, 1)}}" in program.output
         program.leaves_nothing()
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,23 +15,30 @@ from typing import Any
 import pytest
 
 from ftrun.base import clock
+from ftrun.lighthouse.register.kubernetes import MOUNT
 from ftrun.lighthouse.settings import SILENCE_S
 from ftrun.protocol.rpc import Connected, LighthouseConnection
 from ftrun.tools.certs import write_certificates
 from tests.jobs import HOUSE, TOKEN, Job, Lighthouse, free_port
 from tests.jobs.etcd import needs_etcd, running_etcd, running_etcds
+from tests.jobs.kubernetes import NAMESPACE, running_api
 from tests.process.test_operators import CPU, STEPS, steps
 
 AWAY_S = 30.0
+IN_POD = (
+    "unshare", "--mount", "sh", "-c",
+    'mount -t tmpfs run /run && mkdir -p "$1" && mount --bind "$0" "$1" && shift && exec "$@"',
+)  # fmt: skip
+"""Runs a command where a directory is that of a pod's service account."""
 
 
 @contextmanager
 def trained(
-    tmp_path: Path, state: str | None = None
+    tmp_path: Path, state: str | None = None, **more: Any
 ) -> Iterator[tuple[Lighthouse, Lighthouse, Job]]:
     """The lighthouse that leads, the one that stands by, and a job of three replicas."""
     binds = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    more: dict[str, Any] = {"state": state}
+    more["state"] = state
     any_http = ("--http", "127.0.0.1:0")
     found_by = ("--lighthouse", ",".join(binds), "--token-file", str(tmp_path / TOKEN))
     with (
@@ -73,11 +81,13 @@ def epochs(job: Job) -> list[int]:
     return [int(x) for x in re.findall(r"in quorum (\d+)\.", job.output)]
 
 
-@pytest.mark.parametrize("kind", ["directory", pytest.param("etcd", marks=needs_etcd)])
+@pytest.mark.parametrize(
+    "kind", ["directory", pytest.param("etcd", marks=needs_etcd), "kubernetes"]
+)
 def test_a_lighthouse_that_is_killed_is_replaced_by_the_one_that_stands_by(
     tmp_path: Path, kind: str
 ) -> None:
-    with running_etcd_if(kind, tmp_path) as state, trained(tmp_path, state) as (first, second, job):
+    with running(kind, tmp_path) as more, trained(tmp_path, **more) as (first, second, job):
         os.kill(first.pid, signal.SIGKILL)
         formed, _ = kill_a_worker(job, 1, 1)
         second.expect("lighthouse ready")
@@ -89,12 +99,20 @@ def test_a_lighthouse_that_is_killed_is_replaced_by_the_one_that_stands_by(
 
 
 @contextmanager
-def running_etcd_if(kind: str, tmp_path: Path) -> Iterator[str | None]:
-    if kind != "etcd":
-        yield None
-        return
-    with running_etcd(tmp_path / "etcd") as etcd:
-        yield f"etcd://{etcd.address}/job"
+def running(kind: str, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """A store of this kind, as what a ``Lighthouse`` needs to find it."""
+    if kind == "etcd":
+        with running_etcd(tmp_path / "etcd") as etcd:
+            yield {"state": f"etcd://{etcd.address}/job"}
+    elif kind == "kubernetes":
+        with running_api(tmp_path / "api") as api:
+            within = (*IN_POD, str(api.mount), str(MOUNT))
+            if subprocess.run([*within, "true"], capture_output=True, check=False).returncode:
+                pytest.skip("needs root, to mount a service account's token")
+            state = f"k8s://{NAMESPACE}/job"
+            yield {"state": state, "within": within, "environment": api.environment}
+    else:
+        yield {}
 
 
 def test_a_lighthouse_that_was_stopped_for_long_has_no_say_when_it_wakes(tmp_path: Path) -> None:

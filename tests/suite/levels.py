@@ -25,6 +25,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "local/test_kills.py": ("test_global_weights_stay_equal",),
     "process/test_apart.py": ("test_groups_that_train_apart_are_said_to_while_they_do",),
     "process/test_data.py": ("test_an_unmodified_script_trains_each_sample_once",),
+    "process/test_door.py": ("test_ten_jobs_have_one_door_and_a_killed_lighthouse_harms_no_other",),
     "process/test_dying.py": ("test_the_others_go_on_before_it_is_gone[fork]",),
     "process/test_elastic.py": ("test_ftrun_elastic_is_loaded_only_when_it_is_used",),
     "process/test_events.py": ("test_a_job_s_events",),

@@ -305,6 +305,8 @@ def test_h_is_help(words: tuple[str, ...]) -> None:
         (["--lighthouse", "no-such-host.invalid:1", "train.py"], "is not known"),
         (["lighthouse", "--bind", "0.0.0.0:0"], "insecure-plaintext"),
         (["lighthouse", "--bind", "0.0.0.0:0", "--state", "s"], "insecure-plaintext"),
+        (["lighthouse", "--jobs", "--once"], "--jobs has no --once"),
+        (["lighthouse", "--state", "k8s://team/job"], "in no pod of Kubernetes"),
         (["status", "no-such-job"], "no-such-job"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from ftrun.core.ids import WorkerKey
 from ftrun.core.lighthouse.status import Status
 from ftrun.lighthouse.settings import ServiceSettings
-from ftrun.lighthouse.web import WebServer
+from ftrun.lighthouse.web import WebServer, build_app
 from ftrun.protocol.auth import bearer, new_token
 from tests.unit.lighthouse.scripted_operations import ScriptedOperations
 from tests.web.browser import CHROMIUM, Browser
@@ -46,7 +46,7 @@ class Served:
         listener = socket.create_server(("127.0.0.1", self.port))
         self.port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/"
-        self._server = WebServer(self.status, settings, self.operations)
+        self._server = WebServer(build_app(self.status, settings, self.operations), settings)
         await self._server.start(listener)
         return self
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from ftrun.base import defaults
+from ftrun.base.errors import UserError
 from ftrun.tools.commands.shared import TlsCa, TlsCert, TlsKey
 
 
@@ -43,6 +44,12 @@ def lighthouse(
             show_default=False,
         ),
     ] = "",
+    jobs: Annotated[
+        bool,
+        typer.Option(
+            "--jobs", help="Be the common address of many jobs: each has a lighthouse of its own."
+        ),
+    ] = False,
     once: Annotated[
         bool,
         typer.Option("--once", help="End when the first job has ended and its nodes have left."),
@@ -126,6 +133,15 @@ def lighthouse(
         ),
     )
     descriptors.allow_descriptors(descriptors.LIGHTHOUSE, "A lighthouse")
+    if jobs:
+        from ftrun.tools.door import run_door
+
+        if once or torchft_bind or "://" in state:
+            raise UserError(
+                "--jobs has no --once, no --torchft-bind, and a directory as its --state: the door "
+                "was not started. Leave them out."
+            )
+        raise typer.Exit(run_door(settings))
     if not torchft_bind:
         raise typer.Exit(run_lighthouse(settings))
     from ftrun.compat.torchft_wire.service import TorchftService

@@ -124,11 +124,26 @@ def stack(job: JobId = None, replica: Workers = None) -> None:
 
 def ps(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    lighthouse: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="HTTP address of `ftrun lighthouse --jobs`: its jobs instead."
+        ),
+    ] = None,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
 ) -> None:
     """Ask the lighthouse of each job once."""
-    from ftrun.tools.operate.ps import show_jobs
+    from ftrun.protocol.tls import TlsFiles
+    from ftrun.tools.operate.ps import show_jobs, show_jobs_of
+    from ftrun.tools.status.once import StatusQuery, find_lighthouse
 
-    raise typer.Exit(show_jobs(as_json=as_json))
+    if lighthouse is None:
+        raise typer.Exit(show_jobs(as_json=as_json))
+    query = StatusQuery(lighthouse, None, token_file, TlsFiles(tls_cert, tls_key, tls_ca))
+    raise typer.Exit(show_jobs_of(*find_lighthouse(query, "ftrun ps"), as_json=as_json))
 
 
 def chaos(

@@ -21,6 +21,7 @@ from ftrun.agent.launch import SpawnerLaunch, handle_signals, leave
 from ftrun.base.errors import ExitCode, FtrunError
 from ftrun.base.own_process import not_started
 from ftrun.config.script import Script, TargetKind
+from ftrun.protocol.auth import take_token
 from ftrun.tools.launching.job import ORDER
 from ftrun.tools.launching.reporter import Reporter
 
@@ -36,9 +37,10 @@ def main() -> None:
     launch: SpawnerLaunch | None = None
     code: int = ExitCode.BUG
     try:
+        token = take_token(os.environ)  # before anything inherits it
         launch = _launch()  # first of all, because importing torch takes longest
         threading.Thread(target=_follow, args=(pidfd,), name="caller", daemon=True).start()
-        code = _run(directory, launch, reporter)
+        code = _run(directory, launch, reporter, token)
     except FtrunError as error:
         code = error.exit_code
         reporter.refused(code, str(error))
@@ -63,7 +65,7 @@ def _launch() -> SpawnerLaunch:
         raise not_started(error) from None
 
 
-def _run(directory: Path, launch: SpawnerLaunch, reporter: Reporter) -> int:
+def _run(directory: Path, launch: SpawnerLaunch, reporter: Reporter, token: str) -> int:
     order = json.loads((directory / ORDER).read_text())
     target, *arguments = order["target"]
     script = Script(target, TargetKind(order["kind"]), tuple(arguments))
@@ -76,7 +78,7 @@ def _run(directory: Path, launch: SpawnerLaunch, reporter: Reporter) -> int:
     stated = stated_options(order["settings"], os.environ, one_group=order["one_group"])
     settings = resolve(script, stated, gpu_count(os.environ))
     reporter.settled(settings.job_id, settings.workers_per_replica)
-    return start_run(settings, launch, watch=reporter)
+    return start_run(settings, launch, watch=reporter, token=token)
 
 
 def _pidfd_of_parent(pid: int) -> int:

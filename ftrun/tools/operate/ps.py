@@ -1,6 +1,7 @@
 """``ftrun ps``: all jobs of this user on this machine, each with its lighthouse's status.
 
 Jobs of other machines that share the home directory are named, and asked where they can be reached.
+With ``--lighthouse``: all jobs behind a door (lighthouse/door.py).
 
 Not here: the jobs' files (status/jobs.py), the details of one job (``ftrun status``).
 """
@@ -8,15 +9,18 @@ Not here: the jobs' files (status/jobs.py), the details of one job (``ftrun stat
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+from ftrun.base.addresses import join_address, split_address, without_scheme
 from ftrun.base.errors import ExitCode, FtrunError
 from ftrun.core.lighthouse.status import Status
 from ftrun.protocol.auth import load_token
-from ftrun.tools.status.client import fetch_status
+from ftrun.protocol.tls import PLAINTEXT, TlsFiles
+from ftrun.tools.status.client import fetch_json, fetch_status
 from ftrun.tools.status.jobs import (
     RunningJob,
     job_file,
@@ -61,6 +65,45 @@ def show_jobs(out: TextIO | None = None, *, as_json: bool = False) -> int:
     return ExitCode.OK
 
 
+def show_jobs_of(
+    door: str,
+    token: str,
+    tls: TlsFiles = PLAINTEXT,
+    out: TextIO | None = None,
+    *,
+    as_json: bool = False,
+) -> int:
+    """Print one line per job of a door, whose web server is at ``door``.
+
+    Raises:
+        FtrunError: it does not answer, or is no door.
+    """
+    houses = fetch_json(door, token, "/jobs", "jobs", tls=tls)["jobs"]
+    host = split_address(without_scheme(door))[0]
+
+    def ask(house: dict[str, Any]) -> dict[str, Any]:
+        at = join_address(host, house["status_port"])
+        view = {"job": house["job_id"], "lighthouse": at, "pid": house["pid"]}
+        try:
+            status = fetch_status(at, token, tls=tls, timeout_s=ANSWER_S)
+        except FtrunError as error:
+            return {**view, "error": str(error)}
+        return {**view, **_figures(status)}
+
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        views = list(pool.map(ask, houses))
+    if as_json:
+        print(json.dumps({"jobs": views}, indent=2), file=out)
+        return ExitCode.OK
+    rows = [("JOB", "LIGHTHOUSE", "PID", "REPLICAS", "STEP", "RESTARTS")]
+    for view in views:
+        of = f"{view['training']} of {view['replicas']}" if "replicas" in view else "?"
+        facts = (str(view.get(name, "?")) for name in ("step", "restarts"))
+        rows.append((view["job"], view["lighthouse"], str(view["pid"]), of, *facts))
+    print(_aligned(rows) if views else "No job is behind this door.", file=out)
+    return ExitCode.OK
+
+
 def _ask(job: RunningJob) -> JobLine:
     if not job.is_reachable:
         return JobLine(job, None, f"its lighthouse listens on the loopback of {job.host} only")
@@ -83,8 +126,11 @@ def _view(line: JobLine) -> dict[str, object]:
     }
     if status is None:
         return {**view, "error": line.why}
+    return {**view, **_figures(status)}
+
+
+def _figures(status: Status) -> dict[str, object]:
     return {
-        **view,
         "phase": status["phase"],
         "step": status["step"],
         "replicas": status["job"]["replicas"],
@@ -107,6 +153,12 @@ def _table(lines: list[JobLine]) -> str:
             facts = (of, str(status["step"]), str(status["restarts"]))
         since = job.started.partition("+")[0].replace("T", " ")
         rows.append((job.job_id, job.host, str(job.pid), *facts, since, job.log_dir))
+    text = [_aligned(rows)]
+    text += [_why(line) for line in lines if line.status is None]
+    return "\n".join(text)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     text = [
         "  ".join(
@@ -114,7 +166,6 @@ def _table(lines: list[JobLine]) -> str:
         ).rstrip()
         for row in rows
     ]
-    text += [_why(line) for line in lines if line.status is None]
     return "\n".join(text)
 
 

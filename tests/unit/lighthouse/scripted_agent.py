@@ -114,7 +114,7 @@ class ScriptedAgent:
         self.workers: dict[str, ScriptedWorker] = {}
         self.received: list[Any] = []
         self._offers: dict[Tag, StateId] = {}
-        self.connection = LighthouseConnection(addresses, token, self._on_event)
+        self.connection = LighthouseConnection(addresses, token, self._on_event, job_id=spec.job_id)
         self._changed = asyncio.Event()
         self._task = asyncio.ensure_future(self.connection.run())
         self._task.add_done_callback(lambda _: self._changed.set())

@@ -23,7 +23,7 @@ from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.server import MembershipServer
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.shell import Shell
-from ftrun.lighthouse.web import WebServer
+from ftrun.lighthouse.web import WebServer, build_app
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.handshake import check_handshake
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
@@ -85,7 +85,8 @@ async def serving(settings: ServiceSettings) -> AsyncIterator[int]:
 @contextlib.asynccontextmanager
 async def serving_http(settings: ServiceSettings) -> AsyncIterator[int]:
     listener = socket.create_server((HOST, 0))
-    server = WebServer(lambda: {"lighthouse": {}}, settings, ScriptedOperations())  # type: ignore[typeddict-item]
+    app = build_app(lambda: {"lighthouse": {}}, settings, ScriptedOperations())  # type: ignore[typeddict-item]
+    server = WebServer(app, settings)
     await server.start(listener)
     try:
         yield listener.getsockname()[1]

@@ -11,7 +11,7 @@ import pytest
 from ftrun.core.lighthouse.status import Status
 from ftrun.lighthouse import events
 from ftrun.lighthouse.events import HEARTBEAT, Snapshots, page_status
-from ftrun.lighthouse.page_routes import FILES, HOME
+from ftrun.lighthouse.page_routes import DOOR_FILES, FILES, HOME
 from ftrun.protocol.auth import bearer
 from tests.unit.lighthouse.test_web import SETTINGS, TOKEN, Served, run, status
 
@@ -45,7 +45,9 @@ def test_without_a_token_there_is_the_page_and_nothing_else() -> None:
 
 
 def test_every_file_of_the_page_is_served_and_none_asks_another_site() -> None:
-    assert {path.name for path in HOME.iterdir()} == {name for name, _ in FILES.values()}
+    assert {path.name for path in HOME.iterdir()} == {
+        name for name, _ in (*FILES.values(), *DOOR_FILES.values())
+    }
     for path in HOME.iterdir():
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
         assert "http" not in text.replace("HTTP", "").replace("http-equiv", ""), path

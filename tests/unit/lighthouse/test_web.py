@@ -90,7 +90,7 @@ class Served:
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self.operations = ScriptedOperations()
-        self.server = WebServer(status, self.settings, self.operations)
+        self.server = WebServer(build_app(status, self.settings, self.operations), self.settings)
         await self.server.start(listener)
         self.client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60.0))
         return self

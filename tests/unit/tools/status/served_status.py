@@ -12,7 +12,7 @@ from typing import Any
 
 from ftrun.lighthouse.operations import OperationSource
 from ftrun.lighthouse.settings import ServiceSettings
-from ftrun.lighthouse.web import WebServer
+from ftrun.lighthouse.web import WebServer, build_app
 from tests.unit.lighthouse.scripted_operations import ScriptedOperations
 
 
@@ -32,7 +32,8 @@ def served(
     async def serve() -> None:
         settings = ServiceSettings(Path("/nowhere"), token)
         found: Any = status if callable(status) else lambda: status
-        server = WebServer(found, settings, acting, lambda: list(incidents or []))
+        app = build_app(found, settings, acting, lambda: list(incidents or []))
+        server = WebServer(app, settings)
         await server.start(listener)
         await stopping.wait()
         await server.stop()

@@ -188,6 +188,7 @@ class RunSettings:
             err_words=self.duplicate_stderr_filters,
             role=self.role,
             environ=os.environ,
+            first=self.ranks_here.start,
         )
 
     def reads_stdin(self, key: WorkerKey) -> bool:

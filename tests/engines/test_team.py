@@ -121,7 +121,7 @@ def test_a_node_without_power_is_replaced_by_one_that_stands_by(
 ) -> None:
     """The lead notices within 10 s, though no packet tells it; its workers begin again at once."""
     options = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "1", "--device", "cpu")
-    options += ("--rdzv-backend", "c10d", "--rdzv-endpoint", "n0:29400", "--grace", "1")
+    meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "n0:29400", "--grace", "1")
     end = tmp_path / "end"
     jobs = []
     try:
@@ -131,7 +131,13 @@ def test_a_node_without_power_is_replaced_by_one_that_stands_by(
             inside = machines.nodes[index].inside()
             environment = {"END": str(end), "HOME": str(directory)}
             job = Job(
-                directory, TRAINS, *options, within=inside, environment=environment, fresh=True
+                directory,
+                TRAINS,
+                *options,
+                *meeting,
+                within=inside,
+                environment=environment,
+                fresh=True,
             )
             jobs.append(job)
             if index == 0:

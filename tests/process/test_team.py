@@ -152,11 +152,11 @@ def test_a_lead_that_is_killed_leaves_nothing_on_any_node(tmp_path: Path, restar
 def test_a_node_that_comes_late_makes_the_world_larger(tmp_path: Path) -> None:
     """No restart is counted, and places follow the order of arrival, without --node-rank."""
     options = ("--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "1")
-    options += ("--rdzv-backend", "c10d", "--rdzv-conf", "last_call_timeout=1", "--grace", "2")
+    more = ("--rdzv-backend", "c10d", "--rdzv-conf", "last_call_timeout=1", "--grace", "2")
     port = free_port()
-    with Node(tmp_path, 0, port, TRAINS, *options) as lead:
+    with Node(tmp_path, 0, port, TRAINS, *options, *more) as lead:
         lead.expect("trains 0 of 1")
-        with Node(tmp_path, 1, port, TRAINS, *options) as hand:
+        with Node(tmp_path, 1, port, TRAINS, *options, *more) as hand:
             hand.expect("trains 1 of 2")
             assert lead.expect(r"up 0 2 (\d)") == ["0"]
             hand.signal(signal.SIGKILL)

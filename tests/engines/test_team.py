@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.base.errors import ExitCode
 from tests.chaos.network import NODE_ADDRESS
 from tests.engines.machines import Machines
 from tests.jobs import Job
 from tests.jobs.job import FTRUN, THIS_TREE
-from tests.jobs.process import Process
+from tests.jobs.process import START_S, Process
 
 NODES = 3
 END_S = 100.0
@@ -46,8 +47,6 @@ for step in range(100000):
     model(torch.ones(1, 2)).sum().backward()
     if step == 3:
         print("trains", os.environ["RANK"], flush=True)
-    if os.path.exists(os.environ["END"]):
-        break
     time.sleep(0.05)
 """
 
@@ -119,22 +118,23 @@ def test_the_same_command_is_the_same_job(
 def test_a_node_without_power_is_replaced_by_one_that_stands_by(
     machines: Machines, tmp_path: Path
 ) -> None:
-    """The lead notices within 10 s, though no packet tells it; its workers begin again at once."""
+    """No packet tells the lead, nor, when its own power goes, its hand: nothing is left there."""
     options = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "1", "--device", "cpu")
     meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "n0:29400", "--grace", "1")
-    end = tmp_path / "end"
+    wait = ("--rdzv-conf", "join_timeout=5")
     jobs = []
     try:
         for index in range(NODES):
             directory = tmp_path / f"n{index}"
             directory.mkdir()
             inside = machines.nodes[index].inside()
-            environment = {"END": str(end), "HOME": str(directory)}
+            environment = {"HOME": str(directory)}
             job = Job(
                 directory,
                 TRAINS,
                 *options,
                 *meeting,
+                *wait,
                 within=inside,
                 environment=environment,
                 fresh=True,
@@ -153,9 +153,9 @@ def test_a_node_without_power_is_replaced_by_one_that_stands_by(
         spare.expect("trains 1")
         assert lead.expect(r"up 0 (\d)", 2) == ["2", "2"]
         assert lost.left() == []
-        end.touch()
-        assert lead.end() == 0
-        assert spare.end() == 0
+        machines.power_off(0)
+        spare.expect("The first node is lost", timeout_s=START_S)
+        assert spare.end() == ExitCode.LIGHTHOUSE_UNREACHABLE
         assert lead.left() == spare.left() == []
     finally:
         for job in jobs:

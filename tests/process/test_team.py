@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +104,7 @@ def test_a_failure_on_the_second_node_is_counted_and_its_code_is_the_jobs(tmp_pa
         assert lead.expect(r"try 0 (\d)", 2) == ["0", "1"]
         assert hand.expect(r"try 1 (\d)", 2) == ["0", "1"]
         assert "replica 0, worker 1" in lead.output
+        assert f"Log on {socket.gethostname()}: " in lead.output
         gone(lead, hand)
 
 

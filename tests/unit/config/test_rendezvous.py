@@ -60,7 +60,7 @@ def test_torchruns_timeouts() -> None:
 def test_a_function_is_on_one_node() -> None:
     settings = resolved(nnodes="2", rdzv_endpoint="h:1")
     function = Script("work", TargetKind.FUNCTION)
-    with pytest.raises(UserError, match="nnodes='2'.*on every node"):
+    with pytest.raises(UserError, match=r"nnodes='2'.*on every node"):
         check(replace(settings, script=function))
 
 

@@ -61,8 +61,7 @@ class Node(Job):
         directory = base / f"n{number}"
         directory.mkdir(exist_ok=True)
         self.port = port
-        at = ("--rdzv-endpoint", f"127.0.0.1:{port}")
-        at = () if variables else at
+        at = () if variables else ("--rdzv-endpoint", f"127.0.0.1:{port}")
         own = ("--device", "cpu", *options)
         super().__init__(directory, script, *at, *own, environment=variables)
 

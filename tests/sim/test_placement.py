@@ -111,7 +111,7 @@ class Keeps(Placement):
     def _lost(self, event):  # type: ignore[no-untyped-def]
         out = super()._lost(event)
         for one in out:
-            for node in one.idle:
+            for node in one.idle if isinstance(one, TeamDissolved) else ():
                 del self._idle[node.node_id]
         return out
 

@@ -74,7 +74,7 @@ REMIND_S = 10.0
 LEASES_PER_TIMEOUT = 5
 LEAVE_MARGIN_S = 15.0
 """How much longer than the grace a node that was asked to stop waits for the lead's word."""
-BACK_S = 10.0
+BACK_S = 3.0
 """How long a lead that is gone may take to come back where no restart is left for it."""
 
 

@@ -51,7 +51,7 @@ def met(*messages: Any, token: str = TOKEN, until: type) -> tuple[list[Any], lis
         got: asyncio.Queue[Any] = asyncio.Queue()
         connection = LighthouseConnection((f"127.0.0.1:{port}",), token, got.put_nowait)
         running = asyncio.ensure_future(connection.run())
-        received = []
+        received: list[Any] = []
         while not received or not isinstance(received[-1], until):
             received.append(await asyncio.wait_for(got.get(), 60.0))
             if isinstance(received[-1], Connected):

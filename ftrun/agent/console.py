@@ -48,13 +48,16 @@ class Console:
         self._unreachable_shown_at: float | None = None
         self._end_is_told = False
 
-    def notice(self, notice: ShowNotice) -> None:
-        """The supervisor's line, with the path of the log that has more."""
+    def notice(self, notice: ShowNotice, node: str = "") -> None:
+        """The supervisor's line, with the path of the log that has more.
+
+        ``node``: where that is, if it is another one.
+        """
         text = notice.text
         if notice.log is not None:
             life, directory = notice.log, self._settings.job_log_dir
             path = log_path(directory, life.replica_id, life.group_rank, life.restarts)
-            text += f" Log: {path}"
+            text += f" Log{f' on {node}' if node else ''}: {path}"
         self._terminal.event_line(text)
 
     def lighthouse_notice(self, notice: Notice, own_slots: frozenset[str]) -> None:

@@ -80,6 +80,7 @@ from ftrun.core.agent.events import (
     TimerFired,
     WorkerDisconnected,
     WorkerExited,
+    WorkerLife,
     WorkerSent,
     WorkerUsed,
 )
@@ -368,12 +369,18 @@ class Agent:
                 self._output.flush()
                 self._link.send(self._with_output(evidence))
             case ShowNotice():
-                self._console.notice(instruction)
+                self._console.notice(instruction, self._other_node(instruction.log))
             case EndAgent():
                 if not self._done.done():
                     self._done.set_result(instruction)
             case _:
                 assert_never(instruction)
+
+    def _other_node(self, life: WorkerLife | None) -> str:
+        """The node on which a worker's log is, if it is not this one."""
+        if life is None or self._lead is None:
+            return ""
+        return self._lead.node_of(life.group_rank)
 
     def _with_output(self, evidence: FailureEvidence) -> FailureEvidence:
         evidence = with_output(evidence, self._settings.job_log_dir)

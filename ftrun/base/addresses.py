@@ -157,10 +157,14 @@ def _own_addresses() -> list[tuple[str, str]]:
 
 
 def own_host() -> str:
-    """The numeric address at which other machines reach this one; loopback without a network."""
+    """The numeric address at which other machines reach this one; loopback without a network.
+
+    That of the interface that leads to the net, or of the first one in a network of its own.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_SOMEWHERE)  # a datagram socket: nothing is sent
         except OSError:  # no interface leads anywhere
-            return LOOPBACK
+            own = (address for _, address in _own_addresses())
+            return next((address for address in own if not is_loopback(address)), LOOPBACK)
         return str(probe.getsockname()[0])

@@ -169,6 +169,11 @@ def _check_meeting(settings: RunSettings) -> None:
             f"{' and '.join(wanted)}: {settings.replicas} replica groups meet at places of their "
             "own. Nothing was started. Leave it out; MASTER_ADDR and MASTER_PORT name each one's."
         )
+    if settings.rendezvous is not None and settings.script.kind is TargetKind.FUNCTION:
+        raise UserError(
+            f"nnodes={settings.rendezvous.size!r}: the values of a function come back from this "
+            "node alone. Nothing was started. Start a script with `ftrun --nnodes` on every node."
+        )
 
 
 def _check_data(settings: RunSettings) -> None:

@@ -172,7 +172,8 @@ class RunSettings:
         """The file with the lines of all workers; each agent of a job of several has its own."""
         if not self.merged_log:
             return None
-        name = MERGED if self.lighthouse is None else f"merged.{socket.gethostname()}.log"
+        is_alone = self.lighthouse is None and self.span is None
+        name = MERGED if is_alone else f"merged.{socket.gethostname()}.log"
         return self.job_log_dir / name
 
     def streams(self) -> Streams:
@@ -189,6 +190,7 @@ class RunSettings:
             err_words=self.duplicate_stderr_filters,
             role=self.role,
             environ=os.environ,
+            first=self.ranks_here.start,
         )
 
     def reads_stdin(self, key: WorkerKey) -> bool:

@@ -26,7 +26,8 @@ class Streams:
     ``redirected``, ``teed``: the streams as a sum of OUT and ERR, of all workers or by local rank.
     ``ranks``: the local ranks that are shown; empty: all. ``out_words``, ``err_words``: lines with
     one of them are copied to a file. ``template``: the prefix, with ${role_name}, ${local_rank} and
-    ${rank}; empty: ``[replica.rank]``.
+    ${rank}; empty: ``[replica.rank]``. ``first``: the rank of this node's first worker, whose local
+    rank is 0.
     """
 
     redirected: int | Mapping[int, int] = 0
@@ -36,16 +37,19 @@ class Streams:
     err_words: tuple[str, ...] = ()
     template: str = ""
     role: str = "default"
+    first: int = 0
 
-    def shows(self, local_rank: int, *, error: bool) -> bool:
+    def shows(self, rank: int, *, error: bool) -> bool:
+        local_rank = rank - self.first
         if self.ranks and local_rank not in self.ranks:
             return False
         stream = ERR if error else OUT
         is_redirected = bool(_of(self.redirected, local_rank) & stream)
         return not is_redirected or bool(_of(self.teed, local_rank) & stream)
 
-    def has_file(self, local_rank: int, *, error: bool) -> bool:
+    def has_file(self, rank: int, *, error: bool) -> bool:
         """Whether this stream of this worker has its own file in addition to the log of both."""
+        local_rank = rank - self.first
         either = _of(self.redirected, local_rank) | _of(self.teed, local_rank)
         return bool(either & (ERR if error else OUT))
 
@@ -53,11 +57,11 @@ class Streams:
         """Whether lines of this stream are copied if they have one of some words."""
         return bool(self.err_words if error else self.out_words)
 
-    def label(self, replica_id: str, local_rank: int) -> str:
+    def label(self, replica_id: str, rank: int) -> str:
         """The words before a line of this worker."""
         if not self.template:
-            return f"[{replica_id}.{local_rank}] "
-        names = {"role_name": self.role, "local_rank": local_rank, "rank": local_rank}
+            return f"[{replica_id}.{rank}] "
+        names = {"role_name": self.role, "local_rank": rank - self.first, "rank": rank}
         return string.Template(self.template).safe_substitute(names)
 
     def copies(self, line: bytes, *, error: bool) -> bool:
@@ -74,6 +78,7 @@ def parse_streams(
     err_words: str,
     role: str,
     environ: Mapping[str, str],
+    first: int = 0,
 ) -> Streams:
     """The options of the same names.
 
@@ -88,6 +93,7 @@ def parse_streams(
         err_words=_words(err_words),
         template=environ.get(PREFIX_VARIABLE, ""),
         role=role,
+        first=first,
     )
 
 

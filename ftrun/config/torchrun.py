@@ -171,8 +171,8 @@ def _check_rendezvous(values: Mapping[str, Any]) -> None:
     if backend is not None and backend not in BACKENDS:
         raise UserError(
             f"--rdzv-backend {backend}: ftrun needs no rendezvous service. Nothing was started. "
-            f"Leave it out, or give one of {', '.join(BACKENDS)}; for several nodes use "
-            "--lighthouse HOST:PORT."
+            f"Leave it out, or give one of {', '.join(BACKENDS)}. Several nodes meet at one of "
+            "themselves: --rdzv-backend c10d --rdzv-endpoint NODE:29400, the same on each."
         )
     for part, key, value in _conf(values):
         if not value or key not in RDZV_KEYS:

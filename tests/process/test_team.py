@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,24 +55,24 @@ for step in range(100000):
 class Node(Job):
     """``ftrun --nnodes …`` as node ``number``, in a directory of its own."""
 
-    def __init__(self, base: Path, number: int, port: int, script: str, *options: str) -> None:
+    def __init__(
+        self, base: Path, number: int, port: int, script: str, *options: str, **variables: str
+    ) -> None:
         directory = base / f"n{number}"
         directory.mkdir(exist_ok=True)
         self.port = port
-        at = ("--rdzv-endpoint", f"127.0.0.1:{port}")
-        super().__init__(directory, script, *at, "--device", "cpu", *options)
+        at = () if variables else ("--rdzv-endpoint", f"127.0.0.1:{port}")
+        own = ("--device", "cpu", *options)
+        super().__init__(directory, script, *at, *own, environment=variables)
 
 
 @contextlib.contextmanager
-def nodes(
-    base: Path, script: str, *options: str, ranks: bool = True
-) -> Iterator[tuple[Node, Node]]:
+def nodes(base: Path, script: str, *options: str) -> Iterator[tuple[Node, Node]]:
     """Two nodes of one group."""
     port = free_port()
-    rank = [("--node-rank", str(number)) if ranks else () for number in range(2)]
     with (
-        Node(base, 0, port, script, *rank[0], *options) as lead,
-        Node(base, 1, port, script, *rank[1], *options) as hand,
+        Node(base, 0, port, script, "--node-rank", "0", *options) as lead,
+        Node(base, 1, port, script, "--node-rank", "1", *options) as hand,
     ):
         yield lead, hand
 
@@ -83,13 +84,22 @@ def gone(*jobs: Job) -> None:
 
 
 def test_one_world_of_two_nodes_has_torchruns_variables(tmp_path: Path) -> None:
-    """The second node has other workers than the first, as torchrun permits."""
-    with nodes(tmp_path, WORLD, "--nnodes", "2", "--nproc-per-node", "2") as (lead, hand):
+    """The second node has fewer workers, and its options from a cluster, as torchrun permits."""
+    port = free_port()
+    of_cluster = {
+        "PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "1",
+        "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port),
+    }  # fmt: skip
+    options = ("--nnodes", "2", "--node-rank", "0", "--nproc-per-node", "2")
+    with (
+        Node(tmp_path, 0, port, WORLD, *options) as lead,
+        Node(tmp_path, 1, port, WORLD, **of_cluster) as hand,
+    ):
         assert lead.end() == 0, lead.output + hand.output
         assert hand.end() == 0, hand.output
-        assert sorted(lead.expect(r"world (.*)", 2)) == ["0 0 4 2 0 2 0 4 0", "1 1 4 2 0 2 1 4 0"]
-        assert sorted(hand.expect(r"world (.*)", 2)) == ["2 0 4 2 1 2 2 4 0", "3 1 4 2 1 2 3 4 0"]
-        assert hand.expect(r"sum (.*)", 2) == ["4.0", "4.0"]
+        assert sorted(lead.expect(r"world (.*)", 2)) == ["0 0 3 2 0 2 0 3 0", "1 1 3 2 0 2 1 3 0"]
+        assert hand.expect(r"world (.*)") == ["2 0 3 1 1 2 2 3 0"]
+        assert hand.expect(r"sum (.*)") == ["3.0"]
         assert "[0.2]" in hand.output
         assert "is lost" not in lead.output
         gone(lead, hand)
@@ -103,6 +113,7 @@ def test_a_failure_on_the_second_node_is_counted_and_its_code_is_the_jobs(tmp_pa
         assert lead.expect(r"try 0 (\d)", 2) == ["0", "1"]
         assert hand.expect(r"try 1 (\d)", 2) == ["0", "1"]
         assert "replica 0, worker 1" in lead.output
+        assert f"Log on {socket.gethostname()}: " in lead.output
         gone(lead, hand)
 
 
@@ -151,12 +162,12 @@ def test_a_lead_that_is_killed_leaves_nothing_on_any_node(tmp_path: Path, restar
 
 def test_a_node_that_comes_late_makes_the_world_larger(tmp_path: Path) -> None:
     """No restart is counted, and places follow the order of arrival, without --node-rank."""
-    options = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "1"]
-    options += ["--rdzv-backend", "c10d", "--rdzv-conf", "last_call_timeout=1", "--grace", "2"]
+    options = ("--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "1")
+    more = ("--rdzv-backend", "c10d", "--rdzv-conf", "last_call_timeout=1", "--grace", "2")
     port = free_port()
-    with Node(tmp_path, 0, port, TRAINS, *options) as lead:
+    with Node(tmp_path, 0, port, TRAINS, *options, *more) as lead:
         lead.expect("trains 0 of 1")
-        with Node(tmp_path, 1, port, TRAINS, *options) as hand:
+        with Node(tmp_path, 1, port, TRAINS, *options, *more) as hand:
             hand.expect("trains 1 of 2")
             assert lead.expect(r"up 0 2 (\d)") == ["0"]
             hand.signal(signal.SIGKILL)

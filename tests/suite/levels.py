@@ -75,6 +75,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     ),
     "process/test_status_line.py": ("test_a_job_of_three_with_a_death",),
     "process/test_status_screen.py": ("test_a_job_on_the_screen",),
+    "process/test_team.py": ("test_workers_and_hands_that_are_killed_begin_again_as_one_world",),
     "process/test_the_end.py": (
         "test_a_drained_replica_is_not_waited_for",
         "test_who_leaves_the_loop_leaves_the_others_to_train",

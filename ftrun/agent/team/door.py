@@ -120,16 +120,16 @@ class Door:
         try:
             hello, *rest = opening
             self._listener.hand_came(stream, hello)
-            for message in rest:
-                self._listener.hand_said(stream, message)
-            reason = await self._serve(stream, requests, context)
+            reason = await self._serve(stream, rest, requests, context)
         finally:
             del self.streams[stream.node_id]
             stream.ended.set()
             self._listener.hand_gone(stream, reason)
 
-    async def _serve(self, stream: HandStream, requests: AsyncIterator[bytes], context: Any) -> str:
-        reader = asyncio.ensure_future(self._read(stream, requests))
+    async def _serve(
+        self, stream: HandStream, first: list[Any], requests: AsyncIterator[bytes], context: Any
+    ) -> str:
+        reader = asyncio.ensure_future(self._read(stream, first, requests))
         writer = asyncio.ensure_future(_write(stream, context))
         overflow = asyncio.ensure_future(stream.queue.overflown.wait())
         tasks: list[asyncio.Future[Any]] = [reader, writer, overflow]
@@ -143,16 +143,22 @@ class Door:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, stream: HandStream, requests: AsyncIterator[bytes]) -> str:
+    async def _read(
+        self, stream: HandStream, first: list[Any], requests: AsyncIterator[bytes]
+    ) -> str:
         try:
+            self._received(stream, first)
             async for data in requests:
-                for message in stream.codec.decode(data):
-                    if not isinstance(message, FromHand):
-                        raise ProtocolError(f"a {type(message).__name__} is not for a lead")
-                    self._listener.hand_said(stream, message)
+                self._received(stream, stream.codec.decode(data))
         except ProtocolError as error:
             return f"it does not keep the protocol: {error}"
         return "it has ended"
+
+    def _received(self, stream: HandStream, messages: list[Any]) -> None:
+        for message in messages:
+            if not isinstance(message, FromHand):
+                raise ProtocolError(f"a {type(message).__name__} is not for a lead")
+            self._listener.hand_said(stream, message)
 
 
 async def _opening(requests: AsyncIterator[bytes], stream: HandStream) -> list[Any] | str:

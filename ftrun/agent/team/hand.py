@@ -8,7 +8,6 @@ what is decided (the lead's supervisor, core/teams/), the lead's end (lead.py).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import socket
 from collections.abc import Callable
@@ -17,13 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.agent.devices import Machine
-from ftrun.agent.fleet import Fleet
-from ftrun.agent.last_lines import last_lines
 from ftrun.agent.launch import SpawnerLaunch
-from ftrun.agent.logs import Output, open_output, start_keeping
-from ftrun.agent.resources import ResourceWatch
 from ftrun.agent.signals import PreemptionFile, catch_signals
-from ftrun.agent.workers import WorkerServer
+from ftrun.agent.team.place import Place
 from ftrun.base import clock
 from ftrun.base.addresses import join_address
 from ftrun.base.errors import ExitCode
@@ -31,50 +26,25 @@ from ftrun.config.rendezvous import Rendezvous, Span
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     EndAgent,
-    Event,
     SpawnerLost,
-    StartReplica,
-    WorkerDying,
-    WorkerExited,
 )
 from ftrun.core.agent.failures import signal_name
 from ftrun.core.agent.signals import Reaction
-from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
-    AnotherForm,
     AskLease,
-    AskReport,
-    AskStacks,
-    Beat,
     EndJob,
-    FailureReport,
-    FromHand,
     HandHello,
     HandLeaving,
     HandPlace,
-    Lease,
-    LeaseLeft,
-    NoManager,
-    RankDisconnected,
-    RankEnded,
-    RankMessage,
-    RankUsed,
     Rejected,
-    SignalRanks,
-    StartRanks,
-    SweepRanks,
-    ToRanks,
-    WorkerMessage,
-    WorkerStacks,
 )
-from ftrun.logs.layout import log_path
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
 
 REMIND_S = 10.0
 LEASES_PER_TIMEOUT = 5
 LEAVE_MARGIN_S = 15.0
 """How much longer than the grace a node that was asked to stop waits for the lead's word."""
-BACK_S = 10.0
+BACK_S = 3.0
 """How long a lead that is gone may take to come back where no restart is left for it."""
 
 
@@ -105,7 +75,7 @@ class Hand:
         self._connection = LighthouseConnection(
             (self._address,), token, self._orders.put_nowait, tls=settings.tls
         )
-        self._place: _Place | None = None
+        self._place: Place | None = None
         self._was_placed = self._is_leaving = False
         self._gives_up_at = clock.now() + rendezvous.connect_timeout_s
         self._shown_at: float | None = None
@@ -250,7 +220,7 @@ class Hand:
             span=span,
         )
         settings.check_directories()
-        self._place = _Place(
+        self._place = Place(
             settings, self._machine, self._token, launch, self._runtime_dir, self._connection.send,
             self._spawner_lost,
         )  # fmt: skip
@@ -302,162 +272,3 @@ def empty(runtime_dir: Path) -> None:
     """Make the directory anew: a spawner removes it when it ends."""
     shutil.rmtree(runtime_dir, ignore_errors=True)
     runtime_dir.mkdir(mode=0o700)
-
-
-class _Place:
-    """The processes of one place: a fleet and its workers' socket."""
-
-    def __init__(
-        self,
-        settings: RunSettings,
-        machine: Machine,
-        token: str,
-        launch: SpawnerLaunch,
-        runtime_dir: Path,
-        tell: Callable[[FromHand], Any],
-        spawner_lost: Callable[[SpawnerLost], None],
-    ) -> None:
-        self._settings = settings
-        self._tell = tell
-        self._spawner_lost = spawner_lost
-        self._launch = launch
-        self._lease: Lease | None = None
-        self._starts: dict[str, StartReplica] = {}
-        self._output: Output = open_output(settings)
-        self._resources = ResourceWatch(
-            lambda notice: self._output.terminal.event_line(notice.text),
-            settings.job_log_dir,
-            has_gpus=bool(machine.devices),
-        )
-        self.fleet = Fleet(
-            self._fleet_event, settings, machine, token, launch, runtime_dir, self._output,
-            self._resources.before_start,
-        )  # fmt: skip
-        self.fleet.answers_for = settings.ranks_here
-        self.fleet.meet = lambda start, _: self._ports.pop(start.incarnation)
-        self._ports: dict[str, int] = {}
-        self._server = WorkerServer(self, token, runtime_dir)
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def start(self) -> None:
-        """Make the workers' socket and have the spawner ready."""
-        await self._server.start()
-        self.fleet.start()
-        start_keeping(self._settings, self._output)
-
-    async def close(self, *, ends_well: bool) -> None:
-        """End all processes."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._resources.close()
-        await self.fleet.stop(ends_well=ends_well)
-        await self._server.close()
-        self._launch.end()
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._output.close)
-
-    def carry_out(self, order: Any) -> None:
-        """An order of the lead."""
-        match order:
-            case StartRanks(replica_id, incarnation, restarts, port, lighthouse):
-                start = StartReplica(replica_id, incarnation, restarts)
-                self._starts[incarnation] = start
-                self.fleet.lighthouse = lighthouse
-                self._ports[incarnation] = port
-                self.fleet.start_replica(start)
-            case SignalRanks(replica_id, incarnation, number, group_rank, asks):
-                if group_rank is not None:
-                    self.fleet.signal_worker(WorkerKey(replica_id, incarnation, group_rank), number)
-                elif asks:
-                    self.fleet.ask_to_stop(incarnation, number)
-                else:
-                    self.fleet.signal_replica(incarnation, number)
-            case SweepRanks(incarnation):
-                self._starts.pop(incarnation, None)
-                self.fleet.sweep_replica(incarnation)
-            case ToRanks():
-                self._relay(order)
-            case LeaseLeft(asked_at, left_s):
-                self._renew(asked_at + left_s)
-            case AskStacks(request, keys):
-                task = asyncio.get_running_loop().create_task(self._send_stacks(request, keys))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            case _:
-                pass
-
-    def _relay(self, order: ToRanks) -> None:
-        if not order.incarnation:
-            self._server.broadcast(order.message)
-        elif order.group_rank is None:
-            self._server.send(order.replica_id, order.incarnation, order.message)
-        else:
-            key = WorkerKey(order.replica_id, order.incarnation, order.group_rank)
-            self._server.send_to(key, order.message)
-            process = self.fleet.process_of(key)
-            if isinstance(order.message, AskReport) and process is not None:
-                self._tell(RankUsed(key, process.pid, process.cpu_s))
-
-    def _renew(self, until_s: float) -> None:
-        """A lease never ends earlier than one that was given before."""
-        if self._lease is None or until_s > self._lease.until_s:
-            self._lease = Lease(until_s)
-            self._server.broadcast(self._lease)
-
-    async def _send_stacks(self, request: int, keys: tuple[WorkerKey, ...]) -> None:
-        here = [key for key in keys if key.group_rank in self._settings.ranks_here]
-        taken = await self.fleet.stacks(here)
-        for key in here:
-            text = taken.get(key, "")
-            self.fleet.write_log(key, text)
-            self._tell(WorkerStacks(request, key, text))
-
-    # ------------------------------------------------------------ from the fleet and the workers
-
-    def _fleet_event(self, event: Event) -> None:
-        match event:
-            case WorkerDying(end):
-                self._ended(end, is_dying=True)
-            case WorkerExited():
-                self._ended(event, is_dying=False)
-            case SpawnerLost():
-                self._output.terminal.event_line(event.reason)
-                self._spawner_lost(event)
-            case _:
-                pass
-
-    def _ended(self, end: WorkerExited, *, is_dying: bool) -> None:
-        output, start = "", self._starts.get(end.incarnation)
-        if end.status != 0 and start is not None:
-            with contextlib.suppress(OSError):
-                self._output.flush()
-            directory = self._settings.job_log_dir
-            path = log_path(directory, start.replica_id, end.group_rank, start.restarts)
-            output = last_lines(path)
-        self._tell(
-            RankEnded(
-                end.incarnation, end.group_rank, end.pid, end.status, is_dying, end.reason,
-                end.memory, end.recorded, output,
-            )
-        )  # fmt: skip
-
-    def worker_known(self, key: WorkerKey, pid: int) -> bool:
-        """True if ``key`` is a worker that runs now, with this pid."""
-        return self.fleet.knows(key, pid)
-
-    def worker_attached(self, key: WorkerKey) -> None:
-        """Send a new worker the lease."""
-        if self._lease is not None:
-            self._server.send_to(key, self._lease)
-
-    def worker_disconnected(self, key: WorkerKey) -> None:
-        """A worker has closed its connection."""
-        self._tell(RankDisconnected(key))
-
-    def worker_message(self, key: WorkerKey, message: Any) -> None:
-        """Pass a worker's message on."""
-        if isinstance(message, FailureReport | NoManager | AnotherForm | Beat):
-            self._tell(RankMessage(key, message))
-        else:
-            self._tell(WorkerMessage(key, message))

@@ -201,6 +201,14 @@ class Lead:
                     self._ranks[key] = node.node_id
                 self._send(node.node_id, order)
 
+    def node_of(self, group_rank: int) -> str:
+        """The name of the node that runs this worker; "": it is this one, or it is lost."""
+        for number, node in enumerate(self._team):
+            first = self._first(number)
+            if node is not self._own and first <= group_rank < first + node.workers:
+                return node.name
+        return ""
+
     def workers(self) -> list[WorkerKey]:
         """The workers of other nodes."""
         return list(self._ranks)

@@ -19,7 +19,13 @@ from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.signals import catch_signals
 from ftrun.agent.team.hand import Hand, empty
 from ftrun.agent.team.lead import Lead, LeadingAgent, say
-from ftrun.base.addresses import interface_address, is_loopback_name, join_address, own_host
+from ftrun.base.addresses import (
+    interface_address,
+    is_loopback,
+    is_loopback_name,
+    join_address,
+    own_host,
+)
 from ftrun.base.errors import ExitCode, UserError
 from ftrun.config.rendezvous import Rendezvous
 from ftrun.config.settings import RunSettings
@@ -79,7 +85,9 @@ async def run_in_team(
         name, own = socket.gethostname(), settings.workers_per_replica
         node = Node("lead", name, machine.host, own, rendezvous.rank)
         lead = Lead(rendezvous, node, token, settings.tls)
-        await lead.listen(host)
+        # A name that means this machine alone here is another of its addresses elsewhere.
+        is_own_name = is_loopback_name(rendezvous.host) and rendezvous.host != "localhost"
+        await lead.listen("0.0.0.0" if is_own_name else host)
         return await _lead(settings, lead, launch, make, runtime_dir)
     hand = Hand(settings, rendezvous, machine, token, launch, runtime_dir, say)
     ending = await hand.run()
@@ -156,12 +164,14 @@ def _address_here(rendezvous: Rendezvous) -> str | None:
             f"{rendezvous.stated_by} {host}: the host name is not known ({error.strerror}). "
             "Nothing was started."
         ) from None
+    own = []
     for family, _, _, _, at in found:
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((at[0], 0))
-            is_own_name = host != "localhost" and is_loopback_name(host)
-            return own_host() if is_own_name else str(at[0])
-    return None
+            own.append(str(at[0]))
+    if own and host != "localhost" and is_loopback_name(host):
+        return own_host()
+    return next((one for one in own if not is_loopback(one)), own[0] if own else None)
 
 
 def _is_free(host: str, rendezvous: Rendezvous) -> bool:

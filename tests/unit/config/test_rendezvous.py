@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ftrun.config.rendezvous import Rendezvous
+from ftrun.base.errors import UserError
+from ftrun.config.checks import check
+from ftrun.config.rendezvous import Rendezvous, Span
+from ftrun.config.script import Script, TargetKind
 from tests.unit.run_settings import resolved
 
 
@@ -51,6 +55,19 @@ def test_torchruns_timeouts() -> None:
     found = rendezvous(nnodes="2", rdzv_endpoint="h:1", rdzv_conf="timeout=5")
     assert found is not None
     assert (found.join_timeout_s, found.connect_timeout_s) == (5, 5)
+
+
+def test_a_function_is_on_one_node() -> None:
+    settings = resolved(nnodes="2", rdzv_endpoint="h:1")
+    function = Script("work", TargetKind.FUNCTION)
+    with pytest.raises(UserError, match=r"nnodes='2'.*on every node"):
+        check(replace(settings, script=function))
+
+
+def test_each_node_has_a_merged_log_of_its_own() -> None:
+    settings = resolved(nnodes="2", rdzv_endpoint="h:1", merged_log=True)
+    on_two = replace(settings, span=Span(1, 2, 1, 1, "h"))
+    assert settings.merged_path != on_two.merged_path
 
 
 def test_the_workers_meet_at_a_port_of_their_own() -> None:

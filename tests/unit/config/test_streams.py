@@ -71,3 +71,15 @@ def test_streams_that_are_named_have_files_of_their_own() -> None:
            if streams.has_file(rank, error=error)}  # fmt: skip
     assert has == {(0, False), (0, True), (10, True)}
     assert not parsed().has_file(0, error=False)
+
+
+def test_local_ranks_count_from_this_nodes_first_worker() -> None:
+    """A group may be on several nodes."""
+    streams = Streams(
+        redirected={0: 3}, ranks=frozenset({0, 1}), template="${local_rank}/${rank} ", first=4
+    )
+    assert not streams.shows(4, error=False)
+    assert streams.shows(5, error=False)
+    assert not streams.shows(6, error=False)
+    assert streams.has_file(4, error=True)
+    assert streams.label("0", 5) == "1/5 "

@@ -5,6 +5,8 @@ What it does in a given case is in tests/transcripts/supervisor; whole worlds ar
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from ftrun.base.errors import Bug
 from ftrun.core.activity import Activity
 from ftrun.core.agent.events import (
+    AskToStop,
     DrainAsked,
     EndAgent,
     Event,
@@ -21,11 +24,13 @@ from ftrun.core.agent.events import (
     LighthouseGone,
     LighthouseSent,
     RestartAsked,
+    ShowNotice,
     SlotsAssigned,
     SpawnerLost,
     SpawnerReady,
     StartReplica,
     StopAsked,
+    TeamChanged,
     TimerFired,
     WorkerDying,
     WorkerExited,
@@ -34,6 +39,7 @@ from ftrun.core.agent.events import (
 from ftrun.core.agent.restarts import RestartRules
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.supervisor import Supervisor
+from ftrun.core.forms import Form, parse
 from ftrun.core.ids import NO_ATTEMPT, WorkerKey
 from ftrun.core.messages import Built, FailureReport, Progress
 from tests.suite.properties import examples
@@ -45,8 +51,8 @@ RULES = SupervisorSettings("a", 2, RestartRules(max_restarts=2), 10.0, 60.0, 30.
 class Agent:
     """A supervisor on a clock that jumps, with the incarnations that it has started."""
 
-    def __init__(self) -> None:
-        self.core = Supervisor(RULES, 0.0)
+    def __init__(self, rules: SupervisorSettings = RULES) -> None:
+        self.core = Supervisor(rules, 0.0)
         self.now = 0.0
         self.incarnations: dict[str, str] = {}
         self.on(SpawnerReady())
@@ -80,6 +86,39 @@ def test_what_an_agent_is_asked_about_itself() -> None:
     agent.on(LighthouseSent(agent.now))
     assert agent.core.was_answered
     assert any("started as" in line for line in agent.core.story("0"))
+
+
+def test_a_team_of_another_size_begins_again_when_its_workers_have_been_asked() -> None:
+    agent = Agent()
+    agent.on(SlotsAssigned(("0",)))
+    (shown, asked) = agent.on(TeamChanged("the team has 3 nodes, and had 2"))
+    assert isinstance(shown, ShowNotice)
+    assert "no restart is counted: the team has 3 nodes" in shown.text
+    assert isinstance(asked, AskToStop)
+    assert agent.on(TeamChanged("and now 4")) == []  # it ends already
+    agent.exits("0", -15, 0)
+    ending = agent.exits("0", -15, 1)[-1]
+    assert isinstance(ending, EndAgent)
+    assert ending.again is Form.RESIZED
+    assert agent.core.restarts_spent == 0
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_failure_is_judged_before_a_team_of_another_size_begins(left: int) -> None:
+    rules = RestartRules(max_restarts=2, as_torchrun=True, spent=2 - left)
+    agent = Agent(replace(RULES, restarts=rules, asks_siblings=True))
+    agent.on(SlotsAssigned(("0",)))
+    agent.exits("0", -9, 1)
+    assert agent.on(TeamChanged("the team has 1 nodes, and had 2")) == []
+    ended = agent.exits("0", -15, 0)
+    notices = [x.text for x in ended if isinstance(x, ShowNotice)]
+    assert any("All workers begin again" in text for text in notices) == bool(left)
+    assert agent.core.restarts_spent == 2
+
+
+def test_no_worker_asks_for_another_number_of_nodes() -> None:
+    assert parse("resized") is None
+    assert parse("world") is Form.ONE_WORLD
 
 
 def test_what_a_worker_tells_the_lighthouse_alone_is_not_its_agents() -> None:

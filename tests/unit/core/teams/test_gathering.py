@@ -150,3 +150,12 @@ def test_the_invariants_hold_in_between() -> None:
     team.check()
     came(team, node("b"))
     team.check()
+
+
+def test_a_node_that_is_lost_before_there_is_a_team_was_never_there() -> None:
+    team = gathering(3, 3)
+    came(team, node("a", 1))
+    team.handle(NodeGone("id-a", "it is gone"), 50.0)
+    assert came(team, node("b", 1), 50.0) == []
+    team.handle(TimerFired(), 100.0)
+    assert not team.is_formed

@@ -1,0 +1,114 @@
+"""The place where the nodes of a group meet, and who is let in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ftrun.agent.team.door import Door, HandStream
+from ftrun.agent.team.main import open_token, with_own_address
+from ftrun.base.errors import UserError
+from ftrun.core.messages import AskLease, FromHand, Goodbye, HandHello, LeaseLeft
+from ftrun.protocol.auth import TOKEN_PATTERN, new_token
+from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
+from ftrun.protocol.tls import PLAINTEXT
+from tests.jobs import free_port
+from tests.unit.run_settings import resolved
+
+TOKEN = new_token()
+HELLO = HandHello("n1", "10.0.0.2", 2, None, "2")
+
+
+class Lead:
+    """Answers questions for a lease, and keeps what has happened."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.gone = asyncio.Event()
+
+    def hand_came(self, stream: HandStream, hello: HandHello) -> None:
+        self.seen.append(hello)
+
+    def hand_said(self, stream: HandStream, message: FromHand) -> None:
+        self.seen.append(message)
+        if isinstance(message, AskLease):
+            stream.send(LeaseLeft(message.asked_at, 5.0))
+
+    def hand_gone(self, stream: HandStream, reason: str) -> None:
+        self.seen.append(reason)
+        self.gone.set()
+
+
+def met(*messages: Any, token: str = TOKEN, until: type) -> tuple[list[Any], list[Any]]:
+    """What a hand that sends these has got, up to a message of a kind; and what the lead has."""
+
+    async def run() -> tuple[list[Any], list[Any]]:
+        lead, port = Lead(), free_port()
+        door = Door(lead, TOKEN, PLAINTEXT)
+        await door.start("127.0.0.1", port)
+        got: asyncio.Queue[Any] = asyncio.Queue()
+        connection = LighthouseConnection((f"127.0.0.1:{port}",), token, got.put_nowait)
+        running = asyncio.ensure_future(connection.run())
+        received: list[Any] = []
+        while not received or not isinstance(received[-1], until):
+            received.append(await asyncio.wait_for(got.get(), 60.0))
+            if isinstance(received[-1], Connected):
+                for message in messages:
+                    connection.send(message)
+        connection.close()
+        await running
+        if any(isinstance(one, HandHello) for one in lead.seen):
+            await asyncio.wait_for(lead.gone.wait(), 60.0)
+        await door.stop()
+        return received, lead.seen
+
+    return asyncio.run(run())
+
+
+def test_a_hand_asks_by_its_own_clock_and_its_end_is_seen() -> None:
+    got, seen = met(HELLO, AskLease(7.0), until=LeaseLeft)
+    assert got[1:] == [LeaseLeft(7.0, 5.0)]
+    assert seen == [HELLO, AskLease(7.0), "it has ended"]
+
+
+def test_nobody_comes_in_without_the_token() -> None:
+    got, seen = met(HELLO, token=new_token(), until=Disconnected)
+    assert got[-1].refused is Refusal.TOKEN
+    assert seen == []
+
+
+@pytest.mark.parametrize("first", [Goodbye(), AskLease(1.0)])
+def test_what_is_no_hand_is_told_where_it_is(first: Any) -> None:
+    got, seen = met(first, until=Disconnected)
+    assert "this is where the nodes of one group meet" in got[-1].words
+    assert seen == []
+
+
+def test_a_message_that_is_not_for_a_lead_ends_the_stream() -> None:
+    _, seen = met(HELLO, Goodbye(), until=Disconnected)
+    assert seen == [HELLO, "it does not keep the protocol: a Goodbye is not for a lead"]
+
+
+def test_jobs_at_one_place_are_kept_apart_by_their_ids() -> None:
+    one, two = (resolved(nnodes="2", rdzv_endpoint="h:1", rdzv_id=name).rendezvous for name in "ab")
+    assert one is not None
+    assert two is not None
+    assert open_token(one) != open_token(two)
+    assert TOKEN_PATTERN.fullmatch(open_token(one))
+
+
+def test_a_nodes_own_address_is_known_before_anything_is_started() -> None:
+    here = with_own_address(resolved(nnodes="2", rdzv_endpoint="127.0.0.1:1"))
+    assert here.local_addr == "127.0.0.1"
+    stated = with_own_address(
+        resolved(nnodes="2", rdzv_endpoint="127.0.0.1:1", local_addr="10.1.1.1")
+    )
+    assert stated.local_addr == "10.1.1.1"
+    for flags, words in (
+        ({"rdzv_endpoint": "no-such-host.invalid:1"}, "host name is not known"),
+        ({"master_addr": "192.0.2.1", "node_rank": "0"}, "that is no address of this node"),
+    ):
+        with pytest.raises(UserError, match=words):
+            with_own_address(resolved(nnodes="2", **flags))  # type: ignore[arg-type]

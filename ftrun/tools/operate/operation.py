@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any, TextIO
 
 from ftrun.base.errors import ExitCode, UserError
+from ftrun.base.words import plain
 from ftrun.core.lighthouse.status import OperationStatus
 from ftrun.tools.status.asking import AgentsLeft, Asker, RequestLost
 from ftrun.tools.status.jobs import read_job
 from ftrun.tools.status.once import StatusQuery
-from ftrun.tools.status.words import plain
 
 NOT_DONE = 1
 _TARGET = re.compile(r"(\d{1,9})(?:\.(\d{1,5}))?")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ftrun.base.errors import ExitCode, FtrunError
+from ftrun.base.words import plain
 from ftrun.core.lighthouse.status import Status
 from ftrun.protocol.auth import load_token
 from ftrun.tools.status.client import fetch_status
@@ -25,7 +26,6 @@ from ftrun.tools.status.jobs import (
     running_jobs,
     stale_jobs,
 )
-from ftrun.tools.status.words import plain
 
 ANSWER_S = 3.0
 ASKED_AT_ONCE = 16

@@ -17,6 +17,7 @@ from textual.events import Resize
 from textual.geometry import Size
 
 from ftrun.base import clock
+from ftrun.base.words import plain
 from ftrun.core.lighthouse.status import OperationStatus
 from ftrun.logs.reading import Worker
 from ftrun.tools.status.once import StatusQuery
@@ -38,7 +39,6 @@ from ftrun.tools.status.screen.palette import DARK, LIGHT, NAMES, TERMINAL, THEM
 from ftrun.tools.status.screen.requests import Order, Requests
 from ftrun.tools.status.screen.waiting import ChoiceScreen, WaitScreen
 from ftrun.tools.status.source import Picture, State
-from ftrun.tools.status.words import plain
 
 NOTICE_S = 12.0
 TICK_S = 1.0

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 from ftrun.base.errors import FtrunError
+from ftrun.base.words import plain
 from ftrun.core.incident_words import Record, block
 from ftrun.core.lighthouse.status import OperationStatus
 from ftrun.tools.status.asking import Asker
 from ftrun.tools.status.client import fetch_json
 from ftrun.tools.status.once import StatusQuery, find_lighthouse
-from ftrun.tools.status.words import plain
 
 WAIT_S = 5.0
 OPERATION_S = 120.0

@@ -21,6 +21,7 @@ from ftrun.agent.summary import summary_lines
 from ftrun.agent.terminal import Terminal
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode
+from ftrun.base.words import first_of
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent, ShowNotice
 from ftrun.core.agent.failures import signal_name
@@ -198,9 +199,8 @@ def _workers(keys: list[WorkerKey]) -> str:
     names = [f"{key.replica_id}.{key.group_rank}" for key in keys]
     if not names:
         return "no worker"
-    more = f" and {len(names) - WORKERS_NAMED_MAX} more" if len(names) > WORKERS_NAMED_MAX else ""
     word = "worker" if len(names) == 1 else "workers"
-    return f"{word} {', '.join(names[:WORKERS_NAMED_MAX])}{more}"
+    return f"{word} {first_of(names, WORKERS_NAMED_MAX)}"
 
 
 def is_own(error: BaseException | None) -> bool:

@@ -25,7 +25,7 @@ from ftrun.agent.error_files import read_error_file
 from ftrun.agent.groups import Group, Groups, Worker
 from ftrun.agent.late_status import LateStatus
 from ftrun.agent.launch import SpawnerLaunch
-from ftrun.agent.left_behind import LeftBehind, keep_writing, listed
+from ftrun.agent.left_behind import NAMED_MAX, LeftBehind, keep_writing
 from ftrun.agent.logs import Output, WorkerLog
 from ftrun.agent.memory import MemoryWatch
 from ftrun.agent.process import SpawnerProcess, sweeper
@@ -33,6 +33,7 @@ from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.tcp_stores import WORLD_STORE
 from ftrun.agent.worker_facts import WorkerProcess
 from ftrun.base import linux
+from ftrun.base.words import first_of
 from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings
 from ftrun.config.starting import FORK, line_without_fork
@@ -436,7 +437,7 @@ class Fleet:
     def _name(self, left: list[str], then: str) -> None:
         """Name processes that were running when a worker had ended well."""
         if left:
-            line = f"Left running by a script that has ended: {listed(left)}. {then}"
+            line = f"Left running by a script that has ended: {first_of(left, NAMED_MAX)}. {then}"
             self._output.terminal.event_line(line)
 
     async def _sweep(self, incarnation: str) -> None:

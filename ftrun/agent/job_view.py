@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftrun.agent.status_line import Bar, LineFacts, amount
+from ftrun.agent.status_line import Bar, LineFacts
 from ftrun.agent.watch import WorkerStarted
 from ftrun.base import clock
+from ftrun.base.words import amount
 from ftrun.core.agent.events import (
     Event,
     Instruction,

@@ -47,12 +47,6 @@ class LeftBehind:
         return self.take(*self._ranks)
 
 
-def listed(processes: list[str]) -> str:
-    """The first of them, and the number of the others."""
-    more = len(processes) - NAMED_MAX
-    return ", ".join(processes[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
-
-
 def keep_writing(logs: Iterable[WorkerLog]) -> None:
     """Have a process append to the logs what still comes, until nobody holds the pipes."""
     pipes = {fd: log.path.absolute() for log in logs for fd in log.give_pipes()}

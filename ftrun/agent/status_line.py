@@ -11,6 +11,8 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ftrun.base.words import age, printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -98,9 +100,9 @@ class StatusLine:
             )
         if facts.bar is not None:
             found.append(_Part(2, self._bar(facts.bar, BAR_CELLS_SHORT if is_short else BAR_CELLS)))
-        found.append(_Part(6, Text(f"up {duration(facts.up_s)}", style="dim")))
+        found.append(_Part(6, Text(f"up {age(facts.up_s)}", style="dim")))
         if facts.lost_s:
-            found.append(_Part(4, Text(f"{duration(facts.lost_s)} lost", style="yellow")))
+            found.append(_Part(4, Text(f"{age(facts.lost_s)} lost", style="yellow")))
         return found
 
     def _bar(self, bar: Bar, cells: int) -> Text:
@@ -162,26 +164,3 @@ class _Ascii(io.StringIO):
 
 def _cells(parts: list[_Part]) -> int:
     return sum(part.text.cell_len for part in parts) + len(GAP) * (len(parts) - 1)
-
-
-def printable(text: str) -> str:
-    """The text without control characters, which could do anything to a terminal."""
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
-def amount(count: float) -> str:
-    """Bytes for people: ``412 MB``, ``1.2 GB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{count:.{1 if unit == 'GB' and count < 99.95 else 0}f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def duration(seconds: float) -> str:
-    """A duration for people: ``4.1 s``, ``75 s``, ``12 min``, ``5.2 h``."""
-    if seconds < 9.95 and seconds != round(seconds):
-        return f"{seconds:.1f} s"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

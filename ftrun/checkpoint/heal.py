@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from ftrun.base import clock
 from ftrun.base.errors import FtrunError, PeerError, ProtocolError
+from ftrun.base.words import first_of
 from ftrun.checkpoint.destination import Arrivals, Destination, Overwrite, Overwritten
 from ftrun.checkpoint.donor import DonorLink, DonorRefused
 from ftrun.checkpoint.format import Tree, leaves_of, unpack
@@ -371,19 +372,14 @@ def _disagreement(first: Header, other: Header) -> str:
         return f"it holds {other.state_id}, another donor {first.state_id}"
     each = ours, theirs = _held(first), _held(other)
     odd = [path for path in {**ours, **theirs} if ours.get(path) != theirs.get(path)]
+    named = first_of([path.removeprefix(".") for path in odd], NAMED_MAX)
     if first.specs == other.specs:
-        what = _named(odd) if odd else "plain values"
-        return f"its {what} differ from another donor's"
+        return f"its {named or 'plain values'} differ from another donor's"
     if all(held[path][1] == OWN_SAMPLE for path in odd for held in each if path in held):
         return ""
-    return f"not all donors hold {_named(odd)}, in one kind and shape"
+    return f"not all donors hold {named}, in one kind and shape"
 
 
 def _held(header: Header) -> dict[str, tuple[LeafSpec, int]]:
     leaves = zip(header.specs, header.samples, strict=True)
     return {spec.path: (spec, fingerprint) for spec, fingerprint in leaves}
-
-
-def _named(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - NAMED_MAX} more" if len(paths) > NAMED_MAX else ""
-    return ", ".join(path.removeprefix(".") for path in paths[:NAMED_MAX]) + more

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ftrun.base.words import printable
 from ftrun.core import failure_kinds as kinds
 
 TRACEBACK_LINES = 12
@@ -29,7 +30,7 @@ def line(record: Record) -> str:
     verdict = record.get("verdict") or "no verdict yet"
     others = len(record.get("consequences") or ()) + int(record.get("consequences_not_shown") or 0)
     more = f", and {others} in consequence" if others else ""
-    return _printable(
+    return printable(
         f"{record.get('number', '?'):>4}  {time_of(record)}  {_who(first)} "
         f"{_oneline(first.get('cause', ''))}{more}: {verdict}{state}"
     )
@@ -57,7 +58,7 @@ def block(record: Record, *, traceback_lines: int = TRACEBACK_LINES) -> list[str
     words = record.get("verdict_words") or ""
     verdict = record.get("verdict") or "none yet, it is not over"
     lines.append(f"  verdict: {verdict}{f' ({words})' if words and words != verdict else ''}")
-    return [_printable(text) for text in lines]
+    return [printable(text) for text in lines]
 
 
 def time_of(record: Record) -> str:
@@ -218,11 +219,6 @@ def _named(ids: list[str]) -> str:
     if len(ids) > 8:
         return f"{len(ids)} replicas"
     return f"replica{'s' * (len(ids) != 1)} {', '.join(ids)}"
-
-
-def _printable(text: str) -> str:
-    """Without control characters: a script's text must not move the terminal's cursor."""
-    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _oneline(text: Any) -> str:

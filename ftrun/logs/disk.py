@@ -21,9 +21,10 @@ from pathlib import Path
 
 from ftrun.base import clock
 from ftrun.base.errors import UserError
+from ftrun.base.words import amount
 from ftrun.logs.index import OWN, IndexMaker
 from ftrun.logs.layout import index_path, old_path
-from ftrun.logs.units import bytes_words, parse_bytes
+from ftrun.logs.units import parse_bytes
 
 QUEUE_BYTES_MAX = 16 << 20
 BATCH_BYTES_MAX = 1 << 20
@@ -112,7 +113,7 @@ class LogFile:
         if self._removed < 2 * self._told:  # one line on the terminal at each doubling
             return ""
         self._told = self._removed
-        return f"--log-max-size: the first {bytes_words(self._removed)} of {self.path} were removed"
+        return f"--log-max-size: the first {amount(self._removed)} of {self.path} were removed"
 
 
 class DiskWriter:

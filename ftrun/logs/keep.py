@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ftrun.base.errors import UserError
+from ftrun.base.words import amount, first_of
 from ftrun.logs.layout import MARKER, OWN_FILES
 from ftrun.logs.marker import read_marker, sole_lock
-from ftrun.logs.units import bytes_words, parse_age, parse_bytes
+from ftrun.logs.units import parse_age, parse_bytes
 
 NAMES_SHOWN_MAX = 5
 _JOBS = re.compile(r"(\d+)\s*jobs?")
@@ -86,18 +87,13 @@ def apply_keep(log_dir: Path, keep: Keep, own: Path, now_s: float) -> list[str]:
         total += size
         removed.append(logs.path.name)
         if left:
-            some = ", ".join(str(path) for path in left[:NAMES_SHOWN_MAX])
-            more = f" and {len(left) - NAMES_SHOWN_MAX} more" if len(left) > NAMES_SHOWN_MAX else ""
-            sentences.append(f"--log-keep: {some}{more} stayed: ftrun did not write it.")
+            some = first_of(left, NAMES_SHOWN_MAX)
+            sentences.append(f"--log-keep: {some} stayed: ftrun did not write it.")
     if removed:
-        some = ", ".join(removed[:NAMES_SHOWN_MAX])
-        more = (
-            f" and {len(removed) - NAMES_SHOWN_MAX} more" if len(removed) > NAMES_SHOWN_MAX else ""
-        )
         jobs = "1 finished job" if len(removed) == 1 else f"{len(removed)} finished jobs"
         sentences.insert(
-            0, f"--log-keep: removed the logs of {jobs} from {log_dir}, {bytes_words(total)}: "
-            f"{some}{more}.",
+            0, f"--log-keep: removed the logs of {jobs} from {log_dir}, {amount(total)}: "
+            f"{first_of(removed, NAMES_SHOWN_MAX)}.",
         )  # fmt: skip
     return sentences
 

@@ -50,11 +50,3 @@ def parse_since(text: str, now: datetime) -> float:
             f"--since {text!r}: give an age (30s, 10m, 2h, 1d) or a date and time "
             "(2026-11-23T08:30, local unless it ends in Z or +01:00)."
         ) from None
-
-
-def bytes_words(count: int) -> str:
-    """A size for people: ``1.2 GB``."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"

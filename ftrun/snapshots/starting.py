@@ -12,10 +12,10 @@ from pathlib import Path
 
 from ftrun.base import clock
 from ftrun.base.errors import UserError
+from ftrun.base.words import amount
 from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings, check_writable
 from ftrun.core.forms import WATCHED, Form
-from ftrun.logs.units import bytes_words
 from ftrun.snapshots import directory, manifest
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.manifest import Damaged
@@ -129,7 +129,7 @@ def _words(found: Found) -> str:
     age_s = max(0.0, (clock.wall() - written).total_seconds())
     return (
         f"The job goes on from step {of.step}, the newest snapshot in {found.path.parent} "
-        f"({bytes_words(of.nbytes)} of {of.origin.replicas} replicas, written "
+        f"({amount(of.nbytes)} of {of.origin.replicas} replicas, written "
         f"{_age_words(age_s)} ago)."
     )
 

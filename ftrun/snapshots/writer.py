@@ -36,9 +36,9 @@ import torch
 
 from ftrun.base import clock, linux
 from ftrun.base.errors import PeerError
+from ftrun.base.words import amount
 from ftrun.checkpoint.leaves import LeafSpec
 from ftrun.checkpoint.meshes import is_split
-from ftrun.logs.units import bytes_words
 from ftrun.snapshots import directory
 from ftrun.snapshots.manifest import Origin
 from ftrun.snapshots.memory import SharedMemory
@@ -223,4 +223,4 @@ def _share_of(spec: LeafSpec, workers: int) -> int:
 def _require_room(where: Path, nbytes: int) -> None:
     free = shutil.disk_usage(where).free
     if free < nbytes * SLACK:
-        raise PeerError(f"{bytes_words(nbytes)} are needed and {bytes_words(free)} are free")
+        raise PeerError(f"{amount(nbytes)} are needed and {amount(free)} are free")

@@ -23,12 +23,12 @@ import torch
 
 from ftrun.base import clock
 from ftrun.base.errors import FtrunError, PeerError
+from ftrun.base.words import amount
 from ftrun.checkpoint.format import pack
 from ftrun.checkpoint.leaves import Leaf
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.snapshots import Decision, PartSchedule, SkipNotices, SnapshotSchedule
-from ftrun.logs.units import bytes_words
 from ftrun.snapshots import directory
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training.context import WorkerContext
@@ -324,7 +324,7 @@ class Snapshots:
             self._has_told = True
             self._say(
                 f"wrote the snapshot of step {step} to {answer['path']}: "
-                f"{bytes_words(answer['nbytes'])} in {answer['duration_s']:.1f} s; the training "
+                f"{amount(answer['nbytes'])} in {answer['duration_s']:.1f} s; the training "
                 f"thread was held for {1000 * copied.held_s:.0f} ms"
             )
 

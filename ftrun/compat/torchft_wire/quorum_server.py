@@ -18,6 +18,7 @@ import grpc.aio
 from ftrun.base import clock
 from ftrun.base.errors import ProtocolError
 from ftrun.base.timer import DeadlineTimer
+from ftrun.base.words import first_of
 from ftrun.compat.torchft_wire import torchft_pb2 as wire
 from ftrun.compat.torchft_wire.records import (
     checked_name,
@@ -209,10 +210,8 @@ class QuorumServer:
     def _log_changes(self, record: RoomsRecord) -> None:
         for name, room in record.rooms.items():
             if self._saved.rooms.get(name) != room:
-                members = ", ".join(room.replica_ids[:NAMES_LOGGED_MAX])
-                more = len(room.replica_ids) - NAMES_LOGGED_MAX
-                rest = f" and {more} more" if more > 0 else ""
-                log.info("torchft, room %s: quorum %d: %s%s", name, room.quorum_id, members, rest)
+                members = first_of(room.replica_ids, NAMES_LOGGED_MAX)
+                log.info("torchft, room %s: quorum %d: %s", name, room.quorum_id, members)
         self._saved = record
 
 

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from ftrun.base.words import first_of
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.files import Drafts, is_by_script
 from ftrun.inject.zero_edit.patches import Patches
@@ -41,7 +42,6 @@ from ftrun.inject.zero_edit.patches import Patches
 MODES = frozenset({"w", "wt", "tw", "wb", "bw"})
 APPENDING = frozenset({"a", "at", "ta", "ab", "ba"})
 HELD_MAX = 64
-TOLD_MAX = 8
 _PLAIN: Any = builtins.open
 
 
@@ -84,10 +84,13 @@ class Rewriting:
             held.go_on()
         self._held.clear()
         if names:
-            told.say(f"rank {self._drafts.rank} goes on writing {_some(names)}")
-        if self._emptied:
             told.say(
-                f"what was in {_some(self._emptied)} is lost: the script has opened it for writing "
+                f"rank {self._drafts.rank} goes on writing {first_of(list(dict.fromkeys(names)))}"
+            )
+        if self._emptied:
+            emptied = first_of(list(dict.fromkeys(self._emptied)))
+            told.say(
+                f"what was in {emptied} is lost: the script has opened it for writing "
                 "before its process group, so that ftrun could not know yet that this replica was "
                 "to go on there. Open it after init_process_group, or with mode 'a'"
             )
@@ -175,12 +178,6 @@ class Rewriting:
             self._forget_closed()
         is_theirs = path.exists() and not self._drafts.is_own(path)
         return is_theirs and len(self._held) < HELD_MAX and self._drafts.joins()
-
-
-def _some(names: list[str]) -> str:
-    shown = list(dict.fromkeys(names))
-    more = f" and {len(shown) - TOLD_MAX} more" if len(shown) > TOLD_MAX else ""
-    return ", ".join(shown[:TOLD_MAX]) + more
 
 
 # ---------------------------------------------------------------- before a newcomer has joined

@@ -15,6 +15,7 @@ from signal import Signals
 
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, UserError
+from ftrun.base.words import duration, plain
 from ftrun.core.lighthouse.status import ReplicaStatus, Status
 from ftrun.protocol.auth import load_token
 from ftrun.tools.chaos.draws import Draws
@@ -23,7 +24,6 @@ from ftrun.tools.chaos.targets import MEMBER, Target, find_targets
 from ftrun.tools.status.client import LighthouseUnreachable, fetch_status
 from ftrun.tools.status.jobs import RunningJob
 from ftrun.tools.status.once import find_job
-from ftrun.tools.status.words import duration, plain
 
 LOOK_S = 0.05
 """Between two looks at the status: the lighthouse sends no event when a replica joins."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ftrun.base.words import first_of
 from ftrun.tools.check.place import Files
 from ftrun.tools.check.plan import WORDS, Kill, Plan
 
-NAMED_MAX = 12
 TEXT_CHARS_MAX = 24
 Reports = Mapping[int, Mapping[str, Any]]
 
@@ -134,9 +134,9 @@ def _deaths(trial: Trial, run: Run) -> Iterator[str]:
         join = found[1]
         yield f"{text}, and {'the replica ' * (trial.workers > 1)}joined at {join['at']}"
         if join["set"]:
-            yield f"set there: {_some(join['set'])}"
+            yield f"set there: {first_of(join['set'])}"
         if join["lacking"]:
-            yield f"the newcomer could not be given: {_some(join['lacking'])}"
+            yield f"the newcomer could not be given: {first_of(join['lacking'])}"
 
 
 def _changes(runs: Sequence[Run]) -> Iterator[str]:
@@ -144,10 +144,10 @@ def _changes(runs: Sequence[Run]) -> Iterator[str]:
     reports = [report for run in runs for report in run.reports.values()]
     changes = sorted({name for report in reports for name in report["changes"]})
     if changes:
-        yield f"not carried, and the script changes it: {_some(changes)}"
+        yield f"not carried, and the script changes it: {first_of(changes)}"
     lacking = sorted({name for report in reports for name in report["lacking"]})
     if lacking:
-        yield f"the newcomer could not be given: {_some(lacking)}"
+        yield f"the newcomer could not be given: {first_of(lacking)}"
 
 
 def _only_first(reports: Reports) -> Iterator[str]:
@@ -155,7 +155,7 @@ def _only_first(reports: Reports) -> Iterator[str]:
     first, *others = (set(reports[index]["files"]) for index in sorted(reports))
     names = sorted(first.difference(*others))
     if names:
-        yield f"not done while replica 0 is away: what it alone writes ({_some(names)})"
+        yield f"not done while replica 0 is away: what it alone writes ({first_of(names)})"
 
 
 def _ends(trial: Trial, run: Run, kind: str) -> Iterator[str]:
@@ -216,7 +216,7 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
     )
     steps = {index: report["step"] for index, report in after.items()}
     if steps != {index: report["step"] for index, report in before.items()}:
-        problems.append(f"replicas came to the steps {_some([*map(str, steps.values())])}")
+        problems.append(f"replicas came to the steps {first_of([*steps.values()])}")
 
     def judge(what: str, is_equal: bool, other: str) -> None:
         if is_equal:
@@ -227,25 +227,25 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
             problems.append(other)
 
     inputs = [*_other_inputs(before, after)]
-    judge("what each replica reads", not inputs, f"other batches: {_some(inputs)}")
+    judge("what each replica reads", not inputs, f"other batches: {first_of(inputs)}")
     is_alike = all(after[x]["parameters"] == before[x]["parameters"] for x in before)
     judge("parameters", is_alike, "the parameters are not those of the undisturbed run")
     for kind in next(iter(before.values()))["kept"]:
         others = sorted({x for index in before for x in _unlike(before, after, index, kind)})
         if kind == "buffers" and others:
             told.append(
-                f"not equal to the undisturbed run: buffers {_some(others)}: those of replica 0 "
+                f"not equal to the undisturbed run: buffers {first_of(others)}: those of replica 0 "
                 "count, and its death loses an update of a running average, or repeats one"
             )
         elif others or any(report["kept"][kind] for report in before.values()):
-            words = f"{kind} {_some(others)} are not those of the undisturbed run"
+            words = f"{kind} {first_of(others)} are not those of the undisturbed run"
             judge(kind, not others, words)
     values = [*_other_values(before, after)]
     number = sum(len(report["now"]) for report in before.values()) - len(values)
     if number:
         equal.append(f"{number} values of the script")
     if values:
-        told.append(f"not equal to the undisturbed run: {_some(values)}")
+        told.append(f"not equal to the undisturbed run: {first_of(values)}")
     equal += trial.files.equal
     told += [f"not equal to the undisturbed run: {x}" for x in trial.files.other]
     for name, words in trial.files.missing.items():
@@ -258,20 +258,20 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
     left = [x for x in trial.files.more if x not in ours and os.path.basename(x) in known]
     more = [name for name in trial.files.more if name not in left]
     if more:
-        told.append(f"more than the undisturbed run: a life of a replica began {_some(more)}")
+        told.append(f"more than the undisturbed run: a life of a replica began {first_of(more)}")
     if left:
         problems.append(
-            f"{_some(left)} was left by the replica that died: the undisturbed run has removed it, "
-            "or has it elsewhere"
+            f"{first_of(left)} was left by the replica that died: the undisturbed run has removed "
+            "it, or has it elsewhere"
         )
-    return [f"equal to the undisturbed run: {_some(equal)}", *told], problems
+    return [f"equal to the undisturbed run: {first_of(equal)}", *told], problems
 
 
 def _counted(before: Reports, after: Reports) -> Iterator[str]:
     """Changes by a death in an evaluation: a peer counts twice there, which is no error."""
     values = [*_other_values(before, after)]
     if values:
-        yield f"after deaths in evaluations, in which a peer counted twice: {_some(values)}"
+        yield f"after deaths in evaluations, in which a peer counted twice: {first_of(values)}"
 
 
 def _other_inputs(before: Reports, after: Reports) -> Iterator[str]:
@@ -299,8 +299,3 @@ def _other_values(before: Reports, after: Reports) -> Iterator[str]:
                 seen.add(path)
                 name = path.partition(" ")[2]
                 yield f"{name} ({shown(now[path])}, undisturbed {shown(value)})"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - NAMED_MAX
-    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

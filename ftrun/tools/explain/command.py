@@ -10,9 +10,9 @@ import sys
 from typing import TextIO
 
 from ftrun.base.errors import ExitCode, UserError
+from ftrun.base.words import plain
 from ftrun.core.incident_words import block, line
 from ftrun.tools.explain.finding import Found, Query, Record, find
-from ftrun.tools.status.words import plain
 
 ALL_LINES = 10_000
 

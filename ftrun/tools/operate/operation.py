@@ -1,7 +1,7 @@
 """``ftrun drain``, ``restart``, ``kill``, ``stack``: send one request, then wait for its outcome.
 
 Each new sentence of the lighthouse about the operation is printed once. Not here: the options
-(commands/), the requests (asking.py), what they do (core/lighthouse).
+(commands/), the requests (status/asking.py), what they do (core/lighthouse).
 """
 
 from __future__ import annotations
@@ -9,20 +9,17 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TextIO
 
 from ftrun.base.errors import ExitCode, UserError
+from ftrun.base.words import plain
 from ftrun.core.lighthouse.status import OperationStatus
-from ftrun.tools.operate.asking import AgentsLeft, Asker, RequestLost
+from ftrun.tools.status.asking import AgentsLeft, Asker, RequestLost
 from ftrun.tools.status.jobs import read_job
 from ftrun.tools.status.once import StatusQuery
-from ftrun.tools.status.words import plain
 
 NOT_DONE = 1
-LOST = (
-    "The lighthouse was started again and has lost its journal: it does not know this request any "
-    "more. It may be carried out, or not: look at `ftrun status`, and ask again."
-)
 _TARGET = re.compile(r"(\d{1,9})(?:\.(\d{1,5}))?")
 
 
@@ -92,7 +89,7 @@ def run_operation(
     sent: dict[str, Any] = {"command": command, "replica": target.replica, "node": target.node}
     if target.rank is not None:
         sent["rank"] = target.rank
-    asker = Asker(query, sent, timeout_s, out)
+    asker = Asker(query, sent, timeout_s, partial(print, file=out, flush=True))
     try:
         operation = asker.begin()
         shown = _show(operation, "", out)
@@ -105,8 +102,8 @@ def run_operation(
     except AgentsLeft:
         print("All agents have left, and their lighthouse with them.", file=out)
         return ExitCode.OK
-    except RequestLost:
-        print(LOST, file=out)
+    except RequestLost as error:
+        print(error, file=out)
         return NOT_DONE
     for stack in operation["stacks"]:
         _show_stack(stack["replica_id"], stack["group_rank"], stack["text"], out)

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 from ftrun.base.addresses import join_address, split_address, without_scheme
 from ftrun.base.errors import ExitCode, FtrunError
+from ftrun.base.words import plain
 from ftrun.core.lighthouse.status import Status
 from ftrun.protocol.auth import load_token
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
@@ -29,7 +30,6 @@ from ftrun.tools.status.jobs import (
     running_jobs,
     stale_jobs,
 )
-from ftrun.tools.status.words import plain
 
 ANSWER_S = 3.0
 ASKED_AT_ONCE = 16

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from ftrun.tools.status.words import duration, plain
+from ftrun.base.words import duration, plain
 
 WIDTH, HEIGHT = 860, 200
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 8, 22

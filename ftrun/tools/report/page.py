@@ -14,10 +14,10 @@ from importlib.resources import files
 from statistics import median
 from typing import Any
 
+from ftrun.base.words import counted, duration, plain
 from ftrun.core.books.uses import Use
 from ftrun.tools.report.drawing import curve, marks, stacked, use_class
 from ftrun.tools.report.story import Record, Story
-from ftrun.tools.status.words import counted, duration, plain
 
 CELL_CHARS_MAX = 400
 HEAD = """<!doctype html>

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TextIO
 
 from ftrun.base.errors import ExitCode, UserError
+from ftrun.base.words import plain
 from ftrun.core.lighthouse.status import Status
 from ftrun.protocol.auth import default_token_path, load_token, take_token
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 from ftrun.tools.status.client import fetch_status
 from ftrun.tools.status.jobs import RunningJob, jobs_dir, jobs_elsewhere, read_job, running_jobs
-from ftrun.tools.status.words import plain
 
 JOBS_SHOWN_MAX = 20
 

@@ -29,7 +29,6 @@ from typing import Any
 from ftrun.base import clock
 from ftrun.base.errors import FtrunError, UserError
 from ftrun.core.lighthouse.status import SCHEMA, OutcomeStatus, Status
-from ftrun.protocol.tls import TlsFiles
 from ftrun.tools.status.client import Connection, LighthouseUnreachable, WrongToken
 from ftrun.tools.status.jobs import RunningJob, agent_lives, read_job, running_jobs
 from ftrun.tools.status.once import StatusQuery, find_lighthouse
@@ -105,13 +104,9 @@ class Source:
         self._choices += 1
         self._wake.set()
 
-    def target(self) -> tuple[str, str, TlsFiles]:
-        """Address, token and TLS files of the lighthouse, for other requests.
-
-        Raises:
-            UserError: there is no such job or token.
-        """
-        return find_lighthouse(self._query)
+    def query(self) -> StatusQuery:
+        """The job that is shown now, for other requests to its lighthouse."""
+        return self._query
 
     def _run(self) -> None:
         choices = 0

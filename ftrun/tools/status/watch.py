@@ -13,10 +13,10 @@ from typing import TextIO
 from ftrun.base import clock
 from ftrun.base.addresses import parse_address
 from ftrun.base.errors import ExitCode, UserError
+from ftrun.base.words import age, duration, plain, ranges
 from ftrun.core.lighthouse.status import Status
 from ftrun.tools.status.once import StatusQuery, find_job
 from ftrun.tools.status.source import Picture, Source, State
-from ftrun.tools.status.words import age, duration, plain, ranges
 
 PICTURES_MAX = 16
 LOOK_S = 60.0

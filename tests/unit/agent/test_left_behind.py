@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ftrun.agent.left_behind import NAMED_MAX, LeftBehind, listed
+from ftrun.agent.left_behind import LeftBehind
 
 OURS, OTHERS = "a" * 16, "b" * 16
 
@@ -29,9 +29,3 @@ def test_only_those_of_workers_that_ended_well_are_named_and_once() -> None:
         assert left.take(OURS) == [f"sleep 1000 (pid {named})"]
         assert left.take(OURS) == [], "it is swept now"
         assert left.take_all() == [f"sleep 1000 (pid {other})"]
-
-
-def test_a_long_list_is_cut() -> None:
-    names = [f"p{number}" for number in range(NAMED_MAX)]
-    assert listed(names) == ", ".join(names)
-    assert listed([*names, "x", "y"]) == f"{', '.join(names)} and 2 more"

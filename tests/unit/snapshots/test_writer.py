@@ -204,7 +204,7 @@ def test_a_key_of_ftruns_own_and_a_full_disk_are_refused_and_leave_no_draft(
 
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda where: usage._replace(free=100))
-    with pytest.raises(PeerError, match="100 bytes are free"):
+    with pytest.raises(PeerError, match="100 B are free"):
         write_tree(tmp_path, tree_of(a={"x": torch.ones(2000)}))
     assert list(tmp_path.iterdir()) == []
 

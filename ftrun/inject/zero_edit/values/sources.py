@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from ftrun.base.words import first_of
 from ftrun.core.worker.origins import Known, Origin, origin
 from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.place import Place
@@ -23,7 +24,6 @@ from ftrun.inject.zero_edit.values.changes import NEVER
 from ftrun.inject.zero_edit.values.kinds import is_own
 from ftrun.inject.zero_edit.values.legacy import Left
 
-TOLD_MAX = 12
 FRAMEWORK = ""
 """Stands for a function's name, for the values that a framework keeps."""
 Pair = tuple[int, dict[str, Values], dict[str, Values]]
@@ -101,21 +101,16 @@ class Taken:
     has_left: bool = True
 
     def words(self, *, is_new: bool) -> str:
-        """A description for people. ``is_new``: the slot has not run on this node before."""
-        text = f"; set: {_some(self.changed)}" if self.changed else ""
-        text += f"; of its own: {_some(self.of_its_own)}" if self.of_its_own else ""
-        text += (
-            f"; with what its donor added since: {_some(self.continued)}" if self.continued else ""
-        )
-        text += f"; not carried: {_some(self.lacking)}" if self.lacking else ""
+        told = {
+            "set": self.changed,
+            "of its own": self.of_its_own,
+            "with what its donor added since": self.continued,
+            "not carried": self.lacking,
+        }
+        text = "".join(f"; {what}: {first_of(names)}" for what, names in told.items() if names)
         if is_new:
             text += "; what it alone had counted is not carried: nothing of it is on this node"
         return text
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - TOLD_MAX
-    return ", ".join(names[:TOLD_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _then(function: str, path: str, pair: Pair) -> tuple[Any, Any]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ftrun.base.words import age, amount, plain
 from ftrun.core.lighthouse.status import HealStatus, ReplicaStatus, WaitStatus
 from ftrun.tools.status.screen.pieces import BAD, CARE, DIM, GOOD, NOTE
-from ftrun.tools.status.words import age, plain
 
 HUNG, ABSENT, STOPPED, BACKOFF, NO_QUORUM, HEALING, REPAIRING, STARTING, WAITING = (
     "hung", "absent", "stopped", "backoff", "no quorum", "healing", "repairing", "starting",
@@ -100,13 +100,3 @@ def heal_words(heal: HealStatus) -> str:
     if not total:
         return amount(done)
     return f"{min(100, done * 100 // total)} % of {amount(total)}"
-
-
-def amount(count: float) -> str:
-    """Bytes for people: ``412 MB``, ``4.1 GB``."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 999.5 or unit == "TB":
-            digits = 1 if count < 99.95 and unit not in ("B", "kB") else 0
-            return f"{count:.{digits}f} {unit}"
-        count /= 1000
-    raise AssertionError("the last unit takes all")

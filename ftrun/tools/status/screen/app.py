@@ -17,9 +17,10 @@ from textual.events import Resize
 from textual.geometry import Size
 
 from ftrun.base import clock
+from ftrun.base.words import plain
 from ftrun.core.lighthouse.status import OperationStatus
 from ftrun.logs.reading import Worker
-from ftrun.protocol.tls import TlsFiles
+from ftrun.tools.status.once import StatusQuery
 from ftrun.tools.status.screen import keys
 from ftrun.tools.status.screen.details import find
 from ftrun.tools.status.screen.following import has_log
@@ -38,7 +39,6 @@ from ftrun.tools.status.screen.palette import DARK, LIGHT, NAMES, TERMINAL, THEM
 from ftrun.tools.status.screen.requests import Order, Requests
 from ftrun.tools.status.screen.waiting import ChoiceScreen, WaitScreen
 from ftrun.tools.status.source import Picture, State
-from ftrun.tools.status.words import plain
 
 NOTICE_S = 12.0
 TICK_S = 1.0
@@ -57,8 +57,8 @@ class Doors(Protocol):
     def choose(self, job_id: str | None) -> None:
         """Watch this job; None: choose again."""
 
-    def target(self) -> tuple[str, str, TlsFiles]:
-        """Address, token and TLS files of the lighthouse, for other requests."""
+    def query(self) -> StatusQuery:
+        """The job that is shown now, for other requests to its lighthouse."""
 
     def stop(self) -> None:
         """Fetch nothing more."""
@@ -95,7 +95,7 @@ class StatusApp(App[int]):
         self.notice = ""
         self._notice_until = 0.0
         self._doors = doors
-        self._requests = Requests(doors.target, self.deliver)
+        self._requests = Requests(doors.query, self.deliver)
         self._came_from_choice = False
         self._base: MainScreen | ChoiceScreen | WaitScreen | None = None
         if self.picture.status is not None:

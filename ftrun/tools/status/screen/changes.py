@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from rich.text import Text
 
+from ftrun.base.words import age, duration, plain, ranges
 from ftrun.core.books.history import ChangeStatus
 from ftrun.core.lighthouse.status import IncidentStatus, Status
 from ftrun.tools.status.screen.layout import Column
 from ftrun.tools.status.screen.pieces import BAD, CARE, DIM, TEXT, line
-from ftrun.tools.status.words import age, duration, plain, ranges
 
 REST = 500
 """The last column takes all that is left."""

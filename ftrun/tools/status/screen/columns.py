@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from ftrun.base.words import amount, duration, plain
 from ftrun.core.lighthouse.status import ReplicaStatus, WaitStatus, WorkerStatus
 from ftrun.tools.status.screen.activity import (
     TRAINING,
     WAITING,
     Activity,
     activity,
-    amount,
     look,
     name_of,
 )
@@ -25,7 +25,6 @@ from ftrun.tools.status.screen.history import RATE_SPAN, History, spark
 from ftrun.tools.status.screen.layout import Column
 from ftrun.tools.status.screen.pieces import BAD, DIM, STRONG, TEXT, line
 from ftrun.tools.status.screen.rows import Fold, Group, Row
-from ftrun.tools.status.words import duration, plain
 
 SPARK_CELLS = 8
 SPARK_CELLS_WIDE = 20

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from ftrun.base.words import age, amount, duration, plain
 from ftrun.core.lighthouse.status import ReplicaStatus, Status, WorkerStatus
-from ftrun.tools.status.screen.activity import activity, amount
+from ftrun.tools.status.screen.activity import activity
 from ftrun.tools.status.screen.columns import is_straggler
 from ftrun.tools.status.screen.header import scalar
 from ftrun.tools.status.screen.history import RATE_SPAN, History, spark
@@ -24,7 +25,6 @@ from ftrun.tools.status.screen.pieces import (
     rule,
 )
 from ftrun.tools.status.screen.rows import straggler_limit_s
-from ftrun.tools.status.words import age, duration, plain
 
 TREND_CELLS = 32
 BAR_CELLS = 24

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ftrun.base.words import plain
 from ftrun.logs.reading import LogReader, Worker, find_workers
-from ftrun.tools.status.words import plain
 
 POLL_S = 0.25
 LAST_LINES = 500

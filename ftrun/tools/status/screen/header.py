@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
+from ftrun.base.words import age, counted, duration, plain, ranges
 from ftrun.core.lighthouse.status import Status
 from ftrun.tools.status.screen.history import RATE_SPAN, History, spark
 from ftrun.tools.status.screen.pieces import (
@@ -26,7 +27,6 @@ from ftrun.tools.status.screen.pieces import (
     line,
 )
 from ftrun.tools.status.source import Picture, State
-from ftrun.tools.status.words import age, counted, duration, plain, ranges
 
 HEIGHT, HEIGHT_TALL = 5, 9
 FACT_ROWS = 3

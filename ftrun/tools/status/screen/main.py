@@ -15,6 +15,7 @@ from textual.containers import Horizontal
 from textual.widgets import DataTable
 
 from ftrun.base import clock
+from ftrun.base.words import counted, plain
 from ftrun.core.lighthouse.status import Status
 from ftrun.tools.status.screen import keys
 from ftrun.tools.status.screen.changes import CHANGES, INCIDENTS, changes, incidents
@@ -24,7 +25,6 @@ from ftrun.tools.status.screen.host import Shown
 from ftrun.tools.status.screen.pieces import CARE, DIM, KEY, STRONG, Piece, button, line, rule
 from ftrun.tools.status.screen.rows import Fold, Row, View, build, straggler_limit_s
 from ftrun.tools.status.screen.widgets import Contents, Line, Table
-from ftrun.tools.status.words import counted, plain
 
 SMALL_CELLS, SMALL_ROWS = 60, 12
 WIDE_CELLS = 150

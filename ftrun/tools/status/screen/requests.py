@@ -10,23 +10,21 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-from ftrun.base import clock
 from ftrun.base.errors import FtrunError
+from ftrun.base.words import plain
 from ftrun.core.incident_words import Record, block
 from ftrun.core.lighthouse.status import OperationStatus
-from ftrun.protocol.tls import TlsFiles
-from ftrun.tools.status.client import TIMEOUT_S, Connection, answer_of, fetch_json
-from ftrun.tools.status.words import plain
+from ftrun.tools.status.asking import Asker
+from ftrun.tools.status.client import fetch_json
+from ftrun.tools.status.once import StatusQuery, find_lighthouse
 
 WAIT_S = 5.0
 OPERATION_S = 120.0
 AT_ONCE_MAX = 8
 TRACEBACK_LINES = 200
 LINE_CHARS_MAX = 2000
-
-Target = Callable[[], tuple[str, str, TlsFiles]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +45,10 @@ class Order:
 class Requests:
     """Sends requests in threads; ``deliver`` runs what they lead to in the screen's own thread."""
 
-    def __init__(self, target: Target, deliver: Callable[[Callable[[], None]], None]) -> None:
-        self._target = target
+    def __init__(
+        self, query: Callable[[], StatusQuery], deliver: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._query = query
         self._deliver = deliver
         self._free = threading.BoundedSemaphore(AT_ONCE_MAX)
         self._stopped = threading.Event()
@@ -81,7 +81,7 @@ class Requests:
         """Fetch the record of an incident: that number, or the last one of that replica."""
 
         def work() -> None:
-            address, token, tls = self._target()
+            address, token, tls = find_lighthouse(self._query())
             answer = fetch_json(address, token, "/incidents", "incidents", tls=tls)
             record = chosen(answer["incidents"], replica_id, number)
             if record is None:
@@ -96,37 +96,22 @@ class Requests:
 
     def _follow(self, order: Order, told: Callable[[str], None]) -> OperationStatus | None:
         """Tell each new sentence until the end; None: it goes on, and is not waited for."""
-        operation, shown = self._begin(order), ""
-        deadline = clock.now() + OPERATION_S
+        sent: dict[str, Any] = {"command": order.command, "replica": order.replica_id, "node": ""}
+        if order.rank is not None:
+            sent["rank"] = order.rank
+        say = lambda words: self._hand(partial(told, words))  # noqa: E731
+        asker = Asker(self._query(), sent, OPERATION_S, say)
+        operation, shown = asker.begin(), ""
         while True:
             if operation["text"] != shown:
                 shown = operation["text"]
                 self._hand(partial(told, plain(shown)))
             if operation["state"] != "under way":
                 return operation
-            if clock.now() >= deadline or self._stopped.is_set():
+            if asker.left_s <= 0 or self._stopped.is_set():
                 self._hand(partial(told, f"{order.command}: not done yet, and goes on."))
                 return None
-            operation = self._again(operation)
-
-    def _begin(self, order: Order) -> OperationStatus:
-        sent: dict[str, Any] = {"command": order.command, "replica": order.replica_id, "node": ""}
-        if order.rank is not None:
-            sent["rank"] = order.rank
-        return self._ask("POST", "/operations", sent)
-
-    def _again(self, operation: OperationStatus) -> OperationStatus:
-        path = f"/operations/{operation['operation']}?wait={WAIT_S}"
-        return self._ask("GET", path)
-
-    def _ask(self, method: str, path: str, sent: object = None) -> OperationStatus:
-        address, token, tls = self._target()
-        connection = Connection(address, token, tls, WAIT_S + TIMEOUT_S)
-        try:
-            answer = connection.request(method, path, sent)
-        finally:
-            connection.close()
-        return cast(OperationStatus, answer_of(*answer, "operation"))
+            operation = asker.follow(operation, WAIT_S)
 
     def _spawn(self, work: Callable[[], None], failed: Callable[[str], None]) -> None:
         def run() -> None:

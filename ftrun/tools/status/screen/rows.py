@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
 
+from ftrun.base.words import plain
 from ftrun.core.lighthouse.status import ReplicaStatus, Status, WorkerStatus
 from ftrun.tools.status.screen.activity import ORDER, SICK, name_of
-from ftrun.tools.status.words import plain
 
 FOLDS_FROM = 65
 """So many replicas are folded by state from the beginning."""

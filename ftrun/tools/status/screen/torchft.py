@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from ftrun.base.words import age, counted, duration, plain
 from ftrun.core.torchft_quorum.status import (
     TorchftReplicaStatus,
     TorchftRoomStatus,
     TorchftStatus,
 )
 from ftrun.tools.status.screen.pieces import BAD, CARE, DIM, GOOD, STRONG, TEXT, fit, line
-from ftrun.tools.status.words import age, counted, duration, plain
 
 COLUMNS = ("replica", "state", "step", "ranks", "failed", "seen", "manager")
 RIGHT = ("step", "ranks", "failed", "seen")

@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 from textual.widgets import DataTable, Static
 
 from ftrun.base import clock
+from ftrun.base.words import counted, plain
 from ftrun.tools.status.jobs import RunningJob, jobs_dir
 from ftrun.tools.status.screen import keys
 from ftrun.tools.status.screen.host import Shown
@@ -20,7 +21,6 @@ from ftrun.tools.status.screen.layout import Column
 from ftrun.tools.status.screen.pieces import BAD, CARE, DIM, STRONG, line, rule
 from ftrun.tools.status.screen.widgets import Contents, Line, Table
 from ftrun.tools.status.source import State
-from ftrun.tools.status.words import counted, plain
 
 ELSEWHERE = "For a job that runs elsewhere: ftrun status --lighthouse HOST:PORT"
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.tools.operate import asking
-from ftrun.tools.operate.operation import LOST, Target, run_operation
+from ftrun.tools.operate.operation import Target, run_operation
+from ftrun.tools.status import asking
 from ftrun.tools.status.client import LighthouseUnreachable
 from ftrun.tools.status.once import StatusQuery
 
@@ -120,7 +120,7 @@ def test_what_was_acknowledged_is_asked_for_after_the_restart(tmp_path: Path) ->
 def test_a_lighthouse_without_its_journal_is_said(tmp_path: Path, reply: Reply) -> None:
     lighthouse = Lighthouse(operation("under way", "x"), dies, reply)
     code, text = ask(tmp_path, lighthouse)
-    assert (code, text.splitlines()[-1]) == (1, LOST)
+    assert (code, text.splitlines()[-1]) == (1, str(asking.RequestLost()))
 
 
 def test_stacks_are_asked_for_anew(tmp_path: Path) -> None:

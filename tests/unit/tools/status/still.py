@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ftrun.protocol.tls import PLAINTEXT, TlsFiles
+from pathlib import Path
+
+from ftrun.tools.status.once import StatusQuery
 
 
 class Still:
-    """Notes what the screen asks for. ``address``: of a lighthouse for requests."""
+    """Notes what the screen asks for. ``address``: of a lighthouse for requests, with a token."""
 
-    def __init__(self, address: str = "127.0.0.1:1", token: str = "") -> None:
-        self.address = address
-        self.token = token
+    def __init__(self, address: str = "127.0.0.1:1", token_file: Path | None = None) -> None:
+        self._query = StatusQuery(address, token_file=token_file)
         self.chosen: list[str | None] = []
         self.is_stopped = False
 
@@ -18,9 +19,9 @@ class Still:
         """Another job."""
         self.chosen.append(job_id)
 
-    def target(self) -> tuple[str, str, TlsFiles]:
+    def query(self) -> StatusQuery:
         """The lighthouse."""
-        return self.address, self.token, PLAINTEXT
+        return self._query
 
     def stop(self) -> None:
         """The end."""

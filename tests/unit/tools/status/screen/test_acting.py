@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from ftrun.core.lighthouse.events import Operation, Request
 from ftrun.logs.disk import LogFile
 from ftrun.logs.layout import log_path
 from ftrun.logs.reading import Worker
-from ftrun.protocol.auth import new_token
+from ftrun.protocol.auth import load_or_create_token
 from ftrun.tools.status.jobs import RunningJob
 from ftrun.tools.status.screen.following import LogText, clean
 from ftrun.tools.status.screen.pages import LogPage
@@ -71,10 +73,14 @@ RECORD: dict[str, Any] = {
 
 def acting(test: Any, lighthouse: Lighthouse | None = None, **facts: Any) -> Lighthouse:
     """Drive the screen with a lighthouse behind it."""
-    lighthouse, token = lighthouse or Lighthouse(), new_token()
-    with served({}, token, lighthouse, [{**RECORD, "number": 1}, RECORD]) as address:
-        picture = Picture(State.LIVE, facts.pop("status", healing(0)), clock.now(), **facts)
-        drive(picture, test, doors=Still(address, token))
+    lighthouse = lighthouse or Lighthouse()
+    with tempfile.TemporaryDirectory() as directory:
+        token_file = Path(directory) / "token"
+        token = load_or_create_token(token_file)
+        with served({}, token, lighthouse, [{**RECORD, "number": 1}, RECORD]) as address:
+            picture = Picture(State.LIVE, facts.pop("status", healing(0)), clock.now(), **facts)
+            drive(picture, test, doors=Still(address, token_file))
+    lighthouse.asked = [replace(request, request_id="") for request in lighthouse.asked]
     return lighthouse
 
 
@@ -145,12 +151,13 @@ def test_the_incident_of_a_replica_is_the_last_that_names_it() -> None:
     assert chosen(records, None, 9) is None
 
 
-def test_without_a_lighthouse_the_reason_is_said() -> None:
+def test_without_a_lighthouse_the_reason_is_said(tmp_path: Path) -> None:
     async def test(screen: Driven) -> None:
         await screen.press("s")
         await screen.until("No lighthouse answers at http://127.0.0.1:1")
 
-    drive(healthy(0), test)
+    load_or_create_token(tmp_path / "token")
+    drive(healthy(0), test, doors=Still(token_file=tmp_path / "token"))
 
 
 def job_with_logs(directory: Path) -> RunningJob:

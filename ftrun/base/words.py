@@ -1,24 +1,42 @@
-"""Counts, durations and untrusted text as words on one line of a terminal.
-
-Not here: how a status is laid out (view.py).
-"""
+"""Counts, sizes, durations, names and untrusted text as words on one line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 TEXT_CHARS_MAX = 300
+NAMED_MAX = 12
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which could do anything to a terminal."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def plain(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
     """One line of printable characters, cut at ``chars_max``."""
-    kept = "".join(char if char.isprintable() else " " for char in text[:chars_max])
-    return kept + "…" if len(text) > chars_max else kept
+    return printable(text[:chars_max]) + ("…" if len(text) > chars_max else "")
 
 
 def counted(count: int, noun: str) -> str:
     """``1 restart``, ``2 restarts``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def first_of(names: Sequence[object], most: int = NAMED_MAX) -> str:
+    """The first ``most`` of them, and the number of the others: ``a, b and 7 more``."""
+    more = len(names) - most
+    return ", ".join(map(str, names[:most])) + (f" and {more} more" if more > 0 else "")
+
+
+def amount(count: float) -> str:
+    """Bytes for people: ``412 MB``, ``4.1 GB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            digits = 1 if count < 99.95 and unit not in ("B", "kB") else 0
+            return f"{count:.{digits}f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
 
 
 def duration(seconds: float) -> str:

@@ -1,8 +1,8 @@
 """Asks a job's lighthouse for one operation, also over a restart of the lighthouse.
 
 Each request has an id and is in the lighthouse's journal before it is acknowledged. So whoever gets
-no answer asks again with the same id, and it is carried out once. Not here: what is printed about
-its outcome (operation.py), what the request does (core/lighthouse).
+no answer asks again with the same id, and it is carried out once. Not here: what is shown of its
+outcome (operate/operation.py, screen/requests.py), what the request does (core/lighthouse).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 from ftrun.base import clock
-from ftrun.base.errors import UserError
+from ftrun.base.errors import PeerError, UserError
 from ftrun.core.lighthouse.status import OperationStatus
 from ftrun.tools.status.client import LighthouseUnreachable, answer_of, request
 from ftrun.tools.status.jobs import agent_lives, read_job
@@ -31,15 +31,31 @@ class AgentsLeft(Exception):
     """The whole job was asked to leave, and nobody is left to ask."""
 
 
-class RequestLost(Exception):
+class RequestLost(PeerError):
     """The lighthouse was started again without its journal: it does not know the request."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The lighthouse was started again and has lost its journal: it does not know this "
+            "request any more. It may be carried out, or not: look at `ftrun status`, and ask "
+            "again."
+        )
 
 
 class Asker:
-    """One request, until ``timeout_s`` from now. ``sent``: its fields for ``POST /operations``."""
+    """One request, until ``timeout_s`` from now.
+
+    Args:
+        query: names the job; ``sent``: the request's fields for ``POST /operations``.
+        say: gets a line for people.
+    """
 
     def __init__(
-        self, query: StatusQuery, sent: dict[str, Any], timeout_s: float, out: TextIO
+        self,
+        query: StatusQuery,
+        sent: dict[str, Any],
+        timeout_s: float,
+        say: Callable[[str], object],
     ) -> None:
         self._command = f"ftrun {sent['command']}"
         if query.lighthouse is None:
@@ -50,7 +66,7 @@ class Asker:
         self._is_of_all = sent["command"] == "drain" and not sent["replica"]
         self._timeout_s = timeout_s
         self._deadline = clock.now() + timeout_s
-        self._out = out
+        self._say = say
         self._is_acknowledged = False
 
     @property
@@ -71,12 +87,12 @@ class Asker:
         self._is_acknowledged = True
         return operation
 
-    def follow(self, operation: OperationStatus) -> OperationStatus:
-        """The operation's state, once it changes, or after a while.
+    def follow(self, operation: OperationStatus, wait_s: float = WAIT_S) -> OperationStatus:
+        """The operation's state, once it changes, or after ``wait_s``.
 
         Raises: as ``begin``, and RequestLost.
         """
-        wait_s = max(0.0, min(self.left_s, WAIT_S))
+        wait_s = max(0.0, min(self.left_s, wait_s))
         path = f"/operations/{operation['operation']}?wait={wait_s:.3f}"
         answer = self._persist(lambda: self._send("GET", path, None, wait_s))
         if answer[1] == NOT_FOUND:
@@ -113,11 +129,9 @@ class Asker:
                 if silent_since is None:
                     silent_since = now
                     self._check_may_come_back(error)
-                    print(
+                    self._say(
                         "The lighthouse does not answer. It may be started again: asking on, for "
-                        f"{max(0.0, self.left_s):.0f} s at most.",
-                        file=self._out,
-                        flush=True,
+                        f"{max(0.0, self.left_s):.0f} s at most."
                     )
                 self._check_goes_on(error, now - silent_since)
                 time.sleep(RETRY_S)

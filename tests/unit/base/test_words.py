@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftrun.tools.status.words import age, counted, duration, plain, ranges
+from ftrun.base.words import age, amount, counted, duration, first_of, plain, ranges
 
 
 def test_foreign_text_is_one_bounded_line_that_drives_nothing() -> None:
@@ -14,6 +14,16 @@ def test_foreign_text_is_one_bounded_line_that_drives_nothing() -> None:
 
 def test_one_is_singular() -> None:
     assert [counted(n, "restart") for n in (0, 1, 2)] == ["0 restarts", "1 restart", "2 restarts"]
+
+
+def test_a_long_list_is_cut() -> None:
+    assert first_of(["a", "b"], 2) == "a, b"
+    assert first_of(["a", "b", 3, 4], 2) == "a, b and 2 more"
+
+
+def test_bytes_are_for_people() -> None:
+    found = [amount(n) for n in (0, 999, 1000, 45_300, 999_400, 1_000_000, 123_456_789, 8.5e13)]
+    assert found == ["0 B", "999 B", "1 kB", "45 kB", "999 kB", "1.0 MB", "123 MB", "85.0 TB"]
 
 
 @pytest.mark.parametrize(

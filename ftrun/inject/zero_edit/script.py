@@ -296,8 +296,10 @@ class Script:
         loops of a package count at many places in a step.
         """
         manager = self.made
+        named, self.drafts.has_named = self.drafts.has_named, False
         return (
-            manager is None
+            named  # the script may keep a list of its files, of which nobody else has one
+            or manager is None
             or not self.course.now.has_stepped
             or manager.session.snapshots is not None
             or manager.session.awaits_newcomers

@@ -108,7 +108,7 @@ class Noting:
         self.idle: set[tuple[Spot, ...]] = set()
         self._turn: Noted | None = None  # the script where the turn of the step began
         self._has_passed = self._is_told = False  # since the last step; the last loop's turns are
-        self._is_left = False  # a draw of the next step has left values to a successor
+        self._is_left = False  # a draw since the last step has left values to a successor
         self._functions: set[str] = set()  # at the last note
         self._noted_turns: set[Spot] = set()  # the loops of which a turn was noted
         self.begun_at: tuple[Spot, ...] = ()
@@ -135,7 +135,8 @@ class Noting:
         if iterator.noted is None:
             noted = self._note(here, frames, begins=is_first) if is_noted else self._pass()
             iterator.noted = noted
-            if is_noted and not self._is_left and iterator.is_training and not draws_ahead:
+            is_between = is_noted and not self._has_passed
+            if is_between and (is_first or not (self._is_left or draws_ahead)):
                 self._is_left = True
                 self._counters.leave(noted.read, noted.ranges)
         if is_noted:

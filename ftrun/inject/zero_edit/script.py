@@ -170,7 +170,9 @@ class Script:
             lambda: bool(self.joins_at()) if self.peers.can_be_found else self._joins(),
             lambda: self.course.now.has_stepped,
         )
-        self.directories = Directories(self._file(directories.FILE), self.drafts)
+        self.directories = Directories(
+            self._file(directories.FILE), self.drafts, lambda: self.peers.can_be_found
+        )
         self.rewriting = Rewriting(
             self.drafts,
             is_successor=here.restarts > 0 or bool(here.snapshot_dir),

@@ -153,3 +153,15 @@ def test_a_newcomer_that_joins_with_the_truth_leaves_the_truth() -> None:
         newcomer = life()
         assert newcomer.asks(os.path.exists, "run")
         newcomer.joined()
+
+
+def test_before_the_process_group_a_package_makes_its_own() -> None:
+    """A logger would go on in its predecessor's table with other columns."""
+    predecessor("run-1")
+    drafts = Drafts(0, joins=lambda: True)
+    newcomer = Directories(Path("made").absolute(), drafts, lambda: False)
+    code = compile("by(name)", "/x/site-packages/logger.py", "exec")
+    exec(code, {"by": lambda name: make(newcomer, name), "name": "run-2"})
+    assert os.path.islink("run-2")  # the innermost lines are this file's
+    exec(code, {"by": newcomer, "name": "run-3"})
+    assert not os.path.islink("run-3")

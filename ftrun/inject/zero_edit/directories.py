@@ -80,7 +80,9 @@ class Directories:
         patches.put(os, "mkdir", self)
         for owner, names in ASKS.items():
             for name in names:
-                patches.around(owner, name, self.asks)
+                home = sys.modules[getattr(owner, name).__module__]  # where pickle looks for it
+                also = () if isinstance(owner, type) else (home,)
+                patches.around(owner, name, self.asks, *also)
 
     def asks(self, plain: Callable[..., bool], path: Any, *args: Any, **kwargs: Any) -> bool:
         """The script asks whether something is there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,72 @@ def test_a_successor_goes_on_with_the_files_of_its_predecessor(tmp_path: Path) -
     assert json.loads((tmp_path / "best.json").read_text()) == {"epoch": 4}
     assert "{'epoch': 4}" in job.output, job.output
     assert not list(tmp_path.glob(".*.draft"))
+
+
+KEEPS_ONE = """
+import os, pathlib, signal
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+rank, first = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+steps, saved, best = [0], [], 0.0
+
+class Data(Dataset):
+    def __init__(self, length, dies_at):
+        self.length, self.dies_at = length, dies_at
+    def __len__(self):
+        return self.length
+    def __getitem__(self, index):
+        if (rank, first, steps[0]) == (0, True, self.dies_at):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.full((4,), index / 96), torch.ones(1)
+
+def evaluate():
+    model.eval()
+    with torch.no_grad():
+        losses = [(model.module(x) - y).square().mean().item() for x, y in DataLoader(held_out, 8)]
+    model.train()
+    return sum(losses)
+
+dist.init_process_group("gloo")
+held_out = Data(16, EVALUATION)
+sampler = DistributedSampler(data := Data(96, TRAINING))
+loader = DataLoader(data, 8, sampler=sampler)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(4):
+    sampler.set_epoch(epoch)
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+        steps[0] += 1
+        if rank == 0:
+            torch.save(model.state_dict(), f"checkpoint-{steps[0]}.pt")
+            saved.append(f"checkpoint-{steps[0]}.pt")
+            if len(saved) > 1:
+                os.remove(saved.pop(0))
+    best = max(best, evaluate())
+print("BEST", best, flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("training", "evaluation"), [(7, -1), (-1, 6)])
+@pytest.mark.timeout(300)
+def test_a_successor_knows_the_files_that_its_predecessor_kept(
+    tmp_path: Path, training: int, evaluation: int
+) -> None:
+    """It died while the next batch was loaded, or in an evaluation.
+
+    Seen: its list was some steps old, so that a file was never removed, or its successor removed
+    one that was not there, ended by that, and again, and was given up.
+    """
+    script = KEEPS_ONE.replace("TRAINING", str(training)).replace("EVALUATION", str(evaluation))
+    with Job(tmp_path, script, "--device", "cpu", "--replicas", "2", "--min-replicas", "2") as job:
+        assert job.end() == 0, job.output
+        assert job.output.count("Restart ") == 1, job.output
+        assert len(set(re.findall(r"BEST (\S+)", job.output))) == 1, job.output
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-24.pt"]

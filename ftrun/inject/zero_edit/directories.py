@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.files import Drafts
+from ftrun.inject.zero_edit.files import Drafts, is_by_script
 from ftrun.inject.zero_edit.frames import call_site, is_script
 from ftrun.inject.zero_edit.patches import Patches
 
@@ -50,13 +50,17 @@ class Directories:
     Args:
         path: the file of this slot and rank.
         drafts: of this worker, which notes what this process has made.
+        is_world: whether the script has made its process group. Before, only directories of its own
+            lines are its predecessor's.
 
     Attributes:
         is_successor: a worker of this slot has trained before.
     """
 
-    def __init__(self, path: Path, drafts: Drafts) -> None:
-        self._path, self._drafts = path, drafts
+    def __init__(
+        self, path: Path, drafts: Drafts, is_world: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._path, self._drafts, self._is_world = path, drafts, is_world
         self._made: list[tuple[str, str]] = []  # what makes it alike, and the directory
         self._theirs: list[tuple[str, str]] = []
         self._links: list[str] = []
@@ -75,7 +79,9 @@ class Directories:
         patches.put(os, "mkdir", self)
         for owner, names in ASKS.items():
             for name in names:
-                patches.around(owner, name, self.asks)
+                home = sys.modules[getattr(owner, name).__module__]  # where pickle looks for it
+                also = () if isinstance(owner, type) else (home,)
+                patches.around(owner, name, self.asks, *also)
 
     def asks(self, plain: Callable[..., bool], path: Any, *args: Any, **kwargs: Any) -> bool:
         """The script asks whether something is there."""
@@ -114,7 +120,8 @@ class Directories:
             return
         kind = f"{call_site()} {os.path.dirname(whole)} {_NUMBER.sub('0', os.path.basename(whole))}"
         is_free = not os.path.lexists(whole) or os.path.islink(whole)
-        if is_free and self._drafts.joins() and self._takes(kind, whole):
+        is_taken = self._is_world() or is_by_script()  # a logger of a package would mix two tables
+        if is_free and is_taken and self._drafts.joins() and self._takes(kind, whole):
             return
         if os.path.isdir(whole) and (
             any(whole.startswith(f"{x}{os.sep}") for x in self._targets())

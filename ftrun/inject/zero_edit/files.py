@@ -47,6 +47,9 @@ class Drafts:
         joins: whether it has still to join peers: then files that were there before it stay. It is
             asked before the first step only.
         has_begun: whether its first step has begun.
+
+    Attributes:
+        has_named: the script has made, renamed or removed a file since this was set to False.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Drafts:
     ) -> None:
         self.rank, self._passes, self.joins, self.has_begun = rank, passes, joins, has_begun
         self._pid = os.getpid()
+        self.has_named = False
         self._lock = threading.Lock()
         self._in_use: set[Path] = set()
         self._own: set[str] = set()
@@ -105,6 +109,7 @@ class Drafts:
 
     def made(self, path: Any) -> None:
         """This process has made a file or a directory."""
+        self.has_named = True
         if len(self._own) < OWN_MAX and isinstance(path, (str, os.PathLike)):
             self._own.add(str(_real(Path(path))))
 
@@ -196,6 +201,7 @@ def _patch_names(patches: Patches, drafts: Drafts) -> None:
         else:
             if not os.path.lexists(dst):
                 drafts.made(dst)
+            drafts.has_named = True
             plain(src, dst, *args, **kwargs)
 
     def remove(plain: Callable[..., None], path: Any, *, dir_fd: int | None = None) -> None:
@@ -203,6 +209,7 @@ def _patch_names(patches: Patches, drafts: Drafts) -> None:
         if is_name and drafts.drops_at(Path(path)) and is_by_script(3):
             drafts.tell_dropped(Path(path))
         else:
+            drafts.has_named = True
             plain(path, dir_fd=dir_fd)
 
     for name in ("replace", "rename"):

@@ -108,6 +108,7 @@ class Noting:
         self.idle: set[tuple[Spot, ...]] = set()
         self._turn: Noted | None = None  # the script where the turn of the step began
         self._has_passed = self._is_told = False  # since the last step; the last loop's turns are
+        self._is_left = False  # a draw since the last step has left values to a successor
         self._functions: set[str] = set()  # at the last note
         self._noted_turns: set[Spot] = set()  # the loops of which a turn was noted
         self.begun_at: tuple[Spot, ...] = ()
@@ -134,6 +135,10 @@ class Noting:
         if iterator.noted is None:
             noted = self._note(here, frames, begins=is_first) if is_noted else self._pass()
             iterator.noted = noted
+            is_between = is_noted and not self._has_passed
+            if is_between and (is_first or not (self._is_left or draws_ahead)):
+                self._is_left = True
+                self._counters.leave(noted.read, noted.ranges)
         if is_noted:
             self._sparing.took(time.thread_time() - began)
 
@@ -169,6 +174,7 @@ class Noting:
         if self._sparing.notes(must=must):
             self._noted_turns.add(spot)  # the place before it, at a forward pass, is another one
             self._turn = replace(self.note(begins=not turn[1]), turn=turn)
+            self._counters.leave(self._turn.read, self._turn.ranges)
         else:
             self._turn = replace(self._pass(), turn=turn, ranges=RANGES.current(self._functions))
 
@@ -261,6 +267,7 @@ class Noting:
         self._steps_without += 1
         self._sparing.step_ended()
         self._turn, self._has_passed, self.begun_at = None, False, ()
+        self._is_left = False
         opened = OPEN.all()
         for iterator in opened:
             is_next = not iterator.is_training and any(

@@ -160,7 +160,9 @@ class Script:
             lambda: bool(self.joins_at()) if self.peers.can_be_found else self._joins(),
             lambda: self.course.now.has_stepped,
         )
-        self.directories = Directories(self._file(directories.FILE), self.drafts)
+        self.directories = Directories(
+            self._file(directories.FILE), self.drafts, lambda: self.peers.can_be_found
+        )
         self.rewriting = Rewriting(
             self.drafts,
             is_successor=here.restarts > 0 or bool(here.snapshot_dir),
@@ -279,8 +281,10 @@ class Script:
         loops of a package count at many places in a step.
         """
         manager = self.made
+        named, self.drafts.has_named = self.drafts.has_named, False
         return (
-            manager is None
+            named  # the script may keep a list of its files, of which nobody else has one
+            or manager is None
             or not self.course.now.has_stepped
             or manager.session.snapshots is not None
             or manager.session.awaits_newcomers

@@ -103,12 +103,8 @@ class Counters:
         self, read: Read, ranges: tuple[tuple[Spot, int], ...]
     ) -> tuple[tuple[Values, ...], Callable[[], Details]]:
         """The script at a place: what has ever changed, and the details for peers that ask."""
-        step, life = self._step(), self._life()
-        changed = self._changes.note(read.by_function(), step)
-        is_new = life != self._left_for or self._has_begun_anew
-        if life and (is_new or not self._legacy.add(step, changed, ranges)):
-            self._left_for, self._has_begun_anew = life, False
-            self._legacy.begin(life, self._changes.known(), ranges)
+        step = self._step()
+        self._leave(read, ranges, self._life(), is_early=False)
         ever = self._changes.changed(read.by_function())
         inner = {name: values for name, values in zip(read.functions, ever, strict=True) if values}
         step_of = self._changes.step_of
@@ -122,6 +118,22 @@ class Counters:
             self._together.append((step, dict(inner_last)))
         together = list(self._together)
         return counters, partial(_details, self._changes.steps, step, cuts, self._last, together)
+
+    def leave(self, read: Read, ranges: tuple[tuple[Spot, int], ...]) -> None:
+        """Leave what has changed to a successor between two steps: before a batch is loaded, which
+        may take long, and before an evaluation. More may change until the next step begins."""
+        if life := self._life():
+            self._leave(read, ranges, life, is_early=True)
+
+    def _leave(
+        self, read: Read, ranges: tuple[tuple[Spot, int], ...], life: str, *, is_early: bool
+    ) -> None:
+        step = self._step()
+        changed = self._changes.note(read.by_function(), step)
+        is_new = life != self._left_for or self._has_begun_anew
+        if life and (is_new or not self._legacy.add(step, changed, ranges, is_early=is_early)):
+            self._left_for, self._has_begun_anew = life, False
+            self._legacy.begin(life, self._changes.known(), ranges)
 
     def changing(self) -> list[str]:
         """The containers that have changed and do not heal, in words."""

@@ -66,6 +66,7 @@ class Legacy:
         self._ranges: Ranges = ()
         self._owed: dict[tuple[str, str], Copy] = {}
         self._paid_at = clock.now()
+        self._was_early = False
 
     def begin(
         self, life: str, known: Mapping[str, Mapping[str, tuple[Any, int]]], ranges: Ranges
@@ -94,20 +95,26 @@ class Legacy:
             told.once(f"what this worker alone counts is lost with it: {error}")
         self._is_off = not is_written
 
-    def add(self, step: int, changed: Mapping[str, Values], ranges: Ranges) -> bool:
+    def add(
+        self, step: int, changed: Mapping[str, Values], ranges: Ranges, *, is_early: bool = False
+    ) -> bool:
         """Leave what has changed at ``step``; False: there is no room, so that a beginning is due.
 
-        It runs in every step that is noted.
+        It runs in every step that is noted. ``is_early``: more may change at this step, so that it
+        cannot be compared with a peer's.
         """
         if self._is_off or self._journal is None:
             return True
-        if not changed and not self._owed:
+        completes, self._was_early = self._was_early and not is_early, is_early
+        if not (changed or self._owed or completes):
             return True
         more = self._due([x for x in copies_in(changed) if x[2].heals])
         plain = {function: found for function, x in changed.items() if (found := plain_of(x))}
-        if not plain and not more:
+        if not (plain or more or completes):
             return True
         entry: dict[str, Any] = {"step": step, "set": plain}
+        if is_early:
+            entry["early"] = True
         if more:
             entry["grown"] = more
         if ranges != self._ranges:
@@ -151,7 +158,7 @@ def _joined(entries: Sequence[dict[str, Any]], until: int) -> Left:
         function: {path: (value, step) for path, (value, step) in values.items() if step <= until}
         for function, values in first["known"].items()
     }
-    noted = frozenset(entry["step"] for entry in entries[1:])
+    noted = frozenset(entry["step"] for entry in entries[1:] if "early" not in entry)
     left = Left(first["life"], known, _ranges(first["ranges"]), noted)
     for entry in entries[1:]:
         step = entry["step"]

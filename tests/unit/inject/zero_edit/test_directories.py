@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from ftrun.inject.zero_edit import directories, told
 from ftrun.inject.zero_edit.directories import Directories
 from ftrun.inject.zero_edit.files import Drafts
+from ftrun.inject.zero_edit.patches import Patches
 
 
 @pytest.fixture(autouse=True)
@@ -153,3 +155,26 @@ def test_a_newcomer_that_joins_with_the_truth_leaves_the_truth() -> None:
         newcomer = life()
         assert newcomer.asks(os.path.exists, "run")
         newcomer.joined()
+
+
+def test_before_the_process_group_a_package_makes_its_own() -> None:
+    """A logger would go on in its predecessor's table with other columns."""
+    predecessor("run-1")
+    drafts = Drafts(0, joins=lambda: True)
+    newcomer = Directories(Path("made").absolute(), drafts, lambda: False)
+    code = compile("by(name)", "/x/site-packages/logger.py", "exec")
+    exec(code, {"by": lambda name: make(newcomer, name), "name": "run-2"})
+    assert os.path.islink("run-2")  # the innermost lines are this file's
+    exec(code, {"by": newcomer, "name": "run-3"})
+    assert not os.path.islink("run-3")
+
+
+def test_functions_that_ask_can_be_pickled_and_are_put_back() -> None:
+    before = [os.path.exists, os.path.isdir, os.path.lexists, Path.exists, os.mkdir]
+    patches = Patches()
+    life().install(patches)
+    for function in (os.path.exists, os.path.isdir, os.path.lexists, Path.exists):
+        assert function not in before
+        assert pickle.dumps(function)  # by its name: an error if another object is there
+    patches.undo()
+    assert [os.path.exists, os.path.isdir, os.path.lexists, Path.exists, os.mkdir] == before

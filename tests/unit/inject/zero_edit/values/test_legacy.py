@@ -63,6 +63,18 @@ def test_values_as_they_were_at_an_earlier_step(tmp_path: Path) -> None:
     assert left.ranges == dict(LOOP)
 
 
+def test_what_is_left_between_steps_is_no_note_of_the_step_that_begins(tmp_path: Path) -> None:
+    """An evaluation may change more before: only then a peer's values are of the same moment."""
+    worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
+    worker.begin("life", {F: {"best": (0.0, 0)}}, LOOP)
+    worker.add(3, {F: {"seen": 1}}, LOOP, is_early=True)
+    left = left_at(path, 3)
+    assert left is not None and left.values[F]["seen"] == (1, 3) and not left.noted
+    worker.add(3, {}, LOOP)
+    left = left_at(path, 3)
+    assert left is not None and left.noted == {3}
+
+
 def test_lists_that_grow(tmp_path: Path) -> None:
     worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
     values: list[object] = [1, 2]

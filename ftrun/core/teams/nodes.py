@@ -14,7 +14,6 @@ class Node:
     """A node that offers itself, by one stream. ``node_id``: of the stream, so of one life.
 
     ``rank``: the place that its user has given it; None: any. ``workers``: how many it is to run.
-    ``label``: nodes of one label are close to each other.
     """
 
     node_id: str
@@ -22,7 +21,6 @@ class Node:
     host: str
     workers: int
     rank: int | None = None
-    label: str = ""
 
     def words(self) -> str:
         """``n1 (10.0.0.2, node rank 1)``."""

@@ -95,7 +95,7 @@ def test_an_unmodified_script_heals_over_nodes_and_leaves_at_the_time_limit(
         assert len(set(states)) == 1
         job.ends_within(0)
         assert job.end()[0] == "TIMEOUT"
-        assert len(set(job.expect(r"A drain was carried out at step (\d+)", 3))) == 1
+        job.expect(r"A drain was carried out at step (\d+)")
         assert job.left() == ""
 
 

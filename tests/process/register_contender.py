@@ -18,7 +18,7 @@ from ftrun.core.register.events import Accepted, Answered, Record, Refused, Valu
 from ftrun.lighthouse.register import contender, kubernetes
 from ftrun.lighthouse.register.contender import Contender
 from ftrun.lighthouse.register.opening import open_store
-from ftrun.lighthouse.register.store import Store
+from ftrun.lighthouse.register.store import Store, StoreError
 
 WORK_S = 0.005
 ACKS_PER_RECORD = 3
@@ -38,7 +38,7 @@ LOOKS = Looks()
 
 
 class NotingStore:
-    """Notes each accepted write at once."""
+    """Notes each accepted write at once, and each one whose answer is lost."""
 
     def __init__(self, store: Store, out: TextIO) -> None:
         self.place = store.place
@@ -49,9 +49,13 @@ class NotingStore:
         return await self._store.read(with_journal=with_journal)
 
     async def swap(self, version: int, value: Value) -> Accepted | Refused:
-        answer = await self._store.swap(version, value)
+        count = int(value.journal) if value.journal is not None else -1
+        try:
+            answer = await self._store.swap(version, value)
+        except StoreError:
+            self._out.write(f"unanswered {count}\n")
+            raise
         if isinstance(answer, Accepted):
-            count = int(value.journal) if value.journal is not None else -1
             name = value.holder.replace(" ", "_")
             self._out.write(f"write {answer.version} {value.epoch} {name} {count}\n")
         else:

@@ -41,6 +41,8 @@ class Notes(NamedTuple):
     acts: list[tuple[float, int]]
     refused: int
     deposed: int
+    unanswered: frozenset[int] = frozenset()
+    """Records of writes that may have been accepted: their answers were lost."""
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,8 @@ def read(logs: list[Path]) -> Notes:
     writes = [Write(int(x[1]), int(x[2]), x[3], int(x[4])) for x in lines if x[0] == "write"]
     acts = [(float(x[1]), int(x[2])) for x in lines if x[0] in ("ack", "sent")]
     counted = [sum(x == [word] for x in lines) for word in ("refused", "deposed")]
-    return Notes(sorted(writes), sorted(acts), *counted)
+    unanswered = frozenset(int(x[1]) for x in lines if x[0] == "unanswered")
+    return Notes(sorted(writes), sorted(acts), *counted, unanswered)
 
 
 def violations(notes: Notes) -> Iterator[object]:
@@ -134,7 +137,8 @@ def violations(notes: Notes) -> Iterator[object]:
             yield former, later
     for write in notes.writes:
         if write.record >= 0:
-            if write.record != count + 1:
+            between = range(count + 1, write.record)
+            if write.record <= count or not notes.unanswered.issuperset(between):
                 yield "not one lineage", write, count
             count = write.record
     for (_, former_epoch), (at, epoch) in zip(notes.acts, notes.acts[1:], strict=False):
@@ -153,3 +157,6 @@ def test_the_check_finds_two_leaders_and_two_lineages() -> None:
     ):
         assert list(violations(Notes(bad, [], 0, 0)))
     assert list(violations(Notes(good, [(0.1, 2), (0.2, 1)], 0, 0)))
+    gap = [*good, Write(5, 2, "b", 4)]
+    assert list(violations(Notes(gap, [], 0, 0)))
+    assert not list(violations(Notes(gap, [], 0, 0, frozenset({3}))))

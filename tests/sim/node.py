@@ -288,8 +288,7 @@ class Agent(Actor):
         if incarnation not in self._starting:
             return  # it was taken back
         del self._starting[incarnation]
-        if world.early.slot == replica_id:  # that it had ended was lost, or it has failed since
-            world.invariants.quorums.ended.discard(replica_id)
+        world.invariants.quorums.starts(replica_id, is_early=world.early.slot == replica_id)
         if world.receives(self) and self._owns(replica_id):
             heard = world.living(replica_id, heard=True)
             world.invariants.starts(replica_id, world.living(replica_id), heard)

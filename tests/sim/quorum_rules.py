@@ -150,6 +150,14 @@ class QuorumRules:
             text = f"{quorum.attempt} is disjoint from its predecessor, of which {replica_id} lives"
             require(not lives, "Q4", text)
 
+    def starts(self, replica_id: str, *, is_early: bool) -> None:
+        """A slot is started: that it had ended is lost, or an early one has failed since.
+
+        A lighthouse that was away has not heard of it from an agent that had nothing more to do.
+        """
+        if is_early or self._has_taken_over:
+            self.ended.discard(replica_id)
+
     def _has_left(self, replica_id: str, incarnation: str) -> bool:
         """All its workers have left, or none of them could commit without the others."""
         ranks = range(self._workers)

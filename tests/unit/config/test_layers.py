@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.agent.env_markers import FROM_KEEPER
 from ftrun.base.errors import UserError
 from ftrun.config.layers import (
     CONFIG_VARIABLE,
@@ -121,7 +122,11 @@ def test_each_variable_of_ftrun_is_an_option_or_known_as_internal() -> None:
     """A variable that ftrun sets and that is in neither list would be warned of in a worker."""
     of_lighthouse = {name for name in names_in_code() if name.startswith("FTRUN_LIGHTHOUSE_")}
     options = {name for option in OPTIONS for name in option.variables()}
-    assert names_in_code() - of_lighthouse <= options | INHERITED | {CONFIG_VARIABLE, VARIABLE}
+    assert names_in_code() - of_lighthouse <= options | INHERITED | {
+        CONFIG_VARIABLE,
+        VARIABLE,
+        FROM_KEEPER,
+    }
     assert not INHERITED - names_in_code()
 
 

@@ -338,3 +338,11 @@ def test_who_leaves_early_names_its_step() -> None:
     machine = situation("committed")
     gone = machine.handle(e.WentAway(m.LeaveReason.EARLY), 0.0)
     assert sent(gone) == [m.Leaving(m.LeaveReason.EARLY, 6)]
+
+
+@pytest.mark.parametrize(
+    ("name", "awaits"),
+    [("waiting for a first quorum", True), ("stepping", False), ("held", True), ("prepared", True)],
+)
+def test_others_may_join_at_the_next_boundary(name: str, awaits: bool) -> None:
+    assert situation(name).awaits_newcomers is awaits

@@ -46,6 +46,8 @@ PLACE_SHOWN_S = 5.0
 LEASES_PER_TIMEOUT = 5
 LEAVE_MARGIN_S = 15.0
 """How much longer than the grace a node that was asked to stop waits for the lead's word."""
+HANDSHAKE = "Tls handshake failed"
+"""gRPC's words."""
 BACK_S = 3.0
 """How long a lead that is gone may take to come back where no restart is left for it."""
 
@@ -182,7 +184,7 @@ class Hand:
             if self._place is not None:
                 self._say(f"The first node is lost ({ending.reason}): workers here are ended.")
             await self._leave_place()
-        self._why = ending.words.rpartition(": ")[2]
+        self._why = cause(ending.words)
         if now >= self._gives_up_at:
             self._unreachable()
         elif self._shown_at is None or now - self._shown_at >= REMIND_S:
@@ -296,3 +298,14 @@ def empty(runtime_dir: Path) -> None:
     """Make the directory anew: a spawner removes it when it ends."""
     shutil.rmtree(runtime_dir, ignore_errors=True)
     runtime_dir.mkdir(mode=0o700)
+
+
+def cause(words: str) -> str:
+    """The part of gRPC's words about a try that says something; of TLS with what to do."""
+    last = words.removesuffix(": OK").rpartition(": ")[2]
+    if HANDSHAKE not in words:
+        return last
+    return (
+        f"the TLS handshake fails: {last}. The first node's --tls-cert must be a server's, for "
+        "the host of the endpoint, from the authority of --tls-ca here"
+    )

@@ -165,8 +165,8 @@ def _meeting_address(settings: RunSettings) -> str | None:
                 sock.bind((address, 0))
                 return address
     raise UserError(
-        f"{flag} {name} is not an address of this node, and a replica group does not span nodes "
-        "yet. Nothing was started. Leave it out, or see --lighthouse for several nodes."
+        f"{flag} {name} is not an address of this node, and this job has one node. Nothing was "
+        "started. Leave it out, or give --nnodes or --lighthouse for several nodes."
     )
 
 

@@ -32,13 +32,16 @@ def incident_path(job_log_dir: Path, number: int) -> Path:
     return job_log_dir / DIRECTORY / f"{number:04d}.json"
 
 
-def with_output(evidence: FailureEvidence, job_log_dir: Path) -> FailureEvidence:
-    """The evidence with each worker's last lines."""
+def with_output(
+    evidence: FailureEvidence, job_log_dir: Path, since_s: float = 0.0
+) -> FailureEvidence:
+    """The evidence with each worker's last lines since then."""
     workers = tuple(
         replace(
             worker,
             output=last_lines(
-                log_path(job_log_dir, evidence.replica_id, worker.group_rank, evidence.restarts)
+                log_path(job_log_dir, evidence.replica_id, worker.group_rank, evidence.restarts),
+                since_s,
             ),
         )
         for worker in evidence.workers

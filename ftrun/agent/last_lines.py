@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ftrun.logs.index import offset_since
+from ftrun.logs.layout import index_path
+
 LINES_MAX = 40
 BYTES_MAX = 32 * 1024
 OWN_BEGIN, OWN_END = "--- ftrun: the stacks of this worker", "--- ftrun: end of its stacks"
@@ -17,20 +20,23 @@ FATAL_BEFORE, FATAL_AFTER = 10, 80
 """Lines around the beginning of what faulthandler prints, which may be long."""
 
 
-def last_lines(path: Path) -> str:
+def last_lines(path: Path, since_s: float = 0.0) -> str:
     """Lines from the last ``BYTES_MAX`` bytes; "" if there are none.
+
+    ``since_s``: when this run began, because the log of an earlier one of this name goes on.
 
     They are the last ``LINES_MAX`` or, of a crash, those where the stacks begin.
     """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - BYTES_MAX))
+            begin = max(offset_since(index_path(path), since_s), size - BYTES_MAX)
+            file.seek(max(0, begin))
             data = file.read(BYTES_MAX)
     except OSError:
         return ""
     lines = data.decode(errors="replace").removesuffix("\n").split("\n")
-    if size > BYTES_MAX:
+    if begin == size - BYTES_MAX and begin > 0:
         lines = lines[1:]  # it may begin in the middle of a line
     lines = _without_own(lines)
     starts = [at for at, line in enumerate(lines) if line.startswith(FATAL)]

@@ -41,13 +41,15 @@ SLOW_AGAIN_S = 300.0
 class Output:
     """The terminal and the log files of one agent, and how they are limited.
 
-    ``bytes_max``: limit of each worker's log; 0: none.
+    ``bytes_max``: limit of each worker's log; 0: none. ``since_s``: what a log has from before is
+    an earlier run's.
     """
 
     def __init__(self, terminal: Terminal, disk: DiskWriter, bytes_max: int = 0) -> None:
         self.terminal = terminal
         self.disk = disk
         self.bytes_max = bytes_max
+        self.since_s = clock.wall().timestamp()
         self._slow_shown_at: float | None = None
 
     def note_slow(self, path: Path) -> None:

@@ -383,7 +383,7 @@ class Agent:
         return self._lead.node_of(life.group_rank)
 
     def _with_output(self, evidence: FailureEvidence) -> FailureEvidence:
-        evidence = with_output(evidence, self._settings.job_log_dir)
+        evidence = with_output(evidence, self._settings.job_log_dir, self._output.since_s)
         return evidence if self._lead is None else self._lead.with_output(evidence)
 
     async def _watch_peers(self) -> None:

@@ -34,6 +34,7 @@ SIGNS = (
     Sign("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "rank {own} of {size} of mpirun"),
     Sign("PMI_RANK", "PMI_SIZE", "rank {own} of {size} of an MPI launcher"),
     Sign("PET_NODE_RANK", "PET_NNODES", "node {own} of {size} (PET_NNODES)"),
+    Sign("LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "pod {own} of {size} of a LeaderWorkerSet"),
     Sign("JOB_COMPLETION_INDEX", "", "pod {own} of an Indexed Job of Kubernetes"),
 )
 """A batch script has Slurm's SLURM_NTASKS and no SLURM_STEP_*: it runs once."""
@@ -56,7 +57,8 @@ def check_alone(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> Non
             "files. Nothing was started. For one job under Slurm: --replicas N, with one task a "
             "node (docs/SLURM.md). Kubernetes: docs/KUBERNETES.md. Elsewhere: `ftrun lighthouse` "
             "on one node, and --nodes N --lighthouse HOST:PORT --token-file FILE here "
-            "(docs/OPERATING.md). If each is to be a job of its own: --nodes 1."
+            "(docs/SEVERAL_NODES.md). One world of all, as under torchrun: --nnodes N "
+            "--rdzv-endpoint HOST:PORT. If each is to be a job of its own: --nodes 1."
         )
 
 

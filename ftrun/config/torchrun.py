@@ -120,8 +120,9 @@ def notices(stated: Mapping[str, Stated]) -> list[str]:
     """Options that ``--standalone`` overrides, as under torchrun, and nodes that cannot come."""
     if not stated["standalone"].value:
         text = stated["nnodes"].value
-        alone = text is None or parse_nodes(text)[1] == 1 or stated["nodes"].value > 1
-        if alone or not _endpoint_is_any(stated["rdzv_endpoint"].value):
+        least, most = (1, 1) if text is None else parse_nodes(text)
+        others = least > 1 or most == 1 or stated["nodes"].value > 1
+        if others or not _endpoint_is_any(stated["rdzv_endpoint"].value):
             return []
         return [f"{stated['nnodes'].source} {text}: this node runs the group alone."]
     endpoint = stated["rdzv_endpoint"]

@@ -77,7 +77,7 @@ def _who(part: Record) -> str:
     name = f"replica {part.get('replica_id', '?')}"
     others = [x for x in part.get("other_workers") or [] if x.get("kind") != kinds.UNHEALTHY]
     if worker.get("group_rank") or others:
-        name += f", worker {worker.get('group_rank', 0)},"
+        name += f", worker {worker.get('group_rank', 0)}"
     return name
 
 

@@ -21,8 +21,8 @@ SETTLED_BY = (
 def place_of_task(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> Place | None:
     """This task's place; None: an ordinary run, or an engine that is not known.
 
-    Only a job in ftrun's own words is brought together, because a replica group does not span
-    nodes.
+    Only a job in ftrun's own words is brought together, because torchrun's states
+    where its nodes meet.
 
     Raises:
         UserError: the job is to be queued again, and there is no engine that could.

@@ -94,7 +94,9 @@ async def serve_door(
         )
         try:
             await stopping.asked.wait()
-            log.info("the door stops, and the lighthouses behind it; training goes on without them")
+            log.info(
+                "the door stops, and the lighthouses behind it; jobs that run train on without them"
+            )
             await _unless_insisted(houses, stopping)
         finally:
             await web_server.stop()

@@ -264,7 +264,7 @@ async def _until_stopped(
         for end in failed:
             if end.done():
                 return None if end.exception() is None else _explain(end.exception())
-        log.info("the lighthouse stops; training goes on without it")
+        log.info("the lighthouse stops; jobs that run train on without it")
         return ExitCode.OK
     finally:
         stopped.cancel()

@@ -8,9 +8,14 @@ It is written before the bytes that it describes. Not here: the log itself (disk
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 INTERVAL_S = 0.1
+TAIL_BYTES = 1 << 16
 OUT, ERR, OWN = "o", "e", "f"
 STREAMS = frozenset({OUT, ERR, OWN})
 
@@ -52,3 +57,18 @@ def parse_record(line: bytes) -> Record | None:
     except ValueError:
         return None
     return record if stream in STREAMS else None
+
+
+def offset_since(index: Path, time_s: float) -> int:
+    """At which byte of the log begins what was read since then.
+
+    0 if the end of the index does not tell; beyond the log if nothing was read since.
+    """
+    data = b""
+    with contextlib.suppress(OSError), index.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+        data = file.read(TAIL_BYTES)
+    records = [record for record in map(parse_record, data.splitlines()) if record is not None]
+    if not records or records[0].time_s >= time_s:
+        return 0
+    return next((one.offset for one in records if one.time_s >= time_s), sys.maxsize)

@@ -56,7 +56,10 @@ def load_token(path: Path) -> str:
             found = os.fstat(file.fileno())
             text = file.read(4096).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The token file {path} cannot be read: {error}.") from error
+        why = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"The token file {path} cannot be read: {why}. Give the job's: --token-file FILE."
+        ) from error
     mode, groups = stat.S_IMODE(found.st_mode), {os.getegid(), *os.getgroups()}
     is_secret = mode == OF_GROUP and found.st_uid == 0 and found.st_gid in groups
     if mode & 0o077 and not is_secret:

@@ -173,7 +173,7 @@ def test_what_follows_in_the_group_is_a_consequence_and_those_we_stop_are_no_fai
         assert found["verdict"] == "ended"
         assert "failed before the first step: SIGSEGV" in found["verdict_words"]
         text = "\n".join(block(found))
-        assert "first cause: replica 0, worker 1, (pid" in text
+        assert "first cause: replica 0, worker 1 (pid" in text
         ending = json.loads(job.output.splitlines()[-1])
         assert (ending["kind"], ending["source"], ending["exit_code"]) == ("signal", "script", 139)
         assert job.left() == []

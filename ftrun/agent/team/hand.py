@@ -41,9 +41,13 @@ from ftrun.core.messages import (
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
 
 REMIND_S = 10.0
+PLACE_SHOWN_S = 5.0
+"""Without a place for so long, a line says that this node waits for one."""
 LEASES_PER_TIMEOUT = 5
 LEAVE_MARGIN_S = 15.0
 """How much longer than the grace a node that was asked to stop waits for the lead's word."""
+HANDSHAKE = "Tls handshake failed"
+"""gRPC's words."""
 BACK_S = 3.0
 """How long a lead that is gone may take to come back where no restart is left for it."""
 
@@ -81,6 +85,9 @@ class Hand:
         self._shown_at: float | None = None
         self._why = "it does not answer"
         self._is_connected = False
+        self._waits_since: float | None = None
+        self.job_has_ended = False
+        """False: this node ends alone."""
 
     async def run(self) -> EndAgent:
         """Serve to the end of the job; nothing of it runs here any more then."""
@@ -131,6 +138,7 @@ class Hand:
                 case Rejected(reason):
                     self._end(ExitCode.REFUSED, f"{self._address} refuses this node: {reason}")
                 case EndJob(exit_code, reason, kind):
+                    self.job_has_ended = not self._done.done()
                     self._end(exit_code, reason, kind)
                 case _:
                     if self._place is not None:
@@ -138,6 +146,7 @@ class Hand:
 
     def _greet(self) -> None:
         rendezvous = self._rendezvous
+        self._waits_since = clock.now()
         self._connection.send(
             HandHello(
                 socket.gethostname()[:64],
@@ -162,7 +171,12 @@ class Hand:
             )
             return
         if ending.refused is Refusal.PORT:
-            self._end(ExitCode.REFUSED, f"what answers at {self._address} is no ftrun")
+            stated = self._rendezvous.stated_by
+            self._end(
+                ExitCode.REFUSED,
+                f"what answers at {self._address} ({stated}) is no ftrun. Give the address of a "
+                "node that runs this command, and a port that is free there",
+            )
             return
         if was_connected:
             back_s = self._rendezvous.join_timeout_s if self._settings.max_restarts else BACK_S
@@ -170,7 +184,7 @@ class Hand:
             if self._place is not None:
                 self._say(f"The first node is lost ({ending.reason}): workers here are ended.")
             await self._leave_place()
-        self._why = ending.words.rpartition(": ")[2]
+        self._why = cause(ending.words)
         if now >= self._gives_up_at:
             self._unreachable()
         elif self._shown_at is None or now - self._shown_at >= REMIND_S:
@@ -200,8 +214,19 @@ class Hand:
             await asyncio.sleep(min(1.0, interval_s))
             if self._place is not None:
                 self._connection.send(AskLease(clock.now()))
-            elif not self._is_connected and clock.now() >= self._gives_up_at:
+            elif self._is_connected:
+                self._show_waiting(clock.now())
+            elif clock.now() >= self._gives_up_at:
                 self._unreachable()
+
+    def _show_waiting(self, now: float) -> None:
+        since = self._waits_since
+        if since is not None and now - since >= PLACE_SHOWN_S:
+            self._waits_since = None
+            self._say(
+                f"This node has reached {self._address} and waits there for a place: other nodes "
+                "are missing, or this one stands by. The first node's output says which."
+            )
 
     # ------------------------------------------------------------ the place
 
@@ -226,9 +251,10 @@ class Hand:
         )  # fmt: skip
         await self._place.start()
         self._was_placed = True
+        ranks = f"workers {first} to {span.ranks[-1]}" if span.workers > 1 else f"worker {first}"
         self._say(
-            f"This node is number {place.number} of {place.nodes}: workers {first} to "
-            f"{span.ranks.stop - 1} of {place.workers_per_replica}, led from {self._address}."
+            f"This node is number {place.number} of {place.nodes}: {ranks} of "
+            f"{place.workers_per_replica}, led from {self._address}."
         )
 
     async def _leave_place(self, *, ends_well: bool = False) -> None:
@@ -272,3 +298,14 @@ def empty(runtime_dir: Path) -> None:
     """Make the directory anew: a spawner removes it when it ends."""
     shutil.rmtree(runtime_dir, ignore_errors=True)
     runtime_dir.mkdir(mode=0o700)
+
+
+def cause(words: str) -> str:
+    """The part of gRPC's words about a try that says something; of TLS with what to do."""
+    last = words.removesuffix(": OK").rpartition(": ")[2]
+    if HANDSHAKE not in words:
+        return last
+    return (
+        f"the TLS handshake fails: {last}. The first node's --tls-cert must be a server's, for "
+        "the host of the endpoint, from the authority of --tls-ca here"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -91,7 +92,8 @@ async def run_in_team(
         return await _lead(settings, lead, launch, make, runtime_dir)
     hand = Hand(settings, rendezvous, machine, token, launch, runtime_dir, say)
     ending = await hand.run()
-    say(f"The job has ended with exit code {ending.exit_code}: {ending.reason}.")
+    what = "The job has ended" if hand.job_has_ended else "This node ends"
+    say(f"{what} with exit code {ending.exit_code}: {ending.reason}.")
     return ending
 
 
@@ -106,7 +108,7 @@ async def _lead(
     assert rendezvous is not None
     place = join_address(rendezvous.host, rendezvous.port)
     who = "A node needs the token" if settings.token_file else "Who reaches that port can join"
-    say(f"The {rendezvous.size} nodes meet at {place}, on this one. {who}.")
+    say(f"The {rendezvous.size.replace(':', ' to ')} nodes meet at {place}, on this one. {who}.")
     ending = await _first_team(settings, lead)
     try:
         while ending is None or ending.again is Form.RESIZED:
@@ -186,9 +188,11 @@ def _is_free(host: str, rendezvous: Rendezvous) -> bool:
     except OSError as error:
         if error.errno == errno.EADDRINUSE and not (rendezvous.is_static and rendezvous.rank == 0):
             return False
+        first = "If node 0 of this job runs here already, give another --node-rank. Else give"
         raise UserError(
             f"{rendezvous.stated_by} {join_address(host, rendezvous.port)}: "
-            f"{(error.strerror or str(error)).lower()}. Nothing was started. Give another port, "
-            "the same on every node."
+            f"{os.strerror(error.errno or 0).lower()}. Nothing was started. "
+            f"{first if error.errno == errno.EADDRINUSE else 'Give'} another port, the same on "
+            "every node."
         ) from None
     return True

@@ -181,7 +181,7 @@ class Place:
                 self._output.flush()
             directory = self._settings.job_log_dir
             path = log_path(directory, start.replica_id, end.group_rank, start.restarts)
-            output = last_lines(path)
+            output = last_lines(path, self._output.since_s)
         self._tell(
             RankEnded(
                 end.incarnation, end.group_rank, end.pid, end.status, is_dying, end.reason,

@@ -36,6 +36,7 @@ from ftrun.core.teams.nodes import (
 )
 
 SPARES_MAX = 64
+REMIND_FIRST_S = 5.0
 REMIND_S = 30.0
 
 
@@ -51,7 +52,7 @@ class Gathering:
         self._is_formed = False
         self._gives_up_at = now + rules.join_timeout_s
         self._closes_at = now + rules.last_call_s if rules.least == 1 else None
-        self._reminds_at = now + min(REMIND_S, rules.join_timeout_s / 10)
+        self._reminds_at = now + REMIND_FIRST_S
         self._out: list[Instruction] = []
         self._now = now
 
@@ -154,7 +155,7 @@ class Gathering:
         if self._is_formed:
             self._is_formed = False
             self._gives_up_at = self._now + self._rules.join_timeout_s
-            self._reminds_at = self._now + min(REMIND_S, self._rules.join_timeout_s / 10)
+            self._reminds_at = self._now + REMIND_FIRST_S
 
     # ------------------------------------------------------------ the team
 

@@ -32,8 +32,7 @@ class Node:
 class TeamRules:
     """``least`` and ``most`` nodes. ``join_timeout_s``: how long at least ``least`` may take.
 
-    ``last_call_s``: how long others may come once ``least`` are there. ``needs_ranks``: a node's
-    place is the one that its user has given it.
+    ``last_call_s``: how long others may come once ``least`` are there.
     """
 
     least: int

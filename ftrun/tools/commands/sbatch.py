@@ -91,8 +91,9 @@ def _resolve(ctx: typer.Context, own: list[str], batch: Batch) -> RunSettings:
     settings = resolve(script, stated)
     if batch.has_nodes and not stated["replicas"].is_given:
         raise UserError(
-            "A job of several nodes needs --replicas N behind --, because a replica group does not "
-            "span nodes yet. Nothing was submitted."
+            "A job of several nodes needs --replicas N behind --: groups that heal from each "
+            "other, each on one node. Nothing was submitted. For one world of all nodes, as under "
+            "torchrun, write a script with: srun ftrun --nnodes N --rdzv-endpoint HOST:PORT"
         )
     is_brought_together = batch.has_nodes and not is_settled(stated)
     check(replace(settings, lighthouse="node:0") if is_brought_together else settings)

@@ -26,6 +26,7 @@ from ftrun.protocol.handshake import (
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 TIMEOUT_S = 5.0
+NOT_FOUND, STANDS_BY = 404, 503
 STATUS_BYTES_MAX = 64 * 1024 * 1024
 SETTINGS, SETTINGS_AT = "\4", 3
 """The kind of HTTP/2's first frame, and where in a frame its kind stands (RFC 9113, 4.1)."""
@@ -258,5 +259,14 @@ def _checked(address: str, code: int, body: bytes, field: str) -> dict[str, Any]
     except ValueError:
         found = None
     if not isinstance(found, dict) or field not in found:
-        raise LighthouseUnreachable(f"What answers at {address} is no lighthouse (HTTP {code}).")
+        if code == STANDS_BY:
+            raise LighthouseUnreachable(
+                f"The lighthouse at {address} stands by. Give the HTTP address of the one that "
+                "leads: the output of this one names it."
+            )
+        jobs = f" The jobs of `ftrun lighthouse --jobs`: ftrun ps --lighthouse {address}"
+        raise LighthouseUnreachable(
+            f"What answers at {address} is no job's lighthouse (HTTP {code})."
+            f"{jobs if code == NOT_FOUND else ''}"
+        )
     return found

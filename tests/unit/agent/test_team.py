@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ftrun.agent.team.door import Door, HandStream
+from ftrun.agent.team.hand import cause
 from ftrun.agent.team.main import open_token, with_own_address
 from ftrun.base.errors import UserError
 from ftrun.core.messages import AskLease, FromHand, Goodbye, HandHello, LeaseLeft
@@ -112,3 +113,10 @@ def test_a_nodes_own_address_is_known_before_anything_is_started() -> None:
     ):
         with pytest.raises(UserError, match=words):
             with_own_address(resolved(nnodes="2", **flags))  # type: ignore[arg-type]
+
+
+def test_why_no_node_answers_is_told_without_grpcs_frame() -> None:
+    tried = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+    assert cause(f"{tried}Failed to connect to remote host: Connection refused").endswith("refused")
+    words = cause(f"{tried}Tls handshake failed (TSI): SSL_ERROR_SSL: bad purpose: OK")
+    assert words.startswith("the TLS handshake fails: bad purpose. The first node's --tls-cert")

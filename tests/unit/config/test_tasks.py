@@ -21,6 +21,8 @@ STEP = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES"
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, "rank 0 of 4 of mpirun"),
         ({"PMI_RANK": "0", "PMI_SIZE": "4"}, "rank 0 of 4 of an MPI launcher"),
         ({"PET_NNODES": "1:4", "PET_NODE_RANK": "3"}, "node 3 of 1:4 (PET_NNODES)"),
+        ({"LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1"}, "pod 1 of 2 of a LeaderWorkerSet"),
+        ({"LWS_GROUP_SIZE": "1", "LWS_WORKER_INDEX": "0"}, ""),
         ({"JOB_COMPLETION_INDEX": "0"}, "pod 0 of an Indexed Job of Kubernetes"),
         # A batch script, as Slurm 22.05 sets it with -N2 --ntasks-per-node=2, and a step of one.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_NODEID": "0"}, ""),

@@ -136,6 +136,7 @@ def test_one_node_of_several_runs_where_no_other_can_come() -> None:
     assert resolved(**flags).as_torchrun  # type: ignore[arg-type]
     assert notices(stated(**flags)) == ["--nnodes 1:2: this node runs the group alone."]  # type: ignore[arg-type]
     assert not notices(stated(nnodes="1:1"))
+    assert not notices(stated(nnodes="2", rdzv_endpoint="localhost"))
     assert not notices(stated())
 
 

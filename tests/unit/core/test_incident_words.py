@@ -87,7 +87,7 @@ def test_stacks_of_workers_and_those_that_are_too_long() -> None:
     long = "\n".join(f"File {number}" for number in range(STACK_LINES + 3))
     others = [{"group_rank": 1, "stacks": long, "cause": "was killed", "kind": kinds.HANG}]
     found = words({"worker": {"group_rank": 0, "stacks": "File x"}, "other_workers": others})
-    assert "first cause: replica 1, worker 0, died" in found
+    assert "first cause: replica 1, worker 0 died" in found
     assert "Python stacks of worker 0 before it was killed:\n    | File x" in found
     assert "... 3 more lines (--json has them)" in found
     assert "worker 1 of the same group: was killed" in found

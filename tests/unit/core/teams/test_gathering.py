@@ -66,11 +66,11 @@ def test_two_ranks_alike_and_one_too_high_are_refused() -> None:
 
 def test_too_few_are_named_and_given_up() -> None:
     team = gathering(2, 2)
-    assert team.next_deadline() == 10.0
-    (shown,) = team.handle(TimerFired(), 10.0)
+    assert team.next_deadline() == 5.0
+    (shown,) = team.handle(TimerFired(), 5.0)
     assert shown == Show(
         "1 of 2 nodes have come: n0 (10.0.0.1, node rank 0); no node has come with --node-rank 1; "
-        "gives up in 90 s."
+        "gives up in 95 s."
     )
     assert team.handle(TimerFired(), 20.0) == []
     (given_up,) = team.handle(TimerFired(), 100.0)
@@ -81,13 +81,13 @@ def test_too_few_are_named_and_given_up() -> None:
 def test_the_last_call_lets_more_come() -> None:
     lead, a, b = node("n0"), node("a"), node("b")
     team = gathering(2, 4, lead)
-    assert came(team, a, 5.0) == []
-    assert team.next_deadline() == 10.0
-    (shown,) = team.handle(TimerFired(), 10.0)
+    assert came(team, a, 4.0) == []
+    assert team.next_deadline() == 5.0
+    (shown,) = team.handle(TimerFired(), 6.0)
     assert shown == Show("2 of 2:4 nodes have come: n0 (10.0.0.1), a (10.0.0.1); more may come "
-                         "for 5 s.")  # fmt: skip
+                         "for 8 s.")  # fmt: skip
     assert came(team, b, 12.0) == []
-    assert team.handle(TimerFired(), 15.0) == [TeamFormed((lead, a, b))]
+    assert team.handle(TimerFired(), 14.0) == [TeamFormed((lead, a, b))]
 
 
 def test_a_node_that_comes_late_makes_all_begin_again() -> None:
@@ -126,7 +126,7 @@ def test_without_a_replacement_the_others_go_on_in_a_smaller_team() -> None:
     came(team, a)
     came(team, b)
     team.handle(NodeGone(a.node_id, "it is gone"), 1.0)
-    assert team.next_deadline() == 11.0
+    assert team.next_deadline() == 6.0
     (formed,) = team.handle(TimerFired(), 11.0)
     assert formed == TeamFormed((lead, b), "the team has 2 nodes, and had 3")
     (formed,) = came(team, node("c", 1), 12.0)

@@ -18,6 +18,7 @@ from ftrun.base import clock
 from ftrun.base.errors import UserError
 from ftrun.protocol.auth import load_or_create_token, new_token
 from ftrun.tools.status import source as source_module
+from ftrun.tools.status.client import LighthouseUnreachable, answer_of
 from ftrun.tools.status.jobs import RunningJob, birth_mark, jobs_dir, remove_job, write_job
 from ftrun.tools.status.once import StatusQuery
 from ftrun.tools.status.source import Picture, Source, State
@@ -235,3 +236,16 @@ def test_watch_without_a_job_or_with_another_token_is_an_error(home: Path) -> No
 def test_a_line_says_that_the_lighthouse_is_gone() -> None:
     found = Picture(State.GONE, healthy(0), 10.0, "refused", 20.0, 1.0)
     assert "no answer for 12 s: refused; asked again in 1.0 s" in line_of(found, 22.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (503, r"The lighthouse at a:1 stands by\. Give the HTTP address of the one that leads"),
+        (404, r"is no job's lighthouse \(HTTP 404\).*ftrun ps --lighthouse a:1"),
+        (200, r"is no job's lighthouse \(HTTP 200\)\.$"),
+    ],
+)
+def test_what_answers_instead_of_a_jobs_lighthouse_is_named(code: int, words: str) -> None:
+    with pytest.raises(LighthouseUnreachable, match=words):
+        answer_of("a:1", code, b"", "replicas")

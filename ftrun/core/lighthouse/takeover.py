@@ -281,7 +281,7 @@ class Takeover:
             state.begin_change("takeover", _reason(lost))
             forming.interrupt()
         if self.quorum is not None:
-            text = f"The lighthouse is back and knows of {replicas(state.live)}."
+            text = f"A lighthouse leads again and knows of {replicas(state.live)}."
             state.outbox.notice("takeover", state.live, text)
         state.journal()
 

@@ -44,13 +44,13 @@ def test_the_first_node_is_lost_and_membership_changes_again(slurm: Slurm, tmp_p
         slurm.power_off(0)
         job.expect(r"The lighthouse is at \S+ now, since epoch \d+; it was at 10\.", 3)
         other_s = time.monotonic() - off
-        job.expect(r"Replicas \d, \d and \d in quorum", 3)
+        job.expect(r"Replicas \d, \d and \d in quorum")
         print(f"another lighthouse {other_s:.1f} s, a quorum {time.monotonic() - off:.1f} s after")
 
         os.kill(job.process(1, WORKER), signal.SIGKILL)
         killed = time.monotonic()
         (mine,) = set(re.findall(r"\[(\d)\.0\] begins on n1", job.of(1)))
-        job.expect(rf"Replica {mine} joined", 3)
+        job.expect(rf"Replica {mine} joined")
         print(f"a killed worker's replica joined after {time.monotonic() - killed:.1f} s")
         job.expect("done at 160", 4)  # the lost node's replica too, on another one
         # srun was lost with the batch script, and Slurm would keep the job until its time limit.

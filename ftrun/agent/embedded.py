@@ -21,6 +21,7 @@ from ftrun.base.errors import ExitCode
 from ftrun.core.agent.lighthouse_starts import LighthouseStarts
 from ftrun.protocol.embedding import (
     ANY_PORT,
+    GOES_ON_WORDS,
     ServiceAddress,
     child_environment,
     read_address,
@@ -110,6 +111,11 @@ class EmbeddedLighthouse:
     def pid(self) -> int:
         """Of the child; 0: there is none now."""
         return self._process.pid if self._process is not None else 0
+
+    @property
+    def has_left_agents(self) -> bool:
+        """Whether nodes trained on when the child ended."""
+        return self._output is not None and GOES_ON_WORDS.encode() in self._output.kept
 
     async def stop(self, limit_s: float = STOP_S) -> None:
         """End the child: by the end of its pipe, and after ``limit_s`` by SIGKILL."""

@@ -203,9 +203,9 @@ class RunSettings:
         replica_id, _, rank = wanted.partition(".")
         return (replica_id, int(rank or 0)) if replica_id else None
 
-    def lighthouse_address(self) -> tuple[str, int]:
-        """Host and port of ``lighthouse``, or of the first of several; it must not be None."""
-        return parse_address((self.lighthouse or "").partition(",")[0], "--lighthouse")
+    def lighthouse_addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each address in ``lighthouse``, which must not be None."""
+        return [parse_address(x, "--lighthouse") for x in (self.lighthouse or "").split(",")]
 
     def spec(self) -> JobSpec:
         """The settings on which all agents of the job must agree."""

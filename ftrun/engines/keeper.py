@@ -122,6 +122,8 @@ class Keeper:
             if self._lighthouse is not None:
                 await self._lighthouse.stop(LEAVING_MAX_S + ENDS_S)
             is_last = await self._meeting.leave()
+            if is_last and self._lighthouse is not None and self._lighthouse.has_left_agents:
+                self._say_who_has_none()
             if self._returning is not None:
                 self._looking.cancel()
         if self._returning is not None and (is_last or code not in NOT_THE_JOBS):
@@ -188,6 +190,17 @@ class Keeper:
         elif delay_s is None:
             self._lighthouse_failed = how
         say(f"The lighthouse on {self._place.own_name} {how}. {then}.")
+
+    def _say_who_has_none(self) -> None:
+        """The nodes that could run a lighthouse have left one by one, and others train on."""
+        first = ", ".join(self._place.nodes[:CONTENDERS])
+        say(
+            f"{self._place.own_name} has left, and with it the last lighthouse of this job. The "
+            "others train on without one until a replica is lost, and for "
+            f"{self._settings.isolation_limit_s:g} s at most (--isolation-limit). Then they wait "
+            "for one in vain, and end (--lighthouse-timeout). If a job is to go on, leave one of "
+            f"{first} in it, or give --exit-with job: then a node that is drained stays."
+        )
 
     def _token_file(self) -> Path:
         return (self._settings.token_file or self._meeting.directory / "token").absolute()

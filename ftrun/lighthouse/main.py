@@ -45,7 +45,12 @@ from ftrun.lighthouse.shell import Shell
 from ftrun.lighthouse.status import full_status
 from ftrun.lighthouse.traces import start_traces
 from ftrun.lighthouse.train_job import post_progress, server_of
-from ftrun.protocol.embedding import ServiceAddress, publish_address, withdraw_address
+from ftrun.protocol.embedding import (
+    GOES_ON_WORDS,
+    ServiceAddress,
+    publish_address,
+    withdraw_address,
+)
 from ftrun.protocol.tls import TlsFiles
 
 JOURNAL_FILE = "journal"
@@ -264,7 +269,7 @@ async def _until_stopped(
         for end in failed:
             if end.done():
                 return None if end.exception() is None else _explain(end.exception())
-        log.info("the lighthouse stops; jobs that run train on without it")
+        log.info("the lighthouse stops%s", f"; {GOES_ON_WORDS}" if shell.agents else "")
         return ExitCode.OK
     finally:
         stopped.cancel()

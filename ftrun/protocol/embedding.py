@@ -28,6 +28,8 @@ FOR_NODES = "FTRUN_LIGHTHOUSE_FOR_NODES"
 ONCE = "FTRUN_LIGHTHOUSE_ONCE"
 PARENT_PID = "FTRUN_LIGHTHOUSE_PARENT_PID"
 
+GOES_ON_WORDS = "training goes on without it"
+"""What the child says last, if it was asked to stop and nodes train on."""
 ADDRESS_FILE = "address.json"
 ANY_PORT = "127.0.0.1:0"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Sequence
 
 from ftrun.base.errors import UserError
 from ftrun.protocol.tls import TlsFiles
@@ -20,20 +21,33 @@ ALPN = [GRPC_ALPN, "http/1.1"]
 _NOTHING = "Nothing was started."
 
 
-def check_handshake(host: str, port: int, tls: TlsFiles) -> None:
+def check_first_answer(addresses: Sequence[tuple[str, int]], tls: TlsFiles) -> None:
+    """Shake hands with the first of several lighthouses that answers; they share ``TIMEOUT_S``.
+
+    Raises:
+        UserError: as ``check_handshake``.
+    """
+    share_s = TIMEOUT_S / len(addresses)
+    any(check_handshake(host, port, tls, share_s) for host, port in addresses)
+
+
+def check_handshake(host: str, port: int, tls: TlsFiles, timeout_s: float = TIMEOUT_S) -> bool:
     """Shake hands with the lighthouse at ``host:port``, if it answers, and send nothing.
+
+    Returns:
+        Whether it needs no other try: it has answered, or there is no TLS.
 
     Raises:
         UserError: a handshake can never succeed; why, and what to do.
     """
     context = tls.client_context()
     if context is None:
-        return
+        return True
     context.set_alpn_protocols(ALPN)
     try:
-        raw = socket.create_connection((host, port), TIMEOUT_S)
+        raw = socket.create_connection((host, port), timeout_s)
     except OSError:
-        return
+        return False
     with raw:
         try:
             with context.wrap_socket(raw, server_hostname=host) as secured:
@@ -45,9 +59,10 @@ def check_handshake(host: str, port: int, tls: TlsFiles) -> None:
         except ssl.SSLError as error:
             raise UserError(explain(f"{host}:{port}", error, tls)) from None
         except OSError:
-            return
+            return False
     if not accepted:
         raise UserError(connection_closed(f"{host}:{port}", tls))
+    return True
 
 
 def _answers_with_bytes(secured: ssl.SSLSocket) -> bool:

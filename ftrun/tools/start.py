@@ -62,10 +62,9 @@ def start_run(
         settings = with_own_address(settings)
     machine = inspect_machine(settings, os.environ)
     if settings.lighthouse is not None and settings.tls:
-        from ftrun.protocol.handshake import check_handshake
+        from ftrun.protocol.handshake import check_first_answer
 
-        host, port = settings.lighthouse_address()
-        check_handshake(host, port, settings.tls)
+        check_first_answer(settings.lighthouse_addresses(), settings.tls)
     if launch is None:
         from ftrun.agent.plan import print_json, print_plan
 

@@ -106,7 +106,7 @@ def test_training_outlives_the_lighthouse(tmp_path: Path) -> None:
         job.await_members(2)
         os.kill(job.lighthouse(), signal.SIGKILL)
         job.await_steps(10)
-        job.expect("The lighthouse is back and knows")
+        job.expect("A lighthouse leads again and knows")
         before = job.members()
         os.kill(before["0", "0"], signal.SIGKILL)
         job.await_successor(("0", "0"), before)

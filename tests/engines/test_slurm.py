@@ -40,7 +40,7 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
 
         os.kill(job.process(0, LIGHTHOUSE), signal.SIGKILL)
         job.expect("The lighthouse on n0 died: SIGKILL. It is started again")
-        job.expect("The lighthouse is back and knows of")
+        job.expect("A lighthouse leads again and knows of")
 
         drained = next(int(host) for host in hosts if host not in ("0", str(killed)))
         os.kill(job.process(drained, AGENT), signal.SIGTERM)

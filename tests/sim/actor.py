@@ -32,6 +32,7 @@ SETTINGS = LighthouseSettings(
     promise_timeout_s=2.0,
     reassign_grace_s=1.0,
     probe_s=0.45,  # longer than the slowest question and answer
+    attach_s=0.8,  # longer than an agent's pause between two tries and its Hello's way
     switch_retry_max_s=0.5,
 )
 

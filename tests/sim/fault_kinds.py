@@ -525,6 +525,28 @@ def _power_off(world: World) -> None:
         world.at(GONE_S, lighthouse, lighthouse.has_lost, agent.agent_id)
 
 
+def _lose_first_node(world: World) -> None:
+    """A machine is lost, and the lighthouse with it. It may live, cut off, and come back."""
+    lighthouse, host = world.lighthouse, _any_host(world)
+    agent = host.agent
+    if lighthouse is None or agent is None or not agent.alive or len(world.hosts) < 2:
+        return
+    if lighthouse.core.state.phase is not Phase.STEADY:
+        world.faults.done.append("at an odd moment")
+    if world.rng.random() < 0.5:
+        host.vanish()
+        _see_peers(world, host, 10.0)
+    else:
+        duration_s = world.rng.choice((1.5, 3.0, 6.0))
+        host.excuse("its host was cut off")
+        host.cut_off_until = world.now + duration_s
+        world.invariants.quorums.cut_off |= {key.incarnation for key in agent.workers}
+        if agent.stream is not None:
+            agent.stream.cut(half_open=True)
+        _see_peers(world, host, duration_s)
+    lighthouse.crash_with_its_node(agent)
+
+
 def _false_alarm(world: World) -> None:
     """A live machine's connections to all others lose everything for a while, but its agent's."""
     _see_peers(world, _any_host(world), world.rng.choice((0.3, 1.0, 2.5)))
@@ -547,6 +569,7 @@ FOCUS_KINDS: Mapping[str, Callable[[World], None]] = {
     "cut_off_lighthouse": _cut_off_lighthouse,
     "drain_two": _drain_two,
     "power_off": _power_off,
+    "lose_first_node": _lose_first_node,
     "false_alarm": _false_alarm,
     "hears_one": _hears_one,
 }

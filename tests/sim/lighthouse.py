@@ -6,6 +6,7 @@ It can die between any two instructions. Its disk is the world's, and outlives i
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ftrun.core import failure_kinds as kinds
@@ -21,20 +22,26 @@ from ftrun.core.lighthouse.events import (
     Instruction,
     Journal,
     JournalState,
+    LighthouseSettings,
     OperationChanged,
     OperatorAsked,
     SendToAgent,
     TimerFired,
 )
 from ftrun.core.lighthouse.machine import Lighthouse
+from ftrun.core.lighthouse.phases import Phase
 from tests.sim.actor import SETTINGS, Actor, Crashed
 from tests.sim.violation import require
 
 if TYPE_CHECKING:
     from tests.sim.network import Stream
+    from tests.sim.node import Agent
     from tests.sim.world import World
 
 TIMER_DELAY_MIN_S = 0.001
+TAKEN_OVER_S = 2.5
+"""By then a takeover waits for no node without power: 0.6 s until a peer has come and reported it,
+0.84 for its agent to come, and the rest for the reports of all others."""
 
 
 class LighthouseProcess(Actor):
@@ -42,9 +49,10 @@ class LighthouseProcess(Actor):
 
     name = role = "lighthouse"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, settings: LighthouseSettings = SETTINGS) -> None:
         super().__init__()
         self.world = world
+        self._settings = settings
         self.streams: list[Stream] = []  # also streams without a Hello yet
         self.sessions: dict[str, Stream] = {}
         self._timer = 0
@@ -54,12 +62,12 @@ class LighthouseProcess(Actor):
         """Begin with the journal on disk."""
         world = self.world
         world.note(self.name, "starts", disk)
-        world.invariants.takeover_began(world.now, SETTINGS.takeover_grace_s, disk.quorum)
+        world.invariants.takeover_began(world.now, self._settings.takeover_grace_s, disk.quorum)
         account = None
         if world.account is not None:
             document, written_at = world.account
             account = AccountRecord(document, world.now - written_at)
-        self.core = Lighthouse(SETTINGS, disk, world.now, account)
+        self.core = Lighthouse(self._settings, disk, world.now, account)
         self._account, self._began_at = account, world.now
         self.core.books.incidents.take_over(world.records.earlier(world.now))
         world.at(0.0, self, self.feed, TimerFired())
@@ -70,6 +78,29 @@ class LighthouseProcess(Actor):
             self._end()
             delay_s = self.world.rng.choice((0.01, 0.3, 1.5, 5.0))
             self.world.at(delay_s, None, self.world.start_lighthouse)
+
+    def crash_with_its_node(self, lost: Agent) -> None:
+        """Die with a node; another one takes over, whose grace is so long that it shows."""
+        if self.alive:
+            self._end()
+            self.world.at(0.9, None, self._is_succeeded, lost)
+
+    def _is_succeeded(self, lost: Agent) -> None:
+        world = self.world
+        if world.lighthouse is self:
+            new = world.lighthouse = LighthouseProcess(
+                world, replace(SETTINGS, takeover_grace_s=4.0)
+            )
+            new.start(world.disk)
+            world.at(TAKEN_OVER_S, new, new.has_taken_over, lost)
+
+    def has_taken_over(self, lost: Agent) -> None:
+        """Assert that it waits no longer for the lost node, if nothing else has gone wrong (N1)."""
+        is_off = lost.host.agent is lost and not lost.alive
+        have_others_left = any(host.over for host in self.world.hosts)
+        if is_off and not have_others_left and self.world.faults.done == ["lose_first_node"]:
+            waits = self.core.state.phase is Phase.TAKEOVER
+            require(not waits, "N1", f"the takeover waits still for {lost.agent_id}")
 
     def has_lost(self, agent_id: str) -> None:
         """Assert that it has given up this agent, if nothing else has gone wrong (N1)."""

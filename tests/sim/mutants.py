@@ -440,6 +440,14 @@ def _overlooks_processes(self: Replicas, replica_id: str) -> None:
 _remove = Replicas.remove
 
 
+def _names_nobody(self: takeover.Takeover) -> dict[str, str]:
+    return {}
+
+
+def _gives_no_time(self: Reach, agent: Any) -> float:
+    return 0.0 if self._is_awaited(agent) else self._state.settings.probe_s
+
+
 def _ends_with_its_newcomers(self: Worker, tag: ids.Tag) -> None:
     self.offers[tag].is_refused = True
     self.world.invariants.cannot_serve(self.key)
@@ -481,6 +489,12 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "what peers see counts for nothing": Mutant(
         Reach, "reported", _does_nothing, "N1", ("power_off",)
+    ),
+    "a takeover waits for the lost": Mutant(
+        takeover.Takeover, "awaited", _names_nobody, "N1", ("lose_first_node",)
+    ),
+    "a takeover gives agents no time to come": Mutant(
+        Reach, "_time_for", _gives_no_time, "Q6", ("false_alarm", "kill_lighthouse")
     ),
     "incarnations have their node's name": Mutant(
         Agent, "_rules", _names_by_the_node, "Q2", (KEPT_AGENTS, "kill_agent")

@@ -16,6 +16,7 @@ class QuorumRules:
     """Q1, Q4, Q6: the quorums that the lighthouse may issue.
 
     ``excused``: incarnations that it may leave out, and why. ``dead``: those that have ended.
+    ``cut_off``: those whose node is neither reached by the lighthouse nor by peers.
     ``ended``: slots that have ended. ``closed``: those without which the job goes on, as in the
     journal. ``left``: workers that have left in order. ``leases``: until
     when an incarnation may commit without another message from a lighthouse. ``given_up``: the
@@ -30,6 +31,7 @@ class QuorumRules:
         self.closed: frozenset[str] = frozenset()
         self.left: set[WorkerKey] = set()
         self.dead: set[str] = set()
+        self.cut_off: set[str] = set()
         self.leases: dict[str, float] = {}
         self.given_up: dict[str, Attempt] = {}
         self._slots = slots
@@ -89,7 +91,7 @@ class QuorumRules:
 
     def _listens(self, now: float) -> bool:
         """A takeover is under way: its grace is not over, and members are missing."""
-        return now < self._silent_until - 1e-9 and bool(self._missing - self.dead)
+        return now < self._silent_until - 1e-9 and bool(self._missing - self.dead - self.cut_off)
 
     def switched(self, quorum: Quorum) -> None:
         """A switch is confirmed: this is the predecessor of what follows."""

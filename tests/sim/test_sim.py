@@ -71,6 +71,8 @@ SOON = {
     "refusals are counted": 190,
     "a newcomer keeps a lost step lost": 35,
     "an unknown quorum has no newcomers": 240,
+    "a takeover waits for the lost": 75,
+    "a takeover gives agents no time to come": 105,
 }
 """The seeds to begin with, which are near one that finds the bug: at most seconds for each."""
 RARE = {
@@ -179,7 +181,17 @@ def test_nodes_that_are_noticed_as_one_leave_at_one_boundary() -> None:
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 
-@pytest.mark.parametrize("focus", [("power_off",), ("false_alarm",), ("hears_one",), ALARMS])
+@pytest.mark.parametrize(
+    "focus",
+    [
+        ("power_off",),
+        ("false_alarm",),
+        ("hears_one",),
+        ALARMS,
+        ("lose_first_node",),
+        ("lose_first_node", "kill_lighthouse", "false_alarm", "kill_worker", "cut"),
+    ],
+)
 def test_what_peers_see_of_a_node(focus: tuple[str, ...]) -> None:
     """Who has no power is lost within a second, and nobody who answers is (N1)."""
     outcomes = [outcome_of(seed, focus=focus) for seed in range(40)]

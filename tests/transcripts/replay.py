@@ -17,6 +17,7 @@ A line at the margin is an event; the indented lines below it are the instructio
     A says lost 0a: cause | A says killed 0a: cause | A says failed 0a code: words (at its start)
     A says raised 0a@7: words (at step 7)
     A says finished 0a [idle] [unjoined] [early=7] | A says leaves
+    A says silent [host-1] (these hosts acknowledge nothing to it)
     A says gives up 3: reason (the job) | A says gives-up 0a [elsewhere] [trained] 3: reason
     0a 1a: report 5/x [interrupted=1.1#1 in=1.1#1 pending=1.2#1 promised=7 confirmed healing torn
                        reduced=1.1#1@5 voted=1.1#1@5 local_step_index=2 cannot_repair needs=2
@@ -230,6 +231,8 @@ class Replay:
             how = text.partition(":")[0].split()
             flags = "elsewhere" in how, "trained" in how
             return m.ReplicaGivenUp(*_replica(rest[0]), int(how[-1]), detail, "", *flags)
+        if kind == "silent":
+            return m.PeersSilent(tuple(rest))
         if kind == "heartbeat":
             return m.Heartbeat(tuple(_progress(word) for word in rest))
         assert kind == "goodbye", text

@@ -22,14 +22,15 @@ TAKEOVER_GRACE_MIN_S = 2.0
 class LighthouseSettings:
     """Every wait and every limit of the lighthouse that is not the job's own (``JobSpec``).
 
-    ``attempts_max``: attempts in a row without a commit in between before the replica that failed
-    most often is replaced. ``switch_failures_max``: failures of a switch before the replicas that
-    held it up are replaced. ``drain_gather_s``: nodes that are asked to leave so soon after another
-    leave with it. ``switch_retry_max_s``: the longest pause between two tries of a
-    switch. ``freeze_timeout_s``: how long a switch waits for a step at which the script lets
-    members join, before it is begun again. ``http``: where the lighthouse answers people, as agents
-    are sent it. ``is_local``: it listens on the loopback interface although nobody has asked for
-    that, so a job on several nodes is refused.
+    ``attach_s``: within it a live agent comes to a lighthouse that has been restarted: it tries at
+    least every 2 s (protocol/rpc.py). ``attempts_max``: attempts in a row without a commit in
+    between before the replica that failed most often is replaced. ``switch_failures_max``: failures
+    of a switch before the replicas that held it up are replaced. ``drain_gather_s``: nodes that are
+    asked to leave so soon after another leave with it. ``switch_retry_max_s``: the longest pause
+    between two tries of a switch. ``freeze_timeout_s``: how long a switch waits for a step at which
+    the script lets members join, before it is begun again. ``http``: where the lighthouse answers
+    people, as agents are sent it. ``is_local``: it listens on the loopback interface although
+    nobody has asked for that, so a job on several nodes is refused.
     """
 
     takeover_grace_s: float = 5.0
@@ -44,6 +45,7 @@ class LighthouseSettings:
     finish_grace_s: float = 0.1
     drain_gather_s: float = 0.5
     probe_s: float = 0.5
+    attach_s: float = 2.5
     switch_retry_max_s: float = 2.0
     attempts_max: int = 10
     refusals_max: int = 10
@@ -61,7 +63,7 @@ class LighthouseSettings:
         The agents have held calls open to it meanwhile, so those that live come at once.
         """
         grace_s = max(self.takeover_grace_s - silent_s, TAKEOVER_GRACE_MIN_S)
-        return replace(self, takeover_grace_s=grace_s)
+        return replace(self, takeover_grace_s=grace_s, attach_s=self.probe_s)
 
 
 @dataclass(frozen=True, slots=True)

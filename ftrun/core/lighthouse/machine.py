@@ -112,7 +112,7 @@ class Lighthouse:
         self.state = MembershipState(self._settings, journal, now)
         self.membership = Membership(self.state, journal)
         self.agents = Agents(self.state)
-        self.reach = Reach(self.state, self.agents)
+        self.reach = Reach(self.state, self.agents, self.membership.takeover)
         self.books = Books(now, self._settings.changes_max, account)
         self.glances = Glances(self.state, self.books.account)
         self.assignment = Assignment(self.state, self.membership, self.agents, now)
@@ -407,11 +407,7 @@ class Lighthouse:
 
     def _lose_unreached(self) -> None:
         """Give up the agents whose nodes are out of reach; nobody waits for their return."""
-        for agent, witness in self.reach.gone():
-            cause = (
-                f"its node is out of reach: it acknowledges nothing to {witness}, and its agent "
-                "does not answer"
-            )
+        for agent, cause in self.reach.gone():
             self.state.outbox.close(agent.agent_id, cause)
             self._on_detached(agent.agent_id, cause)
 

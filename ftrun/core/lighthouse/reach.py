@@ -7,15 +7,22 @@ it has not answered after ``probe_s``, at a second look (suspicion.py), while a 
 nothing of it, and while at least half of all agents have answered: otherwise it may be the
 lighthouse's own network. Without a peer that sends it anything, its heartbeats decide.
 
+A takeover waits for members of whose agents nothing has come yet. Such an agent cannot be asked, so
+it has ``attach_s`` to come. The rest is the same, and it counts among all agents. What the takeover
+then knows is only that it need not wait: the member may live, so it is fenced (takeover.py).
+
 Not here: what agents see (core/agent/peer_watch.py), what a loss means (machine.py).
 """
 
 from __future__ import annotations
 
+import math
+
 from ftrun.core import messages as m
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.suspicion import SilenceCheck
+from ftrun.core.lighthouse.takeover import Takeover
 
 AGAIN_TIMES = 2.0
 """One that has answered, and is still reported, is asked again after this many ``probe_s``."""
@@ -24,10 +31,11 @@ AGAIN_TIMES = 2.0
 class Reach:
     """The agents that peers do not reach. ``due``: when ``gone`` is to be called."""
 
-    def __init__(self, state: MembershipState, agents: Agents) -> None:
+    def __init__(self, state: MembershipState, agents: Agents, takeover: Takeover) -> None:
         self.due: float | None = None
         self._state = state
         self._agents = agents
+        self._takeover = takeover
         self._asked: dict[str, tuple[float, SilenceCheck]] = {}
 
     def reported(self, agent: Agent, hosts: tuple[str, ...]) -> None:
@@ -36,7 +44,10 @@ class Reach:
         self._plan()
 
     def gone(self) -> list[tuple[Agent, str]]:
-        """The agents that are lost now, each with the host that has reported it."""
+        """The attached agents that are lost now, each with the reason.
+
+        The takeover is told of those that it need not wait for any more.
+        """
         state, found = self._state, []
         late_s = 0.0 if self.due is None else state.now - self.due
         for agent, witness in self._suspects():
@@ -44,41 +55,64 @@ class Reach:
                 continue  # it has come after the report
             asked_at, check = self._asked[agent.agent_id]
             is_silent = not self._has_answered(agent, asked_at)
-            ends = is_silent and check.ends(asked_at, state.settings.probe_s, state.now, late_s)
+            ends = is_silent and check.ends(asked_at, self._time_for(agent), state.now, late_s)
             if ends and self._is_in_touch(asked_at):
-                found.append((agent, witness.host))
+                found.append((agent, _cause(witness)))
             elif ends or (not is_silent and state.now >= self._again_at(asked_at)):
                 self._asked.pop(agent.agent_id, None)
+        awaited = {agent.agent_id: cause for agent, cause in found if self._is_awaited(agent)}
+        self._takeover.unreached |= awaited
+        state.is_dirty |= bool(awaited)
         for agent, _ in found:
             self._asked.pop(agent.agent_id)
             agent.is_out_of_reach = True
         self._plan()
-        return found
+        return [(agent, cause) for agent, cause in found if not self._is_awaited(agent)]
+
+    def _known(self) -> list[Agent]:
+        """The attached agents and, under the names of their stores, those that have to come yet."""
+        attached = [agent for agent in self._agents.values() if agent.gone_at is None]
+        hosts = {agent.host for agent in attached}
+        awaited = self._takeover.awaited().items()
+        return attached + [
+            Agent(store, host, store, 0, -math.inf) for store, host in awaited if host not in hosts
+        ]
+
+    def _is_awaited(self, agent: Agent) -> bool:
+        return agent.agent_id not in self._agents
 
     def _suspects(self) -> list[tuple[Agent, Agent]]:
-        """Each attached agent that another one, on another host, does not reach; with that one."""
-        attached = [agent for agent in self._agents.values() if agent.gone_at is None]
+        """Each agent that another one, on another host, does not reach; with that one."""
+        known = self._known()
         witnesses = {
-            host: agent for agent in attached for host in agent.silent_peers if host != agent.host
+            host: agent for agent in known for host in agent.silent_peers if host != agent.host
         }
         return [
             (agent, witnesses[agent.host])
-            for agent in attached
+            for agent in known
             if agent.host in witnesses and not agent.is_out_of_reach
         ]
+
+    def _time_for(self, agent: Agent) -> float:
+        settings = self._state.settings
+        return settings.attach_s if self._is_awaited(agent) else settings.probe_s
 
     def _has_answered(self, agent: Agent, asked_at: float) -> bool:
         return agent.last_message_at > asked_at
 
     def _is_in_touch(self, since: float) -> bool:
         """Whether half of the agents have been heard since then, so that we are not cut off."""
-        attached = [agent for agent in self._agents.values() if agent.gone_at is None]
-        heard = sum(agent.last_message_at > since for agent in attached)
-        return 2 * heard >= len(attached)
+        known = self._known()
+        heard = sum(agent.last_message_at > since for agent in known)
+        return 2 * heard >= len(known)
 
     def _plan(self) -> None:
         """Ask those that are suspected now; forget those that no longer are."""
         known, suspects = self._asked, [agent for agent, _ in self._suspects()]
+        names, unreached = {agent.agent_id for agent in suspects}, self._takeover.unreached
+        for store in unreached.keys() - names:
+            del unreached[store]
+        suspects = [agent for agent in suspects if agent.agent_id not in unreached]
         now = self._state.now
         self._asked = {a.agent_id: known.get(a.agent_id, (now, SilenceCheck())) for a in suspects}
         if self._asked.keys() - known.keys():
@@ -89,7 +123,14 @@ class Reach:
         asked_at, check = self._asked[agent.agent_id]
         if self._has_answered(agent, asked_at):
             return self._again_at(asked_at)
-        return check.overdue_at(asked_at, self._state.settings.probe_s)
+        return check.overdue_at(asked_at, self._time_for(agent))
 
     def _again_at(self, asked_at: float) -> float:
         return asked_at + AGAIN_TIMES * self._state.settings.probe_s
+
+
+def _cause(witness: Agent) -> str:
+    return (
+        f"its node is out of reach: it acknowledges nothing to {witness.host}, and its agent does "
+        "not answer"
+    )

@@ -40,7 +40,8 @@ class Takeover:
 
     A quorum that comes by a switch counts once the journal or any report has its confirmation.
     ``is_disturbed``: a replica was lost or reported an error during the grace. ``grace_until``: its
-    end; None: it has not begun.
+    end; None: it has not begun. ``unreached``: the stores of nodes that a peer does not reach and
+    that have not come, with the reason: nobody waits for their members (reach.py).
     """
 
     def __init__(self, state: MembershipState, journal: JournalState) -> None:
@@ -48,6 +49,7 @@ class Takeover:
         self.quorum = journal.quorum
         self.switch_step = journal.switch_step
         self.is_disturbed = False
+        self.unreached: dict[str, str] = {}
         self._journaled = journal.quorum.attempt if journal.quorum is not None else None
         self._has_journal = journal.spec is not None or journal.quorum is not None
         self._ran_before = False
@@ -148,6 +150,18 @@ class Takeover:
         elif self._prior is None or quorum.attempt > self._prior.attempt:
             self._prior = quorum
 
+    def awaited(self) -> dict[str, str]:
+        """The hosts of members of the quorum in force that may still come, by their stores."""
+        if self.quorum is None or self._state.phase is not Phase.TAKEOVER:
+            return {}
+        find = self._state.replicas.find
+        return {
+            member.store: endpoint.host
+            for member in self.quorum.members
+            if not (self._is_gone(member) or find(member.replica_id, member.incarnation))
+            for endpoint in member.endpoints[:1]
+        }
+
     # ------------------------------------------------------------ the verdict
 
     @property
@@ -158,9 +172,10 @@ class Takeover:
     def is_complete(self) -> bool:
         """Whether the grace can end: nobody of the quorum in force is to be waited for any more.
 
-        All its members have reported, or have certainly died or ended. Interrupted members may not
-        know a later quorum yet, and dead ones may have known one. None is later than the journal's,
-        because the journal is written first. Without a journal a switch that the members have
+        All its members have reported, or have died or ended, or are out of reach. Interrupted
+        members may not know a later quorum yet, and those that are lost may have known one. None is
+        later than the journal's, because the journal is written first. Who is out of reach may
+        live, and is fenced as at the grace's end. Without a journal a switch that the members have
         promised may be confirmed, and only its newcomers may know that (Q5).
         """
         quorum, state = self.quorum, self._state
@@ -173,7 +188,7 @@ class Takeover:
             return (
                 self._has_journal or self._all_have_reported or not self._is_any_promised(verdict)
             )
-        if quorum.attempt != self._journaled or not all(map(self._is_gone, verdict.missing)):
+        if quorum.attempt != self._journaled or not all(map(self._is_lost, verdict.missing)):
             return False
         live = [state.replicas[name] for name in verdict.live]
         return bool(live) and all(r.is_known(state.workers) for r in live)
@@ -195,7 +210,7 @@ class Takeover:
     def _is_silent(self, member: Member) -> bool:
         replica = self._state.replicas.find(member.replica_id, member.incarnation)
         if replica is None:
-            return not self._is_gone(member)
+            return not self._is_lost(member)
         return not replica.is_known(self._state.workers)
 
     def _is_any_promised(self, verdict: Verdict) -> bool:
@@ -281,15 +296,19 @@ class Takeover:
             state.begin_change("takeover", _reason(lost))
             forming.interrupt()
         if self.quorum is not None:
-            text = f"The lighthouse is back and knows of {replicas(state.live)}."
+            text = f"A lighthouse leads again and knows of {replicas(state.live)}."
             state.outbox.notice("takeover", state.live, text)
         state.journal()
 
     def _strike(self, member: Member) -> Loss:
         state, name = self._state, member.replica_id
         state.departed.add(member, self._began_at, self._is_gone(member))
-        cause = "gone" if self._is_gone(member) else "not back after the lighthouse's restart"
-        return Loss(name, member.incarnation, cause)
+        absent = self.unreached.get(member.store, "not back after the lighthouse's restart")
+        return Loss(name, member.incarnation, "gone" if self._is_gone(member) else absent)
+
+    def _is_lost(self, member: Member) -> bool:
+        """Whether nobody waits for it any more."""
+        return member.store in self.unreached or self._is_gone(member)
 
     def _is_gone(self, member: Member) -> bool:
         """Whether it cannot come back, because it has died or ended well."""

@@ -7,6 +7,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,11 @@ from ftrun.base import linux, own_process
 from ftrun.base.errors import ExitCode
 from ftrun.config.layers import gather
 from ftrun.config.settings import resolve
+from ftrun.core import messages as m
 from ftrun.engines import keeper as keeping
 from ftrun.engines.keeper import Keeper
 from ftrun.engines.meeting import Meeting
+from ftrun.protocol.rpc import Connected, LighthouseConnection
 from tests.unit.engines.test_place import PLACE
 
 WAIT_S = 60.0
@@ -91,6 +94,49 @@ def test_a_node_that_comes_too_late_has_no_lighthouse(tmp_path: Path) -> None:
     Meeting(meeting, 0, HERE).settle(("10.0.0.2:7",))
     assert run(keeper(meeting, "is_missing.py")) == ExitCode.USAGE
     assert not list(tmp_path.glob("**/lighthouse.n1.log"))
+
+
+def test_the_last_lighthouse_says_that_others_train_on_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(keeping, "GATHER_S", 0.0)
+    drained = tmp_path / "drained"
+    script = f"while [ ! -e {drained} ]; do sleep 0.05; done; exit {ExitCode.PREEMPTED}"
+    real = own_process.command
+
+    def command(module: str, *words: Any, **options: Any) -> list[str]:
+        return ["sh", "-c", script] if module == "ftrun.cli" else real(module, *words, **options)
+
+    monkeypatch.setattr(own_process, "command", command)
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    one = keeper(meeting, node=0, join_timeout_s=WAIT_S)
+    one._certify = lambda *_: None
+    spec = m.JobSpec("job", 2, 1, 1, 10.0, 5.0, 20.0)
+
+    async def main() -> int:
+        def on_event(event: object) -> None:
+            if isinstance(event, Connected):
+                other.send(m.Hello("n3", spec, 1, HERE, f"{HERE}:1"))
+            elif isinstance(event, m.Welcome):
+                drained.touch()
+
+        running = asyncio.ensure_future(one.run())
+        while not (addresses := Meeting(meeting, 3, HERE).settled()):
+            await asyncio.sleep(0.05)
+        token = (meeting / "token").read_text().strip()
+        other = LighthouseConnection(addresses, token, on_event)
+        trains_on = asyncio.ensure_future(other.run())
+        try:
+            return await running
+        finally:
+            other.close()
+            await trains_on
+
+    assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == ExitCode.PREEMPTED
+    said = capfd.readouterr().err
+    assert "n0 has left, and with it the last lighthouse of this job. The others train on" in said
+    assert "leave one of n0, n1, n2 in it" in said
 
 
 def test_a_killed_agent_has_a_successor_when_all_of_it_has_ended(

@@ -25,7 +25,7 @@ from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.shell import Shell
 from ftrun.lighthouse.web import WebServer, build_app
 from ftrun.protocol.auth import new_token
-from ftrun.protocol.handshake import check_handshake
+from ftrun.protocol.handshake import check_first_answer, check_handshake
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 from ftrun.tools.certs import write_certificates
@@ -158,6 +158,21 @@ def test_the_handshake_before_the_start_says_what_is_wrong(
         async with serving(replace(settings, tls=PLAINTEXT)) as port:
             assert "does not speak TLS" in await refusal(port, right)
         await asyncio.to_thread(check_handshake, HOST, port, right)  # Not there yet: no error.
+
+    run(main())
+
+
+def test_of_several_lighthouses_the_first_that_answers_is_checked(
+    settings: ServiceSettings, ours: Authority, other: Authority
+) -> None:
+    async def main() -> None:
+        right, wrong = TlsFiles(*ours.agent, ours.ca), TlsFiles(*ours.agent, other.ca)
+        async with serving(settings) as port:
+            lost = HOST, 1  # nothing listens there
+            await asyncio.to_thread(check_first_answer, [lost, (HOST, port)], right)
+            with pytest.raises(UserError, match="was not signed by --tls-ca"):
+                await asyncio.to_thread(check_first_answer, [lost, (HOST, port), lost], wrong)
+        await asyncio.to_thread(check_first_answer, [lost, lost], wrong)
 
     run(main())
 

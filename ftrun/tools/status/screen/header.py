@@ -48,7 +48,7 @@ _PHASES = {
     "switch": ("training, a change is made", GOOD),
     "rejoin": ("repairs after a loss", CARE),
     "fence": ("makes sure that nobody trains", CARE),
-    "takeover": ("the lighthouse is back and collects reports", CARE),
+    "takeover": ("a lighthouse leads again and collects reports", CARE),
 }
 
 

@@ -106,4 +106,6 @@ def test_who_has_watched_a_silence_waits_less_for_those_that_do_not_come() -> No
     assert {silent_s: x.takeover_grace_s for silent_s, x in waits.items()} == {
         0.0: settings.takeover_grace_s, 2.0: 3.0, 3.0: 2.0, 60.0: 2.0,
     }  # fmt: skip
-    assert replace(waits[3.0], takeover_grace_s=settings.takeover_grace_s) == settings
+    assert {x.attach_s for x in waits.values()} == {settings.probe_s}
+    grace_s, attach_s = settings.takeover_grace_s, settings.attach_s
+    assert replace(waits[3.0], takeover_grace_s=grace_s, attach_s=attach_s) == settings

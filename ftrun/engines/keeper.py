@@ -128,7 +128,7 @@ class Keeper:
             await self._returning.cancel()
         if is_last and code == ExitCode.PREEMPTED and self._settings.requeue:
             self._requeue()
-        elif is_last and code not in NOT_THE_JOBS:
+        elif self._meeting.first_is_lost and code not in NOT_THE_JOBS:
             await self._end_what_nobody_ends()
         return code
 
@@ -279,8 +279,9 @@ class Keeper:
     async def _end_what_nobody_ends(self) -> None:
         """Have the engine end the job, which has ended, if its launcher's machine is lost.
 
-        It may have been on the first node, with the batch script; the engine would keep the other
-        nodes for the job until its time limit.
+        It may have been the first node, which is, with the batch script; the engine would keep the
+        other nodes for the job until its time limit. A launcher that is there says on its output
+        that somebody has asked, so nobody asks while the first node is there.
         """
         launcher = self._place.launcher
         if launcher and await answers(launcher) is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ftrun.agent.incidents import IncidentRecords
-from ftrun.base.errors import ExitCode
+from ftrun.base.errors import OF_ONE_NODE, ExitCode
 from ftrun.core.agent.ending import ALL_FINISHED
 from ftrun.core.agent.events import EndAgent
 from ftrun.core.agent.failures import Failure
@@ -69,7 +69,7 @@ def _verdict(ending: EndAgent, is_part: bool) -> str:
     if ending.exit_code == 0:
         how = "" if ending.reason == ALL_FINISHED else f": {ending.reason},"
         return f"The job has finished{how}"
-    who = "This node" if is_part and ending.exit_code == ExitCode.PREEMPTED else "The job"
+    who = "This node" if is_part and ending.exit_code in OF_ONE_NODE else "The job"
     return f"{who} has ended with exit code {ending.exit_code} ({ending.reason})"
 
 

@@ -33,7 +33,7 @@ from ftrun.agent.embedded import EmbeddedLighthouse
 from ftrun.agent.env_markers import AGENT_ID_NAME, FROM_KEEPER
 from ftrun.base import clock, linux, own_process
 from ftrun.base.addresses import join_address, split_address
-from ftrun.base.errors import ExitCode
+from ftrun.base.errors import OF_ONE_NODE, ExitCode
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.failures import signal_name
 from ftrun.core.agent.lighthouse_starts import AgentStarts
@@ -56,8 +56,6 @@ LEFT_S = 10.0
 """How long the processes of a dead agent are waited for; its guards end them in less."""
 LEFT_LOOK_S = 0.02
 COMMAND_S = 60.0
-NOT_THE_JOBS = frozenset({ExitCode.PREEMPTED, ExitCode.LIGHTHOUSE_UNREACHABLE})
-"""Exit codes of a node's agent that do not mean that the job has ended."""
 ENDS_S = 5.0
 """How long a lighthouse takes to end, once it stops."""
 
@@ -124,11 +122,11 @@ class Keeper:
             is_last = await self._meeting.leave()
             if self._returning is not None:
                 self._looking.cancel()
-        if self._returning is not None and (is_last or code not in NOT_THE_JOBS):
+        if self._returning is not None and (is_last or code not in OF_ONE_NODE):
             await self._returning.cancel()
         if is_last and code == ExitCode.PREEMPTED and self._settings.requeue:
             self._requeue()
-        elif self._meeting.first_is_lost and code not in NOT_THE_JOBS:
+        elif self._meeting.first_is_lost and code not in OF_ONE_NODE:
             await self._end_what_nobody_ends()
         return code
 

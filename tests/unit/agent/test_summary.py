@@ -32,6 +32,8 @@ def test_one_line_for_each_replica() -> None:
     ]
     first = summary_lines(slots, EndAgent(75, "SIGTERM"), 3.21, LOGS, is_part=True)[0]
     assert first == "This node has ended with exit code 75 (SIGTERM) after 3.2 s. Logs: logs/job"
+    first = summary_lines((), EndAgent(72, "a crash loop"), 3.21, LOGS, is_part=True)[0]
+    assert first.startswith("The job has ended with exit code 72")
 
 
 def test_the_first_cause_of_a_bad_end_comes_first_with_the_end_of_its_traceback() -> None:

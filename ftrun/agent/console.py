@@ -169,10 +169,11 @@ class Console:
         elapsed_s = clock.now() - self._started_at
         slots, log_dir = self._supervisor.summary(), self._settings.job_log_dir
         lines = summary_lines(
-            slots, ending, elapsed_s, log_dir, incidents, account, is_told=self._end_is_told
-        )
+            slots, ending, elapsed_s, log_dir, incidents, account,
+            is_told=self._end_is_told, is_part=self._settings.nodes > 1,
+        )  # fmt: skip
         for line in lines:  # what is indented is of this node's replicas
-            self._terminal.event_line(line, of_job=not line.startswith(" "))
+            self._terminal.event_line(line, of_job=not line.startswith((" ", "This node")))
         if self._supervisor.ran_apart:
             self._terminal.event_line(f"  The replica groups ran apart. {REMEDY_APART}")
         in_order = (ExitCode.OK, ExitCode.PREEMPTED, ExitCode.INTERRUPTED)

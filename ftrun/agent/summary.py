@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ftrun.agent.incidents import IncidentRecords
-from ftrun.base.errors import ExitCode
+from ftrun.base.errors import OF_ONE_NODE, ExitCode
 from ftrun.core.agent.ending import ALL_FINISHED
 from ftrun.core.agent.events import EndAgent
 from ftrun.core.agent.failures import Failure
@@ -29,9 +29,11 @@ def summary_lines(
     account: JobAccount | None = None,
     *,
     is_told: bool = False,
+    is_part: bool = False,
 ) -> list[str]:
     """The report, line by line. ``is_told``: another node has that of the job in the same output.
 
+    ``is_part``: there are other nodes, which may train on when this one leaves.
     ``account``: the lighthouse's. Without it, or if no quorum ever stood, the lost time is what
     this agent has seen itself.
     """
@@ -39,7 +41,7 @@ def summary_lines(
     if ending.exit_code != 0:
         lines += _what_failed(slots, log_dir, incidents)
     if not is_told:
-        lines.append(f"{_verdict(ending)} after {elapsed_s:.1f} s. Logs: {log_dir}")
+        lines.append(f"{_verdict(ending, is_part)} after {elapsed_s:.1f} s. Logs: {log_dir}")
     lost = {slot.replica_id: slot.lost_s for slot in slots}
     if account is not None and account.goodput is not None:
         lost |= {x.replica_id: x.lost_s for x in account.slots}
@@ -58,7 +60,7 @@ def _account_line(account: JobAccount, goodput: float) -> str:
     )
 
 
-def _verdict(ending: EndAgent) -> str:
+def _verdict(ending: EndAgent, is_part: bool) -> str:
     if ending.exit_code == ExitCode.DEGRADED and not ending.kind:
         return (
             f"The job has finished degraded, with exit code {ending.exit_code} ({ending.reason}; "
@@ -67,7 +69,8 @@ def _verdict(ending: EndAgent) -> str:
     if ending.exit_code == 0:
         how = "" if ending.reason == ALL_FINISHED else f": {ending.reason},"
         return f"The job has finished{how}"
-    return f"The job has ended with exit code {ending.exit_code} ({ending.reason})"
+    who = "This node" if is_part and ending.exit_code in OF_ONE_NODE else "The job"
+    return f"{who} has ended with exit code {ending.exit_code} ({ending.reason})"
 
 
 def _slot_line(slot: SlotSummary, lost_s: float) -> str:

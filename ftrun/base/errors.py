@@ -31,6 +31,10 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+OF_ONE_NODE = frozenset({ExitCode.LIGHTHOUSE_UNREACHABLE, ExitCode.PREEMPTED, ExitCode.REFUSED})
+"""Exit codes of a node's agent that do not mean that the job has ended."""
+
+
 class ExitReason(NamedTuple):
     """A row of the table of exit codes. ``kind``: the word in ``exit.json``."""
 

@@ -33,7 +33,7 @@ from ftrun.agent.embedded import EmbeddedLighthouse
 from ftrun.agent.env_markers import AGENT_ID_NAME, FROM_KEEPER
 from ftrun.base import clock, linux, own_process
 from ftrun.base.addresses import join_address, split_address
-from ftrun.base.errors import ExitCode
+from ftrun.base.errors import OF_ONE_NODE, ExitCode
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.failures import signal_name
 from ftrun.core.agent.lighthouse_starts import AgentStarts
@@ -56,8 +56,6 @@ LEFT_S = 10.0
 """How long the processes of a dead agent are waited for; its guards end them in less."""
 LEFT_LOOK_S = 0.02
 COMMAND_S = 60.0
-NOT_THE_JOBS = frozenset({ExitCode.PREEMPTED, ExitCode.LIGHTHOUSE_UNREACHABLE})
-"""Exit codes of a node's agent that do not mean that the job has ended."""
 ENDS_S = 5.0
 """How long a lighthouse takes to end, once it stops."""
 
@@ -126,11 +124,11 @@ class Keeper:
                 self._say_who_has_none()
             if self._returning is not None:
                 self._looking.cancel()
-        if self._returning is not None and (is_last or code not in NOT_THE_JOBS):
+        if self._returning is not None and (is_last or code not in OF_ONE_NODE):
             await self._returning.cancel()
         if is_last and code == ExitCode.PREEMPTED and self._settings.requeue:
             self._requeue()
-        elif is_last and code not in NOT_THE_JOBS:
+        elif self._meeting.first_is_lost and code not in OF_ONE_NODE:
             await self._end_what_nobody_ends()
         return code
 
@@ -292,8 +290,9 @@ class Keeper:
     async def _end_what_nobody_ends(self) -> None:
         """Have the engine end the job, which has ended, if its launcher's machine is lost.
 
-        It may have been on the first node, with the batch script; the engine would keep the other
-        nodes for the job until its time limit.
+        It may have been the first node, which is, with the batch script; the engine would keep the
+        other nodes for the job until its time limit. A launcher that is there says on its output
+        that somebody has asked, so nobody asks while the first node is there.
         """
         launcher = self._place.launcher
         if launcher and await answers(launcher) is None:

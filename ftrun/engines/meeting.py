@@ -34,6 +34,7 @@ class Meeting:
         self.directory = directory
         self.host = host
         self.address = ""
+        self.first_is_lost = False
         self._own = directory / f"{ADDRESS}{node}"
         self._reserved: socket.socket | None = None
 
@@ -73,7 +74,8 @@ class Meeting:
     async def leave(self) -> bool:
         """This node's lighthouse has ended. True on one node only: no other one runs any more.
 
-        That node takes the directory away. Nodes that were lost have left nothing but their files.
+        That node takes the directory away. Nodes that were lost have left nothing but their files:
+        so it knows then whether the first one was (``first_is_lost``).
         """
         if self._reserved is None:
             return False
@@ -89,6 +91,7 @@ class Meeting:
             self.directory.rename(over)
         except FileNotFoundError:  # another node was the last
             return False
+        self.first_is_lost = (over / f"{ADDRESS}0").exists()
         shutil.rmtree(over, ignore_errors=True)  # its credentials let nobody in
         return True
 

@@ -53,6 +53,7 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
         assert "The job has finished" in of_job[-2] and "The account" in of_job[-1]
         assert re.search(r"^ftrun n\d: replica \d \(pid", job.output, re.MULTILINE) is None
         assert re.search(r"^ftrun n\d: All replicas have a node", job.output, re.MULTILINE)
+        assert "srun: error" not in job.output
         assert job.left() == ""
         assert not meeting.exists()
 
@@ -108,7 +109,7 @@ def test_a_node_that_is_lost_costs_the_others_nothing_and_gets_work_when_it_is_b
         job.expect("step 10 of 4", 4)
         lost = next(int(host) for host in hosts if host != "0")
         slurm.power_off(lost)
-        job.expect(r"Replica \d lost: its node is out of reach: it acknowledges nothing to 10\.")
+        job.expect(r"Replica \d lost: the node is out of reach: it acknowledges nothing to 10\.")
         job.expect("begins on", 5)
         job.expect(rf"Slurm has lost n{lost} and taken it out of this job. Job \d+ uses it again")
         slurm.power_on(lost)

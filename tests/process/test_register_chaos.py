@@ -123,9 +123,9 @@ def read(logs: list[Path]) -> Notes:
     lines = [line.split() for log in logs for line in log.read_text().splitlines()]
     writes = [Write(int(x[1]), int(x[2]), x[3], int(x[4])) for x in lines if x[0] == "write"]
     acts = [(float(x[1]), int(x[2])) for x in lines if x[0] in ("ack", "sent")]
-    counted = [sum(x == [word] for x in lines) for word in ("refused", "deposed")]
+    refused, deposed = (sum(x == [word] for x in lines) for word in ("refused", "deposed"))
     unanswered = frozenset(int(x[1]) for x in lines if x[0] == "unanswered")
-    return Notes(sorted(writes), sorted(acts), *counted, unanswered)
+    return Notes(sorted(writes), sorted(acts), refused, deposed, unanswered)
 
 
 def violations(notes: Notes) -> Iterator[object]:

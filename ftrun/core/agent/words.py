@@ -24,7 +24,7 @@ REMEDY_APART = (
 
 def idle() -> ShowNotice:
     """This agent has no slot."""
-    return _notice("idle", "All replicas have a node: this one stands by.")
+    return _notice("idle", "All replicas have a node: this one stands by until one moves here.")
 
 
 def resized(reason: str) -> ShowNotice:
@@ -262,8 +262,8 @@ def another_lighthouse(at: str, epoch: int, former: str) -> ShowNotice:
 def lighthouse_gone(reason: str, limit_s: float) -> ShowNotice:
     """The stream has ended."""
     text = (
-        f"The lighthouse is gone ({reason}); training goes on until a replica is lost, and for "
-        f"{limit_s:g} s at most (--isolation-limit)."
+        f"The connection to the lighthouse has ended ({reason}); training goes on until a replica "
+        f"is lost, and for {limit_s:g} s at most (--isolation-limit)."
     )
     return _notice("lighthouse", text)
 

@@ -399,8 +399,7 @@ class Lighthouse:
         """Give up agents that are silent; free the slots of those that are long gone."""
         cause = f"no heartbeat for {self.state.spec.heartbeat_timeout_s:g} s"
         for agent in self.agents.silent():
-            self.state.outbox.close(agent.agent_id, cause)
-            self._on_detached(agent.agent_id, cause)
+            self._give_up(agent.agent_id, cause)
         for agent_id in self.agents.long_gone():
             self._forget(agent_id)
         self.agents.plan_check()
@@ -408,8 +407,11 @@ class Lighthouse:
     def _lose_unreached(self) -> None:
         """Give up the agents whose nodes are out of reach; nobody waits for their return."""
         for agent, cause in self.reach.gone():
-            self.state.outbox.close(agent.agent_id, cause)
-            self._on_detached(agent.agent_id, cause)
+            self._give_up(agent.agent_id, cause)
+
+    def _give_up(self, agent_id: str, cause: str) -> None:
+        self.state.outbox.close(agent_id, f"it has given this node up: {cause}")
+        self._on_detached(agent_id, cause)
 
     def _forget(self, agent_id: str) -> None:
         self.assignment.agent_gone(self.agents.forget(agent_id))

@@ -131,6 +131,6 @@ class Reach:
 
 def _cause(witness: Agent) -> str:
     return (
-        f"its node is out of reach: it acknowledges nothing to {witness.host}, and its agent does "
+        f"the node is out of reach: it acknowledges nothing to {witness.host}, and its agent does "
         "not answer"
     )

@@ -30,6 +30,10 @@ def test_one_line_for_each_replica() -> None:
         f"  replica 1: killed, 12 steps, 0 restarts, last exit status -9: it {killed}",
         "  replica 2: waiting, 12 steps, 1 restart, 2.0 s lost",
     ]
+    first = summary_lines(slots, EndAgent(75, "SIGTERM"), 3.21, LOGS, is_part=True)[0]
+    assert first == "This node has ended with exit code 75 (SIGTERM) after 3.2 s. Logs: logs/job"
+    first = summary_lines((), EndAgent(72, "a crash loop"), 3.21, LOGS, is_part=True)[0]
+    assert first.startswith("The job has ended with exit code 72")
 
 
 def test_the_first_cause_of_a_bad_end_comes_first_with_the_end_of_its_traceback() -> None:

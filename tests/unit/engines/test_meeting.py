@@ -36,6 +36,7 @@ def test_what_counts_is_what_the_first_node_has_settled(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o77 for path in tmp_path.glob("lighthouse*[0-9s]")} == {0}
     for one in meetings:
         asyncio.run(one.leave())
+    assert not any(one.first_is_lost for one in meetings)
 
 
 def test_the_last_one_takes_the_directory_away(tmp_path: Path) -> None:
@@ -51,9 +52,9 @@ def test_the_last_one_takes_the_directory_away(tmp_path: Path) -> None:
         port = int(meetings[1].address.rpartition(":")[2])
         with socket.create_server((HERE, port)):
             for one in (meetings[3], meetings[2]):  # the former has reserved nothing
-                assert not await one.leave()
+                assert not await one.leave() and not one.first_is_lost
                 assert there.exists()
-        assert await meetings[1].leave()
+        assert await meetings[1].leave() and meetings[1].first_is_lost
         assert list(tmp_path.iterdir()) == []
         assert not await meetings[0].leave()
 

@@ -201,7 +201,7 @@ def test_a_takeover_waits_no_longer_for_a_node_that_peers_do_not_reach() -> None
     assert new.closed == {}
     (change,) = new.lighthouse.books.history.changes
     assert change.reasons == [
-        "replica 0: its node is out of reach: it acknowledges nothing to host-n2, and its agent "
+        "replica 0: the node is out of reach: it acknowledges nothing to host-n2, and its agent "
         "does not answer"
     ]
 

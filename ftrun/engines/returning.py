@@ -57,11 +57,12 @@ class ReturningNodes:
         self._log_dir = log_dir
         self._say = say
         self._jobs: dict[str, str] = {}  # by node
+        self._is_over = False
 
     async def run(self) -> None:
-        """Look for lost nodes until cancelled; once Slurm does not answer, no more."""
+        """Look for lost nodes until ``cancel``; once Slurm does not answer, no more."""
         own, own_name = self._place.job.partition(".")[0], self._place.own_name
-        while len(self._jobs) < len(self._place.others):
+        while not self._is_over and len(self._jobs) < len(self._place.others):
             await asyncio.sleep(LOOK_S)
             try:
                 left = node_names(await self._ask("squeue", "-h", "-j", own, "-o", "%N"))
@@ -70,7 +71,7 @@ class ReturningNodes:
             if next((node for node in self._contenders if node in left), "") != own_name:
                 continue  # another one does it
             for node in self._place.others:
-                if node not in left and node not in self._jobs:
+                if node not in left and node not in self._jobs and not self._is_over:
                     await self._submit(node)
 
     async def _submit(self, node: str) -> None:
@@ -83,6 +84,9 @@ class ReturningNodes:
         except ValueError as error:
             self._jobs[node] = ""
             self._say(f"Slurm has lost {node}, and takes no job that would use it again: {error}")
+            return
+        if self._is_over:
+            await self.cancel()
             return
         self._say(
             f"Slurm has lost {node} and taken it out of this job. Job {self._jobs[node]} uses it "
@@ -103,7 +107,11 @@ class ReturningNodes:
         ]  # fmt: skip
 
     async def cancel(self) -> None:
-        """No node is to come back any more."""
+        """No node is to come back any more: one that did would begin the job again, alone.
+
+        Slurm, which ends a job without ``--no-kill`` for a lost node, shows it without that node.
+        """
+        self._is_over = True
         jobs = [job for job in self._jobs.values() if job]
         if jobs:
             with contextlib.suppress(ValueError):

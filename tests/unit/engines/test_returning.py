@@ -92,6 +92,44 @@ def test_the_first_contender_that_is_left_takes_over_what_another_has_submitted(
     assert (tmp_path / "cancelled").read_text() == "9 9\n"
 
 
+@pytest.mark.parametrize("first", ["sbatch", "cancel"])
+def test_none_comes_back_to_a_job_that_is_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Whether the job is submitted already or not."""
+    said: list[str] = []
+    lost = tmp_path / "lost"
+    environ = programs(
+        tmp_path, monkeypatch,
+        squeue=f"[ -e {lost} ] && echo n[0-1] || echo n[0-2]; touch {tmp_path}/looked",
+        sbatch=f"touch {tmp_path}/submitted; while [ ! -e {tmp_path}/go ]; do :; done; echo 17",
+        scancel=f'echo "$*" >> {tmp_path}/cancelled',
+    )  # fmt: skip
+    one = nodes(tmp_path, environ, said, "n1 n2")
+
+    async def end() -> None:
+        looking = asyncio.ensure_future(one.run())
+        if first == "sbatch":
+            lost.touch()
+        seen = tmp_path / ("submitted" if first == "sbatch" else "looked")
+        until = asyncio.get_running_loop().time() + WAIT_S
+        while not seen.exists():
+            assert asyncio.get_running_loop().time() < until
+            await asyncio.sleep(0.01)
+        await one.cancel()
+        for path in (lost, tmp_path / "go"):
+            path.touch()
+        await asyncio.wait_for(looking, WAIT_S)
+
+    asyncio.run(end())
+    assert not said
+    cancelled = tmp_path / "cancelled"
+    assert (cancelled.read_text() if cancelled.exists() else "") == (
+        "17\n" if first == "sbatch" else ""
+    )
+    assert (tmp_path / "submitted").exists() == (first == "sbatch")
+
+
 def test_a_refusal_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = {"squeue": "echo n[1-2]", "sbatch": "echo no; exit 1", "scancel": "exit 1"}
     said: list[str] = []

@@ -42,6 +42,7 @@ def test_a_session_that_breaks_leaves_the_others() -> None:
 @pytest.mark.timeout(300)
 def test_the_example_teaches_the_weights_by_two_clients() -> None:
     command = [sys.executable, str(EXAMPLE)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.count("client: 100 rounds") == 2
     assert "server: weights [1.0, 2.0, 3.0, 4.0]" in done.stdout

@@ -96,12 +96,12 @@ class Directories:
     def asks(self, plain: Callable[..., bool], path: Any, *args: Any, **kwargs: Any) -> bool:
         """The script asks whether something is there."""
         is_there, frame = plain(path, *args, **kwargs), sys._getframe(2)
-        is_asked = is_script(frame.f_code.co_filename) and isinstance(path, (str, os.PathLike))
-        if not is_asked:
-            return is_there
+        is_path = isinstance(path, (str, os.PathLike))
         if not self._is_set_up():
-            if not is_there and self._drafts.has_begun():
+            if is_path and not is_there and self._drafts.has_begun():
                 self._waits(frame, path)
+            return is_there
+        if not (is_path and is_script(frame.f_code.co_filename)):
             return is_there
         spot = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         place = f"{plain.__name__} {spot} {os.path.abspath(os.fsdecode(path))}"
@@ -124,6 +124,8 @@ class Directories:
 
     def _waits(self, frame: FrameType, path: Any) -> None:
         """The script asks for what is not there: in a loop, it waits for another rank."""
+        if threading.current_thread() is not threading.main_thread() or self._drafts.is_forked:
+            return
         asked = self.steps(), frame.f_code, os.fsdecode(path)
         if asked != self._asked_last:
             self._asked_last, self._asked_at, self._times = asked, clock.now(), 0

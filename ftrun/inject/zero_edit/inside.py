@@ -15,7 +15,6 @@ Not here: the calls that wait (world/), the files that are asked for (directorie
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from ftrun.inject.zero_edit.refusals import ours, refuse
@@ -45,8 +44,7 @@ class Inside:
         Raises:
             Refused: it has done so for as long as a quorum is waited for.
         """
-        is_main = threading.current_thread() is threading.main_thread()
-        if not (is_main and self.may_wait()):
+        if not self.may_wait():
             return
         self.lets_join()
         limit_s = self._script.here.quorum_timeout_s

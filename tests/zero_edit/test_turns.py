@@ -71,6 +71,16 @@ FORMS = {
     for batch in DataLoader(range(32), 4, sampler=sampler):
         step(data[batch])
         model(data[batch])""",
+    "a model that changes between a draw and its pass": """if not epoch:
+        average, teacher = torch.zeros(1, 4), torch.nn.Linear(4, 1)
+    for x in DataLoader(data, 4, sampler=DistributedSampler(range(32))):
+        weight = model.module.weight
+        with torch.no_grad():
+            weight.mul_(1.01)
+            average.add_(weight)
+            teacher.weight.lerp_(weight, 0.1)
+            weight.add_(average, alpha=0.01).add_(teacher.weight, alpha=0.01)
+        step(x)""",
 }
 
 
@@ -117,8 +127,8 @@ APART = """import gc, time
 
 @pytest.mark.timeout(300)
 def test_peers_that_go_on_to_another_loop_wait_there_for_who_joins_them(tmp_path: Path) -> None:
-    """Seen: each loop of some takes one batch, so that a newcomer came to one of them when its peers
-    had gone on to another. It ended with an error each time, and was never back.
+    """Seen: each loop of some takes one batch, so that a newcomer came to one of them when its
+    peers had gone on to another. It ended with an error each time, and was never back.
 
     Rank 0 stands behind such a loop until it has promised to let the newcomer join at one of its
     next steps. These are all in the loop that follows.

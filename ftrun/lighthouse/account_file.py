@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ftrun.base import clock
+from ftrun.base.files import write_whole
 from ftrun.base.linux import boot_id
 from ftrun.core.books.records import AccountRecord
 
@@ -59,12 +59,8 @@ class AccountFile:
             "boot_id": boot_id(),
             "account": document,
         }
-        draft = self._path.with_suffix(".draft")
         try:
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(json.dumps(found))
-            os.replace(draft, self._path)
+            write_whole(self._path, json.dumps(found), mode=0o600)
         except OSError as error:
             if not self._has_failed:
                 log.warning("%s cannot be written: %s", self._path, error.strerror)

@@ -168,7 +168,7 @@ class _Unpickler(pickle.Unpickler):
     """Finds the classes of a worker's ``__mp_main__`` in this process's ``__main__``."""
 
     def find_class(self, module: str, name: str, /) -> Any:
-        """As the base class, but for that one module."""
+        """As the base class, except for that one module."""
         return super().find_class("__main__" if module == "__mp_main__" else module, name)
 
 

@@ -34,7 +34,7 @@ from ftrun.logs.units import parse_age
 from ftrun.protocol.tls import TlsFiles
 
 NO_RESUME = "none"
-"""The value of --resume that begins anew."""
+"""The value of --resume that begins again."""
 
 
 @dataclass(frozen=True, slots=True)

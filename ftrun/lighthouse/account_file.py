@@ -1,7 +1,7 @@
 """The account of the lighthouse's job on disk, so that a restarted lighthouse goes on from it.
 
 One JSON document, replaced as a whole and not flushed to the disk itself: it is written every few
-seconds, and after a power cut the account may begin anew. Like the incidents' file nothing depends
+seconds, and after a power cut the account may begin again. Like the incidents' file nothing depends
 on it. Its age is taken from the monotonic clock, or after a reboot, or on another machine, from the
 date. Not here: its content (core/books/account_record.py).
 """
@@ -33,7 +33,7 @@ class AccountFile:
         self._has_failed = False
 
     def load(self) -> AccountRecord | None:
-        """The last record; None: there is none that can be read, and the account begins anew."""
+        """The last record; None: there is none that can be read, and the account begins again."""
         if self._path is None:
             return None
         try:

@@ -496,7 +496,7 @@ class Healing:
         """The donors' place, if the script has one; at step 0 all stand at the beginning.
 
         Raises:
-            PeerError: they do not tell it.
+            PeerError: they do not answer.
         """
         if self.ask_place is None or order.tag.step == 0:
             return ""

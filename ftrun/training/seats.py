@@ -22,7 +22,7 @@ from ftrun.training.context import Place, WorkerContext
 class Seat:
     """A Manager's place. All methods are for the Manager alone; by default they do nothing.
 
-    ``context``: what the Manager is told of itself. ``is_thread``: it is a seat among threads.
+    ``context``: what the Manager knows of itself. ``is_thread``: it is a seat among threads.
     """
 
     is_thread = False

@@ -408,7 +408,7 @@ class Session:
 
         Returns:
             None after a step that was not committed, or if a member did not come to this place in
-            time: ``errored`` says so.
+            time: ``errored`` returns the error.
 
         Raises:
             UserError: ``body`` has more than 16 MiB, or this replica is out of step.

@@ -26,8 +26,8 @@ class ThreadSeat(Seat):
     """A seat among threads. It belongs to the thread that has made it, and is its Manager's alone.
 
     Args:
-        context: what the Manager is told.
-        leave: tells the agent that the Manager is closed, and by which failure; "": in good order.
+        context: what the Manager knows of itself.
+        leave: reports the close of the Manager to the agent, and by which failure; "": by none.
         await_newcomers: waits a moment for Managers that were made and have not joined.
     """
 

@@ -3,7 +3,7 @@
 A lighthouse that is started again goes on from it. What the replicas did meanwhile is known when
 their workers have reported: one whose very incarnation lives trained, if its step has moved on.
 Otherwise it went on with what it did, or had no quorum. All others are booked as absent. A document
-that contradicts itself is refused, and the account begins anew. Not here: the file
+that contradicts itself is refused, and the account begins again. Not here: the file
 (lighthouse/account_file.py).
 """
 

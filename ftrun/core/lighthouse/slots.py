@@ -193,7 +193,7 @@ class SlotTable(dict[str, Slot]):
         self.changed.add(replica_id)
 
     def of(self, agent_id: str) -> tuple[str, ...]:
-        """The slots that an agent shall run, in order."""
+        """The slots that an agent is to run, in order."""
         return tuple(slot.replica_id for slot in self.values() if slot.runs_at == agent_id)
 
     def by_agent(self) -> dict[str, list[str]]:

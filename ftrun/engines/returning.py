@@ -118,7 +118,7 @@ class ReturningNodes:
                 await self._ask("scancel", *jobs)
 
     async def _ask(self, *words: str, **variables: str) -> str:
-        """What a command of Slurm's prints.
+        """The output of a command of Slurm's.
 
         Raises:
             ValueError: it has failed, or does not answer.

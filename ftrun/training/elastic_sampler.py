@@ -29,7 +29,7 @@ ORDERS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one worker reads at once.
+    """The samples that one worker reads at once.
 
     ``samples``: how many of them count; 0: the worker has none left in this step, and these only
     let its script run. ``fraction``: the factor of its mean loss.

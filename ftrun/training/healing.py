@@ -197,7 +197,7 @@ class Healing:
         return {USER: user, OWN: self._own_state()}
 
     def _read(self) -> dict[str, Any]:
-        """What the script's functions give.
+        """The state that the script's functions return.
 
         Raises:
             StateUnread: one of them has raised.

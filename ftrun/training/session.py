@@ -53,7 +53,7 @@ SAMPLER_KEY = "elastic_sampler"
 
 
 class Sampled(Protocol):
-    """What gives out the samples of a Manager's steps (elastic_sampler.py)."""
+    """The sampler of a Manager's steps (elastic_sampler.py)."""
 
     def heal(self, state: dict[str, Any]) -> None:
         """Take the peers' position."""

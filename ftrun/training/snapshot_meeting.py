@@ -1,4 +1,4 @@
-"""What the workers of one replica tell each other while they write a snapshot together.
+"""Messages between the workers of one replica that write a snapshot together.
 
 Short texts by step, in the store that their launcher gives them. The lead sends where the draft is;
 each other worker reports that its part is written, or why not; and in the end the lead sends

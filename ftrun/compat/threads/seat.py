@@ -111,7 +111,7 @@ class SeatWanted:
 
     @classmethod
     def of(cls, asked: SeatAsked) -> SeatWanted:
-        """What a Manager's arguments and the environment say.
+        """The place that a Manager's arguments and the environment name.
 
         Raises:
             UserError: they name no lighthouse, or no store for a group of several.
@@ -137,7 +137,7 @@ class SeatWanted:
 
 @dataclass(frozen=True, slots=True)
 class LighthouseHere:
-    """What a lighthouse of this process wants of a first quorum."""
+    """The conditions of a lighthouse of this process for its first quorum."""
 
     min_replicas: int
     join_timeout_s: float

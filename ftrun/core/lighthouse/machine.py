@@ -275,7 +275,7 @@ class Lighthouse:
         )
 
     def operation(self, number: int, request_id: str = "") -> Operation | None:
-        """What has become of a request, by its number or its id; None: it is not known."""
+        """The state of a request, by its number or its id; None: it is not known."""
         return self.operators.get(number, request_id)
 
     def check(self) -> None:

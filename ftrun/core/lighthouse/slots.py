@@ -46,7 +46,7 @@ class Absence:
     how: str = GIVEN_UP
 
     def words(self) -> str:
-        """What has become of it, and why."""
+        """Its outcome, and why."""
         at = "" if self.how == IDLE else f" at step {self.step}"
         return f"replica {self.replica_id} {_HOW[self.how]}{at} ({self.why})"
 

@@ -329,7 +329,7 @@ class MembershipState:
         self.outbox.to_all(self.outcome)
 
     def account_for(self, account: JobAccount) -> None:
-        """What the time of the job went to, which ends in this event: its agents receive it."""
+        """The uses of the job's time, which ends in this event: its agents receive them."""
         assert self.outcome is not None
         former, self.outcome = self.outcome, replace(self.outcome, account=account)
         self.outbox.swap(former, self.outcome)

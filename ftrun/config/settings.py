@@ -34,7 +34,7 @@ from ftrun.logs.units import parse_age
 from ftrun.protocol.tls import TlsFiles
 
 NO_RESUME = "none"
-"""The value of --resume that begins anew."""
+"""The value of --resume that begins again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ def resolve(
     (layers.py). ``gpus``: how many GPUs a program that is started here would see.
 
     Raises:
-        UserError: an option cannot be parsed. What it means is checked later: ``check``.
+        UserError: an option cannot be parsed. ``check`` checks its meaning later.
     """
     options = {**{name: one.value for name, one in stated.items()}}
     options |= torchrun.translate(stated, gpus)

@@ -72,7 +72,7 @@ class Given:
 
 
 class Exchanges:
-    """The exchanges of one worker. For the main thread, but for ``answer``.
+    """The exchanges of one worker. For the main thread, except for ``answer``.
 
     Args:
         context: of this worker.

@@ -197,7 +197,7 @@ class Healing:
         return {USER: user, OWN: self._own_state()}
 
     def _read(self) -> dict[str, Any]:
-        """What the script's functions give.
+        """The state that the script's functions return.
 
         Raises:
             StateUnread: one of them has raised.
@@ -496,7 +496,7 @@ class Healing:
         """The donors' place, if the script has one; at step 0 all stand at the beginning.
 
         Raises:
-            PeerError: they do not tell it.
+            PeerError: they do not answer.
         """
         if self.ask_place is None or order.tag.step == 0:
             return ""

@@ -197,7 +197,7 @@ class InFlight:
         *,
         at_launch: bool = False,
     ) -> e.OperationFailed:
-        """What has failed: a connection, or the operation itself. From any thread."""
+        """The kind of a failure: of a connection, or of the operation itself. From any thread."""
         refused = False if group.aborted else group.is_connected()
         if refused is None and at_launch and not isinstance(error, DistError):
             refused = True  # it has met no peer

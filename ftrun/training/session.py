@@ -53,7 +53,7 @@ SAMPLER_KEY = "elastic_sampler"
 
 
 class Sampled(Protocol):
-    """What gives out the samples of a Manager's steps (elastic_sampler.py)."""
+    """The sampler of a Manager's steps (elastic_sampler.py)."""
 
     def heal(self, state: dict[str, Any]) -> None:
         """Take the peers' position."""
@@ -408,7 +408,7 @@ class Session:
 
         Returns:
             None after a step that was not committed, or if a member did not come to this place in
-            time: ``errored`` says so.
+            time: ``errored`` returns the error.
 
         Raises:
             UserError: ``body`` has more than 16 MiB, or this replica is out of step.

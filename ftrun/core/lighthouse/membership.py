@@ -76,7 +76,7 @@ class Membership:
         }
 
     def drain(self, replica_ids: Iterable[str]) -> None:
-        """These replicas shall leave (leaving.py)."""
+        """These replicas are to leave (leaving.py)."""
         self.leaving.drain(replica_ids)
 
     def end(self, exit_code: int, reason: str, kind: str = "") -> None:

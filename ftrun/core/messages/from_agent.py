@@ -1,4 +1,4 @@
-"""What an agent sends to the lighthouse."""
+"""Messages of an agent to the lighthouse."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class ReplicaProgress:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """What the agent measures of one worker's process; None: not known, or there is no such thing.
+    """The agent's measurements of one worker's process; None: not known, or there is no such thing.
 
     ``device``: "cpu" or "cuda:3". ``cpu_share``: of one core. GPU figures are of the device, all
     processes together. ``age_s``: since this was measured.

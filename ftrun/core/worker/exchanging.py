@@ -77,7 +77,7 @@ class Exchanging:
 
     @property
     def judgement(self) -> Judgement:
-        """Which contributions count, once the exchange is complete."""
+        """The contributions that count, once the exchange is complete."""
         if self.is_void:
             return Judgement((self._own,))
         return judge(self._own, self._kept.under(self._name))

@@ -45,7 +45,7 @@ from ftrun.training.manager import Manager
 
 
 class Handlers(Protocol):
-    """What the rooms call when something happens (loop.py)."""
+    """The methods that the rooms call when something happens (loop.py)."""
 
     def before_forward(self) -> bool:
         """A forward pass in training; False: it does not count."""

@@ -116,7 +116,7 @@ def _submit(script: str) -> int:
 
 
 class SbatchCommand(TyperCommand):
-    """Takes all words as they are, but for those that are its own."""
+    """Takes all words as they are, except for those that are its own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep sbatch's options and the ``--`` from being read as options of this command."""

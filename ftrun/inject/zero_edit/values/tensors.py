@@ -115,7 +115,7 @@ class Tensors:
     def look(
         self, reached: Sequence[Reached], drawn: Sequence[Set[str]] = (), *, begins: bool = False
     ) -> None:
-        """What the script's frames reach, innermost first. It runs at every draw.
+        """The objects that the script's frames reach, innermost first. It runs at every draw.
 
         ``begins``: at the first one of a loop, which may read all that was made before it.
         ``drawn``: for each frame the variables that its loops draw into, as batches.

@@ -18,6 +18,7 @@ from ftrun.core.messages.at_the_node import (
     NoManager,
     WorkerHello,
 )
+from ftrun.core.messages.at_the_registrar import NodeFree, NodeHello, TeamPlace, ToNode
 from ftrun.core.messages.from_agent import (
     AgentLeaving,
     FailedWorker,
@@ -162,6 +163,8 @@ __all__ = [
     "Mark",
     "NewQuorum",
     "NoManager",
+    "NodeFree",
+    "NodeHello",
     "Notice",
     "PeersSilent",
     "PendingQuorum",
@@ -195,8 +198,10 @@ __all__ = [
     "SweepRanks",
     "Switch",
     "SwitchPromise",
+    "TeamPlace",
     "ToAgent",
     "ToHand",
+    "ToNode",
     "ToRanks",
     "ToWorker",
     "ToWorkers",

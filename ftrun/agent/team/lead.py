@@ -106,10 +106,11 @@ class LeadingAgent(Protocol):
 class Lead:
     """The hands of this node.
 
-    ``is_complete``: workers may be started. ``gave_up``: see ``first``.
+    ``is_complete``: workers may be started. ``gave_up``: see ``first``. ``leaver``: the hand whose
+    node was asked to stop, if one was.
     """
 
-    def __init__(self, rendezvous: Rendezvous, own: Node, token: str, tls: TlsFiles) -> None:
+    def __init__(self, rendezvous: Rendezvous, own: Node, door: Door) -> None:
         self._rendezvous = rendezvous
         self._own = own
         rules = TeamRules(
@@ -117,7 +118,8 @@ class Lead:
         )
         self._gathering = Gathering(rules, own, clock.now())
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
-        self._door = Door(self, token, tls)
+        self._door = door
+        door.listener = self
         self._agent: LeadingAgent | None = None
         self._team: tuple[Node, ...] = ()
         self._places: dict[str, HandPlace] = {}
@@ -129,18 +131,11 @@ class Lead:
         self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_over = False
         self.gave_up = ""
+        self.leaver: tuple[str, HandLeaving] | None = None
         self.is_complete = False
+        self._set_timer()
 
     # ------------------------------------------------------------ its life
-
-    async def listen(self, host: str) -> None:
-        """Let the other nodes come.
-
-        Raises:
-            RuntimeError: the port is taken.
-        """
-        await self._door.start(host, self._rendezvous.port)
-        self._set_timer()
 
     async def first(self) -> None:
         """Wait for the first team; ``gave_up`` has the reason if there was none in time."""
@@ -152,13 +147,20 @@ class Lead:
         if not self._settled.done():
             self._settled.set_result(None)
 
-    async def close(self, ending: EndAgent) -> None:
-        """The job has ended: tell the hands, whose exit code it is too."""
+    async def close(self, ending: EndAgent | None) -> None:
+        """The job has ended: tell the hands, whose exit code it is too.
+
+        None: only this team has, and the hands but the one that leaves are free.
+        """
         self._timer.close()
         self._agent, self._is_over = None, True
-        for stream in self._door.streams.values():
-            stream.send(EndJob(ending.exit_code, ending.reason, ending.kind))
-        await self._door.stop()
+        if ending is not None:
+            for stream in self._door.streams.values():
+                stream.send(EndJob(ending.exit_code, ending.reason, ending.kind))
+        elif self.leaver is not None:
+            node_id, leaving = self.leaver
+            self._send(node_id, EndJob(leaving.exit_code, leaving.reason))
+        await self._door.dismiss()
 
     def settings(self, settings: RunSettings) -> RunSettings:
         """The settings of the next Agent, for the team that there is now."""
@@ -166,7 +168,9 @@ class Lead:
         world = sum(node.workers for node in self._team)
         number = self._team.index(self._own)
         span = Span(number, len(self._team), self._first(number), self._own.workers, self._own.host)
-        return replace(settings, workers_per_replica=world, span=span, tls=TlsFiles())
+        # The lighthouse of one group alone is this agent's own.
+        tls = TlsFiles() if settings.lighthouse is None else settings.tls
+        return replace(settings, workers_per_replica=world, span=span, tls=tls)
 
     def attach(self, agent: LeadingAgent) -> None:
         """An Agent for this team begins."""
@@ -290,6 +294,7 @@ class Lead:
                     left_s = max(0.0, lease.until_s - clock.now())
                     self._send(stream.node_id, LeaseLeft(asked_at, left_s))
             case HandLeaving(reason, exit_code, number, is_notice):
+                self.leaver = stream.node_id, message
                 node = next(x for x in self._team if x.node_id == stream.node_id)
                 why = f"{reason} at {node.words()}"
                 agent.team_event(DrainAsked(why, exit_code, number, is_notice=is_notice))
@@ -348,7 +353,8 @@ class Lead:
             return
         if again:
             self.is_complete = False
-            self._agent.team_event(TeamChanged(again))
+            words = f"All workers begin again, and no restart is counted: {again}."
+            self._agent.team_event(TeamChanged(words))
         else:
             self.is_complete = True
             self._send_places()
@@ -397,8 +403,8 @@ class Lead:
         self._timer.set(self._gathering.next_deadline())
 
 
-def say(text: str) -> None:
-    """A line of ftrun's own, before there is an Agent with a terminal."""
+def say(text: str, node: str = "") -> None:
+    """A line of ftrun's own, where there is no Agent with a terminal."""
     import sys
 
-    print(f"ftrun: {text}", file=sys.stderr, flush=True)
+    print(f"ftrun {node}: {text}" if node else f"ftrun: {text}", file=sys.stderr, flush=True)

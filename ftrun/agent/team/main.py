@@ -18,6 +18,7 @@ from pathlib import Path
 from ftrun.agent.devices import Machine, own_address
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.signals import catch_signals
+from ftrun.agent.team.door import Door
 from ftrun.agent.team.hand import Hand, empty
 from ftrun.agent.team.lead import Lead, LeadingAgent, say
 from ftrun.base.addresses import (
@@ -85,11 +86,15 @@ async def run_in_team(
     if host is not None and is_lead and _is_free(host, rendezvous):
         name, own = socket.gethostname(), settings.workers_per_replica
         node = Node("lead", name, machine.host, own, rendezvous.rank)
-        lead = Lead(rendezvous, node, token, settings.tls)
+        door = Door(token, settings.tls)
+        lead = Lead(rendezvous, node, door)
         # A name that means this machine alone here is another of its addresses elsewhere.
         is_own_name = is_loopback_name(rendezvous.host) and rendezvous.host != "localhost"
-        await lead.listen("0.0.0.0" if is_own_name else host)
-        return await _lead(settings, lead, launch, make, runtime_dir)
+        await door.start("0.0.0.0" if is_own_name else host, rendezvous.port)
+        try:
+            return await _lead(settings, lead, launch, make, runtime_dir)
+        finally:
+            await door.stop()
     hand = Hand(settings, rendezvous, machine, token, launch, runtime_dir, say)
     ending = await hand.run()
     what = "The job has ended" if hand.job_has_ended else "This node ends"
@@ -109,7 +114,7 @@ async def _lead(
     place = join_address(rendezvous.host, rendezvous.port)
     who = "A node needs the token" if settings.token_file else "Who reaches that port can join"
     say(f"The {rendezvous.size.replace(':', ' to ')} nodes meet at {place}, on this one. {who}.")
-    ending = await _first_team(settings, lead)
+    ending = await first_team(settings, lead)
     try:
         while ending is None or ending.again is Form.RESIZED:
             if ending is not None:
@@ -130,7 +135,7 @@ async def _lead(
         await lead.close(ending or bug)
 
 
-async def _first_team(settings: RunSettings, lead: Lead) -> EndAgent | None:
+async def first_team(settings: RunSettings, lead: Lead) -> EndAgent | None:
     """Wait for the nodes; a reason to end where too few come, or at a signal."""
     rules, numbers = settings.signal_rules(), []
 

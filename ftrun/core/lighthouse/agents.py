@@ -33,7 +33,8 @@ class Agent:
     of them trained; ``failed_at_step``: the job's step at the last one. ``is_aside``: it takes no
     more slots (set_aside.py); ``is_unplaced``: no other node could take its slots. ``is_back``: it
     was in the job under an earlier lighthouse. ``silent_peers``: the hosts that acknowledge nothing
-    to it; ``is_out_of_reach``: it was lost because of that (reach.py).
+    to it; ``is_out_of_reach``: it was lost because of that (reach.py). ``rank``: its place, if it
+    has one.
     """
 
     agent_id: str
@@ -52,6 +53,7 @@ class Agent:
     silent_peers: frozenset[str] = frozenset()
     is_out_of_reach: bool = False
     silence_check: SilenceCheck = field(default_factory=SilenceCheck)
+    rank: int | None = None
 
     @property
     def takes_slots(self) -> bool:

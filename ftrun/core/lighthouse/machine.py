@@ -311,6 +311,7 @@ class Lighthouse:
         state.facts.append(AgentCame(hello.age_s, hello.incidents))
         agent = Agent(hello.agent_id, hello.host, hello.store, hello.capacity, state.now)
         agent.is_leaving = not hello.capacity
+        agent.rank = hello.rank
         agent.is_back = hello.epoch not in (0, state.attempts.epoch)
         self.agents.attach(agent)
         if state.attempts.outrun_epoch(hello.epoch):  # else the agent follows us no more

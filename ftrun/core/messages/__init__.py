@@ -11,6 +11,7 @@ lighthouse/).
 """
 
 from ftrun.core.messages.at_the_node import *
+from ftrun.core.messages.at_the_registrar import *
 from ftrun.core.messages.from_agent import *
 from ftrun.core.messages.from_worker import *
 from ftrun.core.messages.in_a_team import *

@@ -55,7 +55,8 @@ class Hello:
     node, and whose end a lighthouse may not know. ``finished``: slots that ended well. ``epoch``:
     that of the lighthouse that last welcomed this agent; 0: none has. ``age_s``: the seconds since
     the agent started. ``version``: the protocol's; 0: the agent is older than this field.
-    ``incidents``: the highest number of an incident that it was sent.
+    ``incidents``: the highest number of an incident that it was sent. ``rank``: the agent's place
+    among the job's, if it has one: the first gets the first slots.
     """
 
     agent_id: str
@@ -70,6 +71,7 @@ class Hello:
     age_s: float = 0.0
     version: int = PROTOCOL_VERSION
     incidents: int = 0
+    rank: int | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,8 @@ class HandPlace:
 class StartRanks:
     """Start this node's workers of a new incarnation. ``port``: of its store.
 
-    ``lighthouse``: its address, for workers.
+    ``lighthouse``: its address, for workers. ``world_port``: of the store of the world of all
+    replicas; 0: there is none.
     """
 
     replica_id: str
@@ -127,6 +128,7 @@ class StartRanks:
     restarts: int
     port: int
     lighthouse: str
+    world_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,6 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
             undo,
             lambda: script.makes_manager,
             script.mates.are_here,
-            lambda: bool(script.peers.place.entry),
         )
         script.models.makes_ddp = attaching.makes_ddp
         loop.on_raise = attaching.raised

@@ -39,7 +39,7 @@ from ftrun.inject.zero_edit.moving import Moving, come_near
 from ftrun.inject.zero_edit.noting import Noted
 from ftrun.inject.zero_edit.passing import peers_are_gone, stands_elsewhere
 from ftrun.inject.zero_edit.place import Place, digest
-from ftrun.inject.zero_edit.refusals import Refused, is_unfit
+from ftrun.inject.zero_edit.refusals import Refused, is_unfit, ours
 from ftrun.inject.zero_edit.script import Script
 from ftrun.inject.zero_edit.states import Course, Event, State
 from ftrun.training.context import WorkerContext
@@ -53,12 +53,12 @@ class Loop:
 
     Attributes:
         script: the rooms that keep the script.
-        on_raise: called if the script fails before its first step.
+        on_raise: called if the script fails; whether it has ended no step.
         on_world: called before the script makes its process group.
     """
 
     def __init__(self, here: WorkerContext) -> None:
-        self.on_raise: Callable[[BaseException], None] = lambda error: None
+        self.on_raise: Callable[[Exception, bool], None] = lambda error, is_early: None
         self.on_world: Callable[[], None] = lambda: None
         self._course = Course()
         self.script = Script(here, self._course, self)
@@ -71,6 +71,7 @@ class Loop:
 
     # ------------------------------------------------------------ draws
 
+    @ours
     def before_draw(self, iterator: LoaderIterator) -> None:
         """A loader is asked for its next batch."""
         script = self.script
@@ -85,6 +86,7 @@ class Loop:
         if isinstance(iterator, ExactIterator):
             self._begin_at_draw(iterator)
 
+    @ours
     def before_turn(self, spot: Spot) -> None:
         """A turn of a loop begins that may be one around steps without a loader."""
         script = self.script
@@ -105,12 +107,14 @@ class Loop:
         elif isinstance(iterator, ExactIterator):
             stands_elsewhere(self.script.peers.place, stack())
 
+    @ours
     def before_evaluation(self) -> None:
         """A model is evaluated."""
         self.script.noting.evaluation()
         if self.script.trial is not None:
             self.script.trial.evaluates()
 
+    @ours
     def loader_ended(self, iterator: LoaderIterator) -> None:
         if iterator.is_training and self._course.now is State.BETWEEN:
             has_lost = not (self._outcome or self.script.exactly_once.is_on)
@@ -127,6 +131,7 @@ class Loop:
 
     # ------------------------------------------------------------ steps
 
+    @ours
     def before_forward(self) -> bool:
         """A forward pass in training: the first one after a commit begins a step.
 
@@ -156,6 +161,7 @@ class Loop:
         self._pass_over(draws)
         return False
 
+    @ours
     def before_reduction(self) -> bool:
         """A backward pass reduces gradients; False: they are this replica's alone.
 
@@ -173,6 +179,7 @@ class Loop:
                 return False
         return True
 
+    @ours
     def commit(self) -> bool:
         """The first optimizer steps: whether it may. Further ones of the same step follow it."""
         script = self.script
@@ -350,13 +357,15 @@ class Loop:
 
     # ------------------------------------------------------------ the end
 
-    def raised(self, error: BaseException) -> None:
+    def raised(self, error: Exception) -> None:
         """The script has failed. Raises ``Refused`` if it is to begin again in another form."""
-        if self.script.steps == 0 and isinstance(error, Refused):
+        is_early = self.script.steps == 0
+        if not isinstance(error, Refused):
+            self.on_raise(error, is_early)
+        elif is_early:
             is_unfit(self.script.here, error)
-        elif self.script.steps == 0:
-            self.on_raise(error)
 
+    @ours
     def ends(self) -> None:
         """The script has ended well: wait for replicas that must heal once more."""
         script, manager = self.script, self.script.made

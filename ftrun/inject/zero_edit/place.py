@@ -13,6 +13,9 @@ from typing import Any
 
 from ftrun.inject.zero_edit.frames import NOWHERE, Spot, Values
 
+Moved = tuple[tuple[str, Any, Any], ...]
+"""Names of facts, and for each two values (``LoaderIterator.moved``)."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoaderPlace:
@@ -22,6 +25,7 @@ class LoaderPlace:
     ``epoch``: of its sampler; None: the sampler has none. ``drawn``: the number of the first batch
     that the next step trains on. ``held``: how far the loop draws ahead (cursor.py). ``made_at``:
     where the script made the loader; ``made_before``: how many it had made there before.
+    ``moved``: facts of its sampler that change: as it began, and at this place.
     """
 
     spot: Spot
@@ -31,6 +35,7 @@ class LoaderPlace:
     held: int | None = None
     made_at: Spot = NOWHERE
     made_before: int = 0
+    moved: Moved = field(default=(), compare=False)
 
 
 Numbers = tuple[list[tuple[Any, ...]], tuple[tuple[Spot, int], ...], tuple[Spot, int] | None]

@@ -26,7 +26,7 @@ from ftrun.inject.zero_edit.passing import Passing
 from ftrun.inject.zero_edit.peers import Peers
 from ftrun.inject.zero_edit.place import Place, summary
 from ftrun.inject.zero_edit.randomness import Randomness
-from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.refusals import ours, refuse
 from ftrun.inject.zero_edit.rewriting import Rewriting
 from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.standing import Standing
@@ -193,13 +193,16 @@ class Script:
             self.made = injected.manager(use_async_quorum=False)
             self.makes_manager = False
             ending = self.ending
-            self.made.register_state_dict_fn(KEY, ending.load, ending.state)
-            self.made.register_state_dict_fn(tensors.KEY, ending.load_tensors, ending.tensors)
+            for key, load, state in (
+                (KEY, ending.load, ending.state),
+                (tensors.KEY, ending.load_tensors, ending.tensors),
+            ):
+                self.made.register_state_dict_fn(key, ours(load), ours(state))
             self.made.session.healing.heal_unlike(tensors.KEY)
             self.made.session.heal_with_place()
             self.made.session.before_reduction = self._before_reduction
             if self.made.session.snapshots is not None:
-                self.made.session.snapshots.position = lambda: self.standing.shown().encode()
+                self.made.session.snapshots.position = ours(lambda: self.standing.shown().encode())
             if self.made.session.resuming is not None:
                 self.made.session.resuming.form = Form.DDP.value
         return self.made
@@ -266,8 +269,8 @@ class Script:
     def show_place(self, manager: Manager) -> None:
         """Show peers that heal, and people, where the script stands in this step."""
         shown = self.standing.shown
-        manager.session.progress.position = lambda: summary(shown())
-        manager.session.exchanges.show_place(lambda: self._encoded(shown()))
+        manager.session.progress.position = ours(lambda: summary(shown()))
+        manager.session.exchanges.show_place(ours(lambda: self._encoded(shown())))
 
     def _encoded(self, place: Place) -> str:
         """For a newcomer, in any thread."""

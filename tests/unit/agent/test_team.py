@@ -47,7 +47,8 @@ def met(*messages: Any, token: str = TOKEN, until: type) -> tuple[list[Any], lis
 
     async def run() -> tuple[list[Any], list[Any]]:
         lead, port = Lead(), free_port()
-        door = Door(lead, TOKEN, PLAINTEXT)
+        door = Door(TOKEN, PLAINTEXT)
+        door.listener = lead
         await door.start("127.0.0.1", port)
         got: asyncio.Queue[Any] = asyncio.Queue()
         connection = LighthouseConnection((f"127.0.0.1:{port}",), token, got.put_nowait)

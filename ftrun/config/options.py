@@ -232,7 +232,7 @@ _OWN: tuple[Option, ...] = (
             default="5m"),
     _option("--snapshot-keep", int, "Snapshots that are kept.", "N",
             default=defaults.SNAPSHOTS_KEPT),
-    _option("--resume", str, "Go on from the newest snapshot in DIR; none: begin anew.", "DIR|none",
+    _option("--resume", str, "Go on from the newest snapshot in DIR; none: start over.", "DIR|none",
             default_words="the newest in --snapshot, if there is one"),
     _option("--token-file", Path, "File with the job's token, mode 0600.", "FILE"),
     _option("--tls-cert", Path, "TLS: certificate to present.", "PEM"),

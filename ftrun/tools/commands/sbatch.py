@@ -37,7 +37,7 @@ def sbatch(
         bool, typer.Option(PRINT, help="Print the batch script, and submit nothing.")
     ] = False,
 ) -> None:
-    """Submit a job to Slurm, as sbatch does, with the flags that ftrun needs.
+    """Submit a job to Slurm as sbatch does, with the flags of ftrun.
 
     For example: ftrun sbatch --nodes=4 --time=8:00:00 -- --replicas 4 train.py
     """

@@ -211,7 +211,7 @@ class Member:
         self._launch = None
         settings = self._own
         if place.place == 0:
-            settings = replace(settings, node_rank=place.team)  # the first team is the first replica
+            settings = replace(settings, node_rank=place.team)  # the first team: replica 0
             leading = Leading(self._rendezvous(place), self._node(), self._door)
             work = leading.run(settings, launch, self._make, self._runtime_dir)
             stop = leading.stop

@@ -132,8 +132,8 @@ _OWN: tuple[Option, ...] = (
     _option("--nodes", int, "Number of agents that share the replica groups.", "N", default=1),
     _option("--topology", str, "Label of nodes that are near each other. A group of several nodes "
             "is on one label, if it can be.", "LABEL", default=""),
-    _option("--spare-nodes", int, "How many of them stand by, to take a lost node's replicas.", "K",
-            default=0),
+    _option("--spare-nodes", int, "How many of --nodes stand by, to take a lost node's replicas.",
+            "K", default=0),
     _option(
         "--rebalance/--no-rebalance", bool,
         "Move replica groups, one by one, to nodes that join late.", default=True,
@@ -300,7 +300,7 @@ _TORCHRUN: tuple[Option, ...] = (
     _option("-r --redirects", str, "Keep streams off the terminal, each in a file of its own: 0, "
             "1 (out), 2 (err), 3 (both), or by local rank 0:1,1:3.", "STD", default="0",
             pet="REDIRECTS"),
-    _option("-t --tee", str, "The same files, and the terminal all the same; wins over -r.", "STD",
+    _option("-t --tee", str, "As -r, and on the terminal too; overrides -r.", "STD",
             default="0", pet="TEE"),
     _option("--local-ranks-filter", str, "Local ranks whose output the terminal shows.", "0,1,…",
             default="", pet="LOCAL_RANKS_FILTER"),

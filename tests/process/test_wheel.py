@@ -158,7 +158,7 @@ def test_a_job_trains_is_shown_and_heals(
         assert "(2 of 2 replicas)" in shown
         tormented = installed.run(tmp_path, "ftrun", "chaos", "--kills", "1", "--mtbf", "100ms")
         assert "1 kill in " in tormented
-        assert "; 1 replaced, after" in tormented
+        assert "; 1 replaced: median" in tormented
         job.expect("healed from replica")
         job.signal(signal.SIGTERM)
         assert job.end() == 75

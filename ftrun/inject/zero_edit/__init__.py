@@ -17,6 +17,7 @@ ftrun itself. Begin with ``states.py``.
 | exactly_once.py | the loader of training batches, under ``--data exactly-once`` |
 | around.py | loops that cannot be set, and stand elsewhere than at the peers |
 | passing.py | the way of a newcomer past loops that its peers have left |
+| inside.py | steps that begin where peers wait for what only a newcomer gives |
 | headers.py, counting.py | the loops of the script that can be set where they stand |
 | frames.py | the script's frames: where it stands |
 | place.py, noting.py | a replica's place in the script, as it heals; what it is made of |

@@ -103,6 +103,7 @@ class Moving:
         noting.has_place = True
         noting.idle.update(place.idle)
         world.is_following = place.has_finished
+        world.on_live = self._script.ending.meets_peers if place.behind else None
         world.given.take(place.details().given)
         world.replay(place.exchanges, place.calls)
 

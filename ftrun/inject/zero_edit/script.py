@@ -18,6 +18,7 @@ from ftrun.inject.zero_edit.directories import Directories
 from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
+from ftrun.inject.zero_edit.inside import Inside
 from ftrun.inject.zero_edit.marking import Marking
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.models import Models
@@ -148,6 +149,7 @@ class Script:
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing)
         self.trial = trial_of(here)
+        self.inside = Inside(self)
         self._connect_newcomers(on)
 
     def _connect_newcomers(self, on: Handlers) -> None:
@@ -163,6 +165,8 @@ class Script:
         self.directories = Directories(
             self._file(directories.FILE), self.drafts, lambda: self.peers.can_be_found
         )
+        self.directories.steps = lambda: self.steps
+        self.directories.waits_for_file = lambda words, s: self.inside.waits_for_file(words, s)
         self.rewriting = Rewriting(
             self.drafts,
             is_successor=here.restarts > 0 or bool(here.snapshot_dir),
@@ -206,6 +210,10 @@ class Script:
             if self.made.session.resuming is not None:
                 self.made.session.resuming.form = Form.DDP.value
         return self.made
+
+    def steps_of(self, manager: Manager) -> int:
+        """How many steps of the script's are committed."""
+        return manager.current_step() - self.standing.empty
 
     def start(self, manager: Manager, *, allow_heal: bool) -> Place | None:
         """Begin a step; the peers' place, if this replica has healed to it.
@@ -291,6 +299,7 @@ class Script:
             or not self.course.now.has_stepped
             or manager.session.snapshots is not None
             or manager.session.awaits_newcomers
+            or not self.world.is_whole
             or self.here.min_replicas > 1
             or self.exactly_once.is_on
             or self.trial is not None

@@ -76,14 +76,11 @@ class Door:
         credentials = partial(tls.server_credentials, grpc) if tls else None
         self._port = GrpcPort(self._make, credentials)
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen.
-
-        Raises:
-            RuntimeError: the port is taken.
-        """
-        self._port.bind(host, port)
+    async def start(self, host: str) -> int:
+        """Listen at a port of this machine alone, which is returned (port.py)."""
+        port = self._port.bind(host, 0)
         await self._port.start()
+        return port
 
     async def stop(self) -> None:
         """Send what is queued, and end."""

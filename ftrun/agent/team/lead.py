@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ftrun.agent.team.door import Door, HandStream
+from ftrun.agent.team.port import TeamPort
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
@@ -68,6 +69,7 @@ from ftrun.protocol.tls import TlsFiles
 
 STACKS_TIMEOUT_S = 2.5
 KILLED = -9
+ANY, LOOPBACK = "0.0.0.0", "127.0.0.1"
 
 
 class LeadingAgent(Protocol):
@@ -118,6 +120,7 @@ class Lead:
         self._gathering = Gathering(rules, own, clock.now())
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
         self._door = Door(self, token, tls)
+        self._port = TeamPort()
         self._agent: LeadingAgent | None = None
         self._team: tuple[Node, ...] = ()
         self._places: dict[str, HandPlace] = {}
@@ -136,10 +139,14 @@ class Lead:
     async def listen(self, host: str) -> None:
         """Let the other nodes come.
 
+        ``MASTER_ADDR`` may be another address of this node (--interface).
+
         Raises:
-            RuntimeError: the port is taken.
+            OSError: the port is taken.
         """
-        await self._door.start(host, self._rendezvous.port)
+        self._port.door = LOOPBACK, await self._door.start(LOOPBACK)
+        hosts = [host] if host in (ANY, self._own.host) else [host, self._own.host]
+        await self._port.start(hosts, self._rendezvous.port)
         self._set_timer()
 
     async def first(self) -> None:
@@ -159,6 +166,7 @@ class Lead:
         for stream in self._door.streams.values():
             stream.send(EndJob(ending.exit_code, ending.reason, ending.kind))
         await self._door.stop()
+        await self._port.close()
 
     def settings(self, settings: RunSettings) -> RunSettings:
         """The settings of the next Agent, for the team that there is now."""
@@ -191,8 +199,13 @@ class Lead:
         node_id = self._ranks.get(key, "")
         return self._send(node_id, message)
 
-    def start(self, order: StartRanks) -> None:
-        """Have the hands start their workers of an incarnation."""
+    def start(self, order: StartRanks) -> int:
+        """Have the hands start their workers of an incarnation, whose store has ``order.port``.
+
+        Returns the port at which workers find it.
+        """
+        self._port.store = self._own.host, order.port
+        order = replace(order, port=self._rendezvous.port)
         for number, node in enumerate(self._team):
             if node is not self._own:
                 first = self._first(number)
@@ -200,6 +213,7 @@ class Lead:
                     key = WorkerKey(order.replica_id, order.incarnation, rank)
                     self._ranks[key] = node.node_id
                 self._send(node.node_id, order)
+        return order.port
 
     def node_of(self, group_rank: int) -> str:
         """The name of the node that runs this worker; "": it is this one, or it is lost."""

@@ -86,8 +86,7 @@ class SpanningFleet(Fleet):
         order = StartRanks(
             start.replica_id, start.incarnation, start.restarts, port, self.lighthouse
         )
-        self.lead.start(order)
-        return port
+        return self.lead.start(order)
 
 
 class SpanningServer(WorkerServer):

@@ -778,7 +778,7 @@ class World:
         is_full = any(area.was_full for area in self.areas)
         expected = {
             Fall.NO_GENERATION: not all(area.was_whole for area in self.areas),
-            Fall.TOO_NEW: not self.spec.has_fences,
+            Fall.TOO_NEW: is_full or not self.spec.has_fences,
             Fall.LOG_FULL: is_full,
             Fall.PEER_LOG: is_full or not self.spec.has_fences,
             Fall.DIES_AGAIN: max(self.replaced) > DEATHS_MAX,

@@ -178,13 +178,14 @@ def begin(
     """
     if not generations:
         return Fall.NO_GENERATION
-    known = in_all_logs(done)
-    older = [generation for generation in generations if generation.calls <= known]
+    known, by_number = in_all_logs(done), sorted(generations, key=lambda known: known.number)
+    older = [generation for generation in by_number if generation.calls <= known]
     if not older:
         return Fall.TOO_NEW
-    newest = max(older, key=lambda generation: generation.number)
-    end = newest.calls
+    end = older[-1].calls
     for log in sorted(logs, key=lambda log: log.first):
         if log.first <= end:
             end = max(end, log.end)
-    return newest if end >= done[rank] else Fall.LOG_FULL
+    if end >= done[rank]:
+        return older[-1]
+    return Fall.LOG_FULL if older[-1] is by_number[-1] else Fall.TOO_NEW

@@ -385,6 +385,7 @@ class Process:
             yield self.has_work
             for call in self.from_log():
                 yield from self.answer(call)
+            self.note_joined()
             self.is_busy = True
             self.complete()
             yield "call complete"
@@ -512,8 +513,15 @@ class Process:
         yield "in force"
 
     def note_joined(self) -> None:
-        if self.is_open and self.group and self.first is not None and self.begun >= self.first:
+        """All calls before the first one are behind it."""
+        if self.is_open and self.group and self.has_caught_up:
             self.board.joined[self.rank] = self.group.number
+
+    @property
+    def has_caught_up(self) -> bool:
+        first = self.first or 0
+        missing = [x for x in self.calls.values() if x.number < first and not x.is_through]
+        return self.begun >= first and not missing
 
     def falls(self, reason: Fall) -> Thread:
         self.board.falls[self.rank] = reason
@@ -664,6 +672,7 @@ class World:
         except StopIteration:
             self._threads.remove(thread)
             if owner is not None and owner.has_left:
+                self._lose_messages(owner)
                 self._gone(owner)
             return
         thread[2] = stop if callable(stop) else None
@@ -695,12 +704,15 @@ class World:
         self.deaths += 1
         process.is_alive = False
         self._threads.remove(process.main_thread)  # type: ignore[attr-defined]
-        process.gone_at = self.steps + self.draws.choice([0, 0, 1, 10, 50])
+        process.gone_at = self.steps + self.draws.choice([0, 0, 1, 10, 50, 200])
         self._reported.append(process)
-        if self.draws.random() < 0.5:
-            rank = process.rank
-            self.network = [x for x in self.network if rank != x[2]]
+        self._lose_messages(process)
         self._dying.append(process)
+
+    def _lose_messages(self, process: Process) -> None:
+        """Of a process that ends; they may also come."""
+        if self.draws.random() < 0.5:
+            self.network = [x for x in self.network if x[2] != process.rank]
 
     def _gone(self, process: Process) -> None:
         self._threads = [thread for thread in self._threads if thread[1] is not process]
@@ -773,7 +785,7 @@ class World:
         for process in self.ranks:
             group = -1 if process.group is None else process.group.number
             is_back = process.has_left or self.board.over[process.rank]
-            is_back |= group == self.board.number and process.begun >= (process.first or 0)
+            is_back |= group == self.board.number and process.has_caught_up
             text = f"rank {process.rank} is in group {group} of {self.board.number}"
             self.see_that(is_back or not process.is_alive, "mended", text)
 
@@ -781,7 +793,7 @@ class World:
         if self.reason is None:
             return
         rank = self.draws.randrange(self.spec.workers)
-        self._carry_out(self.mending.died(rank, Generation(0, 0), self.now))
+        self.told += self.mending.died(rank, Generation(0, 0), self.now) is not None
         self._look()
         self.see_that(self.told == 1, "told", "a fall is told once")
         is_full = any(area.was_full for area in self.areas)

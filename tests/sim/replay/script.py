@@ -1,4 +1,4 @@
-"""A script for the schedules of replaying.py, and what an undisturbed run of it gives.
+"""A script for the schedules of world.py, and what an undisturbed run of it gives.
 
 Each rank has some words of state. In a step it makes calls of several kinds, some of them waited
 for later only, and then changes its state by what they gave. ``Undisturbed`` is the dumb oracle:

@@ -91,6 +91,18 @@ class Area:
         log.count += 1
         yield "call counted"
 
+    def rewind(self, calls: int) -> None:
+        """Hold the newest generation of this boundary, as if nothing had followed."""
+        newest = max(slot.number for slot in self.slots if slot.calls == calls)
+        for slot in self.slots:
+            if slot.number > newest:
+                slot.number = -1
+        for log in self.logs:
+            log.number = -1
+        self.is_full = False
+        for _ in self.open_log(newest, calls):
+            pass
+
     def find(self, call: int) -> tuple[Log, str, int, int] | None:
         for log in self.logs:
             if log.number >= 0 and log.first <= call < log.first + log.count:

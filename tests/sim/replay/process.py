@@ -31,6 +31,7 @@ class Rules:
     in_all_logs: Callable[[list[int]], int] = settling.in_all_logs
     needed_from: Callable[..., int] = settling.needed_from
     begin: Callable[..., Generation | Fall] = settling.begin
+    common: Callable[..., int | None] = settling.common
     keeps: Callable[..., Keeps | None] = keeps
 
 
@@ -124,7 +125,8 @@ class Process:
         self.is_copying = False
 
     def step(self, number: int) -> Thread:
-        run = step(self.world.spec, number, self.rank, self.state)
+        salt = self.world.known.salts[number]
+        run = step(self.world.spec, number, self.rank, self.state, salt)
         request = next(run)
         while True:
             if request[0] == "begin":

@@ -93,7 +93,9 @@ class Area:
 
     def rewind(self, calls: int) -> None:
         """Hold the newest generation of this boundary, as if nothing had followed."""
-        newest = max(slot.number for slot in self.slots if slot.calls == calls)
+        whole = [slot.number for slot in self.slots if slot.number >= 0 and slot.calls == calls]
+        assert whole, f"no generation before call {calls}"
+        newest = max(whole)
         for slot in self.slots:
             if slot.number > newest:
                 slot.number = -1

@@ -76,7 +76,7 @@ class World:
         self._reported: list[Process] = []
         self._dying: list[Process] = []
         self._plan = self._drawn_plan()
-        self._refusals, self.refused = self.draws.choice([0.0, 0.0, 0.0, 0.0, 0.3]), False
+        self._refusals, self.refused = self.draws.choice([0.0, 0.0, 0.0, 0.5]), False
         self._dies_early = self.draws.random() < 0.1
         self._slow: object = None
         self._seen: object = None

@@ -332,7 +332,7 @@ class GroupMemory:
         self._files = (board, *areas)
         board.reserve(_board_bytes(len(areas)))
         self.board = Board(board, len(areas))
-        self._nbytes = nbytes
+        self.nbytes = nbytes
         self._areas: dict[int, Area] = {}
 
     @classmethod
@@ -367,14 +367,14 @@ class GroupMemory:
     def place(self) -> str:
         """Where ``open`` finds it, in any process of this user on this node."""
         numbers = ":".join(str(file.fd) for file in self._files)
-        return f"/proc/{os.getpid()}/fd:{self._nbytes}:{numbers}"
+        return f"/proc/{os.getpid()}/fd:{self.nbytes}:{numbers}"
 
     def area(self, rank: int) -> Area:
         """A rank's area, mapped when it is asked for."""
         if rank not in self._areas:
             memory = self._files[1 + rank]
-            memory.reserve(self._nbytes)
-            self._areas[rank] = Area(memory, self._nbytes)
+            memory.reserve(self.nbytes)
+            self._areas[rank] = Area(memory, self.nbytes)
         return self._areas[rank]
 
     def held_bytes(self) -> int:

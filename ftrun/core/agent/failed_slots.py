@@ -69,9 +69,9 @@ class FailedSlots:
             return
         at_start = slot.is_at_start and failure.signature() is not None
         has_position = slot.has_position(failure)
-        verdict: Verdict = Restart(0.0, slot.budget.spent)
-        if not slot.is_paid:
-            verdict = slot.budget.failed(failure, at_start=at_start, has_position=has_position)
+        verdict = slot.verdict or slot.budget.failed(
+            failure, at_start=at_start, has_position=has_position
+        )
         self._carry_out(slot, failure, verdict, at_start)
 
     def unhealthy(self, slot: SlotState, failure: Failure) -> None:

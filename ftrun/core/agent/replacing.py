@@ -80,18 +80,17 @@ class Replacing:
         failure = failure_of(slot, end)
         if kept.step >= 0:
             slot.budget.progressed(kept.step)
-        is_counted = mending.counts(rank)
-        verdict = slot.budget.would(failure) if is_counted else None
-        if is_counted and not isinstance(verdict, Restart):
-            if isinstance(kept.place, Generation):
-                slot.fall = words.would_have_gone_on(kept.step)
-            return False
+        is_counted, verdict = mending.counts(rank), None
+        if is_counted and mending.fallen is None and isinstance(kept.place, Generation):
+            verdict = slot.budget.failed(failure)
+            if not isinstance(verdict, Restart):
+                slot.verdict, slot.fall = verdict, words.would_have_gone_on(kept.step)
+                return False
         outcome = mending.died(rank, kept.place, self._out.now)
         if not isinstance(outcome, Decree):
-            slot.fall, slot.is_paid = words.not_replaced(mending.fallen), bool(slot.replaced)
+            slot.fall = words.not_replaced(rank, mending.fallen)
+            slot.verdict = verdict if is_counted else Restart(0.0, slot.budget.spent)
             return False
-        if is_counted:
-            slot.budget.failed(failure)
         self._out.add(MakeDecree(slot.replica_id, slot.incarnation, outcome.number))
         slot.ends.note(self._out.now, failure)
         slot.replaced[rank] = Replaced(end, failure, kept.step)
@@ -120,14 +119,16 @@ class Replacing:
         key = WorkerKey(slot.replica_id, slot.incarnation, rank)
         self._out.add(ReplaceWorker(key, slot.lives[rank], standby))
 
-    def kill(self, slot: SlotState, ranks: tuple[int, ...]) -> bool:
-        """End workers that hang, so that they are replaced. False: the whole group has failed."""
+    def kill(self, slot: SlotState) -> bool:
+        """A worker hangs, or has raised and does not end: end it, so that it is replaced.
+
+        False: the whole group has failed.
+        """
         can = slot.mending is not None and slot.mending.fallen is None
         if not can or slot.phase is not SlotPhase.RUNNING:
             return False
-        for rank in ranks:
-            key = WorkerKey(slot.replica_id, slot.incarnation, rank)
-            self._out.add(SignalWorker(key, SIGKILL))
+        slot.kill_at = slot.stacks_at = None
+        self._out.add(LookAtBoard(slot.replica_id, slot.incarnation))
         return True
 
     def look(self, slot: SlotState) -> None:
@@ -144,15 +145,30 @@ class Replacing:
         slot = self._slots.of_incarnation(event.incarnation)
         if slot is None or slot.mending is None or slot.phase is not SlotPhase.RUNNING:
             return
+        self._end_who_holds_up(slot, event)
         now = self._out.now
         outcome = slot.mending.look(event.board, list(event.joined), list(event.falls), now)
         if isinstance(outcome, Fall):
-            slot.fall, slot.is_paid = words.not_replaced(outcome), True
-            self._fail(slot, next(iter(slot.replaced.values())).end)
+            first = next(iter(slot.replaced.values())).end
+            slot.fall = words.not_replaced(first.group_rank, outcome)
+            slot.verdict = Restart(0.0, slot.budget.spent)
+            self._fail(slot, first)
         elif isinstance(outcome, Mended):
             self._mended(slot, outcome.after_s)
         elif slot.mending.is_under_way:
             slot.look_at = now + LOOK_S
+
+    def _end_who_holds_up(self, slot: SlotState, event: BoardSeen) -> None:
+        """End those that have raised. If all wait, the one that has made the fewest calls hangs."""
+        ranks = [] if slot.kill_at is not None else sorted(slot.failure_reports)
+        if slot.hung is not None and slot.stacks_at is None:
+            done, found = event.board.done, slot.hung.group_rank
+            last = min(slot.living, key=lambda rank: (done[rank], rank != found), default=found)
+            slot.hung = replace(slot.hung, group_rank=last)
+            ranks = [last]
+        for rank in ranks:
+            key = WorkerKey(slot.replica_id, slot.incarnation, rank)
+            self._out.add(SignalWorker(key, SIGKILL))
 
     def _mended(self, slot: SlotState, after_s: float) -> None:
         number, budget = slot.budget.spent, self._settings.restarts.max_restarts

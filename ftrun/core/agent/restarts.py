@@ -13,7 +13,6 @@ Not here: starting (supervisor.py), what makes two failures the same (failures.p
 from __future__ import annotations
 
 from collections import Counter
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -151,10 +150,6 @@ class RestartBudget:
             return BudgetSpent(self.first or failure)
         self.spent += 1
         return Restart(self._backoff_s(at_start), self.spent)
-
-    def would(self, failure: Failure) -> Verdict:
-        """The verdict that ``failed`` would give now. Nothing is booked."""
-        return deepcopy(self).failed(failure)
 
     def _verdict_by_cause(self, failure: Failure, has_position: bool) -> Verdict | None:
         """The verdict that the failure's cause gives, whatever is left of the budget."""

@@ -16,7 +16,7 @@ from ftrun.core.agent.evidence import Ends
 from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.hang_watch import HangWatch
 from ftrun.core.agent.loop_watch import LoopWatch
-from ftrun.core.agent.restarts import RestartBudget
+from ftrun.core.agent.restarts import RestartBudget, Verdict
 from ftrun.core.agent.script_timers import ScriptTimers
 from ftrun.core.messages import FailureReport, Progress, ReplicaFinished, ReplicaGivenUp
 from ftrun.core.replay.mending import Mending
@@ -114,7 +114,7 @@ class SlotState:
     ``mending``: of this incarnation's workers, one by one; None: there are no memory snapshots.
     ``replaced``: those that died, until all go on. ``lives``: by rank, the restarts at its start.
     ``look_at``: when to look at the board; ``slow_at``: when to show that it lasts. ``fall``: why
-    the whole group is started again; ``is_paid``: the restart is booked already.
+    the whole group has failed all the same; ``verdict``: what follows, if that is booked already.
     ``goes_after``: the incarnations here that train on, and that have no quorum yet. Its next start
     waits until ``goes_at``, which comes earlier once they have.
     """
@@ -161,7 +161,7 @@ class SlotState:
     look_at: float | None = None
     slow_at: float | None = None
     fall: str = ""
-    is_paid: bool = False
+    verdict: Verdict | None = None
     goes_after: set[str] = field(default_factory=set)
     goes_at: float = 0.0
     restart_in_s: float | None = None
@@ -185,7 +185,7 @@ class SlotState:
         self.started += 1
         self.alive = set(range(workers))
         self.lives = dict.fromkeys(self.alive, self.started - 1)
-        self.mending, self.replaced, self.fall, self.is_paid = None, {}, "", False
+        self.mending, self.replaced, self.fall, self.verdict = None, {}, "", None
         self.dying = set()
         self.failure_reports = {}
         self.left, self.done = set(), set()

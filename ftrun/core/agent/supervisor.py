@@ -444,6 +444,8 @@ class Supervisor:
                 self._on_request.left(slot)
             elif not self._replacing.takes(slot, end):
                 self._fail(slot, replace(end, status=slot.status))
+        elif slot.is_failing and end.group_rank in slot.replaced:
+            pass  # the death of which it was the replacement is told
         elif slot.is_failing and end.status not in (0, -SIGKILL):
             # It ended by itself, before our SIGKILL came: the first cause may be here.
             slot.ends.note(self._out.now, failure_of(slot, end))
@@ -478,7 +480,7 @@ class Supervisor:
 
     def _give_up(self, slot: SlotState, event: WorkerExited) -> None:
         """A worker hangs: it is killed, and replaced if it can be."""
-        if not self._replacing.kill(slot, (event.group_rank,)):
+        if not self._replacing.kill(slot):
             self._fail(slot, event)
 
     def _group_ended(self, slot: SlotState) -> None:
@@ -745,10 +747,7 @@ class Supervisor:
     def _out_of_time(self, slot: SlotState) -> None:
         if slot.phase is SlotPhase.RUNNING:
             rank = min(slot.failure_reports)
-            if self._replacing.kill(slot, tuple(slot.failure_reports)):
-                slot.kill_at = None
-                return
-            self._fail(slot, WorkerExited(slot.incarnation, rank, 0, 1))
+            self._give_up(slot, WorkerExited(slot.incarnation, rank, 0, 1))
             return
         slot.killed = words.out_of_grace(self._settings.grace_s)
         self._out.add(words.killed(slot.replica_id, slot.killed))

@@ -68,10 +68,11 @@ def went_on(step: int, after_s: float, number: int, budget: int) -> str:
     )
 
 
-def not_replaced(reason: Fall | None) -> str:
+def not_replaced(group_rank: int, reason: Fall | None) -> str:
     """Why all workers of a group are started again, though there are memory snapshots."""
-    why = "one could not be replaced before" if reason is None else reason.words
-    return f"It cannot be replaced alone: {why}. All workers of the group begin again. "
+    why = "another could not be before" if reason is None else reason.words
+    who = f"Worker {group_rank} cannot be replaced alone"
+    return f"{who}: {why}. All workers of the group begin again. "
 
 
 def would_have_gone_on(step: int) -> str:

@@ -24,6 +24,7 @@ class Fall(IntEnum):
     NO_MEMORY = 11
     SCRIPT = 12
     DEVICE = 13
+    TOO_NEW = 14
 
     @property
     def words(self) -> str:
@@ -46,5 +47,6 @@ _WORDS = {
     Fall.NO_DECREE: "a collective failed although no worker has died",
     Fall.NO_MEMORY: "there is too little memory for a snapshot of each worker",
     Fall.SCRIPT: "ftrun does not know the place in this script from which a step can be repeated",
+    Fall.TOO_NEW: "another worker is more than a step behind it, so its snapshots are too new",
     Fall.DEVICE: "memory snapshots are for CPU and Gloo so far",
 }

@@ -25,13 +25,9 @@ the two: each must read it before it begins to connect. A newer decree ends ever
 Then a process issues each call from the first one on that it had begun, in order, with the inputs
 that it has kept, and goes on in its own call (``again``). The replacement runs the script from the
 newest generation of the lost worker. Calls before the first one are answered from the log, and the
-others are calls like all (``source``). It never lowers ``done``, because that counts what is in the
-log, not how far a process is: while it is behind its log it writes neither.
-
-| call of a process               | group of the decree is there | is not          |
-|---------------------------------|------------------------------|-----------------|
-| before ``min(done)``            | from the log, if also before the first call; else LIVE | from the log |
-| from there on                   | LIVE                         | WAIT            |
+others are calls like all (``source``). While there is no group in force, calls before ``min(done)``
+can be answered already. ``done`` counts what is in the log, not how far a process is: while a
+process is behind its log it writes neither.
 
 Not here: what is logged of a call (log_rules.py), decrees (mending.py).
 """
@@ -136,7 +132,7 @@ def again(first: int, begun: int, kept: Collection[int]) -> list[int] | Fall:
 
 
 def raised(done: int, through: Collection[int]) -> int:
-    """The word ``done`` when the calls ``through`` are complete and in the log, perhaps not in order.
+    """The word ``done`` when the calls ``through`` are complete here, perhaps not in order.
 
     It is ``done`` itself in a process that is behind its log.
     """
@@ -165,20 +161,31 @@ class Logged:
 
 
 def begin(
-    generations: Collection[Generation], logs: Collection[Logged], done: int
+    generations: Collection[Generation],
+    logs: Collection[Logged],
+    done: Sequence[int],
+    rank: int,
 ) -> Generation | Fall:
-    """The generation from which a lost worker's replacement begins: its newest whole one.
+    """The generation from which the replacement of ``rank`` begins.
+
+    That is its newest whole one that was made before the first call, because it must issue each
+    call from there on again. Such a one stays right, because the first call never falls.
 
     Args:
         generations: the whole ones of the lost worker's memory.
         logs: that lie there too.
-        done: its word.
+        done: of all ranks, read before the logs.
     """
-    newest = max(generations, key=lambda known: known.number, default=None)
-    if newest is None:
+    if not generations:
         return Fall.NO_GENERATION
-    end = newest.calls
-    for log in sorted(logs, key=lambda known: known.first):
+    known, by_number = in_all_logs(done), sorted(generations, key=lambda known: known.number)
+    older = [generation for generation in by_number if generation.calls <= known]
+    if not older:
+        return Fall.TOO_NEW
+    end = older[-1].calls
+    for log in sorted(logs, key=lambda log: log.first):
         if log.first <= end:
             end = max(end, log.end)
-    return newest if end >= done else Fall.LOG_FULL
+    if end >= done[rank]:
+        return older[-1]
+    return Fall.LOG_FULL if older[-1] is by_number[-1] else Fall.TOO_NEW

@@ -11,7 +11,6 @@ after it has given the worker), three of each: generation and log g are in slot 
 |------------------------|----------------------------------------------------------------------|
 | slot = -1, bytes, slot | a worker that dies in a copy leaves the generation before            |
 | bytes, entry, count    | what is counted in a log is whole                                    |
-| announced, mask, decree| a newcomer that makes itself live learns of a death meanwhile        |
 
 Not here: who is to issue which call again (core/replay/), what a generation holds and what is
 logged (inject/zero_edit/world/), when the agent decrees (core/agent/). torch is imported late.
@@ -28,6 +27,8 @@ from typing import TYPE_CHECKING
 
 from ftrun.base import futex
 from ftrun.base.errors import UserError
+from ftrun.core.replay.settling import Board as Words
+from ftrun.core.replay.settling import Generation, Logged
 from ftrun.snapshots.memory import ALIGNMENT, SharedMemory, offsets_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ VARIABLE = "FTRUN_MEMORY"
 SLOTS = 3
 CALLS_MAX = 16384
 """In one log."""
-RANKS_MAX = 63
 _WORD = 8
 _ENTRY_WORDS = 4
 _HEADER_BYTES = 4096
@@ -60,7 +60,7 @@ class AreaFull(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class State:
     """A worker's state at a step boundary.
 
     ``head``: what its writer needs to read ``state``, which is a view of the agent's memory.
@@ -117,6 +117,11 @@ class Area:
         self._header[_SLOT_BYTES], self._header[_LOG_BYTES] = slot, log
 
     @property
+    def layout(self) -> tuple[int, int]:
+        """The bytes of each slot and log; 0: ``lay_out`` was not called so far."""
+        return int(self._header[_SLOT_BYTES]), int(self._header[_LOG_BYTES])
+
+    @property
     def newest(self) -> int:
         """The number of the newest whole generation; ``NONE``: there is none."""
         return int(self._header[_NEWEST])
@@ -149,7 +154,7 @@ class Area:
         self._header[words + _NUMBER] = number
         self._header[_NEWEST] = number
 
-    def read(self, number: int) -> Generation | None:
+    def read(self, number: int) -> State | None:
         """A generation; None if it is not whole, or not there."""
         words = _SLOT_AT + 8 * (number % SLOTS)
         if number < 0 or self._header[words + _NUMBER] != number:
@@ -157,7 +162,13 @@ class Area:
         at, head = self._slot_at(number), int(self._header[words + _HEAD])
         state = self.memory.view(at + _aligned(head), int(self._header[words + _STATE]))
         data = bytes(self.memory.view(at, head).numpy())
-        return Generation(number, data, state, int(self._header[words + _CALLS]))
+        return State(number, data, state, int(self._header[words + _CALLS]))
+
+    def generations(self) -> list[Generation]:
+        """All that are whole."""
+        slots = [_SLOT_AT + 8 * slot for slot in range(SLOTS)]
+        known = [(int(self._header[x + _NUMBER]), int(self._header[x + _CALLS])) for x in slots]
+        return [Generation(number, calls) for number, calls in known if number != NONE]
 
     # ------------------------------------------------------------ logs
 
@@ -218,10 +229,19 @@ class Area:
                 call += int(self._header[words + _COUNT])
         return call
 
-    def log_sizes(self, number: int) -> tuple[int, int]:
-        """How many calls and bytes a log has."""
-        words = _LOG_AT + 8 * (number % SLOTS)
-        return int(self._header[words + _COUNT]), int(self._header[words + _USED])
+    def logs(self) -> list[Logged]:
+        """What each log has."""
+        found = []
+        for slot in range(SLOTS):
+            words = _LOG_AT + 8 * slot
+            if self._header[words + _NUMBER] != NONE:
+                first = int(self._header[words + _FIRST])
+                found.append(Logged(first, first + int(self._header[words + _COUNT])))
+        return found
+
+    def log_bytes(self, number: int) -> int:
+        """How many bytes a log takes."""
+        return int(self._header[_LOG_AT + 8 * (number % SLOTS) + _USED])
 
     def _slot_at(self, number: int) -> int:
         return _DATA_AT + number % SLOTS * int(self._header[_SLOT_BYTES])
@@ -232,21 +252,23 @@ class Area:
 
 
 class Word(IntEnum):
-    """The words of one rank on the board. Times are the clock's nanoseconds.
+    """The words of one rank on the board. Times are the monotonic clock's nanoseconds.
 
-    ``PUBLISHED``: the newest decree to which the rank has given its ``DONE``, how many calls it has
-    completed and logged. ``NEWEST``: its newest generation, as its script counts steps. ``LIVE``: 1
-    while it is in the group, 0 from its death until its replacement has taken part. ``FALL``: why
-    it cannot be followed (core/replay/), 0: it can. The agent reads the times.
+    ``PUBLISHED``, ``DONE``, ``OVER``: as core/replay/settling.py has them. ``JOINED``: the decree
+    whose group it is connected to. ``FALL``: why it cannot be followed (core/replay/falls.py).
+    ``STARTS``: how many processes the agent has started as this rank, so above 1 this is a
+    replacement. ``NEWEST``: the step of its newest generation. ``CUT_AT``: when it had dropped its
+    former groups; ``LOADED_AT``, ``JOINED_AT``: a replacement's times; ``AGAIN``: calls that it has
+    issued again.
     """
 
-    PUBLISHED, DONE, NEWEST, LIVE, FALL, PID, CUT_AT, LOADED_AT, LIVE_AT, STEP_AT, AGAIN = range(11)
+    PUBLISHED, DONE, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT, AGAIN = (
+        range(11)
+    )
 
 
-_ANNOUNCED, _DECREE, _DIED_AT = range(3)
-_MASKS, _RANKS = 8, 64
-_WORDS_EACH = 64
-_BOARD_BYTES = (_RANKS + _WORDS_EACH * RANKS_MAX + 1) * _WORD
+_DECREE, _DIED_AT = range(2)
+_RANKS, _WORDS_EACH = 8, 16
 
 
 class Board:
@@ -254,26 +276,28 @@ class Board:
 
     def __init__(self, memory: SharedMemory, ranks: int) -> None:
         self.ranks = ranks
-        self._words = memory.words(0, _BOARD_BYTES // _WORD)
+        self._words = memory.words(0, _board_bytes(ranks) // _WORD)
 
     def read(self, rank: int, word: Word) -> int:
+        """One word of one rank."""
         return int(self._words[_RANKS + _WORDS_EACH * rank + word])
 
     def set(self, rank: int, word: Word, value: int) -> None:
+        """Write one word of one rank."""
         self._words[_RANKS + _WORDS_EACH * rank + word] = value
 
     def all(self, word: Word) -> list[int]:
         """This word of each rank."""
         return [self.read(rank, word) for rank in range(self.ranks)]
 
-    @property
-    def announced(self) -> int:
-        """The newest decree that is being made, or is in force."""
-        return int(self._words[_ANNOUNCED])
+    def look(self) -> Words:
+        """What core/replay decides by."""
+        published, done, over = map(self.all, (Word.PUBLISHED, Word.DONE, Word.OVER))
+        return Words(self.decree, published, done, [bool(x) for x in over])
 
     @property
     def decree(self) -> int:
-        """The newest decree in force; 0: nobody has died so far."""
+        """The number of the newest decree; 0: nobody has died so far."""
         return int(self._words[_DECREE])
 
     @property
@@ -281,22 +305,11 @@ class Board:
         """When the agent learned of the latest death."""
         return int(self._words[_DIED_AT])
 
-    def mask(self, decree: int) -> int:
-        """The ranks that were not live at a decree: bit r for rank r."""
-        return int(self._words[_MASKS + decree % 8])
-
-    def make_decree(self, dead: int, died_at: int) -> int:
-        """The agent: rank ``dead`` is not live. Wakes all who wait; returns the number."""
-        number = self.announced + 1
-        self._words[_ANNOUNCED] = number
+    def make_decree(self, number: int, died_at: int) -> None:
+        """The agent: raise the number, and wake all who wait for it."""
         self._words[_DIED_AT] = died_at
-        self.set(dead, Word.LIVE, 0)
-        live = self.all(Word.LIVE)
-        mask = sum(1 << rank for rank in range(self.ranks) if not live[rank])
-        self._words[_MASKS + number % 8] = mask
         self._words[_DECREE] = number
         futex.wake(self._at(), futex.ALL)
-        return number
 
     def wait(self, beyond: int, timeout_s: float) -> int:
         """Wait for a decree with a higher number, ``timeout_s`` at most; returns the newest.
@@ -317,7 +330,7 @@ class GroupMemory:
 
     def __init__(self, board: SharedMemory, areas: Sequence[SharedMemory], nbytes: int) -> None:
         self._files = (board, *areas)
-        board.reserve(_BOARD_BYTES)
+        board.reserve(_board_bytes(len(areas)))
         self.board = Board(board, len(areas))
         self._nbytes = nbytes
         self._areas: dict[int, Area] = {}
@@ -333,7 +346,6 @@ class GroupMemory:
         made = cls(SharedMemory(), [SharedMemory() for _ in range(ranks)], nbytes)
         for rank in range(ranks):
             made.area(rank).clear()
-            made.board.set(rank, Word.LIVE, 1)
             made.board.set(rank, Word.NEWEST, NONE)
         return made
 
@@ -374,6 +386,10 @@ class GroupMemory:
         self._areas.clear()
         for file in self._files:
             file.close()
+
+
+def _board_bytes(ranks: int) -> int:
+    return (_RANKS + _WORDS_EACH * ranks) * _WORD
 
 
 def _aligned(nbytes: int) -> int:

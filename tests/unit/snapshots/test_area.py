@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from ftrun.checkpoint.format import pack
+from ftrun.core.replay.settling import Board as Words
+from ftrun.core.replay.settling import Generation, Logged
 from ftrun.snapshots import area as module
 from ftrun.snapshots.area import NONE, Area, AreaFull, Board, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
@@ -51,6 +53,8 @@ def test_three_generations_are_kept_and_the_newest_is_named(memory: GroupMemory)
     assert [first_value(area, number) for number in (2, 3, 4)] == [2.0, 3.0, 4.0]
     kept = area.read(3)
     assert kept is not None and kept.calls == 30
+    numbers = sorted(area.generations(), key=lambda known: known.number)
+    assert numbers == [Generation(2, 20), Generation(3, 30), Generation(4, 40)]
 
 
 def test_a_death_at_each_word_of_a_copy_leaves_the_generation_before(memory: GroupMemory) -> None:
@@ -94,7 +98,8 @@ def test_a_log_gives_each_call_back_and_knows_the_first_that_it_lacks(memory: Gr
     assert area.logged_until(7, 100) == 103
     assert area.logged_until(8, 102) == 103
     assert area.logged_until(8, 100) == 100  # log 8 begins later
-    assert area.log_sizes(7) == (2, nbytes)
+    assert area.log_bytes(7) == nbytes
+    assert sorted(area.logs(), key=lambda log: log.first) == [Logged(100, 102), Logged(102, 103)]
     area.open_log(8, 102)  # a replacement comes to it again
     assert area.logged_until(7, 100) == 103
     area.open_log(10, 200)  # takes the place of log 7
@@ -126,25 +131,15 @@ def test_calls_of_a_log_are_bounded(memory: GroupMemory, monkeypatch: pytest.Mon
         area.log(0, 2, 0)
 
 
-def test_a_decree_names_all_ranks_that_are_not_live(memory: GroupMemory) -> None:
+def test_the_board_has_the_words_that_decide(memory: GroupMemory) -> None:
     board = memory.board
-    assert (board.decree, board.announced) == (0, 0)
-    assert board.make_decree(2, 111) == 1
-    assert board.make_decree(0, 222) == 2
-    assert (board.mask(1), board.mask(2)) == (0b100, 0b101)
-    board.set(2, Word.LIVE, 1)
-    assert board.make_decree(0, 333) == 3
-    assert board.mask(3) == 0b001
-    assert (board.decree, board.announced, board.died_at) == (3, 3, 333)
-
-
-def test_the_mask_is_made_after_the_announcement_and_before_the_decree(memory: GroupMemory) -> None:
-    """A newcomer that makes itself live meanwhile must see one of the two."""
-    board = memory.board
-    seen: list[tuple[int, int]] = []
-    board.all = lambda word: seen.append((board.announced, board.decree)) or [1, 1, 1]  # type: ignore[method-assign]
-    board.make_decree(1, 0)
-    assert seen == [(1, 0)]
+    assert board.all(Word.NEWEST) == [NONE] * 3
+    board.set(2, Word.DONE, 7)
+    board.set(1, Word.PUBLISHED, 3)
+    board.set(0, Word.OVER, 1)
+    board.make_decree(3, 333)
+    assert board.look() == Words(3, [0, 3, 0], [0, 0, 7], [True, False, False])
+    assert board.died_at == 333
 
 
 def test_who_waits_for_a_decree_is_woken(memory: GroupMemory) -> None:

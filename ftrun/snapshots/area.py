@@ -239,6 +239,11 @@ class Area:
                 found.append(Logged(first, first + int(self._header[words + _COUNT])))
         return found
 
+    @property
+    def newest_log(self) -> int:
+        """The number of the log that was opened last; ``NONE``: there is none."""
+        return max(int(self._header[_LOG_AT + 8 * slot + _NUMBER]) for slot in range(SLOTS))
+
     def log_bytes(self, number: int) -> int:
         """How many bytes a log takes."""
         return int(self._header[_LOG_AT + 8 * (number % SLOTS) + _USED])

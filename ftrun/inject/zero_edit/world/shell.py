@@ -31,7 +31,9 @@ BACKEND = "ftrun"
 
 
 class World(Around, Protocol):
-    """What a group needs of its world (world.py)."""
+    """What a group needs of its world (world.py). ``call``: the class of its calls."""
+
+    call: type[Call]
 
     @property
     def is_apart(self) -> bool:
@@ -147,7 +149,7 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         world, is_sync = self.world, not getattr(arguments[-1], "asyncOp", True)
         site = near_site() if name == "broadcast" else ""
         with world.lock:
-            call = Call(self, KINDS[name], arguments, self.next, site, is_sync)
+            call = world.call(self, KINDS[name], arguments, self.next, site, is_sync)
             world.begin(self, call)
         if world.ready:
             world.complete_futures()

@@ -71,6 +71,8 @@ class World:
         waits_for: tells the others that this rank waits in a call.
     """
 
+    call = Call
+
     def __init__(
         self,
         here: WorkerContext,

@@ -238,7 +238,8 @@ class ReplayedWorld(World):
             call.given = _parts(entry.data, call.kind.inputs(call))
 
     def _log(self, number: int, what: int, tensors: Sequence[torch.Tensor]) -> None:
-        if not self._is_full:
+        is_there = self.is_newcomer and self.area.find(number) is not None  # but not its ``done``
+        if not (self._is_full or is_there):
             try:
                 self.area.log(self.log, number, what, tensors)
             except AreaFull:  # the agent sees the gap; the next generation ends it

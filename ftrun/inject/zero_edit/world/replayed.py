@@ -47,6 +47,7 @@ from ftrun.snapshots.memory import offsets_of
 from ftrun.training.context import WorkerContext
 
 LOOK_S = 0.0005
+LATE_S = 1.0
 HEADERS_BYTES, SHARES, STATE_SHARES = 2 << 20, 9, 2
 """An area has three states and three logs. Of AdamW the state is three times the gradients."""
 ERROR_S = 20.0
@@ -418,15 +419,13 @@ class ReplayedWorld(World):
                 here, limit_s = tuple(range(len(shell.seats))), shell.timeout.total_seconds()
                 name = f"{prefix}/{number}/{key}"
                 made.append((shell, self.build_one(shell, here, store, name, limit_s, signal)))
-        except PeerError as error:
+        except PeerError:  # another has died, and the decree is still to come
             for _, built in made:
                 if built is not None:
                     built.shutdown()
-            if self.board.decree == number:
-                self.falls(Fall.LATE, str(error))
-                threading.Event().wait()
             with self.changed:
                 self._first = None
+            self.board.wait(number, LATE_S)
             return
         finally:
             is_over.set()
@@ -434,9 +433,8 @@ class ReplayedWorld(World):
             for shell, built in made:
                 self.put(shell, tuple(range(len(shell.seats))), built)
             self._joined = number
-            self._issue_again(first)
-            self._is_open = True
-            if self.count >= first:
+            self._is_open = self._issue_again(first)
+            if self._is_open and self.count >= first:
                 self._is_back()
             self.changed.notify_all()
         self.complete_futures()
@@ -455,18 +453,19 @@ class ReplayedWorld(World):
             if self._flying[number].state is not State.THROUGH:
                 self._answer_from_log(self._flying[number])
 
-    def _issue_again(self, first: int) -> None:
+    def _issue_again(self, first: int) -> bool:
+        """Whether all could be issued that must be."""
         self._answer_before(first)
         order = again(first, self.count, self._flying.keys())
         if isinstance(order, Fall):
             self.falls(order)
-            return
+            return False
         for number in order:
             call = self._flying[number]
             known = call.scratch() if call.state is State.THROUGH else call
             if known is None or known.shell.there is None:
                 self.falls(Fall.INPUT)
-                return
+                return False
             if known is not call:
                 known.number = -1
                 self._again.append(known)
@@ -474,6 +473,7 @@ class ReplayedWorld(World):
                 known.issue(known.shell.there)
             except RuntimeError as error:
                 known.state, known.error = State.FAILED, error
+        return True
 
     # ------------------------------------------------------------ the end
 

@@ -75,7 +75,8 @@ class MemorySnapshots:
             return None
         board, area = known.board, known.area(rank)
         fall = next(filter(None, board.all(Word.FALL)), 0)
-        place = begin(area.generations(), area.logs(), board.read(rank, Word.DONE))
+        done = board.all(Word.DONE)
+        place = begin(area.generations(), area.logs(), done, rank)
         return Kept(Fall(fall) if fall else place, board.read(rank, Word.NEWEST))
 
     def seen(self, incarnation: str) -> BoardSeen | None:

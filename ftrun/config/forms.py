@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ftrun.config.script import TargetKind
 from ftrun.config.settings import RunSettings
-from ftrun.core.forms import AUTO, WATCHED, Form
+from ftrun.core.forms import AUTO, MEMORY, WATCHED, Form
 
 
 def injection(settings: RunSettings) -> str:
@@ -20,6 +20,8 @@ def injection(settings: RunSettings) -> str:
     heal from, but an unmodified script's state can be in snapshots; on several nodes a script that
     cannot be carried could not begin again, and runs without them.
     """
+    if not why_no_memory_snapshots(settings):
+        return MEMORY
     if settings.inject != AUTO:
         return settings.inject
     script = settings.script.as_started()

@@ -47,6 +47,7 @@ class Rules:
     source: Callable[..., Source] = settling.source
     again: Callable[..., list[int] | Fall] = settling.again
     in_all_logs: Callable[[list[int]], int] = settling.in_all_logs
+    needed_from: Callable[..., int] = settling.needed_from
     begin: Callable[..., Generation | Fall] = settling.begin
     keeps: Callable[..., Keeps | None] = keeps
 
@@ -227,7 +228,7 @@ class Process:
         self.begun, self.calls = 0, dict[int, Call]()
         self.state = first_state(world.spec, rank)
         self.group: Group | None = None
-        self.first = 0
+        self.first: int | None = None
         self.cut = -1
         self.is_open = self.is_busy = False
         self.is_copying = False
@@ -312,26 +313,27 @@ class Process:
         self.calls[call.number] = call
         self.begun += 1
         self.drop()
-        if self.is_open and self.from_where(call) is Source.LIVE:
+        if self.from_where(call) is Source.LIVE:
             self.issue(call)
         self.note_joined()
         return call
 
     def drop(self) -> None:
         """Keep no inputs that nobody needs."""
-        known = self.rules.in_all_logs(self.board.done)
+        known = self.rules.needed_from(self.first, self.board.done, is_open=self.is_open)
         for number in [x for x, call in self.calls.items() if x < known and call.is_through]:
             del self.calls[number]
-        kept = [x for x in self.calls if x < min(self.board.done) and self.calls[x].is_through]
-        self.world.see_that(not kept, "kept", f"inputs that nobody needs: {kept}")
+        if self.is_open:
+            kept = [x for x in self.calls if x < min(self.board.done) and self.calls[x].is_through]
+            self.world.see_that(not kept, "kept", f"inputs that nobody needs: {kept}")
 
     def issue(self, call: Call) -> None:
         assert self.group is not None
         call.place = self.group.issue(self.rank, call)
 
     def from_where(self, call: Call) -> Source:
-        first = self.first if self.group is not None else None
-        return self.rules.source(call.number, first, self.board.done)
+        done = self.board.done
+        return self.rules.source(call.number, self.first, done, is_open=self.is_open)
 
     def wait(self, call: Call) -> Thread:
         yield lambda: call.is_through
@@ -469,7 +471,7 @@ class Process:
     def leave_group(self) -> None:
         if self.group is not None:
             self.group.cut.add(self.rank)
-        self.group, self.is_open = None, False
+        self.group, self.first, self.is_open = None, None, False
         for call in self.calls.values():
             call.place = None
 
@@ -479,7 +481,7 @@ class Process:
         yield "published"
 
     def connect(self, number: int) -> Thread:
-        first = self.rules.in_all_logs(self.board.done)
+        self.first = self.rules.in_all_logs(self.board.done)
         yield "first call read"
         if not self.is_alive:  # its last threads may write words, and make no connections
             yield lambda: False
@@ -490,10 +492,12 @@ class Process:
         yield lambda: group.stands or board.number != number or all(board.over)
         if board.number == number and group.stands:
             yield "connected"
-            yield from self.enter(group, first)
+            yield from self.enter(group, self.first)
+        else:
+            self.first = None
 
     def enter(self, group: Group, first: int) -> Thread:
-        self.group, self.first = group, first
+        self.group = group
         again = self.rules.again(first, self.begun, self.calls)
         if isinstance(again, Fall):
             yield from self.falls(again)
@@ -508,7 +512,7 @@ class Process:
         yield "in force"
 
     def note_joined(self) -> None:
-        if self.is_open and self.group is not None and self.begun >= self.first:
+        if self.is_open and self.group and self.first is not None and self.begun >= self.first:
             self.board.joined[self.rank] = self.group.number
 
     def falls(self, reason: Fall) -> Thread:
@@ -570,6 +574,7 @@ class World:
         self._reported: list[Process] = []
         self._dying: list[Process] = []
         self._plan = self._drawn_plan()
+        self._dies_early = self.draws.random() < 0.1
         self._slow: Process | None = None
         self.ranks = [self.start(rank, False) for rank in range(workers)]
         self._spawn_agent()
@@ -664,13 +669,17 @@ class World:
         thread[2] = stop if callable(stop) else None
         if owner is None:
             return
-        if owner.is_alive and isinstance(stop, str) and self._plan:
+        if owner.is_alive and isinstance(stop, str) and self._plan and self._may_die():
             death = self._plan[0]
             if death.place is None or death.place == stop:
                 death.count -= 1
                 if death.count <= 0:
                     self._plan.pop(0)
                     self._dies(owner, stop)
+
+    def _may_die(self) -> bool:
+        """In most schedules each rank has a generation before the first death."""
+        return self._dies_early or all(area.was_whole for area in self.areas)
 
     def _stands_still(self) -> None:
         """Nobody can go on: a fall must come in time."""
@@ -764,7 +773,7 @@ class World:
         for process in self.ranks:
             group = -1 if process.group is None else process.group.number
             is_back = process.has_left or self.board.over[process.rank]
-            is_back |= group == self.board.number and process.begun >= process.first
+            is_back |= group == self.board.number and process.begun >= (process.first or 0)
             text = f"rank {process.rank} is in group {group} of {self.board.number}"
             self.see_that(is_back or not process.is_alive, "mended", text)
 

@@ -3,7 +3,7 @@
 Theory of operation. All ranks number the calls that they make on the group. A rank logs what a call
 gave it, in memory that outlives it, and then raises its word ``done``: all calls before it are
 complete at this rank, and are in its log. So ``min(done)`` is what all have, it never falls, and
-nobody needs the input of a call before it any more (``in_all_logs``). No call has to be one that
+nobody needs the input of a call before it any more (``needed_from``). No call has to be one that
 waits for all ranks.
 
 A decree is a number that the agent raises at each death. At a decree every process of the group
@@ -25,9 +25,10 @@ the two: each must read it before it begins to connect. A newer decree ends ever
 Then a process issues each call from the first one on that it had begun, in order, with the inputs
 that it has kept, and goes on in its own call (``again``). The replacement runs the script from the
 newest generation of the lost worker. Calls before the first one are answered from the log, and the
-others are calls like all (``source``). While there is no group in force, calls before ``min(done)``
-can be answered already. ``done`` counts what is in the log, not how far a process is: while a
-process is behind its log it writes neither.
+others are calls like all (``source``). Until it begins to connect, those before ``min(done)`` can
+be answered already; from then on the first call alone counts, because for others the group may be
+in force before. ``done`` counts what is in the log, not how far a process is: while a process is
+behind its log it writes neither.
 
 Not here: what is logged of a call (log_rules.py), decrees (mending.py).
 """
@@ -98,23 +99,33 @@ def missing(board: Board) -> list[int]:
 
 
 def in_all_logs(done: Sequence[int]) -> int:
-    """All calls before this one are in the log of every rank: no input of theirs is needed.
+    """All calls before this one are in the log of every rank.
 
     After ``Step.CONNECT``, and before it is carried out, it is the first call of the decree.
     """
     return min(done)
 
 
-def source(call: int, first: int | None, done: Sequence[int]) -> Source:
+def source(call: int, first: int | None, done: Sequence[int], *, is_open: bool) -> Source:
     """Where the result of a call comes from that the script makes.
 
     Args:
-        first: the first call of the group in force; None: there is no group in force.
+        first: the first call of the decree whose group this process connects or is connected to;
+            None: it connects to none. Others may have this group in force already, and wait for
+            this process in each call from the first one on.
         done: of all ranks.
+        is_open: the group is in force here, and the calls begun before are issued again.
     """
     if first is None:
         return Source.LOG if call < in_all_logs(done) else Source.WAIT
-    return Source.LOG if call < first else Source.LIVE
+    if call < first:
+        return Source.LOG
+    return Source.LIVE if is_open else Source.WAIT
+
+
+def needed_from(first: int | None, done: Sequence[int], *, is_open: bool) -> int:
+    """Nobody needs the inputs of calls before this one. Arguments as those of ``source``."""
+    return in_all_logs(done) if first is None or is_open else first
 
 
 def again(first: int, begun: int, kept: Collection[int]) -> list[int] | Fall:
@@ -129,16 +140,6 @@ def again(first: int, begun: int, kept: Collection[int]) -> list[int] | Fall:
     """
     calls = [call for call in sorted(kept) if call >= first]
     return calls if calls == list(range(first, begun)) or begun <= first else Fall.INPUT
-
-
-def raised(done: int, through: Collection[int]) -> int:
-    """The word ``done`` when the calls ``through`` are complete here, perhaps not in order.
-
-    It is ``done`` itself in a process that is behind its log.
-    """
-    while done in through:
-        done += 1
-    return done
 
 
 # ---------------------------------------------------------------- where a replacement begins

@@ -9,7 +9,6 @@ Not here: calls and their log (world/replayed.py), the memory itself (snapshots/
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -21,6 +20,7 @@ import torch
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import LeafSpec
 from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.randomness import Randomness, States, _Left, _tensor
@@ -103,10 +103,13 @@ class Memory:
         return self._randomness
 
     def _open(self) -> None:
-        state = self.area.read(self._number)
+        done = self.board.all(Word.DONE)
+        found = begin(self.area.generations(), self.area.logs(), done, self.world.rank)
+        state = None if isinstance(found, Fall) else self.area.read(found.number)
         if state is None:
-            self.world.falls(Fall.NO_GENERATION)
+            self.world.falls(found if isinstance(found, Fall) else Fall.NO_GENERATION)
             return
+        self._number = state.number
         self._head, self._random, _ = unpacked(state.head)
         self.their_layouts = self._head["layouts"]
         self._step = self._head["step"]
@@ -218,7 +221,3 @@ class Memory:
 
 def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def text_of(error: BaseException) -> str:
-    return json.dumps(f"{type(error).__name__}: {error}")

@@ -248,5 +248,3 @@ class _Opening(Opening):
         if self._world.is_open and not is_gloo:
             self._world.falls(Fall.DEVICE)  # type: ignore[attr-defined]
         return self._world.is_open and is_gloo
-
-

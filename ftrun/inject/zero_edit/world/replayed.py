@@ -26,7 +26,15 @@ from ftrun.base import clock
 from ftrun.base.errors import PeerError
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps
-from ftrun.core.replay.settling import Source, Step, again, in_all_logs, next_step, source
+from ftrun.core.replay.settling import (
+    Source,
+    Step,
+    again,
+    in_all_logs,
+    needed_from,
+    next_step,
+    source,
+)
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
 from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call, State, wait_for_end
@@ -130,6 +138,7 @@ class ReplayedWorld(World):
         self.log = max(0, self.area.newest_log)
         self._joined = -1 if self.is_newcomer else self.board.decree
         self._first: int | None = None if self.is_newcomer else 0
+        self._is_open = not self.is_newcomer
         self._cut = -1
         self._flying: dict[int, ReplayedCall] = {}  # begun here, and not logged by all
         self._oldest = 0
@@ -181,8 +190,8 @@ class ReplayedWorld(World):
         number = call.number = self.count
         self.count += 1
         done = self.board.all(Word.DONE)
-        self._drop(in_all_logs(done))
-        match source(number, self._first, done):
+        self._drop(needed_from(self._first, done, is_open=self._is_open))
+        match source(number, self._first, done, is_open=self._is_open):
             case Source.LOG:
                 self._answer_from_log(call)
             case Source.WAIT:
@@ -238,7 +247,8 @@ class ReplayedWorld(World):
             call.given = _parts(entry.data, call.kind.inputs(call))
 
     def _log(self, number: int, what: int, tensors: Sequence[torch.Tensor]) -> None:
-        if not self._is_full:
+        is_there = self.is_newcomer and self.area.find(number) is not None  # but not its ``done``
+        if not (self._is_full or is_there):
             try:
                 self.area.log(self.log, number, what, tensors)
             except AreaFull:  # the agent sees the gap; the next generation ends it
@@ -333,6 +343,10 @@ class ReplayedWorld(World):
                 words = self.board.look()
                 match next_step(words, self.rank, self._cut, self._joined):
                     case Step.LEAVE:
+                        self._drop_groups()
+                        with self.changed:
+                            self._answer_before(in_all_logs(words.done))
+                            self.changed.notify_all()
                         return
                     case Step.GO_ON:
                         self.board.wait(words.number, 0.02 if self._is_over else WAIT_S)
@@ -364,7 +378,7 @@ class ReplayedWorld(World):
     def _drop_groups(self) -> None:
         """Bring all calls to an end."""
         with self.changed:
-            self._first = None
+            self._first, self._is_open = None, False
             for shell in self.shells.values():
                 shell.is_stopped = True
             groups = [x.built for x in self.shells.values() if x.built is not None]
@@ -396,6 +410,8 @@ class ReplayedWorld(World):
 
         threading.Thread(target=watch, name="ftrun-decrees", daemon=True).start()
         store, prefix = self._place
+        with self.changed:
+            self._first = first
         made: list[tuple[Shell, BuiltGroup | None]] = []
         try:
             for key, shell in sorted(self.shells.items()):
@@ -409,14 +425,17 @@ class ReplayedWorld(World):
             if self.board.decree == number:
                 self.falls(Fall.LATE, str(error))
                 threading.Event().wait()
+            with self.changed:
+                self._first = None
             return
         finally:
             is_over.set()
         with self.changed:
             for shell, built in made:
                 self.put(shell, tuple(range(len(shell.seats))), built)
-            self._first, self._joined = first, number
+            self._joined = number
             self._issue_again(first)
+            self._is_open = True
             if self.count >= first:
                 self._is_back()
             self.changed.notify_all()
@@ -430,11 +449,14 @@ class ReplayedWorld(World):
         self.board.set(self.rank, Word.JOINED_AT, time.monotonic_ns())
         self.board.set(self.rank, Word.JOINED, self._joined)
 
-    def _issue_again(self, first: int) -> None:
+    def _answer_before(self, first: int) -> None:
+        """All have these calls, and so has this replacement's log."""
         for number in sorted(x for x in self._flying if x < first):
-            call = self._flying[number]
-            if call.state is not State.THROUGH:  # all have it, and this replacement's log too
-                self._answer_from_log(call)
+            if self._flying[number].state is not State.THROUGH:
+                self._answer_from_log(self._flying[number])
+
+    def _issue_again(self, first: int) -> None:
+        self._answer_before(first)
         order = again(first, self.count, self._flying.keys())
         if isinstance(order, Fall):
             self.falls(order)

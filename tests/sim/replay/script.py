@@ -1,4 +1,4 @@
-"""A script for the schedules of replaying.py, and what an undisturbed run of it gives.
+"""A script for the schedules of world.py, and what an undisturbed run of it gives.
 
 Each rank has some words of state. In a step it makes calls of several kinds, some of them waited
 for later only, and then changes its state by what they gave. ``Undisturbed`` is the dumb oracle:
@@ -41,22 +41,23 @@ class Spec:
     @classmethod
     def drawn(cls, draws: random.Random) -> Spec:
         """A job of a seed."""
-        workers, has_fences = draws.choice([2, 2, 3, 3, 4]), draws.random() < 0.85
-        kinds = FENCES + LOOSE
-        if draws.random() < 0.2:
-            kinds = (*LOOSE, "allreduce")
-        steps = []
-        for _ in range(draws.randint(2, 4)):
-            names = [draws.choice(kinds) for _ in range(draws.randint(1, 4))]
-            if has_fences and not set(names) & set(FENCES):
-                names[draws.randrange(len(names))] = "allreduce"
-            steps.append(
-                tuple(
-                    Operation(name, draws.randrange(workers), draws.choice([0, 0, 0, 1, 2]))
-                    for name in names
-                )
-            )
-        return cls(workers, draws.randint(1, 3), tuple(steps), has_fences)
+        workers, kind = draws.choice([2, 2, 3, 3, 4]), draws.random()
+        kinds = (*LOOSE, "allreduce") if draws.random() < 0.3 else FENCES + LOOSE
+        steps = [cls._step(draws, workers, kinds) for _ in range(draws.randint(2, 4))]
+        if kind < 0.8:
+            for number, one in enumerate(steps):
+                if not {operation.kind for operation in one} & set(FENCES):
+                    steps[number] = (*one, Operation("allreduce", 0, draws.choice([0, 0, 2])))
+        elif kind < 0.9:  # one rank runs away
+            steps += [cls._step(draws, 1, ("broadcast", "scatter")) for _ in range(4)]
+        return cls(workers, draws.randint(1, 3), tuple(steps), kind < 0.8)
+
+    @staticmethod
+    def _step(draws: random.Random, roots: int, kinds: tuple[str, ...]) -> tuple[Operation, ...]:
+        return tuple(
+            Operation(draws.choice(kinds), draws.randrange(roots), draws.choice([0, 0, 0, 1, 2]))
+            for _ in range(draws.randint(1, 4))
+        )
 
 
 def mix(*values: int) -> int:

@@ -42,13 +42,14 @@ class Spec:
     def drawn(cls, draws: random.Random) -> Spec:
         """A job of a seed."""
         workers, kind = draws.choice([2, 2, 3, 3, 4]), draws.random()
-        kinds = (*LOOSE, "allreduce") if draws.random() < 0.3 else FENCES + LOOSE
+        kinds = LOOSE if draws.random() < 0.4 else FENCES + LOOSE
         steps = [cls._step(draws, workers, kinds) for _ in range(draws.randint(2, 4))]
         if kind < 0.8:
             for number, one in enumerate(steps):
                 if not {operation.kind for operation in one} & set(FENCES):
                     steps[number] = (*one, Operation("allreduce", 0, draws.choice([0, 0, 2])))
-        elif kind < 0.9:  # one rank runs away
+        elif kind < 0.9:  # one rank runs away from what the others need of it
+            steps = [(Operation("_allgather_base", 0, 0),), *steps[:1]]
             steps += [cls._step(draws, 1, ("broadcast", "scatter")) for _ in range(4)]
         return cls(workers, draws.randint(1, 3), tuple(steps), kind < 0.8)
 
@@ -56,7 +57,7 @@ class Spec:
     def _step(draws: random.Random, roots: int, kinds: tuple[str, ...]) -> tuple[Operation, ...]:
         return tuple(
             Operation(draws.choice(kinds), draws.randrange(roots), draws.choice([0, 0, 0, 1, 2]))
-            for _ in range(draws.randint(1, 4))
+            for _ in range(draws.randint(1, 5))
         )
 
 

@@ -58,8 +58,9 @@ class World:
         self.spec = Spec.drawn(self.draws)
         self.known = Undisturbed(self.spec)
         workers = self.spec.workers
-        room = self.draws.choice([4, 8, 12]) if self.draws.random() < 0.1 else 1000
-        self.areas = [area(self.spec.words, room) for _ in range(workers)]
+        is_small = self.draws.random() < 0.1
+        rooms = [self.draws.choice([4, 6, 8, 1000]) if is_small else 1000 for _ in range(workers)]
+        self.areas = [area(self.spec.words, room) for room in rooms]
         none = [-1] * workers
         falls, over = [0] * workers, [False] * workers
         self.board = Words(0, list(none), [0] * workers, list(none), over, falls)
@@ -76,7 +77,7 @@ class World:
         self._dying: list[Process] = []
         self._plan = self._drawn_plan()
         self._dies_early = self.draws.random() < 0.1
-        self._slow: Process | None = None
+        self._slow: object = None
         self._seen: object = None
         self.ranks = [self.start(rank, False) for rank in range(workers)]
         self._spawn_agent()
@@ -134,12 +135,12 @@ class World:
         if self.network and draws.random() < 0.3:
             self._deliver()
             return
-        if draws.random() < 0.002:
-            self._slow = draws.choice([None, *self.ranks])
+        if draws.random() < 0.004:
+            self._slow = draws.choice([None, *self.ranks, *threads])
         for _ in range(8):
             thread = threads[int(draws.random() * len(threads))]
-            is_slow = thread[1] is not None and thread[1] is self._slow
-            if is_slow and draws.random() < 0.95:
+            is_slow = self._slow is thread or (thread[1] is not None and thread[1] is self._slow)
+            if is_slow and draws.random() < 0.97:
                 continue
             if thread[2] is None or thread[2]():
                 self._resume(thread)
@@ -255,6 +256,8 @@ class World:
         """Start the replacement once the process is gone."""
         yield lambda: process.is_gone
         self.ranks[process.rank] = self.start(process.rank, True)
+        if self.draws.random() < 0.4:
+            self._slow = self.draws.choice([self.ranks[process.rank], *self._threads[-3:]])
 
     def looks(self) -> Thread:
         while True:

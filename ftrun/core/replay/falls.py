@@ -11,20 +11,18 @@ from enum import IntEnum
 class Fall(IntEnum):
     """A reason; 0 is none. ``words``: the end of "… cannot be replaced alone: "."""
 
-    OFF = 1
-    NO_GENERATION = 2
-    LOG_FULL = 3
+    NO_GENERATION = 1
+    LOG_FULL = 2
+    TOO_NEW = 3
     INPUT = 4
     PEER_LOG = 5
     OTHER_CALL = 6
     CALL = 7
     DIES_AGAIN = 8
     LATE = 9
-    NO_DECREE = 10
-    NO_MEMORY = 11
-    SCRIPT = 12
-    DEVICE = 13
-    TOO_NEW = 14
+    NO_MEMORY = 10
+    SCRIPT = 11
+    DEVICE = 12
 
     @property
     def words(self) -> str:
@@ -33,7 +31,6 @@ class Fall(IntEnum):
 
 
 _WORDS = {
-    Fall.OFF: "memory snapshots are off (--memory-snapshots auto turns them on)",
     Fall.NO_GENERATION: "it had no whole snapshot in memory yet",
     Fall.LOG_FULL: "the results of its step's collectives did not fit into its log in memory",
     Fall.INPUT: "another worker no longer has the input of a collective that must be made again",
@@ -44,7 +41,6 @@ _WORDS = {
     Fall.CALL: "the script makes a collective that cannot be repeated (send, recv, a subgroup)",
     Fall.DIES_AGAIN: "its replacements died before they had caught up",
     Fall.LATE: "the others have waited for its replacement for too long",
-    Fall.NO_DECREE: "a collective failed although no worker has died",
     Fall.NO_MEMORY: "there is too little memory for a snapshot of each worker",
     Fall.SCRIPT: "ftrun does not know the place in this script from which a step can be repeated",
     Fall.TOO_NEW: "another worker is more than a step behind it, so its snapshots are too new",

@@ -13,8 +13,13 @@ replaced. The first deaths of other ranks meanwhile belong to the same restart, 
 where it is always one of all workers (``counts``). Whether a restart is left, and whether an
 exception comes twice at one place, is for the group's budget (core/agent/restarts.py).
 
-A fall is told once, and ends the mending: all workers are restarted, in new memory. Not here: what
-the processes do (settling.py), starting one (core/agent/supervisor.py).
+A fall is told once, and the other workers are killed. When all are gone, and what is in memory is
+sound, all of them are replaced (``rewind``). For that the agent drops all logs, and what is newer
+than the newest generations that were made before one call, sets ``done`` to that call, clears the
+other words, and raises the number. So each call is a new one for all. Else all workers are
+restarted, in new memory.
+
+Not here: what the processes do (settling.py), starting one (core/agent/supervisor.py).
 """
 
 from __future__ import annotations
@@ -27,6 +32,17 @@ from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Board, Generation, missing
 
 DEATHS_MAX = 3
+SOUND = frozenset(
+    {
+        Fall.LOG_FULL,
+        Fall.INPUT,
+        Fall.PEER_LOG,
+        Fall.OTHER_CALL,
+        Fall.LATE,
+        Fall.TOO_NEW,
+    }
+)
+"""After these falls all generations are as good as before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +74,7 @@ class Mending:
     number: int = 0
     fallen: Fall | None = None
     _deaths: Counter[int] = field(default_factory=Counter)
+    _is_rewound: bool = False
     _began_at: float = 0.0
     _seen: tuple[object, ...] = ()
     _moved_at: float = 0.0
@@ -102,12 +119,28 @@ class Mending:
         )
         if all(is_back):
             self._deaths.clear()
+            self._is_rewound = False
             return Mended(now - self._began_at)
         seen = (tuple(board.published), tuple(joined), tuple(board.done))
         is_computing = any(rank not in self._deaths for rank in missing(board))
         if seen != self._seen or is_computing:
             self._seen, self._moved_at = seen, now
         return self._fall(Fall.LATE) if now >= self._moved_at + self.limit_s else None
+
+    def rewind(self, boundary: int | None, workers: int, now: float) -> Decree | None:
+        """After a fall all processes are gone: replace all of them, or (None) restart the group.
+
+        Args:
+            boundary: of the memory that they have left (settling.common); None also if a worker
+                has ended well, because it is not to come back.
+        """
+        if boundary is None or self.fallen not in SOUND or self._is_rewound:
+            return None
+        self.fallen, self._is_rewound = None, True
+        self._deaths.update(dict.fromkeys(range(workers), 0))
+        self.number += 1
+        self._moved_at = now
+        return Decree(self.number)
 
     def _fall(self, reason: Fall) -> Fall:
         self.fallen = reason

@@ -190,3 +190,13 @@ def begin(
     if end >= done[rank]:
         return older[-1]
     return Fall.LOG_FULL if older[-1] is by_number[-1] else Fall.TOO_NEW
+
+
+def common(generations: Sequence[Collection[Generation]]) -> int | None:
+    """The newest call before which each rank has a whole generation; None: there is none.
+
+    Args:
+        generations: the whole ones of each rank's memory.
+    """
+    calls = [{generation.calls for generation in known} for known in generations]
+    return max(set.intersection(*calls), default=None)

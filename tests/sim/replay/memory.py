@@ -91,6 +91,20 @@ class Area:
         log.count += 1
         yield "call counted"
 
+    def rewind(self, calls: int) -> None:
+        """Hold the newest generation of this boundary, as if nothing had followed."""
+        whole = [slot.number for slot in self.slots if slot.number >= 0 and slot.calls == calls]
+        assert whole, f"no generation before call {calls}"
+        newest = max(whole)
+        for slot in self.slots:
+            if slot.number > newest:
+                slot.number = -1
+        for log in self.logs:
+            log.number = -1
+        self.is_full = False
+        for _ in self.open_log(newest, calls):
+            pass
+
     def find(self, call: int) -> tuple[Log, str, int, int] | None:
         for log in self.logs:
             if log.number >= 0 and log.first <= call < log.first + log.count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ftrun.core.replay import settling
@@ -86,6 +87,10 @@ def _everything(_: int | None, __: Sequence[int], *, is_open: bool) -> int:
 
 def _last_only(_: int | None, done: Sequence[int], *, is_open: bool) -> int:
     return max(done) - 1
+
+
+def _what_one_has(generations: Sequence[Collection[Generation]]) -> int | None:
+    return settling.common(generations[:1])
 
 
 def _nothing_of_a_reduce(kind: str, *, is_root: bool) -> Keeps | None:
@@ -282,9 +287,47 @@ class ForgetsTheDead(Mending):
 class _StartsAtOnce(World):
     """The replacement starts while the dead process's last threads still write."""
 
-    def replace(self, process: Process) -> Thread:
+    def replace(self, process: Process, rewinds: int) -> Thread:
         yield "replace"
         self.ranks[process.rank] = self.start(process.rank, True)
+
+
+class _KeepsLogs(World):
+    """The logs stay at a rewind."""
+
+    def clear(self, boundary: int) -> None:
+        logs = [[replace(log, index=list(log.index)) for log in area.logs] for area in self.areas]
+        super().clear(boundary)
+        for area, known in zip(self.areas, logs, strict=True):
+            area.logs = known
+
+
+class _KeepsNewer(Area):
+    """The generations that are newer than the boundary stay."""
+
+    def rewind(self, calls: int) -> None:
+        numbers = [slot.number for slot in self.slots]
+        super().rewind(calls)
+        for slot, number in zip(self.slots, numbers, strict=True):
+            slot.number = number
+
+
+class _KeepsDone(World):
+    """``done`` stays at a rewind."""
+
+    def clear(self, boundary: int) -> None:
+        done = list(self.board.done)
+        super().clear(boundary)
+        self.board.done[:] = done
+
+
+class _KeepsOver(World):
+    """A script that was over stays over at a rewind."""
+
+    def clear(self, boundary: int) -> None:
+        over = list(self.board.over)
+        super().clear(boundary)
+        self.board.over[:] = over
 
 
 MUTANTS: dict[str, dict[str, Any]] = {
@@ -322,6 +365,11 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "one decree for two deaths": {"mending": OneDecree},
     "a fall is told twice": {"mending": FallsTwice},
     "mended without the dead": {"mending": ForgetsTheDead},
+    "rewinds to what one has": {"rules": Rules(common=_what_one_has)},
+    "keeps the logs at a rewind": {"world": _KeepsLogs},
+    "keeps newer generations at a rewind": {"area": _KeepsNewer},
+    "keeps done at a rewind": {"world": _KeepsDone},
+    "keeps over at a rewind": {"world": _KeepsOver},
     "a replacement starts at once": {"world": _StartsAtOnce},
 }
 

@@ -14,7 +14,7 @@ from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps
 from ftrun.core.replay.settling import Board, Generation, Source, Step
 from tests.sim.replay.memory import Thread, joined, parts
-from tests.sim.replay.script import changed, first_state, needs, result, step
+from tests.sim.replay.script import FENCES, changed, first_state, needs, result, step
 from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Rules:
     in_all_logs: Callable[[list[int]], int] = settling.in_all_logs
     needed_from: Callable[..., int] = settling.needed_from
     begin: Callable[..., Generation | Fall] = settling.begin
+    common: Callable[..., int | None] = settling.common
     keeps: Callable[..., Keeps | None] = keeps
 
 
@@ -124,7 +125,8 @@ class Process:
         self.is_copying = False
 
     def step(self, number: int) -> Thread:
-        run = step(self.world.spec, number, self.rank, self.state)
+        salt = self.world.known.salts[number]
+        run = step(self.world.spec, number, self.rank, self.state, salt)
         request = next(run)
         while True:
             if request[0] == "begin":
@@ -229,7 +231,9 @@ class Process:
             self.is_busy = False
 
     def has_work(self) -> bool:
-        return not self.is_busy and bool(self.ready() or self.next_logged() or self.from_log())
+        if self.is_busy or all(call.is_through for call in self.calls.values()):
+            return False
+        return bool(self.ready() or self.next_logged() or self.from_log())
 
     def from_log(self) -> list[Call]:
         calls = [x for x in self.calls.values() if x.found is None and x.place is None]
@@ -419,4 +423,6 @@ class Group:
         """What the call at this place needs; None: not all of it is there."""
         kind, root, _ = self.issued[place]
         got = self._got[rank].get(place, {})
+        if kind in FENCES:
+            return got if len(got) == len(self._counts) else None
         return got if needs(kind, root, rank, len(self._counts)) <= got.keys() else None

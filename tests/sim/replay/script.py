@@ -74,9 +74,14 @@ def first_state(spec: Spec, rank: int) -> State:
     return [mix(rank, index) for index in range(spec.words)]
 
 
-def step(spec: Spec, number: int, rank: int, state: State) -> Generator[Request, Any, int]:
-    """One step of the script: begins calls and waits for them; returns what changes the state."""
-    total, waited = mix(number, *state), []
+def step(
+    spec: Spec, number: int, rank: int, state: State, salt: int
+) -> Generator[Request, Any, int]:
+    """One step of the script: begins calls and waits for them; returns what changes the state.
+
+    ``salt``: other at each try of all ranks, as if no step could be computed twice alike.
+    """
+    total, waited = mix(salt, number, *state), []
     for operation in spec.steps[number]:
         given = mix(total, rank, operation.root)
         call = yield "begin", operation.kind, operation.root, given
@@ -121,9 +126,13 @@ def result(kind: str, root: int, rank: int, inputs: dict[int, int]) -> int:
 
 
 class Undisturbed:
-    """``inputs``, ``results``: by call and rank; ``states``: by generation and rank; ``calls``."""
+    """``inputs``, ``results``: by call and rank; ``states``: by generation and rank; ``calls``.
 
-    def __init__(self, spec: Spec) -> None:
+    ``salts``: of each step.
+    """
+
+    def __init__(self, spec: Spec, salts: list[int]) -> None:
+        self.salts = salts
         ranks = range(spec.workers)
         states = [first_state(spec, rank) for rank in ranks]
         self.inputs: list[list[int]] = []
@@ -139,7 +148,8 @@ class Undisturbed:
             self.calls.append(len(self.inputs))
 
     def _step(self, spec: Spec, number: int, states: list[State]) -> list[int]:
-        runs = [step(spec, number, rank, state) for rank, state in enumerate(states)]
+        salt = self.salts[number]
+        runs = [step(spec, number, rank, state, salt) for rank, state in enumerate(states)]
         requests = [next(run) for run in runs]
         while True:
             name = requests[0][0]

@@ -56,7 +56,7 @@ class World:
         self.draws = random.Random(f"replay/{seed}")
         self.seed, self.rules, self.process = seed, rules or Rules(), process
         self.spec = Spec.drawn(self.draws)
-        self.known = Undisturbed(self.spec)
+        self.known = Undisturbed(self.spec, [0] * len(self.spec.steps))
         workers = self.spec.workers
         is_small = self.draws.random() < 0.1
         rooms = [self.draws.choice([4, 6, 8, 1000]) if is_small else 1000 for _ in range(workers)]
@@ -67,7 +67,7 @@ class World:
         self.mending = mending(LIMIT_S)
         self.network: list[tuple[Group, int, int, int, int]] = []
         self.reason: Fall | None = None
-        self.deaths = self.mends = self.steps = self.told = self._left = 0
+        self.deaths = self.mends = self.steps = self.told = self.rewinds = self._left = 0
         self.replaced = [0] * workers
         self.now = 0.0
         self.story: list[str] = []
@@ -76,6 +76,7 @@ class World:
         self._reported: list[Process] = []
         self._dying: list[Process] = []
         self._plan = self._drawn_plan()
+        self._refusals, self.refused = self.draws.choice([0.0, 0.0, 0.0, 0.5]), False
         self._dies_early = self.draws.random() < 0.1
         self._slow: object = None
         self._seen: object = None
@@ -198,10 +199,16 @@ class World:
     def _dies(self, process: Process, place: str) -> None:
         self.note("rank", process.rank, "dies:", place, "new" if process.is_new else "")
         self.deaths += 1
+        self._ends(process)
+        self._reported.append(process)
+        if self.draws.random() < self._refusals:  # as of a script that is not deterministic
+            self.board.falls[self.draws.randrange(self.spec.workers)] = Fall.OTHER_CALL
+            self.refused = True
+
+    def _ends(self, process: Process) -> None:
         process.is_alive = False
         self._threads.remove(process.main_thread)  # type: ignore[attr-defined]
         process.gone_at = self.steps + self.draws.choice([0, 0, 1, 10, 50, 200])
-        self._reported.append(process)
         self._lose_messages(process)
         self._dying.append(process)
 
@@ -242,7 +249,7 @@ class World:
                 self.see_that(number > self.board.number, "decree", "does not rise")
                 self.board.number = number
                 assert process is not None
-                self.spawn(None, self.replace(process))
+                self.spawn(None, self.replace(process, self.rewinds))
             case Mended():
                 self.note("mended")
                 self.mends += 1
@@ -250,14 +257,49 @@ class World:
             case Fall():
                 self.note("fall", outcome.name)
                 self.told += 1
-                self.reason = outcome
+                self._see_fall(outcome)
+                self.spawn(None, self.rewind(outcome))
 
-    def replace(self, process: Process) -> Thread:
+    def replace(self, process: Process, rewinds: int) -> Thread:
         """Start the replacement once the process is gone."""
         yield lambda: process.is_gone
+        if self.rewinds != rewinds or self.mending.fallen is not None:
+            return  # all are replaced together
         self.ranks[process.rank] = self.start(process.rank, True)
         if self.draws.random() < 0.4:
             self._slow = self.draws.choice([self.ranks[process.rank], *self._threads[-3:]])
+
+    def rewind(self, reason: Fall) -> Thread:
+        """Kill all, and begin again when they are gone, if that can be."""
+        for process in self.ranks:
+            if process.is_alive and not process.has_left:
+                self._ends(process)
+        yield lambda: all(process.is_gone for process in self.ranks)
+        self._reported.clear()
+        boundary = self.rules.common([area.generations() for area in self.areas])
+        if any(process.has_left for process in self.ranks):
+            boundary = None
+        workers = self.spec.workers
+        decree = self.mending.rewind(boundary, workers, self.now)
+        if decree is None or boundary is None:
+            self.reason = reason
+            return
+        self.note("all begin again at call", boundary)
+        self.rewinds += 1
+        self.clear(boundary)
+        number = self.known.calls.index(boundary)
+        salts = [*self.known.salts[:number], *[self.rewinds] * (len(self.spec.steps) - number)]
+        self.known = Undisturbed(self.spec, salts)
+        self.board.number = decree.number
+        self.ranks = [self.start(rank, True) for rank in range(workers)]
+
+    def clear(self, boundary: int) -> None:
+        """Rewind the memory."""
+        words, workers = self.board, self.spec.workers
+        for area in self.areas:
+            area.rewind(boundary)
+        words.done[:] = [boundary] * workers
+        words.falls[:], words.over[:] = [0] * workers, [False] * workers
 
     def looks(self) -> Thread:
         while True:
@@ -285,20 +327,24 @@ class World:
             text = f"rank {process.rank} is in group {group} of {self.board.number}"
             self.see_that(is_back or not process.is_alive, "mended", text)
 
-    def _judge(self) -> None:
-        if self.reason is None:
-            return
-        rank = self.draws.randrange(self.spec.workers)
-        self.told += self.mending.died(rank, Generation(0, 0), self.now) is not None
-        self._look()
-        self.see_that(self.told == 1, "told", "a fall is told once")
+    def _see_fall(self, reason: Fall) -> None:
         is_full = any(area.was_full for area in self.areas)
         expected = {
             Fall.NO_GENERATION: not all(area.was_whole for area in self.areas),
             Fall.TOO_NEW: is_full or not self.spec.has_fences,
             Fall.LOG_FULL: is_full,
             Fall.PEER_LOG: is_full or not self.spec.has_fences,
+            Fall.OTHER_CALL: self.refused,
             Fall.DIES_AGAIN: max(self.replaced) > DEATHS_MAX,
         }
-        text = f"{self.reason.name} though it could be mended"
-        self.see_that(expected.get(self.reason, False), "fall", text)
+        text = f"{reason.name} though it could be mended"
+        self.see_that(expected.get(reason, False), "fall", text)
+
+    def _judge(self) -> None:
+        if self.reason is None:
+            self.see_that(self.told == self.rewinds, "told", "a fall is told once")
+            return
+        rank = self.draws.randrange(self.spec.workers)
+        self.told += self.mending.died(rank, Generation(0, 0), self.now) is not None
+        self._look()
+        self.see_that(self.told == self.rewinds + 1, "told", "a fall is told once")

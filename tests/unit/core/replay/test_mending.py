@@ -71,3 +71,40 @@ def test_a_survivor_that_computes_is_not_late() -> None:
         assert mending.look(board(1, [1, 0, 0]), NONE, NONE, now) is None
     assert mending.look(board(1, [1, 0, 1]), NONE, NONE, 561.0) is None
     assert mending.look(board(1, [1, 0, 1]), NONE, NONE, 621.0) is Fall.LATE
+
+
+def test_after_a_fall_all_are_replaced_once_from_the_boundary_that_all_have() -> None:
+    mending = Mending(60.0)
+    mending.died(1, Fall.LOG_FULL, 1.0)
+    assert mending.rewind(30, 3, 5.0) == Decree(1)
+    assert mending.fallen is None
+    assert mending.counts(2), "each is being replaced"
+    assert mending.look(board(1, [0, 0, 0]), NONE, NONE, 64.0) is None
+    assert mending.died(2, Fall.OTHER_CALL, 66.0) is Fall.OTHER_CALL
+    assert mending.rewind(30, 3, 67.0) is None, "one is enough"
+
+
+def test_a_replacement_that_never_comes_is_late_after_a_rewind_too() -> None:
+    mending = Mending(60.0)
+    mending.died(1, Fall.LOG_FULL, 1.0)
+    mending.rewind(30, 3, 5.0)
+    assert mending.look(board(1, [0, 1, 1]), NONE, NONE, 6.0) is None
+    assert mending.look(board(1, [0, 1, 1]), NONE, NONE, 66.0) is Fall.LATE
+
+
+def test_the_next_mend_may_rewind_again() -> None:
+    mending = Mending(60.0)
+    mending.died(1, Fall.LOG_FULL, 1.0)
+    mending.rewind(30, 3, 5.0)
+    assert mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 6.0) == Mended(5.0)
+    mending.died(1, Fall.LOG_FULL, 7.0)
+    assert mending.rewind(40, 3, 8.0) == Decree(2)
+
+
+def test_when_the_group_is_restarted_instead() -> None:
+    mending = Mending(60.0)
+    mending.died(1, Fall.LOG_FULL, 1.0)
+    assert mending.rewind(None, 3, 5.0) is None
+    other = Mending(60.0)
+    other.died(1, Fall.CALL, 1.0)
+    assert other.rewind(30, 3, 5.0) is None

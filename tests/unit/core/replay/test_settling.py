@@ -13,6 +13,7 @@ from ftrun.core.replay.settling import (
     Step,
     again,
     begin,
+    common,
     in_all_logs,
     missing,
     needed_from,
@@ -87,3 +88,11 @@ def test_why_a_replacement_cannot_begin() -> None:
     assert begin([Generation(3, 30)], [Logged(31, 33)], [33, 33], 1) is Fall.LOG_FULL
     known = [Generation(2, 20), Generation(3, 30)]
     assert begin(known, [Logged(30, 33)], [29, 33], 1) is Fall.TOO_NEW
+
+
+def test_all_begin_again_at_the_newest_call_before_which_all_have_a_generation() -> None:
+    first = [Generation(2, 20), Generation(3, 30)]
+    other = [Generation(7, 30), Generation(6, 20), Generation(8, 40)]  # each counts its own
+    assert common([first, other]) == 30
+    assert common([first, [Generation(8, 40)]]) is None
+    assert common([first, []]) is None

@@ -64,6 +64,7 @@ class Loop:
         self._course = Course()
         self.script = Script(here, self._course, self, memory)
         self._charge, self._moving = Charge(self.script), Moving(self.script)
+        self.script.directories.waits_for_file = Inside(self.script).waits_for_file
         self._pid = os.getpid()  # not of a loader's workers
         self.script.stepping.on_late = self.script.models.on_late = self._charge.made_late
         self._first: Noted | None = None  # the script at its first step

@@ -18,7 +18,6 @@ from ftrun.inject.zero_edit.directories import Directories
 from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
-from ftrun.inject.zero_edit.inside import Inside
 from ftrun.inject.zero_edit.marking import Marking
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.memory import Memory
@@ -153,7 +152,6 @@ class Script:
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing)
         self.trial = trial_of(here)
-        self.inside = Inside(self)
         self._connect_newcomers(on)
 
     def _connect_newcomers(self, on: Handlers) -> None:
@@ -170,7 +168,6 @@ class Script:
             self._file(directories.FILE), self.drafts, lambda: self.peers.can_be_found
         )
         self.directories.steps = lambda: self.steps
-        self.directories.waits_for_file = lambda words, s: self.inside.waits_for_file(words, s)
         self.rewriting = Rewriting(
             self.drafts,
             is_successor=here.restarts > 0 or bool(here.snapshot_dir) or self._joins(),

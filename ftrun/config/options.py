@@ -234,6 +234,9 @@ _OWN: tuple[Option, ...] = (
             default=defaults.SNAPSHOTS_KEPT),
     _option("--resume", str, "Go on from the newest snapshot in DIR; none: start over.", "DIR|none",
             default_words="the newest in --snapshot, if there is one"),
+    _option("--memory-snapshots", str, "Keep the last step of each worker of a single group in "
+            "memory, so that a lost worker costs no step.", "auto|off",
+            default=defaults.MEMORY_SNAPSHOTS),
     _option("--token-file", Path, "File with the job's token, mode 0600.", "FILE"),
     _option("--tls-cert", Path, "TLS: certificate to present.", "PEM"),
     _option("--tls-key", Path, "TLS: private key of that certificate.", "PEM"),
@@ -356,7 +359,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "grace_s", "signals_to_handle", "preempt_signal", "preempt_file", "requeue",
         "exit_with",
     ),
-    "Snapshots": ("snapshot", "snapshot_every", "snapshot_keep", "resume"),
+    "Snapshots": ("snapshot", "snapshot_every", "snapshot_keep", "resume", "memory_snapshots"),
     "Terminal": ("prefix", "status_line", "local_ranks_filter", "json_exit"),
     "Logs": ("log_dir", "log_keep", "log_max_size", "merged_log", "redirects", "tee",
              "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs",

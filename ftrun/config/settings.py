@@ -18,7 +18,7 @@ from typing import Any
 
 from ftrun.base import clock
 from ftrun.base.addresses import normal_address, parse_address
-from ftrun.base.defaults import SNAPSHOTS_KEPT
+from ftrun.base.defaults import MEMORY_SNAPSHOTS, SNAPSHOTS_KEPT
 from ftrun.base.errors import UserError
 from ftrun.config import torchrun
 from ftrun.config.layers import Stated
@@ -122,6 +122,7 @@ class RunSettings:
     snapshot_every: str = "5m"
     snapshot_keep: int = SNAPSHOTS_KEPT
     resume: str | None = None
+    memory_snapshots: str = MEMORY_SNAPSHOTS
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property

@@ -82,7 +82,7 @@ class Door:
         credentials = partial(tls.server_credentials, grpc) if tls else None
         self._port = GrpcPort(self._make, credentials)
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int = 0) -> int:
         """Listen; returns the port. Port 0: any.
 
         Raises:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ftrun.agent.team.door import Door, HandStream
+from ftrun.agent.team.port import TeamPort
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
@@ -107,10 +108,12 @@ class Lead:
     """The hands of this node.
 
     ``is_complete``: workers may be started. ``gave_up``: see ``first``. ``leaver``: the hand whose
-    node was asked to stop, if one was.
+    node was asked to stop, if one was. ``port``: by which its nodes and workers come, if by one.
     """
 
-    def __init__(self, rendezvous: Rendezvous, own: Node, door: Door) -> None:
+    def __init__(
+        self, rendezvous: Rendezvous, own: Node, door: Door, port: TeamPort | None = None
+    ) -> None:
         self._rendezvous = rendezvous
         self._own = own
         rules = TeamRules(
@@ -120,6 +123,7 @@ class Lead:
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
         self._door = door
         door.listener = self
+        self._port = port
         self._agent: LeadingAgent | None = None
         self._team: tuple[Node, ...] = ()
         self._places: dict[str, HandPlace] = {}
@@ -195,8 +199,15 @@ class Lead:
         node_id = self._ranks.get(key, "")
         return self._send(node_id, message)
 
-    def start(self, order: StartRanks) -> None:
-        """Have the hands start their workers of an incarnation."""
+    def start(self, order: StartRanks) -> int:
+        """Have the hands start their workers of an incarnation, whose store has ``order.port``.
+
+        Returns the port at which workers find it.
+        """
+        store_port = order.port
+        if self._port is not None:
+            self._port.store = self._own.host, store_port
+            order = replace(order, port=self._rendezvous.port)
         for number, node in enumerate(self._team):
             if node is not self._own:
                 first = self._first(number)
@@ -204,6 +215,7 @@ class Lead:
                     key = WorkerKey(order.replica_id, order.incarnation, rank)
                     self._ranks[key] = node.node_id
                 self._send(node.node_id, order)
+        return store_port
 
     def node_of(self, group_rank: int) -> str:
         """The name of the node that runs this worker; "": it is this one, or it is lost."""

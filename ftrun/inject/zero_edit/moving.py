@@ -103,10 +103,14 @@ class Moving:
         noting.has_place = True
         noting.idle.update(place.idle)
         world.is_following = place.has_finished
+        world.on_live = self._script.ending.meets_peers if place.behind else None
         world.given.take(place.details().given)
         world.replay(place.exchanges, place.calls)
 
     def _tell(self, place: Place, taken: Taken) -> None:
+        if self._script.memory is not None:  # the agent tells of it
+            self._script.memory.tell(taken.lacking)
+            return
         here, is_lead = self._script.here, self._script.mates.is_lead
         if is_lead or taken.of_its_own:
             who = f"replica {here.replica_id}"

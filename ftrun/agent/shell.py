@@ -591,7 +591,8 @@ class Agent:
                 self._server.send(target.replica_id, target.incarnation, message.message)
         self._console.answered(self._address)
         at = self._address if self._lighthouse is None else ""
-        self._handle(LighthouseSent(asked_at, at, self._link.epoch))
+        agreed = message.agreed if isinstance(message, HeartbeatAck) else None
+        self._handle(LighthouseSent(asked_at, at, self._link.epoch, agreed))
         match message:
             case AssignSlots(replica_ids):
                 self._own_slots = frozenset(replica_ids)

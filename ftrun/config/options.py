@@ -178,6 +178,9 @@ _OWN: tuple[Option, ...] = (
         "Replace a worker whose step takes F times its usual time, also without peers; 0: never.",
         "F", default=0.0,
     ),
+    _option("--on-corruption", str, "After silent corruption of a replica's parameters: heal it "
+            "from the others, if most of three or more agree; stop the job; or only report it.",
+            "heal|stop|report", default="heal"),
     _option(
         "--health-check", str, "Command that must end with 0 before a failed replica restarts.",
         "CMD", default="",
@@ -351,7 +354,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Several nodes": ("nodes", "topology", "spare_nodes", "lighthouse", "interface", "job_id",
                       "rebalance", "state_dir"),
     "Security": ("token_file", "tls_cert", "tls_key", "tls_ca"),
-    "Restarts": ("max_restarts", "health_check", "health_timeout_s"),
+    "Restarts": ("max_restarts", "on_corruption", "health_check", "health_timeout_s"),
     "Hangs": ("hang_timeout_s", "hang_factor"),
     "Timeouts": ("join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s",
                  "lighthouse_timeout_s"),

@@ -26,6 +26,7 @@ from ftrun.config.rendezvous import Rendezvous, Span
 from ftrun.config.script import Script, TargetKind, other_python, own_path
 from ftrun.config.streams import Streams, parse_streams
 from ftrun.core.agent.signals import SignalRules, signal_rules
+from ftrun.core.failure_kinds import HEAL
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import JobSpec
 from ftrun.logs.disk import parse_log_limit
@@ -102,6 +103,7 @@ class RunSettings:
     duplicate_stdout_filters: str = ""
     duplicate_stderr_filters: str = ""
     event_log_handler: str = "null"
+    on_corruption: str = HEAL
     health_check: str = ""
     health_timeout_s: float = 30.0
     json_exit: bool = False

@@ -37,7 +37,7 @@ from ftrun.core.agent.signals import Reaction
 from ftrun.core.forms import Form
 from ftrun.core.teams.nodes import Node
 
-MakeAgent = Callable[[RunSettings, SpawnerLaunch, Lead], LeadingAgent]
+MakeAgent = Callable[[RunSettings, SpawnerLaunch, Lead, Path], LeadingAgent]
 
 
 def with_own_address(settings: RunSettings) -> RunSettings:
@@ -120,7 +120,7 @@ async def _lead(
             if ending is not None:
                 launch = SpawnerLaunch()
                 empty(runtime_dir)
-            agent = make(lead.settings(settings), launch, lead)
+            agent = make(lead.settings(settings), launch, lead, runtime_dir)
             lead.attach(agent)
             try:
                 ending = await agent.run()

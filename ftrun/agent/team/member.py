@@ -14,7 +14,9 @@ import asyncio
 import math
 import os
 import secrets
+import shutil
 import socket
+import tempfile
 from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +27,7 @@ from ftrun.agent.env_markers import AGENT_ID_NAME
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.team.door import Door
-from ftrun.agent.team.hand import Hand, cause, empty
+from ftrun.agent.team.hand import Hand, cause
 from ftrun.agent.team.lead import Lead, LeadingAgent, say
 from ftrun.agent.team.main import MakeAgent, first_team
 from ftrun.base import clock
@@ -65,9 +67,16 @@ class Member:
         self._launch: SpawnerLaunch | None = launch
         self._make = make
         self._runtime_dir = runtime_dir
+        self._parts = 0
         self._is_shared = AGENT_ID_NAME in os.environ  # srun has one output
         self._node_id = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
-        self._door = Door(token, settings.tls)
+        self._directory = Path(tempfile.mkdtemp(prefix="ftrun-door-"))
+        tls, self._certificate = settings.tls, ""
+        if tls:
+            from ftrun.agent.team.identity import make_identity
+
+            tls, self._certificate = make_identity(self._directory, machine.host, tls.ca)
+        self._door = Door(token, tls)
         self._address = ""
         self._wanted: TeamPlace | None = None
         self._why_free = ""
@@ -105,6 +114,7 @@ class Member:
             self._connection.close()
             await asyncio.gather(linking, return_exceptions=True)
             await self._door.stop()
+            shutil.rmtree(self._directory, ignore_errors=True)
             if self._launch is not None:
                 self._launch.end()
 
@@ -144,7 +154,7 @@ class Member:
             socket.gethostname()[:64],
             self._machine.host,
             self._address,
-            "",
+            self._certificate,
             self._own.workers_per_replica,
             settings.node_rank,
             settings.topology,
@@ -210,15 +220,24 @@ class Member:
         launch = self._prepare()
         self._launch = None
         settings = self._own
+        # A spawner that ends takes its directory away, perhaps when the next one has begun.
+        self._parts += 1
+        own_dir = self._runtime_dir / str(self._parts)
+        own_dir.mkdir(mode=0o700)
         if place.place == 0:
-            settings = replace(settings, node_rank=place.team)  # the first team is the first replica
+            settings = replace(settings, node_rank=place.team)  # the first one is replica 0
             leading = Leading(self._rendezvous(place), self._node(), self._door)
-            work = leading.run(settings, launch, self._make, self._runtime_dir)
+            work = leading.run(settings, launch, self._make, own_dir)
             stop = leading.stop
         else:
+            if settings.tls:
+                from ftrun.agent.team.identity import trusting
+
+                trusted = trusting(settings.tls, self._directory, place.certificate)
+                settings = replace(settings, tls=trusted)
             hand = Hand(
                 settings, self._rendezvous(place), self._machine, self._token, launch,
-                self._runtime_dir, self._say,
+                own_dir, self._say,
             )  # fmt: skip
             work, stop = hand.run(), hand.stop
         ending = await self._until_another(place, work, stop)
@@ -254,7 +273,6 @@ class Member:
     def _prepare(self) -> SpawnerLaunch:
         """A spawner that has not begun; it imports torch by itself."""
         if self._launch is None:
-            empty(self._runtime_dir)
             self._launch = SpawnerLaunch()
         return self._launch
 
@@ -280,25 +298,23 @@ class Leading:
         self._is_to_end = False
 
     async def run(
-        self, settings: RunSettings, launch: SpawnerLaunch, make: MakeAgent, _runtime_dir: Path
+        self, settings: RunSettings, launch: SpawnerLaunch, make: MakeAgent, runtime_dir: Path
     ) -> EndAgent | None:
         """Returns how the job, or this node, has ended; None: only the group has."""
         lead, ending = self._lead, None
         try:
             ending = await first_team(settings, lead)
             if ending is None and not self._is_to_end:
-                ending = await self._train(settings, launch, make)
+                lead_settings = lead.settings(settings)
+                ending = await self._train(make(lead_settings, launch, lead, runtime_dir))
             return ending
         finally:
             # A node that ends alone takes no other with it.
             is_jobs = ending is not None and ending.exit_code not in OF_ONE_NODE
             await lead.close(ending if is_jobs else None)
 
-    async def _train(
-        self, settings: RunSettings, launch: SpawnerLaunch, make: MakeAgent
-    ) -> EndAgent | None:
-        lead = self._lead
-        agent = self._agent = make(lead.settings(settings), launch, lead)
+    async def _train(self, agent: LeadingAgent) -> EndAgent | None:
+        lead, self._agent = self._lead, agent
         lead.attach(agent)
         try:
             ending = await agent.run()

@@ -1,8 +1,9 @@
 """Which nodes make which team, where a job has several teams of equal size.
 
 Theory of operation. Nodes come and go; a team has ``size`` of them, or none. At first nodes
-*gather*: until all that are expected are there, or the time is up, nothing is placed; of those that
-are to stand by only a moment is waited for. From then on, whenever nodes are idle and a team is without, it is placed:
+*gather*: until all that are expected are there, or the time is up, nothing is placed. Nodes that
+are to stand by are waited for a moment only. From then on, whenever nodes are idle and a team is
+without, it is placed:
 
 | what                            | where                                                          |
 |---------------------------------|----------------------------------------------------------------|

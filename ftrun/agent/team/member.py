@@ -17,7 +17,7 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent, TeamChanged
 from ftrun.core.agent.failures import signal_name
 from ftrun.core.agent.signals import Reaction
-from ftrun.core.messages import EndJob, NodeFree, NodeHello, Notice, Rejected, TeamPlace
+from ftrun.core.messages import EndJob, MemberGone, NodeFree, NodeHello, Notice, Rejected, TeamPlace
 from ftrun.core.teams.nodes import Node
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
 
@@ -226,7 +226,7 @@ class Member:
         own_dir.mkdir(mode=0o700)
         if place.place == 0:
             settings = replace(settings, node_rank=place.team)  # the first one is replica 0
-            leading = Leading(self._rendezvous(place), self._node(), self._door)
+            leading = Leading(self._rendezvous(place), self._node(), self._door, self._lost)
             work = leading.run(settings, launch, self._make, own_dir)
             stop = leading.stop
         else:
@@ -265,6 +265,12 @@ class Member:
             changed.cancel()
             await asyncio.gather(changed, return_exceptions=True)
 
+    def _lost(self, place: int, reason: str) -> None:
+        """Tell the registrar, which may not see it yet, so that the others are free."""
+        wanted = self._wanted
+        if wanted is not None and place < len(wanted.members):
+            self._connection.send(MemberGone(wanted.members[place], reason))
+
     def _why(self) -> str:
         if self._wanted is None:
             return self._why_free
@@ -292,8 +298,11 @@ class Member:
 class Leading:
     """This node leads a group of nodes, until it ends or is to end."""
 
-    def __init__(self, rendezvous: Rendezvous, own: Node, door: Door) -> None:
+    def __init__(
+        self, rendezvous: Rendezvous, own: Node, door: Door, lost: Callable[[int, str], None]
+    ) -> None:
         self._lead = Lead(rendezvous, own, door)
+        self._lead.lost = lost
         self._agent: LeadingAgent | None = None
         self._is_to_end = False
 

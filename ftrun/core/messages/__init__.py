@@ -18,7 +18,14 @@ from ftrun.core.messages.at_the_node import (
     NoManager,
     WorkerHello,
 )
-from ftrun.core.messages.at_the_registrar import NodeFree, NodeHello, TeamPlace, ToNode
+from ftrun.core.messages.at_the_registrar import (
+    FromNode,
+    MemberGone,
+    NodeFree,
+    NodeHello,
+    TeamPlace,
+    ToNode,
+)
 from ftrun.core.messages.from_agent import (
     AgentLeaving,
     FailedWorker,
@@ -136,6 +143,7 @@ __all__ = [
     "FailureReport",
     "FromAgent",
     "FromHand",
+    "FromNode",
     "FromWorker",
     "Goodbye",
     "HandHello",
@@ -161,6 +169,7 @@ __all__ = [
     "Leaving",
     "Loss",
     "Mark",
+    "MemberGone",
     "NewQuorum",
     "NoManager",
     "NodeFree",

@@ -112,6 +112,7 @@ from ftrun.core.messages import (
     Lease,
     NoManager,
     Notice,
+    PeersSilent,
     Progress,
     Rejected,
     RestartReplica,
@@ -195,7 +196,7 @@ class Agent:
             settings.tls,
             wants_glance=self._line is not None,
         )
-        self._peers = Peers(self._link.send)
+        self._peers = Peers(self._peers_silent)
         self._lighthouse = self._embedded(token, runtime_dir)
         self._address = settings.lighthouse or ""
         self._runtime_dir = runtime_dir
@@ -405,6 +406,11 @@ class Agent:
     def _with_output(self, evidence: FailureEvidence) -> FailureEvidence:
         evidence = with_output(evidence, self._settings.job_log_dir, self._output.since_s)
         return evidence if self._lead is None else self._lead.with_output(evidence)
+
+    def _peers_silent(self, message: PeersSilent) -> None:
+        self._link.send(message)
+        if self._lead is not None:
+            self._lead.hosts_silent(message.hosts)
 
     async def _watch_peers(self) -> None:
         self._console.sees_no_peers(await self._peers.run())

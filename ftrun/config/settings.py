@@ -270,7 +270,8 @@ def resolve(
         script = Script(target, kind, tuple(args), other_python(os.environ) if has_python else "")
     low, high = parse_replicas(options["replicas"], options["min_replicas"])
     if options["workers_per_node"] and not stated["nodes"].is_given:
-        options["nodes"] = high * options["workers_per_replica"] // options["workers_per_node"]
+        each = options["workers_per_replica"] // options["workers_per_node"]
+        options["nodes"] = high * each + options["spare_nodes"]
     lighthouse, job_id = options["lighthouse"], options["job_id"]
     is_shared = lighthouse is not None or options["rendezvous"] is not None
     parsed = {

@@ -45,6 +45,12 @@ class HandStream:
         self.codec = StreamCodec()
         self.queue = SendQueue(OUTBOX_MAX)
         self.ended = asyncio.Event()
+        self.why_cut = ""
+
+    def cut(self, reason: str) -> None:
+        """The hand is lost, whatever its connection says."""
+        self.why_cut = reason
+        self.queue.close()
 
     def send(self, message: ToHand) -> None:
         """Queue a message; a hand that does not read is cut."""
@@ -157,6 +163,8 @@ class Door:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if reader.done():
                 return reader.result()
+            if stream.why_cut:
+                return stream.why_cut
             return "it was sent away" if writer.done() else "it does not read what it is sent"
         finally:
             for task in tasks:

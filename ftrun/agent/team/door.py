@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
+from ftrun.base import clock
 from ftrun.base.errors import ProtocolError
 from ftrun.core.messages import FromHand, HandHello, ToHand
 from ftrun.protocol.grpc_port import GrpcPort
@@ -35,13 +36,14 @@ STREAMS_MAX = 4096
 
 
 class HandStream:
-    """One hand's stream. ``node_id``: of this stream alone."""
+    """One hand's stream. ``node_id``: of this stream alone. ``heard_at``: the last time."""
 
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id
         self.codec = StreamCodec()
         self.queue = SendQueue(OUTBOX_MAX)
         self.ended = asyncio.Event()
+        self.heard_at = clock.now()
 
     def send(self, message: ToHand) -> None:
         """Queue a message; a hand that does not read is cut."""
@@ -149,9 +151,10 @@ class Door:
                 self._received(stream, stream.codec.decode(data))
         except ProtocolError as error:
             return f"it does not keep the protocol: {error}"
-        return "it has ended"
+        return "its connection has ended"
 
     def _received(self, stream: HandStream, messages: list[Any]) -> None:
+        stream.heard_at = clock.now()
         for message in messages:
             if not isinstance(message, FromHand):
                 raise ProtocolError(f"a {type(message).__name__} is not for a lead")

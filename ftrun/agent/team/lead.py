@@ -69,6 +69,7 @@ from ftrun.protocol.tls import TlsFiles
 
 STACKS_TIMEOUT_S = 2.5
 SILENT_S = 0.4
+UNHEARD_S = 3.0
 KILLED = -9
 
 
@@ -272,7 +273,20 @@ class Lead:
             self._refuse(stream.node_id, reason)
             return
         node = Node(stream.node_id, hello.node, hello.host, hello.workers, hello.rank)
+        self._forget_former(node)
         self._handle(NodeCame(node))
+
+    def _forget_former(self, came: Node) -> None:
+        """A node that was cut off comes again, perhaps before its former stream has ended here.
+
+        A hand with a place asks for a lease every second, so one that does is another node.
+        """
+        for node in self._team:
+            stream = self._door.streams.get(node.node_id)
+            is_same = (node.name, node.host, node.rank) == (came.name, came.host, came.rank)
+            if is_same and stream is not None and clock.now() - stream.heard_at > UNHEARD_S:
+                stream.end()
+                self.hand_gone(stream, "it was cut off, and comes again")
 
     def hand_gone(self, stream: HandStream, reason: str) -> None:
         """A node is lost: its workers have ended, for all that is known here."""

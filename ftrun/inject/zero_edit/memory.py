@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ftrun.base import clock
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import LeafSpec
 from ftrun.core.replay.falls import Fall
@@ -33,6 +34,11 @@ from ftrun.training.context import WorkerContext
 Layouts = list[list[list[int]] | None]
 """Of each DistributedDataParallel, in the order in which the script made them: for each bucket the
 numbers of its parameters; None: the first buckets."""
+
+
+EVERY_S = 0.5
+"""Of short steps only some begin with a generation: a replacement repeats so much at most, and a
+step."""
 
 
 class _Randomness(Randomness):
@@ -80,7 +86,6 @@ class Memory:
     """
 
     snapshots = resuming = joining = None
-    awaits_newcomers = True  # each step is noted
     ends_early = False
 
     def __init__(self, here: WorkerContext, memory: GroupMemory) -> None:
@@ -95,6 +100,7 @@ class Memory:
         self._functions: dict[str, tuple[Callable[[Any], None], Callable[[], Any]]] = {}
         self._step, self._number = 0, self.area.newest
         self._head: Any = None
+        self._taken_at = clock.now()
         if self.world.is_newcomer:
             self._open()
 
@@ -115,6 +121,13 @@ class Memory:
         self._step = self._head["step"]
 
     # ------------------------------------------------------------ as a Manager
+
+    @property
+    def awaits_newcomers(self) -> bool:
+        """Whether a generation is due, however much time they have taken (sparing.py): else a
+        replacement would repeat too much, or the log would be full."""
+        is_late = clock.now() - self._taken_at > EVERY_S
+        return is_late or self.world.is_half_full
 
     def current_step(self) -> int:
         """From 1 on: what is at its first step has a state, too."""
@@ -178,6 +191,7 @@ class Memory:
         place: Place = self.script.standing.shown()
         if world.fell or not world.is_open or layouts is None or world.done < place.exchanges:
             return
+        began = time.thread_time()
         number = self._number + 1
         world.opens_log(number)
         try:
@@ -195,8 +209,9 @@ class Memory:
         except AreaFull as error:
             world.falls(Fall.NO_MEMORY, str(error))
             return
-        self._number = number
+        self._number, self._taken_at = number, clock.now()
         self.board.set(world.rank, Word.NEWEST, self._step)
+        self.script.sparing.took(time.thread_time() - began)
 
     def _load(self) -> None:
         """Go on with the predecessor's state."""

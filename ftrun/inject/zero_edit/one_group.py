@@ -46,7 +46,7 @@ def install(here: WorkerContext) -> Loop | None:
         here,
         key=key,
         replicas=here.workers_per_replica,
-        min_replicas=here.workers_per_replica,
+        min_replicas=1,
         workers_per_replica=1,
         snapshot_dir="",
         resume_dir="",

@@ -42,7 +42,7 @@ from ftrun.inject.zero_edit.world.kinds import has_no_data, nbytes
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import WAIT_S, World
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
-from ftrun.snapshots.area import AreaFull, GroupMemory, Word
+from ftrun.snapshots.area import CALLS_MAX, AreaFull, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training.context import WorkerContext
 
@@ -137,6 +137,7 @@ class ReplayedWorld(World):
         self.done = self.board.read(rank, Word.DONE)
         self.fell: Fall | None = None
         self.log = max(0, self.area.newest_log)
+        self._opened = self.done
         self._joined = -1 if self.is_newcomer else self.board.decree
         self._first: int | None = None if self.is_newcomer else 0
         self._is_open = not self.is_newcomer
@@ -256,10 +257,17 @@ class ReplayedWorld(World):
                 self._is_full = True
         self.done = number + 1
 
+    @property
+    def is_half_full(self) -> bool:
+        """Whether the log under way is."""
+        return self.done - self._opened > CALLS_MAX // 2 or (
+            2 * self.area.log_bytes(self.log) > self.area.layout[1]
+        )
+
     def opens_log(self, number: int) -> None:
         """A generation is whole: what follows goes to the next log."""
         self.area.open_log(number, self.done)
-        self.log, self._is_full = number, False
+        self.log, self._opened, self._is_full = number, self.done, False
 
     # ------------------------------------------------------------ a replacement
 

@@ -30,9 +30,8 @@ from ftrun.core.agent.events import (
 )
 from ftrun.core.agent.evidence import Ends
 from ftrun.core.agent.failed_slots import FailedSlots, failure_of
-from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.outbox import Outbox
-from ftrun.core.agent.restarts import Restart, Verdict
+from ftrun.core.agent.restarts import Restart
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Replaced, SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
@@ -98,8 +97,13 @@ class Replacing:
                 slot.verdict, slot.fall = verdict, words.would_have_gone_on(kept.step)
                 return False
         outcome = mending.died(rank, kept.place, self._out.now)
-        if not isinstance(outcome, Decree) and not self._books(slot, rank, failure, verdict):
-            return False
+        if not isinstance(outcome, Decree):
+            if is_counted and verdict is None and self._can_begin_again(slot, rank):
+                verdict = slot.budget.failed(failure)
+            slot.fall = words.not_replaced(rank, mending.fallen)
+            slot.verdict = verdict if is_counted else Restart(0.0, slot.budget.spent)
+            if not isinstance(slot.verdict, Restart) or not self._can_begin_again(slot, rank):
+                return False
         is_gone = rank not in slot.alive
         slot.alive.add(rank)
         slot.ends.note(self._out.now, failure)
@@ -117,18 +121,10 @@ class Replacing:
             self.gone(slot, rank)
         return True
 
-    def _books(self, slot: SlotState, rank: int, failure: Failure, verdict: Verdict | None) -> bool:
-        """After a fall: whether all may begin again from memory. Else the group has failed."""
-        mending = slot.mending
-        assert mending is not None, "it has fallen"
-        is_first = not slot.replaced or rank in slot.replaced
-        can = mending.can_rewind and len(slot.alive | {rank}) == len(slot.lives)
-        if can and is_first and verdict is None:
-            verdict = slot.budget.failed(failure)
-            can = isinstance(verdict, Restart)
-        slot.fall = words.not_replaced(rank, mending.fallen)
-        slot.verdict = verdict if is_first else Restart(0.0, slot.budget.spent)
-        return can
+    def _can_begin_again(self, slot: SlotState, rank: int) -> bool:
+        """Whether all may begin again from memory, because none has ended well."""
+        assert slot.mending is not None, "it has fallen"
+        return slot.mending.can_rewind and len(slot.alive | {rank}) == len(slot.lives)
 
     def _end_all(self, slot: SlotState, ranks: set[int]) -> None:
         """End all processes of the group; when they are gone, all begin again from memory."""
@@ -154,6 +150,8 @@ class Replacing:
         """All processes of the group are gone, and nobody writes its memory any more."""
         assert slot.mending is not None, "it has fallen"
         slot.ending = slot.stuck_at = None
+        for known in slot.replaced.values():
+            known.is_gone = True
         if slot.phase is not SlotPhase.RUNNING:
             slot.alive.clear()
             self._group_ended(slot)
@@ -228,7 +226,7 @@ class Replacing:
             first = next(iter(slot.replaced.values())).end
             slot.fall = words.not_replaced(first.group_rank, outcome)
             slot.verdict = Restart(0.0, slot.budget.spent)
-            if slot.mending.can_rewind and len(slot.alive) == len(slot.lives):
+            if self._can_begin_again(slot, first.group_rank):
                 self._end_all(slot, slot.alive)
             else:
                 self._fail(slot, first)

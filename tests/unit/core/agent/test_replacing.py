@@ -119,9 +119,9 @@ class Node:
                 self.episode.add(rank)
             else:
                 self.owes = is_new
-        is_whole = self.slot.phase is SlotPhase.RUNNING and self.slot.ending is None
-        if isinstance(event, e.WorkerDying) and is_whole:
-            assert self.number == before + 1, "a death that the survivors are not told"
+        if isinstance(event, e.WorkerDying) and self.slot.ending is None:
+            is_over = self.slot.phase is not SlotPhase.RUNNING
+            assert is_over or self.number == before + 1, "a death that the survivors are not told"
         if looks:
             self.on(self._board())
 

@@ -170,9 +170,7 @@ class Script:
         self.rewriting = Rewriting(
             self.drafts,
             is_successor=here.restarts > 0 or bool(here.snapshot_dir) or self._joins(),
-            is_known=lambda: (
-                self.memory is not None or self.peers.can_be_found or self._joins()
-            ),
+            is_known=lambda: self.memory is not None or self.peers.can_be_found or self._joins(),
         )
 
     def _joins(self) -> bool:

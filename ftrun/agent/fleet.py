@@ -69,6 +69,7 @@ class Fleet:
     ``memory``: the groups' snapshots in memory. ``answers_for``: the group ranks whose ends are
     emitted. ``meet``: called when an incarnation starts, with the port of its store here; returns
     that of the store at which it meets.
+    ``world_port``: of the store of all replicas' world, if that is on another node.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Fleet:
         self.lighthouse = ""
         self.store = ""
         self.on_start: Callable[[WorkerKey, int], None] = lambda key, pid: None
+        self.world_port: int | None = None
         self.answers_for = range(settings.workers_per_replica)
         self.meet: Callable[[StartReplica, int], int] = lambda start, port: port
 
@@ -129,7 +131,7 @@ class Fleet:
             heal_tls=bool(self._settings.tls),
             runtime_dir=self._runtime_dir,
         )
-        if self._assignments.is_one_world:
+        if self._assignments.is_one_world and self.world_port is None:
             self._spawner.open_store(WORLD_STORE, 0)
         for _ in range(1 if self._settings.master_port else SPARE_STORES):
             self._order_store()
@@ -412,7 +414,9 @@ class Fleet:
 
     def _start_waiting(self) -> None:
         assignments = self._assignments
-        if assignments.is_one_world and not assignments.world_port:
+        if self.world_port is not None:
+            assignments.world_port = self.world_port
+        elif assignments.is_one_world and not assignments.world_port:
             return
         while self._ready and self._spare and (start := self._next_start()) is not None:
             self._waiting.remove(start)

@@ -568,6 +568,7 @@ class Agent:
             epoch=self._link.epoch,
             age_s=clock.now() - self._started_at,
             incidents=self._supervisor.last_incident,
+            rank=self._settings.node_rank,
         )
 
     def link_opened(self) -> None:

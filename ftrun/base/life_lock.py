@@ -2,7 +2,7 @@
 
 When a process ends, the kernel marks the robust locks of its threads and wakes their waiters. Then
 it takes the process's memory down, which lasts tenths of a second for some GB. Only after that its
-sockets are closed and its pidfd is readable. So who waits for the lock knows of the end at once.
+sockets are closed and its pidfd is readable. So a waiter for the lock knows of the end at once.
 (A core dump, where one is wanted, is written before all this.)
 
 A lock is a robust pthread mutex in memory that the agent and its workers share. All that the agent

@@ -79,6 +79,7 @@ def _check_counts(settings: RunSettings) -> None:
         raise UserError(f"--nodes {settings.nodes}: give 1 or more.")
     if not 0 <= settings.spare_nodes <= NODES_MAX:
         raise UserError(f"--spare-nodes {settings.spare_nodes}: give 0 to {NODES_MAX}.")
+    _check_placement(settings)
     if settings.nodes > 1 and settings.lighthouse is None:
         raise UserError(
             "--nodes above 1 needs a lighthouse that all nodes reach. Start one with "
@@ -86,6 +87,34 @@ def _check_counts(settings: RunSettings) -> None:
             "(`ftrun certs`) or --insecure-plaintext, and give --lighthouse "
             f"HOST:{LIGHTHOUSE_PORT} and a copy of that FILE on every node."
         )
+
+
+def _check_placement(settings: RunSettings) -> None:
+    """Replica groups that take several nodes each."""
+    rank, nodes, each = settings.node_rank, settings.nodes, settings.nodes_per_replica
+    if rank is not None and settings.rendezvous is None and rank >= nodes:
+        raise UserError(
+            f"--node-rank {rank}: there is no such node with --nodes {nodes}. Nothing was started."
+        )
+    if settings.workers_per_node is None:
+        if settings.topology:
+            raise UserError(
+                "--topology is for replica groups that take several nodes each (--nproc-per-node "
+                "P -w W, W above P). Nothing was started. Leave it out."
+            )
+        return
+    takes = (
+        f"A replica group of {settings.workers_per_replica} workers takes {each} nodes with "
+        f"{settings.workers_per_node} each"
+    )
+    if settings.lighthouse is None:
+        raise UserError(
+            f"{takes}, and nodes find each other by a lighthouse. Nothing was started. Start one "
+            f"with `ftrun lighthouse`, and give --lighthouse HOST:{LIGHTHOUSE_PORT} on every node "
+            "(docs/SEVERAL_NODES.md). For this node alone, give fewer -w."
+        )
+    if nodes < each:
+        raise UserError(f"{takes}, and --nodes is {nodes}. Nothing was started.")
 
 
 def _check_times(settings: RunSettings) -> None:

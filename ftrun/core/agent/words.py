@@ -28,9 +28,9 @@ def idle() -> ShowNotice:
     return _notice("idle", "All replicas have a node: this one stands by until one moves here.")
 
 
-def resized(reason: str) -> ShowNotice:
+def resized(text: str) -> ShowNotice:
     """The nodes of the group are others."""
-    return _notice("resized", f"All workers begin again, and no restart is counted: {reason}.")
+    return _notice("resized", text)
 
 
 def lost(failure: Failure, workers_per_replica: int, then: str = "") -> ShowNotice:

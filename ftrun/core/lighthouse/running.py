@@ -200,7 +200,7 @@ class Running:
         self._membership.leaving.ended(name, finished.incarnation)
 
     def _note_absence(self, slot: Slot, finished: m.ReplicaFinished) -> None:
-        """Its script has ended well, and has not done what its peers do; it may be told again."""
+        """Its script has ended well, and has not done what its peers do; it may be asked again."""
         if slot.absence is not None:
             return
         name = slot.replica_id

@@ -18,6 +18,7 @@ ftrun itself. Begin with ``states.py``.
 | exactly_once.py | the loader of training batches, under ``--data exactly-once`` |
 | around.py | loops that cannot be set, and stand elsewhere than at the peers |
 | passing.py | the way of a newcomer past loops that its peers have left |
+| inside.py | steps that begin where peers wait for what only a newcomer gives |
 | headers.py, counting.py | the loops of the script that can be set where they stand |
 | frames.py | the script's frames: where it stands |
 | place.py, noting.py | a replica's place in the script, as it heals; what it is made of |
@@ -122,7 +123,6 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
             undo,
             lambda: script.makes_manager,
             script.mates.are_here,
-            lambda: bool(script.peers.place.entry),
         )
         script.models.makes_ddp = attaching.makes_ddp
         loop.on_raise = attaching.raised

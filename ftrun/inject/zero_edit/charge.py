@@ -84,7 +84,7 @@ def line(models: Models, stepping: Stepping, loop: str) -> str:
 def parts(models: Models, stepping: Stepping) -> tuple[list[str], list[str]]:
     """Describe the objects that are carried, and those that are not.
 
-    Each comes with the line of the script that made it, but for modules that nothing wraps.
+    Each comes with the line of the script that made it, except for modules that nothing wraps.
     """
     optimizers = stepping.optimizers.all()
     sites = dict(zip(map(id, models.wrapped), models.sites, strict=True))

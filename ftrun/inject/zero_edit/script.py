@@ -27,7 +27,7 @@ from ftrun.inject.zero_edit.passing import Passing
 from ftrun.inject.zero_edit.peers import Peers
 from ftrun.inject.zero_edit.place import Place, summary
 from ftrun.inject.zero_edit.randomness import Randomness
-from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.refusals import ours, refuse
 from ftrun.inject.zero_edit.rewriting import Rewriting
 from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.standing import Standing
@@ -46,7 +46,7 @@ from ftrun.training.manager import Manager
 
 
 class Handlers(Protocol):
-    """What the rooms call when something happens (loop.py)."""
+    """The methods that the rooms call when something happens (loop.py)."""
 
     def before_forward(self) -> bool:
         """A forward pass in training; False: it does not count."""
@@ -167,6 +167,7 @@ class Script:
         self.directories = Directories(
             self._file(directories.FILE), self.drafts, lambda: self.peers.can_be_found
         )
+        self.directories.steps = lambda: self.steps
         self.rewriting = Rewriting(
             self.drafts,
             is_successor=here.restarts > 0 or bool(here.snapshot_dir) or self._joins(),
@@ -201,16 +202,23 @@ class Script:
             self.made = cast(Manager, made)
             self.makes_manager = False
             ending = self.ending
-            self.made.register_state_dict_fn(KEY, ending.load, ending.state)
-            self.made.register_state_dict_fn(tensors.KEY, ending.load_tensors, ending.tensors)
+            for key, load, state in (
+                (KEY, ending.load, ending.state),
+                (tensors.KEY, ending.load_tensors, ending.tensors),
+            ):
+                self.made.register_state_dict_fn(key, ours(load), ours(state))
             self.made.session.healing.heal_unlike(tensors.KEY)
             self.made.session.heal_with_place()
             self.made.session.before_reduction = self._before_reduction
             if self.made.session.snapshots is not None:
-                self.made.session.snapshots.position = lambda: self.standing.shown().encode()
+                self.made.session.snapshots.position = ours(lambda: self.standing.shown().encode())
             if self.made.session.resuming is not None:
                 self.made.session.resuming.form = Form.DDP.value
         return self.made
+
+    def steps_of(self, manager: Manager) -> int:
+        """How many steps of the script's are committed."""
+        return manager.current_step() - self.standing.empty
 
     def start(self, manager: Manager, *, allow_heal: bool) -> Place | None:
         """Begin a step; the peers' place, if this replica has healed to it.
@@ -274,8 +282,8 @@ class Script:
     def show_place(self, manager: Manager) -> None:
         """Show peers that heal, and people, where the script stands in this step."""
         shown = self.standing.shown
-        manager.session.progress.position = lambda: summary(shown())
-        manager.session.exchanges.show_place(lambda: self._encoded(shown()))
+        manager.session.progress.position = ours(lambda: summary(shown()))
+        manager.session.exchanges.show_place(ours(lambda: self._encoded(shown())))
 
     def _encoded(self, place: Place) -> str:
         """For a newcomer, in any thread."""
@@ -296,6 +304,7 @@ class Script:
             or not self.course.now.has_stepped
             or manager.session.snapshots is not None
             or manager.session.awaits_newcomers
+            or not self.world.is_whole
             or self.here.min_replicas > 1
             or self.exactly_once.is_on
             or self.trial is not None

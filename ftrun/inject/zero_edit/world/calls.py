@@ -30,6 +30,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from ftrun.base import clock
 from ftrun.core.ids import Attempt
 from ftrun.inject.zero_edit.world.kept import Given
 from ftrun.inject.zero_edit.world.kinds import Kind, There, nbytes
@@ -150,6 +151,8 @@ class Call:
         is_large: its result is not kept. ``is_two``: it has a second phase, and ``has_result`` from
             then on.
         since: when peers were told first that this rank waits in it.
+        awaits: what it is held for, in words: its root is away, and may come back; "": it is not.
+        held_at: since when.
         waited: the script has waited for it. ``clears``: it has waited for all calls before.
     """
 
@@ -164,6 +167,7 @@ class Call:
     error: Exception | None = None
     tag: object = None
     since: float | None = None
+    awaits, held_at = "", 0.0
     takes_deputy = waited = clears = is_two = is_part = is_large = has_result = False
 
     def __init__(
@@ -205,11 +209,17 @@ class Call:
             self.restore()
         self.there, self.tag = there, there.since
         self.native, self.after = self.kind.issue(self, there)
-        self.state = State.ISSUED
+        self.state, self.awaits = State.ISSUED, ""
         if self.native is None:
             self._has_result()
         elif self.future is not None:
             self._listen()
+
+    def hold(self, reason: str) -> None:
+        """Wait until the rank is back that is to give it."""
+        if not self.awaits:
+            self.awaits, self.held_at = reason, clock.now()
+        self.state, self.native = State.HELD, None
 
     def given_last(self) -> list[torch.Tensor] | None:
         """What the root of this broadcast has given at this line last."""

@@ -179,9 +179,9 @@ class ReplayedWorld(World):
         if self.is_apart:
             self._answer(shell, call)
             return
-        if self.in_set_up and not self._is_ours:
+        if self.in_set_up and not self.is_ours:
             call.site = call.site or near_site()
-        call.takes_deputy = self._is_ours
+        call.takes_deputy = self.is_ours
         if self._unit is not None:
             self._unit.append(call)
             call.is_part = True
@@ -331,7 +331,7 @@ class ReplayedWorld(World):
     def await_decision(self, call: Call) -> None:
         """Wait until a call that has failed or is held goes on. See World."""
         with self.changed:
-            if call.state is State.FAILED and self._fails_by_itself(call):
+            if call.state is State.FAILED and self._has_failed(call):
                 assert call.error is not None
                 raise call.error
             if call.state in (State.FAILED, State.HELD):
@@ -339,7 +339,7 @@ class ReplayedWorld(World):
                 self.changed.wait(WAIT_S)
                 self.waiting -= 1
 
-    def _fails_by_itself(self, call: Any) -> bool:
+    def _has_failed(self, call: Any) -> bool:
         """Whether a call has failed by the script's own fault."""
         built = call.shell.built
         if call.state is not State.FAILED or call.shell.is_stopped or self.fell is not None:
@@ -391,7 +391,7 @@ class ReplayedWorld(World):
         """Futures, for which nobody may look, get the errors of their own calls."""
         with self.changed:
             calls = [x for x in self._flying.values() if x.future is not None]
-            failed = [x for x in calls if self._fails_by_itself(x)]
+            failed = [x for x in calls if self._has_failed(x)]
         for call in failed:
             if call.future is not None and not call.future.done():
                 call.future.set_exception(call.error)

@@ -34,6 +34,7 @@ from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.ending import part
 from ftrun.inject.zero_edit.exactly_once import ExactIterator
 from ftrun.inject.zero_edit.frames import Spot, stack
+from ftrun.inject.zero_edit.inside import Inside
 from ftrun.inject.zero_edit.loaders import LoaderIterator, refuse_threads
 from ftrun.inject.zero_edit.memory import Memory
 from ftrun.inject.zero_edit.moving import Moving, come_near

@@ -18,6 +18,7 @@ from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.shell import Agent
 from ftrun.agent.team.lead import Lead
 from ftrun.agent.team.main import run_in_team
+from ftrun.agent.team.member import Member
 from ftrun.agent.terminal import flush_python_streams
 from ftrun.agent.watch import Watch, unwatched
 from ftrun.base import linux
@@ -105,6 +106,8 @@ async def _run(
 
     if settings.rendezvous is not None:
         return await run_in_team(settings, machine, token, launch, make, runtime_dir)
+    if settings.workers_per_node is not None:
+        return await Member(settings, machine, token, launch, make, runtime_dir).run()
     agent = make(settings, launch)
     try:
         return await agent.run()

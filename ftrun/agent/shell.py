@@ -39,6 +39,8 @@ from ftrun.agent.workers import WorkerServer
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
+from ftrun.config.forms import why_no_memory_snapshots
+from ftrun.config.layers import DEFAULT
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     AskToStop,
@@ -56,9 +58,12 @@ from ftrun.core.agent.events import (
     KillAsked,
     LighthouseGone,
     LighthouseSent,
+    LookAtBoard,
     LoopBeat,
+    MakeDecree,
     NoManagerMade,
     PassSignal,
+    ReplaceWorker,
     ReplicaStopAsked,
     RestartAsked,
     SendEvidence,
@@ -259,7 +264,8 @@ class Agent:
     def _rules(self) -> SupervisorSettings:
         s = self._settings
         return SupervisorSettings(
-            **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(s.standbys)},
+            **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(self._standbys())},
+            has_memory_snapshots=not why_no_memory_snapshots(s),
             agent_id=self._life,
             restarts=RestartRules(
                 s.max_restarts, as_torchrun=s.as_torchrun, spent=s.restarts_spent
@@ -275,6 +281,12 @@ class Agent:
             hopeless_code=ExitCode.WILL_NOT_HELP,
             target=s.script.target,
         )
+
+    def _standbys(self) -> int:
+        """As many as stated; else one, where a single worker may be replaced."""
+        s = self._settings
+        is_stated = s.sources.get("standbys", DEFAULT) != DEFAULT
+        return s.standbys if is_stated or why_no_memory_snapshots(s) else max(1, s.standbys)
 
     def _embedded(self, token: str, runtime_dir: Path) -> EmbeddedLighthouse | None:
         if self._settings.lighthouse is not None:
@@ -344,6 +356,14 @@ class Agent:
                 self._fleet.signal_replica(incarnation, number)
             case StartReplica():
                 self._fleet.start_replica(instruction)
+            case ReplaceWorker(key, restarts, standby):
+                self._fleet.replace_worker(key, restarts, standby)
+            case MakeDecree(_, incarnation, number):
+                self._fleet.memory.decree(incarnation, number)
+            case LookAtBoard(_, incarnation):
+                seen = self._fleet.memory.seen(incarnation)
+                if seen is not None:
+                    self._loop.call_soon(self._handle, seen)
             case StartStandby(name):
                 self._fleet.start_standby(name)
             case AskToStop(_, incarnation, number):
@@ -548,6 +568,7 @@ class Agent:
             epoch=self._link.epoch,
             age_s=clock.now() - self._started_at,
             incidents=self._supervisor.last_incident,
+            rank=self._settings.node_rank,
         )
 
     def link_opened(self) -> None:

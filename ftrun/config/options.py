@@ -130,6 +130,8 @@ _OWN: tuple[Option, ...] = (
         "--min-replicas", int, "Fewest replica groups that train.", "N", default_words="1",
     ),
     _option("--nodes", int, "Number of agents that share the replica groups.", "N", default=1),
+    _option("--topology", str, "Label of nodes that are near each other. A group of several nodes "
+            "is on one label, if it can be.", "LABEL", default=""),
     _option("--spare-nodes", int, "How many of them stand by, to take a lost node's replicas.", "K",
             default=0),
     _option(
@@ -230,8 +232,11 @@ _OWN: tuple[Option, ...] = (
             default="5m"),
     _option("--snapshot-keep", int, "Snapshots that are kept.", "N",
             default=defaults.SNAPSHOTS_KEPT),
-    _option("--resume", str, "Go on from the newest snapshot in DIR; none: begin anew.", "DIR|none",
+    _option("--resume", str, "Go on from the newest snapshot in DIR; none: start over.", "DIR|none",
             default_words="the newest in --snapshot, if there is one"),
+    _option("--memory-snapshots", str, "Keep the last step of each worker of a single group in "
+            "memory, so that a lost worker costs no step.", "auto|off",
+            default=defaults.MEMORY_SNAPSHOTS),
     _option("--token-file", Path, "File with the job's token, mode 0600.", "FILE"),
     _option("--tls-cert", Path, "TLS: certificate to present.", "PEM"),
     _option("--tls-key", Path, "TLS: private key of that certificate.", "PEM"),
@@ -265,7 +270,8 @@ _TORCHRUN: tuple[Option, ...] = (
     _option("--run-path", bool, "Run SCRIPT as runpy.run_path does.", default=False,
             pet="RUN_PATH"),
     _option(
-        "--nproc-per-node", str, "torchrun's name of --workers-per-replica.",
+        "--nproc-per-node", str, "torchrun's name of --workers-per-replica; beside it, the "
+        "workers of each node of a group that is larger than a node.",
         "P|auto|cpu|gpu", pet="NPROC_PER_NODE",
     ),
     _option("--nnodes", str, "Nodes of one group, each with --nproc-per-node workers.",
@@ -342,8 +348,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Data": ("data", "global_batch"),
     "Size": ("replicas", "workers_per_replica", "nproc_per_node", "min_replicas", "standbys",
              "device"),
-    "Several nodes": ("nodes", "spare_nodes", "lighthouse", "interface", "job_id", "rebalance",
-                      "state_dir"),
+    "Several nodes": ("nodes", "topology", "spare_nodes", "lighthouse", "interface", "job_id",
+                      "rebalance", "state_dir"),
     "Security": ("token_file", "tls_cert", "tls_key", "tls_ca"),
     "Restarts": ("max_restarts", "health_check", "health_timeout_s"),
     "Hangs": ("hang_timeout_s", "hang_factor"),
@@ -353,7 +359,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "grace_s", "signals_to_handle", "preempt_signal", "preempt_file", "requeue",
         "exit_with",
     ),
-    "Snapshots": ("snapshot", "snapshot_every", "snapshot_keep", "resume"),
+    "Snapshots": ("snapshot", "snapshot_every", "snapshot_keep", "resume", "memory_snapshots"),
     "Terminal": ("prefix", "status_line", "local_ranks_filter", "json_exit"),
     "Logs": ("log_dir", "log_keep", "log_max_size", "merged_log", "redirects", "tee",
              "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs",

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ftrun.base import clock
+from ftrun.base.files import sync
 from ftrun.snapshots import manifest
 from ftrun.snapshots.manifest import Damaged, Manifest, Unknown
 
@@ -186,15 +187,6 @@ def _remove_leftovers(directory: Path) -> None:
     for entry in os.scandir(directory):
         if entry.name.startswith((DRAFT, TRASH)):
             shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def sync(path: Path) -> None:
-    """Have a file or a directory on the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 # ---------------------------------------------------------------- setting aside

@@ -190,7 +190,7 @@ class Snapshots:
             self._writing.abandon()  # the background thread reports it
 
     def _say_skipped(self, is_writing: bool) -> None:
-        """A snapshot is skipped: none is told again until one is written."""
+        """A snapshot is skipped: no further one is reported until one is written."""
         step = self._machine.position
         if is_writing:
             self._say(

@@ -7,38 +7,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ftrun.base.errors import ExitCode
-from tests.chaos.network import NODE_ADDRESS
+from tests.engines.launchers import CASES, compared
 from tests.engines.machines import Machines
 from tests.jobs import Job
-from tests.jobs.job import FTRUN, THIS_TREE
-from tests.jobs.process import START_S, Process
+from tests.jobs.process import START_S
 
 NODES = 3
-END_S = 100.0
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-PARITY = """
-import os, torch, torch.distributed as dist
-names = ["RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE",
-         "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "TORCHELASTIC_MAX_RESTARTS",
-         "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS",
-         "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"]
-dist.init_process_group("gloo")
-one = torch.ones(1)
-dist.all_reduce(one)
-words = [f"{name}={os.environ[name]}" for name in names]
-said = " ".join(["said", *words, "sum", str(one.item())])
-os.write(1, f"{said}\\n".encode())  # whole, whatever its neighbour prints
-dist.barrier()
-dist.destroy_process_group()
-"""
 TRAINS = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -67,53 +47,13 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         found.close()
 
 
-def said_under(
-    launcher: tuple[str, ...], machines: Machines, directory: Path, *options: str
-) -> list[str]:
-    """What the workers of two nodes have said, in a job that ends well."""
-    script = directory / "script.py"
-    script.write_text(PARITY)
-    words = ("--nnodes", "2", "--nproc-per-node", "2", "--role", "trainer", *options)
-    environment = {**os.environ, **THIS_TREE, "TMPDIR": str(directory), "HOME": str(directory)}
-    if launcher == TORCHRUN:  # its workers would meet at the loopback addresses of their names
-        environment["GLOO_SOCKET_IFNAME"] = "eth0"
-    running = []
-    for index in (0, 1):
-        own = ["--node-rank", str(index)]
-        if launcher == TORCHRUN:
-            own += ["--local-addr", machines.addresses[index]]
-        inside = machines.nodes[index].inside()
-        line = [*inside, *launcher, *words, *own, str(script)]
-        running.append(Process(line, directory, environment))
-    try:
-        assert [process.end(END_S) for process in running] == [0, 0]
-        found = [line for process in running for line in process.expect(r"said (.*)", 2)]
-    finally:
-        for index in (0, 1):
-            for pid in machines.nodes[index].processes():
-                os.kill(pid, signal.SIGKILL)
-        for process in running:
-            process.close()
-    return sorted(found)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--rdzv-backend", "c10d", "--rdzv-endpoint", "n0:29400"),
-        ("--master-addr", NODE_ADDRESS.format(10), "--master-port", "29511"),
-    ],
-    ids=["c10d", "static"],
-)
-def test_the_same_command_is_the_same_job(
-    machines: Machines, tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    options = (*options, "--rdzv-id", "job")
-    theirs = said_under(TORCHRUN, machines, tmp_path, *options)
-    own = (*FTRUN, "--device", "cpu", "--log-dir", str(tmp_path / "logs"))
-    ours = said_under(own, machines, tmp_path, *options)
-    assert ours == theirs
-    assert len(ours) == 4
+def test_the_same_command_is_the_same_job(machines: Machines) -> None:
+    """What torchrun does is known of most cases; `scripts/parity.py --nodes` runs it in all."""
+    unlike = []
+    for case, theirs, ours in compared(CASES, machines, is_new=False):
+        if ours != (case.ours or theirs):
+            unlike.append((case.name, theirs, ours))
+    assert unlike == []
 
 
 def test_a_node_without_power_is_replaced_by_one_that_stands_by(

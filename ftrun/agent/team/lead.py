@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ftrun.agent.team.door import Door, HandStream
+from ftrun.agent.team.port import TeamPort
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
@@ -106,10 +107,13 @@ class LeadingAgent(Protocol):
 class Lead:
     """The hands of this node.
 
-    ``is_complete``: workers may be started. ``gave_up``: see ``first``.
+    ``is_complete``: workers may be started. ``gave_up``: see ``first``. ``leaver``: the hand whose
+    node was asked to stop, if one was. ``port``: by which its nodes and workers come, if by one.
     """
 
-    def __init__(self, rendezvous: Rendezvous, own: Node, token: str, tls: TlsFiles) -> None:
+    def __init__(
+        self, rendezvous: Rendezvous, own: Node, door: Door, port: TeamPort | None = None
+    ) -> None:
         self._rendezvous = rendezvous
         self._own = own
         rules = TeamRules(
@@ -117,7 +121,9 @@ class Lead:
         )
         self._gathering = Gathering(rules, own, clock.now())
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
-        self._door = Door(self, token, tls)
+        self._door = door
+        door.listener = self
+        self._port = port
         self._agent: LeadingAgent | None = None
         self._team: tuple[Node, ...] = ()
         self._places: dict[str, HandPlace] = {}
@@ -129,18 +135,11 @@ class Lead:
         self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_over = False
         self.gave_up = ""
+        self.leaver: tuple[str, HandLeaving] | None = None
         self.is_complete = False
+        self._set_timer()
 
     # ------------------------------------------------------------ its life
-
-    async def listen(self, host: str) -> None:
-        """Let the other nodes come.
-
-        Raises:
-            RuntimeError: the port is taken.
-        """
-        await self._door.start(host, self._rendezvous.port)
-        self._set_timer()
 
     async def first(self) -> None:
         """Wait for the first team; ``gave_up`` has the reason if there was none in time."""
@@ -152,13 +151,20 @@ class Lead:
         if not self._settled.done():
             self._settled.set_result(None)
 
-    async def close(self, ending: EndAgent) -> None:
-        """The job has ended: tell the hands, whose exit code it is too."""
+    async def close(self, ending: EndAgent | None) -> None:
+        """The job has ended: tell the hands, whose exit code it is too.
+
+        None: only this team has, and the hands but the one that leaves are free.
+        """
         self._timer.close()
         self._agent, self._is_over = None, True
-        for stream in self._door.streams.values():
-            stream.send(EndJob(ending.exit_code, ending.reason, ending.kind))
-        await self._door.stop()
+        if ending is not None:
+            for stream in self._door.streams.values():
+                stream.send(EndJob(ending.exit_code, ending.reason, ending.kind))
+        elif self.leaver is not None:
+            node_id, leaving = self.leaver
+            self._send(node_id, EndJob(leaving.exit_code, leaving.reason))
+        await self._door.dismiss()
 
     def settings(self, settings: RunSettings) -> RunSettings:
         """The settings of the next Agent, for the team that there is now."""
@@ -166,7 +172,9 @@ class Lead:
         world = sum(node.workers for node in self._team)
         number = self._team.index(self._own)
         span = Span(number, len(self._team), self._first(number), self._own.workers, self._own.host)
-        return replace(settings, workers_per_replica=world, span=span, tls=TlsFiles())
+        # The lighthouse of one group alone is this agent's own.
+        tls = TlsFiles() if settings.lighthouse is None else settings.tls
+        return replace(settings, workers_per_replica=world, span=span, tls=tls)
 
     def attach(self, agent: LeadingAgent) -> None:
         """An Agent for this team begins."""
@@ -191,8 +199,15 @@ class Lead:
         node_id = self._ranks.get(key, "")
         return self._send(node_id, message)
 
-    def start(self, order: StartRanks) -> None:
-        """Have the hands start their workers of an incarnation."""
+    def start(self, order: StartRanks) -> int:
+        """Have the hands start their workers of an incarnation, whose store has ``order.port``.
+
+        Returns the port at which workers find it.
+        """
+        store_port = order.port
+        if self._port is not None:
+            self._port.store = self._own.host, store_port
+            order = replace(order, port=self._rendezvous.port)
         for number, node in enumerate(self._team):
             if node is not self._own:
                 first = self._first(number)
@@ -200,6 +215,7 @@ class Lead:
                     key = WorkerKey(order.replica_id, order.incarnation, rank)
                     self._ranks[key] = node.node_id
                 self._send(node.node_id, order)
+        return store_port
 
     def node_of(self, group_rank: int) -> str:
         """The name of the node that runs this worker; "": it is this one, or it is lost."""
@@ -290,6 +306,7 @@ class Lead:
                     left_s = max(0.0, lease.until_s - clock.now())
                     self._send(stream.node_id, LeaseLeft(asked_at, left_s))
             case HandLeaving(reason, exit_code, number, is_notice):
+                self.leaver = stream.node_id, message
                 node = next(x for x in self._team if x.node_id == stream.node_id)
                 why = f"{reason} at {node.words()}"
                 agent.team_event(DrainAsked(why, exit_code, number, is_notice=is_notice))
@@ -348,7 +365,8 @@ class Lead:
             return
         if again:
             self.is_complete = False
-            self._agent.team_event(TeamChanged(again))
+            words = f"All workers begin again, and no restart is counted: {again}."
+            self._agent.team_event(TeamChanged(words))
         else:
             self.is_complete = True
             self._send_places()
@@ -397,8 +415,8 @@ class Lead:
         self._timer.set(self._gathering.next_deadline())
 
 
-def say(text: str) -> None:
-    """A line of ftrun's own, before there is an Agent with a terminal."""
+def say(text: str, node: str = "") -> None:
+    """A line of ftrun's own, where there is no Agent with a terminal."""
     import sys
 
-    print(f"ftrun: {text}", file=sys.stderr, flush=True)
+    print(f"ftrun {node}: {text}" if node else f"ftrun: {text}", file=sys.stderr, flush=True)

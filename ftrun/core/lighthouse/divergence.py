@@ -7,7 +7,7 @@ steps (core/worker/marks.py), and marks of one state are compared here. They are
 than half of the quorum has shown equal ones, or all have shown theirs: the ones of most replicas
 count; of equally many, those of replicas that never healed, then of the lowest slot.
 
-A newcomer whose settings or parameters differ is replaced, and heals anew, within its restart
+A newcomer whose settings or parameters differ is replaced, and heals again, within its restart
 budget. A replica that trains from the beginning is only reported, once: a script that gives each
 rank settings of its own trains so under any launcher. Another position in the script is reported
 too, because the state is right then, and only the batches are others.

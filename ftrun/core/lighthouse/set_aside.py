@@ -4,7 +4,7 @@ A node's failures are counted while nothing that it runs makes progress, and for
 most. With ``FAILURES_MAX`` of them, or when its own ``--health-check`` fails once, it gets no more
 slots, and each of its slots whose replica is dead goes to another node. That node must have room,
 and must have had no failure itself: an error that is in the script would only move on. Where there
-is none, nothing changes: the agent goes on with its restarts, and the lighthouse says so.
+is none, nothing changes: the agent goes on with its restarts, and the lighthouse reports it.
 
 A node that was set aside comes back as a new agent, or when a slot is free and no other node is
 left. Not here: restarts on the same node (core/agent/restarts.py), slots of agents that leave

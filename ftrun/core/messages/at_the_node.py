@@ -1,4 +1,4 @@
-"""What an agent and its workers tell each other, and no lighthouse sees."""
+"""Messages between an agent and its workers, which no lighthouse sees."""
 
 from __future__ import annotations
 

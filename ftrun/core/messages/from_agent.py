@@ -1,4 +1,4 @@
-"""What an agent sends to the lighthouse."""
+"""Messages of an agent to the lighthouse."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class Hello:
     node, and whose end a lighthouse may not know. ``finished``: slots that ended well. ``epoch``:
     that of the lighthouse that last welcomed this agent; 0: none has. ``age_s``: the seconds since
     the agent started. ``version``: the protocol's; 0: the agent is older than this field.
-    ``incidents``: the highest number of an incident that it was sent.
+    ``incidents``: the highest number of an incident that it was sent. ``rank``: the agent's place
+    among the job's, if it has one: the first gets the first slots.
     """
 
     agent_id: str
@@ -70,6 +71,7 @@ class Hello:
     age_s: float = 0.0
     version: int = PROTOCOL_VERSION
     incidents: int = 0
+    rank: int | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ class ReplicaProgress:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """What the agent measures of one worker's process; None: not known, or there is no such thing.
+    """The agent's measurements of one worker's process; None: not known, or there is no such thing.
 
     ``device``: "cpu" or "cuda:3". ``cpu_share``: of one core. GPU figures are of the device, all
     processes together. ``age_s``: since this was measured.

@@ -1,4 +1,4 @@
-"""What the lighthouse sends to an agent."""
+"""Messages of the lighthouse to an agent."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class SlotAccount:
 
 @dataclass(frozen=True, slots=True)
 class JobAccount:
-    """What the job's time went to (docs/ACCOUNT.md): in replica-seconds, but for ``wall_s``.
+    """The uses of the job's time (docs/ACCOUNT.md): in replica-seconds, except for ``wall_s``.
 
     ``goodput``: None: no quorum has stood, or nothing counts. ``slots``: none of a job of very
     many.

@@ -168,6 +168,18 @@ class Ending:
         if self.is_behind and not self.replays:
             self._restore()  # before the next pass, which may begin with a broadcast of buffers
 
+    def meets_peers(self) -> None:
+        """A call of the script's meets its peers, who have begun their step there: all that they
+        have done since the steps that it went through again has healed too."""
+        if self.is_behind and self.is_replaying and not self.replays:
+            self._restore(is_late=True)
+            if self._tensors.lacking:
+                told.once(
+                    f"{', '.join(self._tensors.lacking)}: made anew on the way from the place of "
+                    "the last step to the call at which the peers wait, so it is this rank's own"
+                )
+            self.goes_on()
+
     def goes_on(self) -> bool:
         """The script draws, or begins a pass or a reduction: whether that is of its own steps.
 
@@ -194,14 +206,14 @@ class Ending:
             self._restore()
         self._is_offered = True
 
-    def _restore(self) -> None:
+    def _restore(self, *, is_late: bool = False) -> None:
         if self._copy is None:
             return
         state, tensors = copy.deepcopy(self._copy)
         with self._carried.versions_kept():
             self._carried.apply({**state, CALLBACKS: []})
             if tensors and not self._carried.has_ended:
-                self._tensors.load(tensors)
+                self._tensors.load(tensors, is_late=is_late)
 
 
 def part(manager: Manager, mates: Mates, replica_id: str) -> None:

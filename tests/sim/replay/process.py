@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.core.replay import settling
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.log_rules import Keeps, keeps
+from ftrun.core.replay.log_rules import Keeps, keeps, of_all
 from ftrun.core.replay.settling import Board, Generation, Source, Step
 from tests.sim.replay.memory import Thread, joined, parts
 from tests.sim.replay.script import FENCES, changed, first_state, needs, result, step
@@ -203,6 +203,9 @@ class Process:
             call.found = result(call.kind, call.root, self.rank, inputs)
         elif what is Keeps.RESULT:
             call.found = yield from self.read(self.rank, call)
+        elif what is Keeps.ALIKE:
+            rank = of_all(call.number, self.world.spec.workers)
+            call.found = yield from self.read(rank, call)
         else:
             inputs = {}
             for rank in range(self.world.spec.workers):
@@ -276,7 +279,9 @@ class Process:
             if call.number == self.board.done[self.rank]:
                 what = self.rules.keeps(call.kind, is_root=call.root == self.rank)
                 value = call.given if what is Keeps.INPUT else call.found
-                words = [] if what is Keeps.NOTHING else parts(value)
+                is_here = self.rank == of_all(call.number, self.world.spec.workers)
+                is_empty = what is Keeps.NOTHING or (what is Keeps.ALIKE and not is_here)
+                words = [] if is_empty else parts(value)
                 if not self.is_logged(call):
                     yield from self.area.log(call.number, call.kind, words)
                 self.board.done[self.rank] = call.number + 1

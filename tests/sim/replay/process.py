@@ -214,7 +214,7 @@ class Process:
         call.is_through = True
 
     def read(self, rank: int, call: Call) -> Thread:
-        """A word of an entry; a living peer may write over its log meanwhile."""
+        """The words of an entry; a living peer may write over its log meanwhile."""
         area = self.world.areas[rank]
         found = area.find(call.number)
         if found is None:

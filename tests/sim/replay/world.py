@@ -248,9 +248,14 @@ class World:
             place = self.rules.begin(area.generations(), area.logged(), self.board.done, rank)
             self.replaced[rank] += 1
             self._counts(process.rank)
+            self.forget(rank)
             outcome = self.mending.died(process.rank, place, self.now)
             self._carry_out(outcome, process)
             yield "agent"
+
+    def forget(self, rank: int) -> None:
+        """What was true of the dead process alone."""
+        self.board.over[rank] = False
 
     def _counts(self, rank: int) -> None:
         self.mending.counts(rank)

@@ -84,10 +84,10 @@ class SpanningFleet(Fleet):
 
     def _start_elsewhere(self, start: StartReplica, port: int) -> int:
         order = StartRanks(
-            start.replica_id, start.incarnation, start.restarts, port, self.lighthouse
-        )
-        self.lead.start(order)
-        return port
+            start.replica_id, start.incarnation, start.restarts, port, self.lighthouse,
+            self._assignments.world_port,
+        )  # fmt: skip
+        return self.lead.start(order)
 
 
 class SpanningServer(WorkerServer):

@@ -9,8 +9,8 @@ of the same name it is given as if it were new. Directories for temporary files 
 
 A worker also leaves what was not there when its script asked (``os.path.exists``), because a
 newcomer finds what its predecessor has made since. As a rule it takes a shorter way then (a cache).
-Some scripts end ("the experiment exists already"): the next newcomer is told what its predecessor
-was told.
+Some scripts end ("the experiment exists already"): the next newcomer gets the answers that its
+predecessor got.
 
 Not here: what is written to files (rewriting.py, files.py).
 """
@@ -167,7 +167,7 @@ class Directories:
         self._leave()
 
     def joined(self) -> None:
-        """This replica has come to its peers, perhaps with what its predecessor was told."""
+        """This replica has come to its peers, perhaps with the answers that its predecessor got."""
         if self.is_successor:
             self._leave(ends=self._repeats)
 

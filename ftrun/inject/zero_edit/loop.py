@@ -34,7 +34,9 @@ from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.ending import part
 from ftrun.inject.zero_edit.exactly_once import ExactIterator
 from ftrun.inject.zero_edit.frames import Spot, stack
+from ftrun.inject.zero_edit.inside import Inside
 from ftrun.inject.zero_edit.loaders import LoaderIterator, refuse_threads
+from ftrun.inject.zero_edit.memory import Memory
 from ftrun.inject.zero_edit.moving import Moving, come_near
 from ftrun.inject.zero_edit.noting import Noted
 from ftrun.inject.zero_edit.passing import peers_are_gone, stands_elsewhere
@@ -57,12 +59,13 @@ class Loop:
         on_world: called before the script makes its process group.
     """
 
-    def __init__(self, here: WorkerContext) -> None:
+    def __init__(self, here: WorkerContext, memory: Memory | None = None) -> None:
         self.on_raise: Callable[[Exception, bool], None] = lambda error, is_early: None
         self.on_world: Callable[[], None] = lambda: None
         self._course = Course()
-        self.script = Script(here, self._course, self)
+        self.script = Script(here, self._course, self, memory)
         self._charge, self._moving = Charge(self.script), Moving(self.script)
+        self.script.directories.waits_for_file = Inside(self.script).waits_for_file
         self._pid = os.getpid()  # not of a loader's workers
         self.script.stepping.on_late = self.script.models.on_late = self._charge.made_late
         self._first: Noted | None = None  # the script at its first step

@@ -109,6 +109,9 @@ class Moving:
         world.replay(place.exchanges, place.calls)
 
     def _tell(self, place: Place, taken: Taken) -> None:
+        if self._script.memory is not None:  # the agent tells of it
+            self._script.memory.tell(taken.lacking)
+            return
         here, is_lead = self._script.here, self._script.mates.is_lead
         if is_lead or taken.of_its_own:
             who = f"replica {here.replica_id}"

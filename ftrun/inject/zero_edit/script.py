@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
@@ -18,9 +18,9 @@ from ftrun.inject.zero_edit.directories import Directories
 from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
-from ftrun.inject.zero_edit.inside import Inside
 from ftrun.inject.zero_edit.marking import Marking
 from ftrun.inject.zero_edit.mates import Mates
+from ftrun.inject.zero_edit.memory import Memory
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.noting import Noting
 from ftrun.inject.zero_edit.passing import Passing
@@ -46,7 +46,7 @@ from ftrun.training.manager import Manager
 
 
 class Handlers(Protocol):
-    """What the rooms call when something happens (loop.py)."""
+    """The methods that the rooms call when something happens (loop.py)."""
 
     def before_forward(self) -> bool:
         """A forward pass in training; False: it does not count."""
@@ -79,8 +79,10 @@ class Script:
         lacking: what the last place could not set, in words.
     """
 
-    def __init__(self, here: WorkerContext, course: Course, on: Handlers) -> None:
-        self.here, self.course = here, course
+    def __init__(
+        self, here: WorkerContext, course: Course, on: Handlers, memory: Memory | None = None
+    ) -> None:
+        self.here, self.course, self.memory = here, course, memory
         self.made: Manager | None = None
         self.makes_manager = False
         self.steps = self.lost = 0
@@ -90,7 +92,7 @@ class Script:
         self.mates = Mates(here)
         self.peers = Peers(here, self.mates, self.manager)
         self.frameworks = Frameworks()
-        self.world = World(here, self.mates.rank, _one_world)
+        self.world = World(here, self.mates.rank, _one_world) if memory is None else memory.world
         self.quorums = Quorums(self.world, here)
         self.counters = Counters(
             self._file(counters.FILE),
@@ -105,9 +107,11 @@ class Script:
             lambda: self.models.beside(),
             self.counters.walk,
         )
+        self.tensors.keeps_all = memory is not None
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
         self.sparing = Sparing(self._needs_place, step)
-        self.randomness = Randomness(self._file(randomness.FILE), self.mates.rank, step, self._life)
+        kind = Randomness if memory is None else memory.randomness
+        self.randomness = kind(self._file(randomness.FILE), self.mates.rank, step, self._life)
         self.noting = Noting(
             self.frameworks,
             self.counters,
@@ -149,7 +153,6 @@ class Script:
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing)
         self.trial = trial_of(here)
-        self.inside = Inside(self)
         self._connect_newcomers(on)
 
     def _connect_newcomers(self, on: Handlers) -> None:
@@ -167,21 +170,23 @@ class Script:
             self._file(directories.FILE), self.drafts, lambda: self.peers.can_be_found
         )
         self.directories.steps = lambda: self.steps
-        self.directories.waits_for_file = lambda words, s: self.inside.waits_for_file(words, s)
         self.rewriting = Rewriting(
             self.drafts,
-            is_successor=here.restarts > 0 or bool(here.snapshot_dir),
-            is_known=lambda: self.peers.can_be_found or self._joins(),
+            is_successor=here.restarts > 0 or bool(here.snapshot_dir) or self._joins(),
+            is_known=lambda: self.memory is not None or self.peers.can_be_found or self._joins(),
         )
 
     def _joins(self) -> bool:
         """Whether it is known before the script makes its process group that it has peers to join:
         its predecessor trained in this form, and a replica of this node does."""
+        if self.memory is not None:
+            return self.memory.world.is_newcomer
         return self.here.peers_train and self.directories.is_successor
 
     def _life(self) -> str:
-        """Of the job; "" before the first step."""
-        return self.carried.life if self.course.now.has_stepped else ""
+        """Of the job; "" before the first step, and where the agent's memory has all."""
+        is_left = self.course.now.has_stepped and self.memory is None
+        return self.carried.life if is_left else ""
 
     def _file(self, name: str) -> Path:
         """A file of this slot, which outlives this worker."""
@@ -195,7 +200,8 @@ class Script:
         """The Manager of this process, made at the script's first need of its peers."""
         if self.made is None:
             self.makes_manager = True
-            self.made = injected.manager(use_async_quorum=False)
+            made: Any = self.memory or injected.manager(use_async_quorum=False)
+            self.made = cast(Manager, made)
             self.makes_manager = False
             ending = self.ending
             for key, load, state in (
@@ -254,7 +260,7 @@ class Script:
                 "and goes on with the state before it: its peers keep no copy of one so large. "
                 "It heals at the next step"
             )
-        if self.ending.loader_ended():
+        if self.memory is None and self.ending.loader_ended():
             self.manager().session.keep_state()
 
     def _catch_up(self) -> None:

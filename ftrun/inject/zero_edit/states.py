@@ -63,7 +63,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What the script does, and what follows from it."""
+    """The script's activity, and what follows from it."""
 
     DRAW = "a loader is asked for a batch"
     PASS = "a forward pass in training"

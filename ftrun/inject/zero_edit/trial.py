@@ -24,6 +24,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ftrun.base.files import write_whole
 from ftrun.checkpoint.leaves import local_of
 from ftrun.inject.zero_edit.frames import script_frames
 from ftrun.inject.zero_edit.randomness import States, seed_with
@@ -301,6 +302,4 @@ def _is_in(path: str | os.PathLike[str], here: str) -> bool:
 
 
 def _write(path: Path, facts: dict[str, Any]) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(facts, default=str))
-    os.replace(draft, path)
+    write_whole(path, json.dumps(facts, default=str))

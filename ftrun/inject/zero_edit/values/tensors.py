@@ -94,6 +94,9 @@ class Tensors:
         modules: gives the modules whose parameters and buffers heal by themselves.
         beside: gives the other modules by name.
         walk: finds them.
+
+    Attributes:
+        keeps_all: also what is another tensor at each step heals, which peers do not give.
     """
 
     def __init__(
@@ -108,14 +111,14 @@ class Tensors:
         self._changed: set[Key] = set()
         self._others: set[Key] = set()
         self._grown: set[Key] = set()  # lists
-        self._has_begun = False
+        self._has_begun = self.keeps_all = False
         self.words: list[str] = []
         self.lacking: list[str] = []
 
     def look(
         self, reached: Sequence[Reached], drawn: Sequence[Set[str]] = (), *, begins: bool = False
     ) -> None:
-        """What the script's frames reach, innermost first. It runs at every draw.
+        """The objects that the script's frames reach, innermost first. It runs at every draw.
 
         ``begins``: at the first one of a loop, which may read all that was made before it.
         ``drawn``: for each frame the variables that its loops draw into, as batches.
@@ -163,6 +166,7 @@ class Tensors:
         if one_before is not None:
             self._others.add(key)
             begins |= one_before.kept is not None
+        begins |= self.keeps_all
         is_kept = is_dict or (begins and not is_batch)
         return _Known(identity, None, None if is_kept else _LATER, Thin(value))
 

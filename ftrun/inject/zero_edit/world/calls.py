@@ -296,16 +296,8 @@ class Call:
 
     def _is_through(self) -> None:
         self.state = State.THROUGH
-        world = self.shell.world
-        if self.kept is not None:
-            if self.is_large:
-                world.buffers.release(self.kept)
-            self.kept = None
-        kind = self.kind
-        if not (self.is_two or self.is_large):
-            self.result = list(map(world.buffers.copy, kind.outputs(self)))
-            if self.record is not None and not kind.is_by_rank:
-                self.record.result = self.result
+        world, kind = self.shell.world, self.kind
+        self._keep_result()
         if kind.is_settled:
             self.native = None
         self.shell.completed(self)
@@ -313,6 +305,18 @@ class Call:
             world.ready.append(self)
         if world.waiting:
             world.changed.notify_all()
+
+    def _keep_result(self) -> None:
+        """It is through: keep what others may need, and no more than that."""
+        buffers, kind = self.shell.world.buffers, self.kind
+        if self.kept is not None:
+            if self.is_large:
+                buffers.release(self.kept)
+            self.kept = None
+        if not (self.is_two or self.is_large):
+            self.result = list(map(buffers.copy, kind.outputs(self)))
+            if self.record is not None and not kind.is_by_rank:
+                self.record.result = self.result
 
     def _listen(self) -> None:
         native = self.native

@@ -31,7 +31,9 @@ BACKEND = "ftrun"
 
 
 class World(Around, Protocol):
-    """What a group needs of its world (world.py)."""
+    """What a group needs of its world (world.py). ``call``: the class of its calls."""
+
+    call: type[Call]
 
     on_live: Callable[[], None] | None
     is_ours: bool
@@ -160,7 +162,7 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
             on_live()
         site = near_site() if name == "broadcast" else ""
         with world.lock:
-            call = Call(self, KINDS[name], arguments, self.next, site, is_sync)
+            call = world.call(self, KINDS[name], arguments, self.next, site, is_sync)
             world.begin(self, call)
         if world.ready:
             world.complete_futures()

@@ -75,6 +75,8 @@ class World:
         is_ours: the call that begins is torch's DistributedDataParallel's.
     """
 
+    call = Call
+
     def __init__(
         self,
         here: WorkerContext,

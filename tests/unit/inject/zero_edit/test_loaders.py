@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -218,7 +218,9 @@ class Consumed(Advanced):
 def loader_over(kind: type[Advanced], workers: int) -> tuple[Any, Any]:
     sampler = kind(Numbers())
     if kind is Consumed:
-        return sampler, DataLoader(Numbers(), batch_sampler=sampler, num_workers=workers)
+        return sampler, DataLoader(
+            Numbers(), batch_sampler=cast("Any", sampler), num_workers=workers
+        )
     return sampler, DataLoader(Numbers(), 4, sampler=sampler, num_workers=workers)
 
 

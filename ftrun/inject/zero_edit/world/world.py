@@ -207,8 +207,8 @@ class World:
             root = call.args[-1].rootRank
             if root not in there.here:
                 told.once(
-                    f"{call_site()}: rank {root} of the group is away: what it gave there last by a "
-                    "broadcast stands in for it"
+                    f"{call_site()}: rank {root} of the group is away: the last broadcast that it "
+                    "made there stands in for it"
                 )
 
     def holds(self, call: Call, error: Impossible) -> bool:

@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -357,7 +358,11 @@ def test_what_a_predecessor_has_removed_may_be_removed_once_more(
     for life in range(3):
         patches = Patches()
         files.install(patches, Drafts(0, has_begun=lambda: True, removed=known))
-        how = {"os.remove": os.remove, "Path.unlink": Path.unlink, "shutil.rmtree": shutil.rmtree}
+        how: dict[str, Any] = {
+            "os.remove": os.remove,
+            "Path.unlink": Path.unlink,
+            "shutil.rmtree": shutil.rmtree,
+        }
         try:
             if not life:
                 gone.mkdir() if remove == "shutil.rmtree" else left(gone, b"1")

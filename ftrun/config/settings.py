@@ -18,7 +18,7 @@ from typing import Any
 
 from ftrun.base import clock
 from ftrun.base.addresses import normal_address, parse_address
-from ftrun.base.defaults import SNAPSHOTS_KEPT
+from ftrun.base.defaults import MEMORY_SNAPSHOTS, SNAPSHOTS_KEPT
 from ftrun.base.errors import UserError
 from ftrun.config import torchrun
 from ftrun.config.layers import Stated
@@ -124,6 +124,7 @@ class RunSettings:
     snapshot_every: str = "5m"
     snapshot_keep: int = SNAPSHOTS_KEPT
     resume: str | None = None
+    memory_snapshots: str = MEMORY_SNAPSHOTS
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -269,7 +270,8 @@ def resolve(
         script = Script(target, kind, tuple(args), other_python(os.environ) if has_python else "")
     low, high = parse_replicas(options["replicas"], options["min_replicas"])
     if options["workers_per_node"] and not stated["nodes"].is_given:
-        options["nodes"] = high * options["workers_per_replica"] // options["workers_per_node"]
+        each = options["workers_per_replica"] // options["workers_per_node"]
+        options["nodes"] = high * each + options["spare_nodes"]
     lighthouse, job_id = options["lighthouse"], options["job_id"]
     is_shared = lighthouse is not None or options["rendezvous"] is not None
     parsed = {

@@ -41,6 +41,12 @@ class Batch:
         return _signal(self._given["--signal"]) if "--signal" in self._given else ""
 
     @property
+    def nodes(self) -> int | None:
+        """How many nodes the job has; None: a range, or no number."""
+        text = self._given.get("--nodes", "1")
+        return int(text) if text.isdecimal() else None
+
+    @property
     def has_nodes(self) -> bool:
         """Whether the job may have several nodes."""
         return self._given.get("--nodes", "1") != "1"

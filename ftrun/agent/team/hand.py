@@ -47,7 +47,7 @@ PLACE_SHOWN_S = 5.0
 LEASES_PER_TIMEOUT = 5
 LEAVE_MARGIN_S = 15.0
 """How much longer than the grace a node that was asked to stop waits for the lead's word."""
-HANDSHAKE = "Tls handshake failed"
+HANDSHAKE, CLOSED = "Tls handshake failed", "Socket closed"
 """gRPC's words."""
 BACK_S = 3.0
 """How long a lead that is gone may take to come back where no restart is left for it."""
@@ -84,6 +84,8 @@ class Hand:
         self._was_placed = self._is_leaving = False
         self._gives_up_at = clock.now() + rendezvous.connect_timeout_s
         self._shown_at: float | None = None
+        # A lead that a registrar has told of comes up at about the same time.
+        self._speaks_at = clock.now() + (PLACE_SHOWN_S if settings.workers_per_node else 0.0)
         self._why = "it does not answer"
         self._is_connected = False
         self._waits_since: float | None = None
@@ -194,8 +196,8 @@ class Hand:
         self._why = cause(ending.words)
         if now >= self._gives_up_at:
             self._unreachable()
-        elif self._shown_at is None or now - self._shown_at >= REMIND_S:
-            self._shown_at = now
+        elif now >= self._speaks_at:
+            self._shown_at, self._speaks_at = now, now + REMIND_S
             stated, left_s = self._rendezvous.stated_by, self._gives_up_at - now
             limit = f" for {left_s:.0f} s" if math.isfinite(left_s) else ""
             self._say(
@@ -313,6 +315,8 @@ def empty(runtime_dir: Path) -> None:
 def cause(words: str) -> str:
     """The part of gRPC's words about a try that says something; of TLS with what to do."""
     last = words.removesuffix(": OK").rpartition(": ")[2]
+    if last == CLOSED:
+        return f"{last}: perhaps it has TLS, which --tls-ca turns on here"
     if HANDSHAKE not in words:
         return last
     return (

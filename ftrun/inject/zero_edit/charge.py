@@ -45,7 +45,8 @@ class Charge:
         self._is_told = True
         if trial is not None:
             trial.watch(models.wrapped)
-        if self._script.mates.rank == 0 and not self._script.joins_at():
+        is_told = self._script.memory is None  # else the agent tells what is taken
+        if self._script.mates.rank == 0 and is_told and not self._script.joins_at():
             told.say(line(models, stepping, self._batches_of))
 
     def made_late(self, what: str) -> None:

@@ -92,6 +92,7 @@ class Moving:
         Raises:
             UserError: it has not come to a loop in which its peers are.
         """
+        self._script.ending.pass_begins()
         ranges, self._ranges = self._ranges, []
         _refuse(_words_of([x for x in ranges if not RANGES.set(*x)]))
         if self._begun_with:
@@ -103,10 +104,14 @@ class Moving:
         noting.has_place = True
         noting.idle.update(place.idle)
         world.is_following = place.has_finished
+        world.on_live = self._script.ending.meets_peers if place.behind else None
         world.given.take(place.details().given)
         world.replay(place.exchanges, place.calls)
 
     def _tell(self, place: Place, taken: Taken) -> None:
+        if self._script.memory is not None:  # the agent tells of it
+            self._script.memory.tell(taken.lacking)
+            return
         here, is_lead = self._script.here, self._script.mates.is_lead
         if is_lead or taken.of_its_own:
             who = f"replica {here.replica_id}"

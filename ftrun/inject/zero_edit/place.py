@@ -82,7 +82,8 @@ class Place:
     ``commits`` is the number of steps by which the counters are older than loaders and ranges.
     ``idle``: of passes that begin no step (noting.py).
     ``behind``: the steps that were taken since with the batches of this place, as in a loop that
-    trains two models with each batch.
+    trains two models with each batch. ``step``: how many were committed at this place; ``empty``:
+    in all, how many of those committed up to now were no steps of the script's (inside.py).
     """
 
     stack: tuple[Spot, ...] = ()
@@ -100,6 +101,8 @@ class Place:
     turn: tuple[Spot, int] | None = None
     idle: tuple[tuple[Spot, ...], ...] = field(default=(), compare=False, hash=False)
     over: tuple[tuple[Spot, range], ...] = field(default=(), compare=False, hash=False)
+    step: int = field(default=0, compare=False, hash=False)
+    empty: int = field(default=0, compare=False, hash=False)
 
     def encode(self) -> str:
         """As JSON."""

@@ -171,7 +171,8 @@ class Rewriting:
 
     def _is_to_hold(self, path: Path, mode: str) -> bool:
         if not self._is_known():
-            if mode in MODES and len(self._emptied) < HELD_MAX and path.stat().st_size:
+            is_there = mode in MODES and path.exists()
+            if is_there and len(self._emptied) < HELD_MAX and path.stat().st_size:
                 self._emptied.append(path.name)
             return False
         if mode in APPENDING and len(self._held) >= HELD_MAX:

@@ -150,9 +150,9 @@ class Trial:
             _add(hashed, (args, kwargs), DEEP)
             self._inputs.setdefault(self._step, []).append(hashed.hexdigest())
 
-    def committed(self, manager: Manager, facts: Callable[[], dict[str, Any]]) -> None:
-        """A step is committed: all end at the trial's last one."""
-        self._step = manager.current_step()
+    def committed(self, step: int, manager: Manager, facts: Callable[[], dict[str, Any]]) -> None:
+        """So many steps are committed: all end at the trial's last one."""
+        self._step = step
         self._note_sizes()
         self._note_draws()
         self._complete_for += 1

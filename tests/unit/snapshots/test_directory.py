@@ -128,7 +128,7 @@ def test_another_format_is_refused_and_older_ones_are_not_taken_instead(tmp_path
     path.write_bytes(signed({**parts, "format": "ftrun.snapshot/9"}))
     with pytest.raises(Unknown, match=r"ftrun\.snapshot/9"):
         directory.look(tmp_path)
-    with pytest.raises(UserError, match="Update ftrun, or begin anew with --resume none"):
+    with pytest.raises(UserError, match="Update ftrun, or start over with --resume none"):
         prepare(run_settings(snapshot=tmp_path))
 
 
@@ -140,7 +140,7 @@ def test_a_start_says_where_the_job_begins(tmp_path: Path) -> None:
     settings = run_settings(snapshot=where, script=run_settings().script)
     assert prepare(run_settings()) == []
     [line] = prepare(settings)
-    assert line.startswith(f"No snapshot is in {where} yet, so the job begins anew.")
+    assert line.startswith(f"No snapshot is in {where} yet, so the job starts at step 0.")
     own = {"script": settings.script.name, "inject": "explicit"}
     origin = {**own, "workers_per_replica": 1, "replicas": 3, "job_id": "j"}
     write_tree(where, tree_of(5, a={"x": torch.ones(2)}), origin=origin)

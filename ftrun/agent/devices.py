@@ -11,7 +11,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ftrun.agent import numa
 from ftrun.agent.numa import Binding
@@ -52,6 +52,8 @@ def inspect_machine(settings: RunSettings, environ: Mapping[str, str]) -> Machin
     Raises:
         UserError: ``--device cuda`` without a CUDA device, or W does not divide their number.
     """
+    if settings.workers_per_node is not None:  # it has a part of one group
+        settings = replace(settings, workers_per_replica=settings.workers_per_node, replicas=1)
     devices = () if settings.device == "cpu" else cuda_devices(environ)
     if settings.device == "cuda" and not devices:
         raise UserError(

@@ -137,13 +137,23 @@ def _one_world(settings: RunSettings, machine: Machine, place: Place) -> dict[st
 
     Many scripts write their files by ``LOCAL_RANK == 0``: it is the place on this node.
     """
-    workers = settings.workers_per_replica
-    rank = int(place.key.replica_id) * workers + place.key.group_rank
+    workers, span = settings.workers_per_replica, settings.span
+    replica = int(place.key.replica_id)
+    rank = replica * workers + place.key.group_rank
     world = settings.replicas * workers
-    here = max(1, min(machine.capacity * workers, world))
+    slot = place.key.group_rank - settings.ranks_here.start
+    here = max(1, min(machine.capacity * len(settings.ranks_here), world))
     known = list(dict.fromkeys(machine.devices))
-    own = known.index(place.devices[place.key.group_rank]) if place.devices else rank % here
+    at = rank % here if span is None else slot
+    own = known.index(place.devices[slot]) if place.devices else at
+    nodes = {}
+    if span is not None:
+        nodes = {
+            "GROUP_RANK": str(replica * span.nodes + span.number),
+            "GROUP_WORLD_SIZE": str(settings.replicas * span.nodes),
+        }
     return {
+        **nodes,
         "RANK": str(rank),
         "MASTER_PORT": str(place.world_port or place.master_port),
         "ROLE_RANK": str(rank),

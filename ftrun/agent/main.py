@@ -18,6 +18,7 @@ from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.shell import Agent
 from ftrun.agent.team.lead import Lead
 from ftrun.agent.team.main import run_in_team
+from ftrun.agent.team.member import Member
 from ftrun.agent.terminal import flush_python_streams
 from ftrun.agent.watch import Watch, unwatched
 from ftrun.base import linux
@@ -94,17 +95,24 @@ async def _run(
     neighbours: Neighbours,
     runtime_dir: Path,
 ) -> EndAgent:
-    def make(settings: RunSettings, launch: SpawnerLaunch, lead: Lead | None = None) -> Agent:
+    def make(
+        settings: RunSettings,
+        launch: SpawnerLaunch,
+        lead: Lead | None = None,
+        own_dir: Path = runtime_dir,
+    ) -> Agent:
         own_token_file = token_file or _token_file(runtime_dir, token)
 
         def announce(http: str) -> None:
             neighbours.announce(http, own_token_file)
 
         watch = neighbours.watch
-        return Agent(settings, machine, token, launch, announce, runtime_dir, watch, lead)
+        return Agent(settings, machine, token, launch, announce, own_dir, watch, lead)
 
     if settings.rendezvous is not None:
         return await run_in_team(settings, machine, token, launch, make, runtime_dir)
+    if settings.workers_per_node is not None:
+        return await Member(settings, machine, token, launch, make, runtime_dir).run()
     agent = make(settings, launch)
     try:
         return await agent.run()

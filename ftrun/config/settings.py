@@ -12,13 +12,13 @@ import re
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ftrun.base import clock
 from ftrun.base.addresses import normal_address, parse_address
-from ftrun.base.defaults import SNAPSHOTS_KEPT
+from ftrun.base.defaults import MEMORY_SNAPSHOTS, SNAPSHOTS_KEPT
 from ftrun.base.errors import UserError
 from ftrun.config import torchrun
 from ftrun.config.layers import Stated
@@ -26,6 +26,7 @@ from ftrun.config.rendezvous import Rendezvous, Span
 from ftrun.config.script import Script, TargetKind, other_python, own_path
 from ftrun.config.streams import Streams, parse_streams
 from ftrun.core.agent.signals import SignalRules, signal_rules
+from ftrun.core.failure_kinds import HEAL
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import JobSpec
 from ftrun.logs.disk import parse_log_limit
@@ -34,7 +35,7 @@ from ftrun.logs.units import parse_age
 from ftrun.protocol.tls import TlsFiles
 
 NO_RESUME = "none"
-"""The value of --resume that begins anew."""
+"""The value of --resume that begins again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,9 @@ class RunSettings:
     job as torchrun does, so it is one replica group with torchrun's meaning. ``master_addr``,
     ``master_port``: where the user wants the workers to meet. ``rendezvous``: where the nodes of
     the group do, if it has several; ``span``: this node's part of it, once that is known, and then
-    ``workers_per_replica`` counts those of all its nodes. ``restarts_spent``: in a team of another
+    ``workers_per_replica`` counts those of all its nodes. ``workers_per_node``: of each replica
+    group, where one takes several nodes, which a lighthouse brings together; ``node_rank``,
+    ``topology``: this node's number and label there. ``restarts_spent``: in a team of another
     size before. ``sources``: what states each option:
     a flag, an environment variable, a file, ``default``.
     """
@@ -88,6 +91,9 @@ class RunSettings:
     rendezvous: Rendezvous | None = None
     span: Span | None = None
     restarts_spent: int = 0
+    workers_per_node: int | None = None
+    node_rank: int | None = None
+    topology: str = ""
     interface: str | None = None
     virtual_local_rank: bool = False
     numa_binding: str | None = None
@@ -97,6 +103,7 @@ class RunSettings:
     duplicate_stdout_filters: str = ""
     duplicate_stderr_filters: str = ""
     event_log_handler: str = "null"
+    on_corruption: str = HEAL
     health_check: str = ""
     health_timeout_s: float = 30.0
     json_exit: bool = False
@@ -117,12 +124,18 @@ class RunSettings:
     snapshot_every: str = "5m"
     snapshot_keep: int = SNAPSHOTS_KEPT
     resume: str | None = None
+    memory_snapshots: str = MEMORY_SNAPSHOTS
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def ranks_here(self) -> range:
         """The group ranks that this node runs of each replica."""
         return self.span.ranks if self.span is not None else range(self.workers_per_replica)
+
+    @property
+    def nodes_per_replica(self) -> int:
+        """How many nodes a replica group takes that a lighthouse places on nodes."""
+        return self.workers_per_replica // (self.workers_per_node or self.workers_per_replica)
 
     def signal_rules(self) -> SignalRules:
         """The rules for signals to the agent. Raises as ``check``."""
@@ -208,8 +221,14 @@ class RunSettings:
         return [parse_address(x, "--lighthouse") for x in (self.lighthouse or "").split(",")]
 
     def spec(self) -> JobSpec:
-        """The settings on which all agents of the job must agree."""
-        return JobSpec(**self.shared_with(JobSpec))
+        """The settings on which all agents of the job must agree.
+
+        Of groups that are larger than a node the first node's agent comes, once the group has all
+        its nodes: nobody waits for more agents.
+        """
+        spec = JobSpec(**self.shared_with(JobSpec))
+        is_placed = self.workers_per_node is not None
+        return replace(spec, nodes=1, spare_nodes=0) if is_placed else spec
 
     def shared_with(self, kind: type[Any]) -> dict[str, Any]:
         """The settings that the dataclass ``kind`` has too, under the same names."""
@@ -236,7 +255,7 @@ def resolve(
     (layers.py). ``gpus``: how many GPUs a program that is started here would see.
 
     Raises:
-        UserError: an option cannot be parsed. What it means is checked later: ``check``.
+        UserError: an option cannot be parsed. ``check`` checks its meaning later.
     """
     options = {**{name: one.value for name, one in stated.items()}}
     options |= torchrun.translate(stated, gpus)
@@ -250,6 +269,9 @@ def resolve(
         has_python = kind in (TargetKind.FILE, TargetKind.MODULE)
         script = Script(target, kind, tuple(args), other_python(os.environ) if has_python else "")
     low, high = parse_replicas(options["replicas"], options["min_replicas"])
+    if options["workers_per_node"] and not stated["nodes"].is_given:
+        each = options["workers_per_replica"] // options["workers_per_node"]
+        options["nodes"] = high * each + options["spare_nodes"]
     lighthouse, job_id = options["lighthouse"], options["job_id"]
     is_shared = lighthouse is not None or options["rendezvous"] is not None
     parsed = {

@@ -70,7 +70,7 @@ def translate(stated: Mapping[str, Stated], gpus: int) -> dict[str, Any]:
     """
     values = {name: one.value for name, one in stated.items()}
     as_torchrun = spells_a_job(stated)
-    _check_nodes(values)
+    _check_nodes(values, is_ours=stated["replicas"].is_given)
     _check_rendezvous(values)
     _check_plugins(values)
     _check_choices(values)
@@ -81,9 +81,11 @@ def translate(stated: Mapping[str, Stated], gpus: int) -> dict[str, Any]:
     rendezvous = read_rendezvous(stated, conf, address, port)
     if rendezvous is not None:  # the nodes meet there; the workers at their store, at any port
         address = port = None
+    workers, workers_per_node = _workers(stated, gpus)
     return {
         "as_torchrun": as_torchrun,
-        "workers_per_replica": _workers(stated, gpus),
+        "workers_per_replica": workers,
+        "workers_per_node": workers_per_node,
         "job_id": _job_id(stated),
         "max_restarts": _first(values["max_restarts"], 0 if as_torchrun else MAX_RESTARTS),
         "grace_s": GRACE_S if as_torchrun and not stated["grace_s"].is_given else values["grace_s"],
@@ -143,8 +145,11 @@ def variable_notices(environ: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _check_nodes(values: Mapping[str, Any]) -> None:
-    """--nnodes may also repeat --nodes: clusters set PET_NNODES and PET_NODE_RANK in any case."""
+def _check_nodes(values: Mapping[str, Any], *, is_ours: bool) -> None:
+    """--nnodes may also repeat --nodes: clusters set PET_NNODES and PET_NODE_RANK in any case.
+
+    ``is_ours``: the job is in ftrun's own words, and how many nodes it has is known later.
+    """
     text, rank, nodes = values["nnodes"], values["node_rank"], values["nodes"]
     least, most = (1, 1) if text is None else parse_nodes(text)
     is_group = most > 1 and nodes == 1 and not values["standalone"]
@@ -160,7 +165,7 @@ def _check_nodes(values: Mapping[str, Any]) -> None:
             f"--nnodes {text} and --nodes {nodes} differ. Nothing was started. Leave --nnodes out."
         )
     count = most if is_group else nodes
-    if rank is not None and not 0 <= rank < count:
+    if rank is not None and not (0 <= rank < count or (is_ours and rank >= 0)):
         raise UserError(
             f"--node-rank {rank}: there is no such node with "
             f"{f'--nnodes {text}' if is_group else f'--nodes {nodes}'}. Nothing was started."
@@ -255,18 +260,21 @@ def _job_id(stated: Mapping[str, Stated]) -> str | None:
     return str(theirs)
 
 
-def _workers(stated: Mapping[str, Stated], gpus: int) -> int:
+def _workers(stated: Mapping[str, Stated], gpus: int) -> tuple[int, int | None]:
+    """The workers of a replica group; and those of a node, if a group takes several nodes."""
     own, theirs = stated["workers_per_replica"], stated["nproc_per_node"]
-    if not theirs.is_given:
-        return int(own.value)
-    is_cpu = stated["device"].value == "cpu"
-    count = _count(str(theirs.value), 0 if is_cpu else gpus)
-    if own.is_given and own.value != count:
+    gpus = 0 if stated["device"].value == "cpu" else gpus
+    here = _count(str(theirs.value), gpus) if theirs.is_given else gpus
+    workers = own.value if own.is_given or not theirs.is_given else here
+    if stated["replicas"].is_given and 0 < here < workers and workers % here == 0:
+        return workers, here
+    if theirs.is_given and workers != here:
         raise UserError(
-            f"--workers-per-replica {own.value} and --nproc-per-node {theirs.value} are two names "
-            "of one thing, and differ. Nothing was started. Give one of the two."
+            f"--workers-per-replica {workers} and --nproc-per-node {theirs.value} are two names "
+            "of one thing, and differ. Nothing was started. Give one of the two; or, for a replica "
+            "group that takes several nodes, --replicas and a multiple of a node's workers."
         )
-    return count
+    return workers, None
 
 
 def _count(text: str, gpus: int) -> int:

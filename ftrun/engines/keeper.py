@@ -239,7 +239,7 @@ class Keeper:
         return ()
 
     def _found(self, addresses: tuple[str, ...]) -> dict[str, str]:
-        """The variables that tell the agent where the lighthouses are, and how it is let in."""
+        """The agent's variables: the addresses of the lighthouses, and its credentials."""
         # Its own node's comes first: an agent tries the first one before it does anything.
         own_first = sorted(addresses, key=lambda address: address != self._meeting.address)
         found = {
@@ -264,7 +264,10 @@ class Keeper:
             self._place.nodes[:CONTENDERS],
             self._environ,
             own_process.command("ftrun.cli", self._words, acts_on_signals=True),
-            lambda node: {AGENT_ID_NAME: self._place.agent_id_of(node)},
+            lambda node: {
+                AGENT_ID_NAME: self._place.agent_id_of(node),
+                "FTRUN_NODE_RANK": str(self._place.nodes.index(node)),
+            },
             self._settings.job_log_dir.absolute(),
             say,
         )
@@ -367,7 +370,7 @@ class Keeper:
 
 @dataclass(slots=True)
 class _Agent:
-    """An agent that imports torch until it is told where the lighthouse is."""
+    """An agent that imports torch until it gets the address of the lighthouse."""
 
     process: asyncio.subprocess.Process
     pipe: int

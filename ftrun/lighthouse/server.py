@@ -19,7 +19,8 @@ import grpc.aio
 from ftrun.base.addresses import join_address
 from ftrun.base.errors import ProtocolError, UserError
 from ftrun.core.agent.imports import LIMIT_S
-from ftrun.core.messages import FromAgent, Hello
+from ftrun.core.messages import FromAgent, FromNode, Hello, NodeHello
+from ftrun.lighthouse.registrar import Registrar
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.shell import Session, Shell
 from ftrun.protocol.grpc_port import GrpcPort
@@ -53,6 +54,7 @@ class MembershipServer:
         self._settings = settings
         self._serve_stream = attach or self._attach
         self._shell: Shell | None = None
+        self._registrar: Registrar | None = None
         self._leads = asyncio.Event()
         credentials = partial(settings.tls.server_credentials, grpc) if settings.tls else None
         self._port = GrpcPort(self._make, credentials)
@@ -73,7 +75,10 @@ class MembershipServer:
 
     def lead(self, shell: Shell | None) -> None:
         """Accept agents for this shell from now on; None: let them wait."""
+        if self._registrar is not None:
+            self._registrar.close()
         self._shell = shell
+        self._registrar = None if shell is None else Registrar(shell)
         if shell is not None:
             self._leads.set()
         else:
@@ -93,7 +98,7 @@ class MembershipServer:
         return server
 
     async def _attach(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        """One agent's stream, from its Hello to its end."""
+        """One agent's stream, from its Hello to its end; or that of a node, at the registrar."""
         shell = await self._leader()
         await context.send_initial_metadata(ACCEPTED)
         codec = StreamCodec()
@@ -104,13 +109,15 @@ class MembershipServer:
         if isinstance(opening, str):
             return end_call(context, grpc.StatusCode.INVALID_ARGUMENT, opening)
         hello, *rest = opening
-        session = Session(hello.agent_id, codec)
-        shell.attached(session, hello)
+        is_node = isinstance(hello, NodeHello)
+        session = Session(hello.node_id if is_node else hello.agent_id, codec)
+        host: Any = self._registrar if is_node else shell
+        host.attached(session, hello)
         reason = "the agent or its machine is gone"
         try:
-            reason = await _serve(shell, session, rest, requests, context)
+            reason = await _serve(host, session, rest, requests, context)
         finally:
-            shell.detached(session, reason)
+            host.detached(session, reason)
         if session.cut:
             end_call(context, grpc.StatusCode.ABORTED, reason)
 
@@ -166,7 +173,7 @@ async def _opening(requests: AsyncIterator[bytes], codec: StreamCodec) -> list[A
     try:
         async for data in requests:
             messages = codec.decode(data)
-            if messages and isinstance(messages[0], Hello):
+            if messages and isinstance(messages[0], Hello | NodeHello):
                 return messages
             names = ", ".join(type(message).__name__ for message in messages[:1])
             return f"the first message is a {names or 'nothing'}, not a Hello"
@@ -176,7 +183,7 @@ async def _opening(requests: AsyncIterator[bytes], codec: StreamCodec) -> list[A
 
 
 async def _serve(
-    shell: Shell,
+    shell: Shell | Registrar,
     session: Session,
     first: list[Any],
     requests: AsyncIterator[bytes],
@@ -200,7 +207,7 @@ async def _serve(
 
 
 async def _read(
-    shell: Shell, session: Session, first: list[Any], requests: AsyncIterator[bytes]
+    shell: Shell | Registrar, session: Session, first: list[Any], requests: AsyncIterator[bytes]
 ) -> str:
     try:
         _received(shell, session, first)
@@ -216,9 +223,9 @@ async def _read(
     return "the agent ended the stream"
 
 
-def _received(shell: Shell, session: Session, messages: list[Any]) -> None:
+def _received(shell: Shell | Registrar, session: Session, messages: list[Any]) -> None:
     for message in messages:
-        if not isinstance(message, FromAgent):
+        if not isinstance(message, FromAgent | FromNode):
             raise ProtocolError(f"a {type(message).__name__} is not for a lighthouse")
     shell.received(session, *messages)
 

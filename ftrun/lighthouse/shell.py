@@ -42,7 +42,7 @@ from ftrun.core.lighthouse.events import (
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.lighthouse.stopping import has_served
-from ftrun.core.messages import FromAgent, Healed, Hello, Notice, WorkerMessage
+from ftrun.core.messages import EndJob, FromAgent, Healed, Hello, Notice, WorkerMessage
 from ftrun.lighthouse.account_file import AccountFile
 from ftrun.lighthouse.event_file import EventFile
 from ftrun.lighthouse.event_log import EventLog
@@ -71,6 +71,7 @@ class Session:
     def __init__(self, agent_id: str, codec: StreamCodec | None = None) -> None:
         self.agent_id = agent_id
         self.codec = codec or StreamCodec()
+        self.rank: int | None = None
         self.closing: str | None = None
         self.cut = False
         self._queue = SendQueue(OUTBOX_MESSAGES_MAX, OUTBOX_BYTES_MAX)
@@ -117,7 +118,8 @@ class Shell:
 
     ``failed`` gets the error if the lighthouse cannot go on (the journal cannot be written, a bug):
     training goes on without it, and a restarted lighthouse takes over. ``again`` is done when this
-    life of the lighthouse is over and another is to begin.
+    life of the lighthouse is over and another is to begin. ``looked`` is called after events,
+    ``closed`` with the rank of an agent whose stream is closed.
     """
 
     def __init__(
@@ -147,10 +149,17 @@ class Shell:
         self._changed: dict[int, asyncio.Event] = {}
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.again: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.looked: Callable[[], None] = lambda: None
+        self.closed: Callable[[int | None, str], None] = lambda rank, reason: None
 
     @property
     def agents(self) -> int:
         return len(self._sessions)
+
+    @property
+    def outcome(self) -> EndJob | None:
+        """How the job has ended; None: it goes on, or has not begun."""
+        return self._core.state.outcome
 
     @property
     def agents_leaving(self) -> int:
@@ -167,7 +176,7 @@ class Shell:
         self._feed(TimerFired())
         refusal = self._core.books.account.refusal
         if refusal:
-            log.warning("the account of the job's time begins anew now: %s", refusal)
+            log.warning("the account of the job's time begins again now: %s", refusal)
 
     def attached(self, session: Session, hello: Hello) -> None:
         """An agent's stream is open. It replaces the agent's former stream, if any."""
@@ -175,6 +184,7 @@ class Shell:
         if former is not None:
             former.close("the agent has come by another stream")
         self._sessions[session.agent_id] = session
+        session.rank = hello.rank
         log.info("agent %s attached (host %s)", session.agent_id, hello.host)
         self._feed(AgentAttached(session.agent_id, hello))
 
@@ -266,6 +276,7 @@ class Shell:
                 instructions = self._core.handle(self._events.popleft(), clock.now())
                 self._journal.decided(instructions, self._carry_out)
                 self.occurrences.looked(clock.now())
+                self.looked()
             may_decide = self._journal.may_decide
             self._timer.set(self._core.next_deadline() if may_decide else None)
         except Exception as error:  # noqa: BLE001 - the shell's edge: the service ends with it.
@@ -296,6 +307,7 @@ class Shell:
                 session = self._sessions.pop(agent_id, None)
                 if session is not None:
                     session.close(reason)
+                    self.closed(session.rank, reason)
             case _:
                 assert_never(instruction)
 

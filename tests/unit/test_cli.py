@@ -365,3 +365,13 @@ def test_a_line_is_in_a_pipe_while_the_command_goes_on(unbuffered: str) -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, timeout=60, check=True
     )
     assert done.stdout == b"up\n"
+
+
+def test_the_help_has_each_command_below_a_heading() -> None:
+    from ftrun.tools.commands.app import GROUPS, app
+
+    names = {x.name or (x.callback.__name__ if x.callback else "") for x in app.registered_commands}
+    assert sorted(names) == sorted(name for group in GROUPS.values() for name in group)
+    text = ftrun("--help").stdout
+    assert all(f"\n{heading}:\n" in text for heading in GROUPS)
+    assert "..." not in text.partition("COMMAND [ARGS]...")[2], "a description is cut"

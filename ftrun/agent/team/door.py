@@ -1,5 +1,8 @@
 """The lead's gRPC server for its hands: one stream each, with the token, and TLS if it is given.
 
+A node that may become a lead has its door from its start on: while it leads nobody, hands that come
+are asked to try again.
+
 Not here: what a hand's message does (lead.py), the hand's end of the stream (protocol/rpc.py).
 """
 
@@ -44,6 +47,12 @@ class HandStream:
         self.queue = SendQueue(OUTBOX_MAX)
         self.ended = asyncio.Event()
         self.heard_at = clock.now()
+        self.why_cut = ""
+
+    def cut(self, reason: str) -> None:
+        """The hand is lost, whatever its connection says."""
+        self.why_cut = reason
+        self.queue.close()
 
     def send(self, message: ToHand) -> None:
         """Queue a message; a hand that does not read is cut."""
@@ -68,24 +77,37 @@ class DoorListener(Protocol):
 
 
 class Door:
-    """Serves at one address. ``streams``: of the hands that have said hello."""
+    """Serves at one address. ``streams``: of the hands that have said hello.
 
-    def __init__(self, listener: DoorListener, token: str, tls: TlsFiles) -> None:
-        self._listener = listener
+    ``listener``: who leads here; None: nobody does now.
+    """
+
+    def __init__(self, token: str, tls: TlsFiles) -> None:
+        self.listener: DoorListener | None = None
         self._token = token
         self._count = 0
         self.streams: dict[str, HandStream] = {}
         credentials = partial(tls.server_credentials, grpc) if tls else None
         self._port = GrpcPort(self._make, credentials)
 
-    async def start(self, host: str) -> int:
-        """Listen at a port of this machine alone, which is returned (port.py)."""
-        port = self._port.bind(host, 0)
+    async def start(self, host: str, port: int = 0) -> int:
+        """Listen; returns the port. Port 0: any.
+
+        Raises:
+            RuntimeError: the port is taken.
+        """
+        bound = self._port.bind(host, port)
         await self._port.start()
-        return port
+        return bound
 
     async def stop(self) -> None:
         """Send what is queued, and end."""
+        await self.dismiss()
+        await self._port.stop()
+
+    async def dismiss(self) -> None:
+        """Send what is queued, and end all streams: nobody leads here now."""
+        self.listener = None
         for stream in list(self.streams.values()):
             stream.end()
         waiting = [asyncio.ensure_future(x.ended.wait()) for x in self.streams.values()]
@@ -93,7 +115,6 @@ class Door:
             await asyncio.wait(waiting, timeout=FLUSH_TIMEOUT_S)
         for task in waiting:
             task.cancel()
-        await self._port.stop()
 
     def _make(self) -> grpc.aio.Server:
         server = grpc.aio.server(
@@ -105,6 +126,9 @@ class Door:
         return server
 
     async def _attach(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        listener = self.listener
+        if listener is None:
+            return end_call(context, grpc.StatusCode.UNAVAILABLE, "it leads no group yet")
         await context.send_initial_metadata(ACCEPTED)
         self._count += 1
         stream = HandStream(f"hand-{self._count}")
@@ -118,17 +142,22 @@ class Door:
         reason = "its machine or its ftrun is gone"
         try:
             hello, *rest = opening
-            self._listener.hand_came(stream, hello)
-            reason = await self._serve(stream, rest, requests, context)
+            listener.hand_came(stream, hello)
+            reason = await self._serve(listener, stream, rest, requests, context)
         finally:
             del self.streams[stream.node_id]
             stream.ended.set()
-            self._listener.hand_gone(stream, reason)
+            listener.hand_gone(stream, reason)
 
     async def _serve(
-        self, stream: HandStream, first: list[Any], requests: AsyncIterator[bytes], context: Any
+        self,
+        listener: DoorListener,
+        stream: HandStream,
+        first: list[Any],
+        requests: AsyncIterator[bytes],
+        context: Any,
     ) -> str:
-        reader = asyncio.ensure_future(self._read(stream, first, requests))
+        reader = asyncio.ensure_future(_read(listener, stream, first, requests))
         writer = asyncio.ensure_future(_write(stream, context))
         overflow = asyncio.ensure_future(stream.queue.overflown.wait())
         tasks: list[asyncio.Future[Any]] = [reader, writer, overflow]
@@ -136,29 +165,33 @@ class Door:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if reader.done():
                 return reader.result()
+            if stream.why_cut:
+                return stream.why_cut
             return "it was sent away" if writer.done() else "it does not read what it is sent"
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(
-        self, stream: HandStream, first: list[Any], requests: AsyncIterator[bytes]
-    ) -> str:
-        try:
-            self._received(stream, first)
-            async for data in requests:
-                self._received(stream, stream.codec.decode(data))
-        except ProtocolError as error:
-            return f"it does not keep the protocol: {error}"
-        return "its connection has ended"
 
-    def _received(self, stream: HandStream, messages: list[Any]) -> None:
-        stream.heard_at = clock.now()
-        for message in messages:
-            if not isinstance(message, FromHand):
-                raise ProtocolError(f"a {type(message).__name__} is not for a lead")
-            self._listener.hand_said(stream, message)
+async def _read(
+    listener: DoorListener, stream: HandStream, first: list[Any], requests: AsyncIterator[bytes]
+) -> str:
+    try:
+        _received(listener, stream, first)
+        async for data in requests:
+            _received(listener, stream, stream.codec.decode(data))
+    except ProtocolError as error:
+        return f"it does not keep the protocol: {error}"
+    return "its connection has ended"
+
+
+def _received(listener: DoorListener, stream: HandStream, messages: list[Any]) -> None:
+    stream.heard_at = clock.now()
+    for message in messages:
+        if not isinstance(message, FromHand):
+            raise ProtocolError(f"a {type(message).__name__} is not for a lead")
+        listener.hand_said(stream, message)
 
 
 async def _opening(requests: AsyncIterator[bytes], stream: HandStream) -> list[Any] | str:

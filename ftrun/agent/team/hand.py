@@ -8,6 +8,7 @@ what is decided (the lead's supervisor, core/teams/), the lead's end (lead.py).
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import socket
 from collections.abc import Callable
@@ -83,6 +84,8 @@ class Hand:
         self._was_placed = self._is_leaving = False
         self._gives_up_at = clock.now() + rendezvous.connect_timeout_s
         self._shown_at: float | None = None
+        # A lead that a registrar has told of comes up at about the same time.
+        self._speaks_at = clock.now() + (PLACE_SHOWN_S if settings.workers_per_node else 0.0)
         self._why = "it does not answer"
         self._is_connected = False
         self._waits_since: float | None = None
@@ -119,6 +122,12 @@ class Hand:
             await asyncio.gather(*tasks, return_exceptions=True)
             if self._launch is not None:
                 self._launch.end()
+
+    def stop(self, why: EndAgent) -> None:
+        """End what runs here: the node is to be something else, or to end."""
+        if why.exit_code:
+            self._say(f"This node is a hand of {self._address} no more: {why.reason}.")
+        self._end(why.exit_code, why.reason)
 
     # ------------------------------------------------------------ the stream
 
@@ -179,20 +188,21 @@ class Hand:
             )
             return
         if was_connected:
-            back_s = self._rendezvous.join_timeout_s if self._settings.max_restarts else BACK_S
-            self._gives_up_at = now + back_s
+            is_patient = self._settings.max_restarts or self._settings.workers_per_node
+            self._gives_up_at = now + (self._rendezvous.join_timeout_s if is_patient else BACK_S)
             if self._place is not None:
                 self._say(f"The first node is lost ({ending.reason}): workers here are ended.")
             await self._leave_place()
         self._why = cause(ending.words)
         if now >= self._gives_up_at:
             self._unreachable()
-        elif self._shown_at is None or now - self._shown_at >= REMIND_S:
-            self._shown_at = now
-            stated = self._rendezvous.stated_by
+        elif now >= self._speaks_at:
+            self._shown_at, self._speaks_at = now, now + REMIND_S
+            stated, left_s = self._rendezvous.stated_by, self._gives_up_at - now
+            limit = f" for {left_s:.0f} s" if math.isfinite(left_s) else ""
             self._say(
                 f"No node answers at {self._address} ({self._why}), where {stated} has the "
-                f"nodes meet. Tries go on for {self._gives_up_at - now:.0f} s."
+                f"nodes meet. Tries go on{limit}."
             )
 
     def _unreachable(self) -> None:
@@ -283,6 +293,8 @@ class Hand:
             return
         self._say(f"{reason}: the whole group is asked to stop.")
         self._connection.send(HandLeaving(reason, code, number, is_notice))
+        if self._settings.exit_with == "job":
+            return  # it may take as long as the job
         after_s = self._settings.grace_s + LEAVE_MARGIN_S
         self._loop.call_later(after_s, self._end, code, f"{reason}, and no word from the lead")
 

@@ -7,7 +7,7 @@ decisions about nodes (core/teams/gathering.py), the streams (door.py), the hand
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -68,9 +68,9 @@ from ftrun.core.version import unlike_version
 from ftrun.protocol.tls import TlsFiles
 
 STACKS_TIMEOUT_S = 2.5
-SILENT_S = 3.0
+SILENT_S = 0.4
+UNHEARD_S = 3.0
 KILLED = -9
-ANY, LOOPBACK = "0.0.0.0", "127.0.0.1"
 
 
 class LeadingAgent(Protocol):
@@ -109,10 +109,14 @@ class LeadingAgent(Protocol):
 class Lead:
     """The hands of this node.
 
-    ``is_complete``: workers may be started. ``gave_up``: see ``first``.
+    ``is_complete``: workers may be started. ``gave_up``: see ``first``. ``leaver``: the hand whose
+    node was asked to stop, if one was. ``lost`` is called with the place of a hand that is lost.
+    ``port``: by which its nodes and workers come, if by one.
     """
 
-    def __init__(self, rendezvous: Rendezvous, own: Node, token: str, tls: TlsFiles) -> None:
+    def __init__(
+        self, rendezvous: Rendezvous, own: Node, door: Door, port: TeamPort | None = None
+    ) -> None:
         self._rendezvous = rendezvous
         self._own = own
         rules = TeamRules(
@@ -120,8 +124,9 @@ class Lead:
         )
         self._gathering = Gathering(rules, own, clock.now())
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
-        self._door = Door(self, token, tls)
-        self._port = TeamPort()
+        self._door = door
+        door.listener = self
+        self._port = port
         self._agent: LeadingAgent | None = None
         self._team: tuple[Node, ...] = ()
         self._places: dict[str, HandPlace] = {}
@@ -130,25 +135,16 @@ class Lead:
         self._outputs: dict[WorkerKey, str] = {}
         self._stacks: dict[int, dict[WorkerKey, asyncio.Future[str]]] = {}
         self._requests = 0
+        self._silent: dict[str, asyncio.TimerHandle] = {}
+        self.lost: Callable[[int, str], None] = lambda place, reason: None
         self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_over = False
         self.gave_up = ""
+        self.leaver: tuple[str, HandLeaving] | None = None
         self.is_complete = False
+        self._set_timer()
 
     # ------------------------------------------------------------ its life
-
-    async def listen(self, host: str) -> None:
-        """Let the other nodes come.
-
-        ``MASTER_ADDR`` may be another address of this node (--interface).
-
-        Raises:
-            OSError: the port is taken.
-        """
-        self._port.door = LOOPBACK, await self._door.start(LOOPBACK)
-        hosts = [host] if host in (ANY, self._own.host) else [host, self._own.host]
-        await self._port.start(hosts, self._rendezvous.port)
-        self._set_timer()
 
     async def first(self) -> None:
         """Wait for the first team; ``gave_up`` has the reason if there was none in time."""
@@ -160,14 +156,22 @@ class Lead:
         if not self._settled.done():
             self._settled.set_result(None)
 
-    async def close(self, ending: EndAgent) -> None:
-        """The job has ended: tell the hands, whose exit code it is too."""
+    async def close(self, ending: EndAgent | None) -> None:
+        """The job has ended: tell the hands, whose exit code it is too.
+
+        None: only this team has, and the hands but the one that leaves are free.
+        """
         self._timer.close()
+        for timer in self._silent.values():
+            timer.cancel()
         self._agent, self._is_over = None, True
-        for stream in self._door.streams.values():
-            stream.send(EndJob(ending.exit_code, ending.reason, ending.kind))
-        await self._door.stop()
-        await self._port.close()
+        if ending is not None:
+            for stream in self._door.streams.values():
+                stream.send(EndJob(ending.exit_code, ending.reason, ending.kind))
+        elif self.leaver is not None:
+            node_id, leaving = self.leaver
+            self._send(node_id, EndJob(leaving.exit_code, leaving.reason))
+        await self._door.dismiss()
 
     def settings(self, settings: RunSettings) -> RunSettings:
         """The settings of the next Agent, for the team that there is now."""
@@ -175,7 +179,9 @@ class Lead:
         world = sum(node.workers for node in self._team)
         number = self._team.index(self._own)
         span = Span(number, len(self._team), self._first(number), self._own.workers, self._own.host)
-        return replace(settings, workers_per_replica=world, span=span, tls=TlsFiles())
+        # The lighthouse of one group alone is this agent's own.
+        tls = TlsFiles() if settings.lighthouse is None else settings.tls
+        return replace(settings, workers_per_replica=world, span=span, tls=tls)
 
     def attach(self, agent: LeadingAgent) -> None:
         """An Agent for this team begins."""
@@ -205,8 +211,10 @@ class Lead:
 
         Returns the port at which workers find it.
         """
-        self._port.store = self._own.host, order.port
-        order = replace(order, port=self._rendezvous.port)
+        store_port = order.port
+        if self._port is not None:
+            self._port.store = self._own.host, store_port
+            order = replace(order, port=self._rendezvous.port)
         for number, node in enumerate(self._team):
             if node is not self._own:
                 first = self._first(number)
@@ -214,7 +222,7 @@ class Lead:
                     key = WorkerKey(order.replica_id, order.incarnation, rank)
                     self._ranks[key] = node.node_id
                 self._send(node.node_id, order)
-        return order.port
+        return store_port
 
     def node_of(self, group_rank: int) -> str:
         """The name of the node that runs this worker; "": it is this one, or it is lost."""
@@ -276,7 +284,7 @@ class Lead:
         for node in self._team:
             stream = self._door.streams.get(node.node_id)
             is_same = (node.name, node.host, node.rank) == (came.name, came.host, came.rank)
-            if is_same and stream is not None and clock.now() - stream.heard_at > SILENT_S:
+            if is_same and stream is not None and clock.now() - stream.heard_at > UNHEARD_S:
                 stream.end()
                 self.hand_gone(stream, "it was cut off, and comes again")
 
@@ -292,6 +300,8 @@ class Lead:
             name = node.words() if node is not None else stream.node_id
             why = f"is lost with its node {name}: {reason}"
             self._ended(key, WorkerExited(key.incarnation, key.group_rank, 0, KILLED, why))
+        if node is not None:
+            self.lost(self._team.index(node), reason)
         self._handle(NodeGone(stream.node_id, reason))
 
     def hand_said(self, stream: HandStream, message: FromHand) -> None:
@@ -318,6 +328,7 @@ class Lead:
                     left_s = max(0.0, lease.until_s - clock.now())
                     self._send(stream.node_id, LeaseLeft(asked_at, left_s))
             case HandLeaving(reason, exit_code, number, is_notice):
+                self.leaver = stream.node_id, message
                 node = next(x for x in self._team if x.node_id == stream.node_id)
                 why = f"{reason} at {node.words()}"
                 agent.team_event(DrainAsked(why, exit_code, number, is_notice=is_notice))
@@ -350,6 +361,24 @@ class Lead:
         if self._agent is not None:
             self._agent.ended_elsewhere(end)
 
+    def hosts_silent(self, hosts: Sequence[str]) -> None:
+        """The kernel's word that these acknowledge nothing; hands there are lost, if it stays so.
+
+        Their connections would end much later.
+        """
+        for host in [host for host in self._silent if host not in hosts]:
+            self._silent.pop(host).cancel()
+        here = {node.host for node in self._team if node is not self._own}
+        for host in here.intersection(hosts) - self._silent.keys():
+            loop = asyncio.get_running_loop()
+            self._silent[host] = loop.call_later(SILENT_S, self._is_silent, host)
+
+    def _is_silent(self, host: str) -> None:
+        for node in self._team:
+            stream = self._door.streams.get(node.node_id)
+            if node.host == host and stream is not None:
+                stream.cut(f"its host, {host}, acknowledges nothing")
+
     # ------------------------------------------------------------ the team
 
     def _handle(self, event: Event) -> None:
@@ -376,7 +405,8 @@ class Lead:
             return
         if again:
             self.is_complete = False
-            self._agent.team_event(TeamChanged(again))
+            words = f"All workers begin again, and no restart is counted: {again}."
+            self._agent.team_event(TeamChanged(words))
         else:
             self.is_complete = True
             self._send_places()
@@ -425,8 +455,8 @@ class Lead:
         self._timer.set(self._gathering.next_deadline())
 
 
-def say(text: str) -> None:
-    """A line of ftrun's own, before there is an Agent with a terminal."""
+def say(text: str, node: str = "") -> None:
+    """A line of ftrun's own, where there is no Agent with a terminal."""
     import sys
 
-    print(f"ftrun: {text}", file=sys.stderr, flush=True)
+    print(f"ftrun {node}: {text}" if node else f"ftrun: {text}", file=sys.stderr, flush=True)

@@ -15,9 +15,11 @@ from pathlib import Path
 from ftrun.agent.devices import Machine
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.signals import catch_signals
+from ftrun.agent.team.door import Door
 from ftrun.agent.team.hand import Hand, empty
-from ftrun.agent.team.lead import ANY, Lead, LeadingAgent, say
+from ftrun.agent.team.lead import Lead, LeadingAgent, say
 from ftrun.agent.team.meeting import address_here, is_free
+from ftrun.agent.team.port import TeamPort
 from ftrun.base.addresses import is_loopback_name, join_address
 from ftrun.base.errors import ExitCode
 from ftrun.config.rendezvous import Rendezvous
@@ -28,7 +30,8 @@ from ftrun.core.agent.signals import Reaction
 from ftrun.core.forms import Form
 from ftrun.core.teams.nodes import Node
 
-MakeAgent = Callable[[RunSettings, SpawnerLaunch, Lead], LeadingAgent]
+ANY, LOOPBACK = "0.0.0.0", "127.0.0.1"
+MakeAgent = Callable[[RunSettings, SpawnerLaunch, Lead, Path], LeadingAgent]
 
 
 def open_token(rendezvous: Rendezvous) -> str:
@@ -54,16 +57,34 @@ async def run_in_team(
     if host is not None and is_lead and is_free(host, rendezvous):
         name, own = socket.gethostname(), settings.workers_per_replica
         node = Node("lead", name, machine.host, own, rendezvous.rank)
-        lead = Lead(rendezvous, node, token, settings.tls)
+        door = Door(token, settings.tls)
+        port = TeamPort()
+        lead = Lead(rendezvous, node, door, port)
         # A name that means this machine alone here is another of its addresses elsewhere.
         is_own_name = is_loopback_name(rendezvous.host) and rendezvous.host != "localhost"
-        await lead.listen(ANY if is_own_name else host)
-        return await _lead(settings, lead, launch, make, runtime_dir)
+        try:
+            await _listen(door, port, ANY if is_own_name else host, node.host, rendezvous.port)
+            return await _lead(settings, lead, launch, make, runtime_dir)
+        finally:
+            await door.stop()
+            await port.close()
     hand = Hand(settings, rendezvous, machine, token, launch, runtime_dir, say)
     ending = await hand.run()
     what = "The job has ended" if hand.job_has_ended else "This node ends"
     say(f"{what} with exit code {ending.exit_code}: {ending.reason}.")
     return ending
+
+
+async def _listen(door: Door, port: TeamPort, host: str, own: str, number: int) -> None:
+    """Let the other nodes come.
+
+    ``MASTER_ADDR`` may be another address of this node (--interface): ``own``.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    port.door = LOOPBACK, await door.start(LOOPBACK)
+    await port.start([host] if host in (ANY, own) else [host, own], number)
 
 
 async def _lead(
@@ -78,13 +99,13 @@ async def _lead(
     place = join_address(rendezvous.host, rendezvous.port)
     who = "A node needs the token" if settings.token_file else "Who reaches that port can join"
     say(f"The {rendezvous.size.replace(':', ' to ')} nodes meet at {place}, on this one. {who}.")
-    ending = await _first_team(settings, lead)
+    ending = await first_team(settings, lead)
     try:
         while ending is None or ending.again is Form.RESIZED:
             if ending is not None:
                 launch = SpawnerLaunch()
                 empty(runtime_dir)
-            agent = make(lead.settings(settings), launch, lead)
+            agent = make(lead.settings(settings), launch, lead, runtime_dir)
             lead.attach(agent)
             try:
                 ending = await agent.run()
@@ -99,7 +120,7 @@ async def _lead(
         await lead.close(ending or bug)
 
 
-async def _first_team(settings: RunSettings, lead: Lead) -> EndAgent | None:
+async def first_team(settings: RunSettings, lead: Lead) -> EndAgent | None:
     """Wait for the nodes; a reason to end where too few come, or at a signal."""
     rules, numbers = settings.signal_rules(), []
 

@@ -82,6 +82,7 @@ class Place:
         )  # fmt: skip
         self.fleet.answers_for = settings.ranks_here
         self.fleet.meet = lambda start, _: self._ports.pop(start.incarnation)
+        self.fleet.world_port = 0
         self._ports: dict[str, int] = {}
         self._server = WorkerServer(self, token, runtime_dir)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,11 +108,12 @@ class Place:
     def carry_out(self, order: Any) -> None:
         """An order of the lead."""
         match order:
-            case StartRanks(replica_id, incarnation, restarts, port, lighthouse):
+            case StartRanks(replica_id, incarnation, restarts, port, lighthouse, world_port):
                 start = StartReplica(replica_id, incarnation, restarts)
                 self._starts[incarnation] = start
                 self.fleet.lighthouse = lighthouse
                 self._ports[incarnation] = port
+                self.fleet.world_port = world_port
                 self.fleet.start_replica(start)
             case SignalRanks(replica_id, incarnation, number, group_rank, asks):
                 if group_rank is not None:

@@ -84,8 +84,9 @@ class SpanningFleet(Fleet):
 
     def _start_elsewhere(self, start: StartReplica, port: int) -> int:
         order = StartRanks(
-            start.replica_id, start.incarnation, start.restarts, port, self.lighthouse
-        )
+            start.replica_id, start.incarnation, start.restarts, port, self.lighthouse,
+            self._assignments.world_port,
+        )  # fmt: skip
         return self.lead.start(order)
 
 

@@ -247,7 +247,8 @@ class Assignment:
         return self._first_hello_at + wait_s
 
     def _capacities(self) -> dict[str, int]:
-        agents = (self._agents[agent_id] for agent_id in self._state.outbox.agents)
+        agents = [self._agents[agent_id] for agent_id in self._state.outbox.agents]
+        agents.sort(key=lambda agent: (agent.rank is None, agent.rank or 0))
         return {agent.agent_id: agent.capacity for agent in agents if agent.takes_slots}
 
     def send_slots(self, agent: Agent, own: tuple[str, ...] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What the agents of one replica group's nodes tell each other, and no lighthouse sees.
+"""Messages between the agents of one replica group's nodes, which no lighthouse sees.
 
 One agent **leads** the group: it alone has a supervisor and a link to the lighthouse. The agents of
 the group's other nodes are its **hands**: they start, signal and watch the workers of their node,
@@ -119,7 +119,8 @@ class HandPlace:
 class StartRanks:
     """Start this node's workers of a new incarnation. ``port``: of its store.
 
-    ``lighthouse``: its address, for workers.
+    ``lighthouse``: its address, for workers. ``world_port``: of the store of the world of all
+    replicas; 0: there is none.
     """
 
     replica_id: str
@@ -127,6 +128,7 @@ class StartRanks:
     restarts: int
     port: int
     lighthouse: str
+    world_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

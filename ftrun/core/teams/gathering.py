@@ -21,6 +21,8 @@ Not here: whether a lost node's group may start again at all (core/agent/restart
 
 from __future__ import annotations
 
+import math
+
 from ftrun.core.teams.nodes import (
     Event,
     GiveUp,
@@ -183,8 +185,10 @@ class Gathering:
         if self._now >= self._gives_up_at:
             self._out.append(GiveUp(f"{self._missing()} within {self._rules.join_timeout_s:g} s"))
             self._gives_up_at = self._now + self._rules.join_timeout_s
-        else:
+        elif math.isfinite(self._gives_up_at):
             self._remind(f"gives up in {self._gives_up_at - self._now:.0f} s")
+        else:
+            self._remind("the others are on their way, or lost")
 
     def _remind(self, then: str) -> None:
         if self._now >= self._reminds_at:

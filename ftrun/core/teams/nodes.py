@@ -14,6 +14,8 @@ class Node:
     """A node that offers itself, by one stream. ``node_id``: of the stream, so of one life.
 
     ``rank``: the place that its user has given it; None: any. ``workers``: how many it is to run.
+    ``label``: nodes of one label are close to each other. ``address``: at which its hands find it,
+    if it leads; ``certificate``: that it shows there, "" without TLS.
     """
 
     node_id: str
@@ -21,6 +23,9 @@ class Node:
     host: str
     workers: int
     rank: int | None = None
+    label: str = ""
+    address: str = ""
+    certificate: str = ""
 
     def words(self) -> str:
         """``n1 (10.0.0.2, node rank 1)``."""
@@ -45,14 +50,23 @@ class TeamRules:
         return str(self.most) if self.least == self.most else f"{self.least} to {self.most}"
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A node's team, as the node knows it. ``members``: the ids of its nodes, the lead's first."""
+
+    number: int
+    members: tuple[str, ...]
+
+
 # ---------------------------------------------------------------- events
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCame:
-    """A node has said hello."""
+    """A node has said hello. ``standing``: its team goes on, perhaps since before our life."""
 
     node: Node
+    standing: Standing | None = None
 
 
 @dataclass(frozen=True, slots=True)

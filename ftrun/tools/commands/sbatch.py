@@ -37,7 +37,7 @@ def sbatch(
         bool, typer.Option(PRINT, help="Print the batch script, and submit nothing.")
     ] = False,
 ) -> None:
-    """Submit a job to Slurm, as sbatch does, with the flags that ftrun needs.
+    """Submit a job to Slurm as sbatch does, with the flags of ftrun.
 
     For example: ftrun sbatch --nodes=4 --time=8:00:00 -- --replicas 4 train.py
     """
@@ -122,7 +122,7 @@ def _submit(script: str) -> int:
 
 
 class SbatchCommand(TyperCommand):
-    """Takes all words as they are, but for those that are its own."""
+    """Takes all words as they are, except for those that are its own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep sbatch's options and the ``--`` from being read as options of this command."""

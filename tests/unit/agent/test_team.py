@@ -52,7 +52,8 @@ def met(*messages: Any, token: str = TOKEN, until: type) -> tuple[list[Any], lis
 
     async def run() -> tuple[list[Any], list[Any]]:
         lead = Lead()
-        door = Door(lead, TOKEN, PLAINTEXT)
+        door = Door(TOKEN, PLAINTEXT)
+        door.listener = lead
         port = await door.start("127.0.0.1")
         got: asyncio.Queue[Any] = asyncio.Queue()
         connection = LighthouseConnection((f"127.0.0.1:{port}",), token, got.put_nowait)

@@ -147,13 +147,13 @@ def test_each_option_of_a_run_is_a_setting_of_its_name() -> None:
     """No line passes an option on; one that RunSettings lacks fails here."""
     names = {option.name for option in OPTIONS}
     of_torchrun = {
-        "nproc_per_node", "nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id",
+        "nproc_per_node", "nnodes", "rdzv_backend", "rdzv_endpoint", "rdzv_id",
         "rdzv_conf", "standalone", "monitor_interval", "start_method", "use_env",
         "logs_specs",
     }  # fmt: skip
     apart = {"module", "tls_cert", "tls_key", "tls_ca"} | of_torchrun
     own = {"tls", "script", "as_torchrun", "sources", "accepts_fewer"}
-    own |= {"rendezvous", "span", "restarts_spent"}
+    own |= {"rendezvous", "span", "restarts_spent", "workers_per_node"}
     assert names - apart == {field.name for field in fields(RunSettings)} - own
 
 

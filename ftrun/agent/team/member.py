@@ -1,0 +1,352 @@
+"""A node of a job whose replica groups are larger than a node: its part from start to end.
+
+It offers itself to the lighthouse's registrar, and is told what to be: the lead of a group, a hand
+of another node, or neither, until it is told otherwise. What it is then ends, and what comes next
+begins. While it waits, its spawner has torch imported.
+
+Not here: which nodes make a group (core/teams/placement.py), torchrun's command (main.py), what a
+lead and a hand do (lead.py, hand.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ftrun.agent.devices import Machine
+from ftrun.agent.env_markers import AGENT_ID_NAME
+from ftrun.agent.launch import SpawnerLaunch
+from ftrun.agent.signals import PreemptionFile, catch_signals
+from ftrun.agent.team.door import Door
+from ftrun.agent.team.hand import Hand, cause
+from ftrun.agent.team.lead import Lead, LeadingAgent, say
+from ftrun.agent.team.main import MakeAgent, first_team
+from ftrun.base import clock
+from ftrun.base.addresses import join_address, split_address
+from ftrun.base.errors import OF_ONE_NODE, ExitCode
+from ftrun.config.rendezvous import Rendezvous
+from ftrun.config.settings import RunSettings
+from ftrun.core.agent.events import EndAgent, TeamChanged
+from ftrun.core.agent.failures import signal_name
+from ftrun.core.agent.signals import Reaction
+from ftrun.core.messages import EndJob, MemberGone, NodeFree, NodeHello, Notice, Rejected, TeamPlace
+from ftrun.core.teams.nodes import Node
+from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
+
+REMIND_S = 10.0
+
+
+class Member:
+    """See the module's text. ``make``: the Agent of a group that this node leads."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        machine: Machine,
+        token: str,
+        launch: SpawnerLaunch,
+        make: MakeAgent,
+        runtime_dir: Path,
+    ) -> None:
+        assert settings.workers_per_node is not None
+        assert settings.lighthouse is not None
+        self._settings = settings
+        # What its parts count are the workers that it has itself, until they know the group's.
+        self._own = replace(settings, workers_per_replica=settings.workers_per_node)
+        self._machine = machine
+        self._token = token
+        self._launch: SpawnerLaunch | None = launch
+        self._make = make
+        self._runtime_dir = runtime_dir
+        self._parts = 0
+        self._is_shared = AGENT_ID_NAME in os.environ  # srun has one output
+        self._node_id = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
+        self._directory = Path(tempfile.mkdtemp(prefix="ftrun-door-"))
+        tls, self._certificate = settings.tls, ""
+        if tls:
+            from ftrun.agent.team.identity import make_identity
+
+            tls, self._certificate = make_identity(self._directory, machine.host, tls.ca)
+        self._door = Door(token, tls)
+        self._address = ""
+        self._wanted: TeamPlace | None = None
+        self._why_free = ""
+        self._changed = asyncio.Event()
+        self._ending: EndAgent | None = None
+        self._was_answered = False
+        self._away_since: float | None = clock.now()
+        self._shown_at: float | None = None
+        self._connection = LighthouseConnection(
+            settings.lighthouse.split(","), token, self._heard, tls=settings.tls,
+            job_id=settings.job_id,
+        )  # fmt: skip
+
+    async def run(self) -> EndAgent:
+        """Serve to the end of the job, or of this node; nothing of it runs here any more then."""
+        port = await self._door.start(self._machine.host, 0)
+        self._address = join_address(self._machine.host, port)
+        preempt, file = self._settings.preempt_file, None
+        if preempt is not None:
+            file = PreemptionFile(preempt, lambda: self._end_idle(f"{preempt} has appeared"))
+        linking = asyncio.ensure_future(self._connection.run())
+        try:
+            while self._ending is None:
+                self._changed.clear()
+                if self._wanted is None:
+                    await self._wait()
+                else:
+                    await self._be(self._wanted)
+            code, reason = self._ending.exit_code, self._ending.reason
+            self._say(f"This node ends with exit code {code}: {reason}.")
+            return self._ending
+        finally:
+            if file is not None:
+                file.close()
+            self._connection.close()
+            await asyncio.gather(linking, return_exceptions=True)
+            await self._door.stop()
+            shutil.rmtree(self._directory, ignore_errors=True)
+            if self._launch is not None:
+                self._launch.end()
+
+    # ------------------------------------------------------------ the registrar
+
+    def _heard(self, event: Any) -> None:
+        match event:
+            case Connected():
+                self._away_since, self._was_answered = None, True
+                if self._shown_at is not None:
+                    self._shown_at = None
+                    self._say(f"The lighthouse answers at {event.address}.")
+                if self._ending is None:
+                    self._connection.send(self._hello())
+            case Disconnected():
+                self._lost_touch(event)
+            case TeamPlace():
+                self._wanted = event
+                self._changed.set()
+            case NodeFree(reason):
+                self._wanted, self._why_free = None, reason
+                self._changed.set()
+            case Notice(text=text):
+                if not (event.elsewhere and self._is_shared):
+                    self._say(text)
+            case EndJob(exit_code, reason, kind):
+                self._end(EndAgent(exit_code, reason, kind))
+            case Rejected(reason):
+                self._end(EndAgent(ExitCode.REFUSED, f"the lighthouse refuses this node: {reason}"))
+            case _:
+                pass
+
+    def _hello(self) -> NodeHello:
+        settings, place = self._settings, self._wanted
+        return NodeHello(
+            self._node_id,
+            socket.gethostname()[:64],
+            self._machine.host,
+            self._address,
+            self._certificate,
+            self._own.workers_per_replica,
+            settings.node_rank,
+            settings.topology,
+            settings.spec(),
+            settings.nodes,
+            settings.spare_nodes,
+            None if place is None else place.team,
+            () if place is None else place.members,
+        )
+
+    def _lost_touch(self, event: Disconnected) -> None:
+        """A group goes on without the lighthouse; a node that waits says so, and gives up."""
+        settings, now = self._settings, clock.now()
+        if self._ending is not None:
+            return
+        if event.refused is not None and not self._was_answered:
+            what = "token" if event.refused is Refusal.TOKEN else "lighthouse's port"
+            self._end(EndAgent(ExitCode.REFUSED, f"the {what} was refused ({event.reason})"))
+            return
+        since = self._away_since = self._away_since or now
+        limit_s = settings.lighthouse_timeout_s if self._was_answered else settings.join_timeout_s
+        if self._wanted is not None:
+            return
+        if now - since >= limit_s:
+            code = ExitCode.LIGHTHOUSE_UNREACHABLE
+            self._end(EndAgent(code, f"no lighthouse answers at {event.address}"))
+        elif self._shown_at is None or now - self._shown_at >= REMIND_S:
+            self._shown_at = now
+            self._say(
+                f"No lighthouse answers at {event.address} ({cause(event.words)}). Tries go on for "
+                f"{limit_s - (now - since):.0f} s."
+            )
+
+    def _say(self, text: str) -> None:
+        say(text, socket.gethostname() if self._is_shared else "")
+
+    def _end(self, ending: EndAgent) -> None:
+        """The first cause counts."""
+        self._ending = self._ending or ending
+        self._changed.set()
+
+    # ------------------------------------------------------------ what it is
+
+    async def _wait(self) -> None:
+        """Be ready for a place."""
+        rules = self._settings.signal_rules()
+
+        def signalled(number: int) -> None:
+            if rules.reaction(number) in (Reaction.LEAVE, Reaction.STOP):
+                self._end(EndAgent(rules.exit_code(number), signal_name(number)))
+
+        catch_signals(rules, signalled)
+        self._prepare()
+        await self._changed.wait()
+
+    def _end_idle(self, reason: str) -> None:
+        """A notice of preemption; a lead and a hand see the file by themselves."""
+        if self._wanted is None:
+            self._end(EndAgent(ExitCode.PREEMPTED, reason))
+
+    async def _be(self, place: TeamPlace) -> None:
+        """Lead a group, or be a hand, until that ends or something else is wanted."""
+        launch = self._prepare()
+        self._launch = None
+        settings = self._own
+        # A spawner that ends takes its directory away, perhaps when the next one has begun.
+        self._parts += 1
+        own_dir = self._runtime_dir / str(self._parts)
+        own_dir.mkdir(mode=0o700)
+        if place.place == 0:
+            settings = replace(settings, node_rank=place.team)  # the first one is replica 0
+            leading = Leading(self._rendezvous(place), self._node(), self._door, self._lost)
+            work = leading.run(settings, launch, self._make, own_dir)
+            stop = leading.stop
+        else:
+            if settings.tls:
+                from ftrun.agent.team.identity import trusting
+
+                trusted = trusting(settings.tls, self._directory, place.certificate)
+                settings = replace(settings, tls=trusted)
+            hand = Hand(
+                settings, self._rendezvous(place), self._machine, self._token, launch,
+                own_dir, self._say,
+            )  # fmt: skip
+            work, stop = hand.run(), hand.stop
+        ending = await self._until_another(place, work, stop)
+        launch.end()
+        if ending is not None:
+            self._end(ending)
+
+    async def _until_another(
+        self, place: TeamPlace, work: Coroutine[Any, Any, EndAgent | None], stop: Any
+    ) -> EndAgent | None:
+        task = asyncio.ensure_future(work)
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            while not task.done():
+                await asyncio.wait({task, changed}, return_when=asyncio.FIRST_COMPLETED)
+                if changed.done() and not task.done():
+                    if self._ending is not None or not _is_like(self._wanted, place):
+                        stop(self._ending or EndAgent(ExitCode.PREEMPTED, self._why()))
+                        await task
+                        return None
+                    self._changed.clear()
+                    changed = asyncio.ensure_future(self._changed.wait())
+            return task.result()
+        finally:
+            changed.cancel()
+            await asyncio.gather(changed, return_exceptions=True)
+
+    def _lost(self, place: int, reason: str) -> None:
+        """Tell the registrar, which may not see it yet, so that the others are free."""
+        wanted = self._wanted
+        if wanted is not None and place < len(wanted.members):
+            self._connection.send(MemberGone(wanted.members[place], reason))
+
+    def _why(self) -> str:
+        if self._wanted is None:
+            return self._why_free
+        return f"it is to be in another one (led at {self._wanted.host})"
+
+    def _prepare(self) -> SpawnerLaunch:
+        """A spawner that has not begun; it imports torch by itself."""
+        if self._launch is None:
+            self._launch = SpawnerLaunch()
+        return self._launch
+
+    def _node(self) -> Node:
+        return Node("lead", socket.gethostname(), self._machine.host,
+                    self._own.workers_per_replica, 0)  # fmt: skip
+
+    def _rendezvous(self, place: TeamPlace) -> Rendezvous:
+        size = len(place.members)
+        host, port = split_address(place.address)
+        return Rendezvous(
+            size, size, place.place, host, port, is_static=True, stated_by="the lighthouse",
+            join_timeout_s=math.inf, connect_timeout_s=math.inf,
+        )  # fmt: skip
+
+
+class Leading:
+    """This node leads a group of nodes, until it ends or is to end."""
+
+    def __init__(
+        self, rendezvous: Rendezvous, own: Node, door: Door, lost: Callable[[int, str], None]
+    ) -> None:
+        self._lead = Lead(rendezvous, own, door)
+        self._lead.lost = lost
+        self._agent: LeadingAgent | None = None
+        self._is_to_end = False
+
+    async def run(
+        self, settings: RunSettings, launch: SpawnerLaunch, make: MakeAgent, runtime_dir: Path
+    ) -> EndAgent | None:
+        """Returns how the job, or this node, has ended; None: only the group has."""
+        lead, ending = self._lead, None
+        try:
+            ending = await first_team(settings, lead)
+            if ending is None and not self._is_to_end:
+                lead_settings = lead.settings(settings)
+                ending = await self._train(make(lead_settings, launch, lead, runtime_dir))
+            return ending
+        finally:
+            # A node that ends alone takes no other with it.
+            is_jobs = ending is not None and ending.exit_code not in OF_ONE_NODE
+            await lead.close(ending if is_jobs else None)
+
+    async def _train(self, agent: LeadingAgent) -> EndAgent | None:
+        lead, self._agent = self._lead, agent
+        lead.attach(agent)
+        try:
+            ending = await agent.run()
+        finally:
+            self._agent = None
+            lead.detach()
+            await agent.close()
+        goes_on = lead.leaver is not None and ending.exit_code in OF_ONE_NODE
+        return None if ending.again is not None or goes_on else ending
+
+    def stop(self, why: EndAgent) -> None:
+        """The group is no more: end what runs, and leave the job to others."""
+        self._is_to_end = True
+        if self._agent is not None:
+            text = f"This node leads no replica group now: {why.reason}."
+            self._agent.team_event(TeamChanged(text))
+        else:
+            self._lead.interrupt("")
+
+
+def _is_like(wanted: TeamPlace | None, place: TeamPlace) -> bool:
+    """Whether what is wanted is what runs, perhaps with another node in a lost one's place."""
+    if wanted is None:
+        return False
+    now = (wanted.team, wanted.place, wanted.address)
+    return now == (place.team, place.place, place.address)

@@ -1,0 +1,76 @@
+"""What a node and the lighthouse's registrar tell each other, where a group takes several nodes.
+
+Every node keeps a stream to the registrar. It says which nodes make a replica group; what they do
+then is between them (in_a_team.py), and the lighthouse sees the agent of the first one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ftrun.core.messages.from_agent import JobSpec
+from ftrun.core.messages.to_agent import EndJob, Notice, Rejected
+from ftrun.core.version import PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHello:
+    """A node that offers itself, the first message of its stream.
+
+    ``node_id``: of this life of its agent. ``node``: its name, for people. ``host``: its address;
+    ``address``, ``certificate``: its hands' door, if it leads. ``workers``: how many it is to run.
+    ``rank``: its number, if it has one. ``label``: of nodes that are close to each other.
+    ``expected``: how many nodes the job waits for at first; ``spares``: how many are to stand by.
+    ``team``, ``members``: where it is now, which another life of the lighthouse has told.
+    """
+
+    node_id: str
+    node: str
+    host: str
+    address: str
+    certificate: str
+    workers: int
+    rank: int | None
+    label: str
+    spec: JobSpec
+    expected: int
+    spares: int
+    team: int | None = None
+    members: tuple[str, ...] = ()
+    version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class MemberGone:
+    """A lead has lost the node that has this id, whether the registrar has or not."""
+
+    node_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TeamPlace:
+    """The node is number ``place`` of team ``team``; 0 leads it, the others are its hands.
+
+    ``members``: the ids of all its nodes, in order. ``host``: the lead's, ``address``,
+    ``certificate``: of its door.
+    """
+
+    team: int
+    place: int
+    members: tuple[str, ...]
+    host: str
+    address: str
+    certificate: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFree:
+    """The node is in no team, or not any more."""
+
+    reason: str
+
+
+FromNode: TypeAlias = NodeHello | MemberGone
+ToNode: TypeAlias = TeamPlace | NodeFree | Notice | EndJob | Rejected

@@ -1,0 +1,231 @@
+"""The nodes of a job whose replica groups are larger than a node, and their streams.
+
+Every node comes here first, and is told whether it leads a group, is a hand of another node, or
+waits. The agents that lead come to the lighthouse too, as agents do. Until the job has its outcome
+this goes on; then nodes that are in no group are told of it.
+
+Not here: which nodes make a group (core/teams/placement.py), what its nodes tell each other
+(agent/team/), the agents' part (shell.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ftrun.base import clock
+from ftrun.base.timer import DeadlineTimer
+from ftrun.core.messages import (
+    EndJob,
+    MemberGone,
+    NodeFree,
+    NodeHello,
+    Notice,
+    Rejected,
+    TeamPlace,
+    ToNode,
+)
+from ftrun.core.teams.nodes import Node, NodeCame, NodeGone, Show, Standing, TimerFired
+from ftrun.core.teams.placement import Placement, PlacementRules, TeamDissolved, TeamPlaced
+from ftrun.core.version import unlike_version
+from ftrun.lighthouse.shell import Session, Shell
+
+STOPS = "the lighthouse stops"
+
+log = logging.getLogger(__name__)
+
+
+class Registrar:
+    """Serves one life of a lighthouse; a run of the job begins with the first node that comes."""
+
+    is_behind = False
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._placement: Placement | None = None
+        self._nodes: dict[str, Node] = {}
+        self._sessions: dict[str, Session] = {}
+        self._wanted: Any = None
+        self._earlier: EndJob | None = None
+        self._is_closed = False
+        self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
+        shell.looked, shell.closed = self._look, self.agent_closed
+
+    def close(self) -> None:
+        """End all streams: nodes come again, to whoever is the lighthouse then."""
+        self._is_closed = True
+        self._timer.close()
+        for session in self._sessions.values():
+            session.close(STOPS)
+
+    # ------------------------------------------------------------ streams
+
+    def attached(self, session: Session, hello: NodeHello) -> None:
+        """A node has come; by another stream, if it was here already."""
+        if self._is_closed:
+            session.close(STOPS)
+            return
+        wanted = (hello.spec, hello.workers, hello.expected, hello.spares)
+        if self._placement is None:
+            self._begin(hello)
+            self._wanted = wanted
+        reason = unlike_version(hello.version, "this node")
+        if not reason and wanted != self._wanted:
+            reason = "its options are not those of the job's other nodes: give the same everywhere"
+        if reason:
+            log.warning("node %s is refused: %s", hello.node, reason)
+            _send(session, Rejected(reason))
+            session.close(reason)
+            return
+        if self._outcome is not None:
+            self._send_home(session, self._outcome)
+            return
+        former = self._sessions.get(hello.node_id)
+        self._sessions[hello.node_id] = session
+        if former is not None:
+            former.close("the node has come by another stream")
+        else:
+            self._come(hello)
+        self._tell_again(hello)
+
+    def received(self, session: Session, *messages: Any) -> None:
+        """A lead has lost a node of its group."""
+        for message in messages:
+            if isinstance(message, MemberGone) and self._placement is not None:
+                for nodes in self._placement.teams.values():
+                    ids = [node.node_id for node in nodes]
+                    if ids[0] == session.agent_id and message.node_id in ids[1:]:
+                        self._cut(message.node_id, message.reason)
+
+    def agent_closed(self, team: int | None, reason: str) -> None:
+        """The lighthouse has lost the agent of a group's lead; perhaps long before its stream."""
+        if self._placement is not None and team in self._placement.teams:
+            self._cut(self._placement.teams[team][0].node_id, reason)
+
+    def _cut(self, node_id: str, reason: str) -> None:
+        """Count a node as lost now. If it lives, it comes again."""
+        session = self._sessions.get(node_id)
+        if session is not None:
+            self.detached(session, reason)
+
+    async def caught_up(self) -> None:
+        """Nothing waits here."""
+
+    def detached(self, session: Session, reason: str) -> None:
+        """A node's stream has ended: it is lost, unless it has come by another one."""
+        session.close(reason)
+        if self._sessions.get(session.agent_id) is not session:
+            return
+        del self._sessions[session.agent_id]
+        node = self._nodes.pop(session.agent_id)
+        if not self._is_closed:
+            log.info("node %s has gone: %s", node.words(), reason)
+            self._handle(NodeGone(node.node_id, f"node {node.words()} is gone ({reason})"))
+        if not self._sessions:
+            self._placement = None
+            self._timer.set(None)
+
+    def _begin(self, hello: NodeHello) -> None:
+        spec = hello.spec
+        rules = PlacementRules(
+            spec.replicas,
+            max(1, spec.workers_per_replica // max(1, hello.workers)),
+            hello.expected,
+            hello.spares,
+            spec.join_timeout_s,
+        )
+        self._placement = Placement(rules, clock.now())
+        self._earlier = self._shell.outcome
+
+    def _come(self, hello: NodeHello) -> None:
+        node = Node(
+            hello.node_id, hello.node, hello.host, hello.workers, hello.rank, hello.label,
+            hello.address, hello.certificate,
+        )  # fmt: skip
+        self._nodes[node.node_id] = node
+        standing = None if hello.team is None else Standing(hello.team, hello.members)
+        log.info("node %s has come%s", node.words(), "" if standing is None else ", in its team")
+        self._handle(NodeCame(node, standing))
+
+    # ------------------------------------------------------------ teams
+
+    def _handle(self, event: NodeCame | NodeGone | TimerFired) -> None:
+        if self._placement is None:
+            return
+        if self._outcome is not None:
+            self._look()
+            return
+        orders: dict[str, ToNode] = {}
+        for instruction in self._placement.handle(event, clock.now()):
+            match instruction:
+                case TeamPlaced(number, nodes):
+                    log.info("group of nodes %d: %s", number, ", ".join(x.words() for x in nodes))
+                    orders.update(_places(number, nodes))
+                case TeamDissolved(number, idle, reason):
+                    log.info("group of nodes %d is no more: %s", number, reason)
+                    orders.update({node.node_id: NodeFree(reason) for node in idle})
+                case Show(text):
+                    self._show(text)
+        for node_id, order in orders.items():
+            self._tell(node_id, order)
+        self._timer.set(self._placement.next_deadline())
+        self._look()
+
+    def _tell_again(self, hello: NodeHello) -> None:
+        """A node that has come again may not have got what was sent on its former stream."""
+        assert self._placement is not None
+        for number, nodes in self._placement.teams.items():
+            if any(node.node_id == hello.node_id for node in nodes):
+                self._tell(hello.node_id, _places(number, nodes)[hello.node_id])
+        is_idle = any(node.node_id == hello.node_id for node in self._placement.idle)
+        if is_idle and hello.team is not None:
+            self._tell(hello.node_id, NodeFree("its group of nodes is no more"))
+
+    @property
+    def _outcome(self) -> EndJob | None:
+        """How this run has ended; None: it goes on."""
+        outcome = self._shell.outcome
+        return None if outcome is self._earlier else outcome
+
+    def _look(self) -> None:
+        """Once the job has ended, nothing is placed. Groups have its end from their leads.
+
+        Others are told of it here: those in no group, and those whose lead has gone before them.
+        """
+        outcome = self._outcome
+        if self._placement is None or outcome is None:
+            return
+        whole = [nodes for nodes in self._placement.teams.values()
+                 if all(node.node_id in self._sessions for node in nodes)]  # fmt: skip
+        busy = {node.node_id for nodes in whole for node in nodes}
+        for node_id, session in self._sessions.items():
+            if node_id not in busy and session.closing is None:
+                self._send_home(session, outcome)
+
+    def _send_home(self, session: Session, outcome: EndJob) -> None:
+        _send(session, outcome)
+        session.close("the job has ended")
+
+    def _show(self, text: str) -> None:
+        """Tell people, at the nodes that wait; or at those that lead, if none does."""
+        assert self._placement is not None
+        leads = [nodes[0] for nodes in self._placement.teams.values()]
+        for number, node in enumerate(self._placement.idle or leads):
+            self._tell(node.node_id, Notice("nodes", (), text, elsewhere=number > 0))
+
+    def _tell(self, node_id: str, message: ToNode) -> None:
+        session = self._sessions.get(node_id)
+        if session is not None:
+            _send(session, message)
+
+
+def _places(number: int, nodes: tuple[Node, ...]) -> dict[str, TeamPlace]:
+    lead, ids = nodes[0], tuple(node.node_id for node in nodes)
+    return {
+        name: TeamPlace(number, place, ids, lead.host, lead.address, lead.certificate)
+        for place, name in enumerate(ids)
+    }
+
+
+def _send(session: Session, message: ToNode) -> None:
+    session.put(session.codec.encode(message))

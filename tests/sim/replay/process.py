@@ -300,15 +300,11 @@ class Process:
             group = -1 if self.group is None else self.group.number
             found = self.rules.next_step(board, self.rank, self.cut, group)
             yield from self.carry_out(found, board)
-            if found is Step.LEAVE:
-                return
 
     def carry_out(self, found: Step, board: Board) -> Thread:
         match found:
-            case Step.LEAVE:
-                self.leave_group()
             case Step.GO_ON:
-                yield lambda: self.board.number != board.number or all(self.board.over)
+                yield lambda: self.board.number != board.number
             case Step.CUT:
                 self.leave_group()
                 self.cut = board.number
@@ -331,11 +327,7 @@ class Process:
 
     def is_news(self, board: Board) -> bool:
         words = self.board
-        return (
-            words.number != board.number
-            or words.published != board.published
-            or all(self.board.over)
-        )
+        return words.number != board.number or words.published != board.published
 
     def leave_group(self) -> None:
         if self.group is not None:
@@ -358,7 +350,7 @@ class Process:
         group.here.add(self.rank)
         yield "arrived"
         board = self.board
-        yield lambda: group.stands or board.number != number or all(board.over)
+        yield lambda: group.stands or board.number != number
         if board.number == number and group.stands:
             yield "connected"
             yield from self.enter(group, self.first)

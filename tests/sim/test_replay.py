@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftrun.core.replay.falls import Fall
-from tests.sim.replay.mutants import MUTANTS, world
+from tests.sim.replay.mutants import world
 from tests.sim.violation import Violation
 
 SCHEDULES = 200

@@ -198,8 +198,10 @@ class Memory:
         """Copy the state, unless a replacement could not begin at it."""
         world, layouts = self.world, self.layouts()
         place: Place = self.script.standing.shown()
-        if world.fell or not world.is_open or layouts is None or world.done < place.exchanges:
+        if world.fell or not world.is_open or layouts is None:
             return
+        # Those since the place may have changed what is copied, so they must be in all logs.
+        calls = world.count
         began = time.thread_time()
         number = self._number + 1
         world.opens_log(number)
@@ -224,7 +226,7 @@ class Memory:
                     number,
                     text,
                     leaves,
-                    place.exchanges,
+                    calls,
                     is_whole=lambda: versions == [x._version for x in later],
                 ):
                     self.board.set(world.rank, Word.NEWEST, head["step"])

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -129,9 +129,19 @@ class Area:
     # ------------------------------------------------------------ generations
 
     def write(
-        self, number: int, head: bytes, leaves: Sequence[Leaf], calls: int, threads: int = 1
-    ) -> None:
+        self,
+        number: int,
+        head: bytes,
+        leaves: Sequence[Leaf],
+        calls: int,
+        threads: int = 1,
+        *,
+        is_whole: Callable[[], bool] = lambda: True,
+    ) -> bool:
         """Copy a generation. In a thread of its own, if nothing changes the leaves meanwhile.
+
+        Returns:
+            Whether it ``is_whole`` then, and so is there.
 
         Raises:
             AreaFull: it has grown beyond what ``lay_out`` was told.
@@ -151,8 +161,11 @@ class Area:
         self.memory.fill(leaves, [at + begin + offset for offset in offsets], threads)
         self._header[words + _HEAD], self._header[words + _STATE] = len(head), state
         self._header[words + _CALLS] = calls
+        if not is_whole():
+            return False
         self._header[words + _NUMBER] = number
         self._header[_NEWEST] = number
+        return True
 
     def read(self, number: int) -> State | None:
         """A generation; None if it is not whole, or not there."""
@@ -274,12 +287,11 @@ class Word(IntEnum):
     ``STARTS``: how many processes the agent has started as this rank, so above 1 this is a
     replacement. ``NEWEST``: the step of its newest generation. ``CUT_AT``: when it had dropped its
     former groups; ``LOADED_AT``, ``JOINED_AT``: a replacement's times; ``AGAIN``: calls that it has
-    issued again.
+    issued again. ``DUE``: of rank 0, the step at which all make their next generation.
     """
 
-    PUBLISHED, DONE, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT, AGAIN = (
-        range(11)
-    )
+    PUBLISHED, DONE, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(10)
+    AGAIN, DUE = 10, 11
 
 
 _DECREE, _DIED_AT = range(2)

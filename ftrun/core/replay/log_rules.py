@@ -9,12 +9,14 @@ class Keeps(IntEnum):
     """What the log has of a call. 0 is not used, so that an empty word is none of them.
 
     ``RESULT``: what the call gave this rank. ``INPUT``: what this rank gave; the result is made of
-    the inputs in the logs of all ranks. ``NOTHING``: the call gave this rank nothing.
+    the inputs in the logs of all ranks. ``ALIKE``: what the call gave all alike, which one rank
+    logs for all (``of_all``). ``NOTHING``: the call gave this rank nothing.
     """
 
     RESULT = 1
     INPUT = 2
     NOTHING = 3
+    ALIKE = 4
 
 
 _ROOT_ONLY = {"reduce", "gather"}
@@ -24,9 +26,8 @@ _GATHERS = {
     "allgather_coalesced",
     "allgather_into_tensor_coalesced",
 }
+_ALIKE = {"allreduce", "allreduce_coalesced", "broadcast"}
 _RESULTS = {
-    "allreduce",
-    "allreduce_coalesced",
     "scatter",
     "reduce_scatter",
     "_reduce_scatter_base",
@@ -47,10 +48,15 @@ def keeps(kind: str, *, is_root: bool) -> Keeps | None:
     """
     if kind in _GATHERS:
         return Keeps.INPUT
-    if kind == "broadcast":
-        return Keeps.NOTHING if is_root else Keeps.RESULT
+    if kind in _ALIKE:
+        return Keeps.ALIKE
     if kind in _ROOT_ONLY:
         return Keeps.RESULT if is_root else Keeps.NOTHING
     if kind == "barrier":
         return Keeps.NOTHING
     return Keeps.RESULT if kind in _RESULTS else None
+
+
+def of_all(call: int, ranks: int) -> int:
+    """The rank whose log has the result of a call that gives all alike; the others take turns."""
+    return call % ranks

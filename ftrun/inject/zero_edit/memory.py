@@ -9,6 +9,7 @@ Not here: calls and their log (world/replayed.py), the memory itself (snapshots/
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -19,7 +20,7 @@ import torch
 
 from ftrun.base import clock
 from ftrun.checkpoint.format import pack, unpack
-from ftrun.checkpoint.leaves import LeafSpec
+from ftrun.checkpoint.leaves import Leaf, LeafSpec, local_of
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
@@ -27,7 +28,7 @@ from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.randomness import Randomness, States, _Left, _tensor
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
-from ftrun.snapshots.area import AreaFull, GroupMemory, Word
+from ftrun.snapshots.area import NONE, AreaFull, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training.context import WorkerContext
 
@@ -36,9 +37,8 @@ Layouts = list[list[list[int]] | None]
 numbers of its parameters; None: the first buckets."""
 
 
-EVERY_S = 0.5
-"""Of short steps only some begin with a generation: a replacement repeats so much at most, and a
-step."""
+EVERY_S, SHARE, AHEAD = 1.0, 0.01, 2
+"""Of short steps only some begin with a generation, as long as a replacement repeats little."""
 
 
 class _Randomness(Randomness):
@@ -64,7 +64,7 @@ class _Randomness(Randomness):
         states, order = self._noted
         return [b"" if order is None else order.numpy().tobytes(), *states.encode()]
 
-    def _found(self, until: int) -> _Left | None:
+    def _found(self, _until: int) -> _Left | None:
         if not self.given:
             return None
         order, *states = self.given
@@ -100,7 +100,8 @@ class Memory:
         self._functions: dict[str, tuple[Callable[[Any], None], Callable[[], Any]]] = {}
         self._step, self._number = 0, self.area.newest
         self._head: Any = None
-        self._taken_at = clock.now()
+        self._taken_at, self._took_s = clock.now(), 0.0
+        self._copying: threading.Thread | None = None
         if self.world.is_newcomer:
             self._open()
 
@@ -124,10 +125,16 @@ class Memory:
 
     @property
     def awaits_newcomers(self) -> bool:
-        """Whether a generation is due, however much time they have taken (sparing.py): else a
-        replacement would repeat too much, or the log would be full."""
-        is_late = clock.now() - self._taken_at > EVERY_S
-        return is_late or self.world.is_half_full
+        """Whether a generation is due in the next step."""
+        return self._number == NONE or self.board.read(0, Word.DUE) == self._step
+
+    def _decide(self) -> None:
+        """Rank 0 says when the next one is due, for all alike: none has come to that step yet."""
+        since_s = clock.now() - self._taken_at
+        is_late = since_s > EVERY_S or since_s * SHARE > self._took_s
+        is_said = self.board.read(0, Word.DUE) > self._step
+        if not self.world.rank and not is_said and (is_late or self.world.is_half_full):
+            self.board.set(0, Word.DUE, self._step + AHEAD)
 
     def current_step(self) -> int:
         """From 1 on: what is at its first step has a state, too."""
@@ -140,10 +147,12 @@ class Memory:
 
     def start_quorum(self, *, allow_heal: bool) -> None:
         """A step begins. ``allow_heal``: at a place."""
+        self.join()
         if self.world.is_walking:
             self._load()
-        elif allow_heal:
+        elif allow_heal and self.awaits_newcomers:
             self._take()
+        self._decide()
         self.world.begins_step()
 
     def should_commit(self) -> bool:
@@ -194,24 +203,60 @@ class Memory:
         began = time.thread_time()
         number = self._number + 1
         world.opens_log(number)
-        try:
-            packed_state = pack({key: state() for key, (_, state) in self._functions.items()})
-            head = {
-                "step": self._step,
-                "place": replace(place, calls=()).encode(),
-                "layouts": layouts,
-                "structure": packed_state.structure,
-                "specs": [asdict(leaf.spec) for leaf in packed_state.leaves],
-            }
-            assert self._randomness is not None
-            text = packed(head, self._randomness.encoded())
-            self.area.write(number, text, packed_state.leaves, place.exchanges)
-        except AreaFull as error:
-            world.falls(Fall.NO_MEMORY, str(error))
-            return
+        given = pack({key: state() for key, (_, state) in self._functions.items()})
+        head = {
+            "step": self._step,
+            "place": replace(place, calls=()).encode(),
+            "layouts": layouts,
+            "structure": given.structure,
+            "specs": [asdict(leaf.spec) for leaf in given.leaves],
+        }
+        assert self._randomness is not None
+        text = packed(head, self._randomness.encoded())
+        own = self._stepped()
+        leaves = [leaf if _address(leaf) in own else _copied(leaf) for leaf in given.leaves]
+        later: list[Any] = [leaf.data for leaf in given.leaves if _address(leaf) in own]
+        versions = [x._version for x in later]
+
+        def copy() -> None:
+            try:
+                if self.area.write(
+                    number,
+                    text,
+                    leaves,
+                    place.exchanges,
+                    is_whole=lambda: versions == [x._version for x in later],
+                ):
+                    self.board.set(world.rank, Word.NEWEST, head["step"])
+            except AreaFull as error:
+                world.falls(Fall.NO_MEMORY, str(error))
+
         self._number, self._taken_at = number, clock.now()
-        self.board.set(world.rank, Word.NEWEST, self._step)
-        self.script.sparing.took(time.thread_time() - began)
+        if len(later) == 0 or not number:
+            copy()
+        else:
+            self._copying = threading.Thread(target=copy, name="ftrun-copy", daemon=True)
+            self._copying.start()
+        self._took_s = time.thread_time() - began
+        self.script.sparing.took(self._took_s)
+
+    def _stepped(self) -> set[int]:
+        """The memory of what only optimizers change, so that a copy of it may take its time until
+        they do."""
+        found: set[int] = set()
+        for optimizer in self.script.stepping.optimizers.all():
+            for parameter in (x for group in optimizer.param_groups for x in group["params"]):
+                values = (parameter, *optimizer.state.get(parameter, {}).values())
+                found.update(
+                    local_of(x.detach()).data_ptr() for x in values if isinstance(x, torch.Tensor)
+                )
+        return found - {0}
+
+    def join(self) -> None:
+        """Wait for the copy under way: what it copies is about to change."""
+        if self._copying is not None:
+            self._copying.join()
+            self._copying = None
 
     def _load(self) -> None:
         """Go on with the predecessor's state."""
@@ -232,6 +277,16 @@ class Memory:
             load(tree[key])
         self.world.is_walking = False
         self.board.set(self.world.rank, Word.LOADED_AT, time.monotonic_ns())
+
+
+def _address(leaf: Leaf) -> int:
+    return leaf.data.data_ptr() if isinstance(leaf.data, torch.Tensor) else 0
+
+
+def _copied(leaf: Leaf) -> Leaf:
+    """A leaf that may change in the step."""
+    data = leaf.data.clone() if isinstance(leaf.data, torch.Tensor) else bytes(leaf.data)
+    return replace(leaf, data=data if isinstance(data, torch.Tensor) else memoryview(data))
 
 
 def _tuple(value: Any) -> Any:

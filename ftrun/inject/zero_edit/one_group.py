@@ -105,6 +105,7 @@ class _Loop(Loop):
 
     def commit(self) -> bool:
         self._guarded(super().commit, True)
+        self.memory.join()
         return True
 
     def raised(self, error: BaseException) -> None:
@@ -120,7 +121,7 @@ class _Models:
 
     def __init__(self, loop: Loop, memory: Memory) -> None:
         self._models, self._memory = loop.script.models, memory
-        self._models.average_sharded = lambda *_: None  # torch does
+        self._models.is_averaged = True  # by torch
         self._orders: WeakKeyDictionary[Any, list[torch.Tensor]] = WeakKeyDictionary()
         self._made: list[Any] = []
         self._passes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -228,7 +229,7 @@ class _Opening(Opening):
     def _check(self, size: int, rank: int) -> None:
         """torch itself compares them."""
 
-    def _open(self, limit: timedelta) -> None:
+    def _open(self, _limit: timedelta) -> None:
         world: Any = self._world
         if world.is_open:
             return

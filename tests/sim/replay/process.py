@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.core.replay import settling
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.log_rules import Keeps, keeps
+from ftrun.core.replay.log_rules import Keeps, keeps, of_all
 from ftrun.core.replay.settling import Board, Generation, Source, Step
 from tests.sim.replay.memory import Thread, joined, parts
 from tests.sim.replay.script import FENCES, changed, first_state, needs, result, step
@@ -37,7 +37,10 @@ class Rules:
 
 @dataclass
 class Call:
-    """A call of the script. ``place``: in the group in force; ``found``: its result."""
+    """A call of the script. ``place``: in the group in force; ``found``: its result.
+
+    ``is_kept``: its input is; not if its result comes from the log.
+    """
 
     number: int
     kind: str
@@ -46,6 +49,7 @@ class Call:
     place: int | None = None
     found: int | None = None
     is_through: bool = False
+    is_kept: bool = True
 
 
 class Process:
@@ -60,7 +64,7 @@ class Process:
         self.state = first_state(world.spec, rank)
         self.group: Group | None = None
         self.first: int | None = None
-        self.cut = -1
+        self.cut = self.number = -1
         self.is_open = self.is_busy = False
         self.is_copying = False
 
@@ -71,8 +75,7 @@ class Process:
         number = 0
         if self.is_new:
             yield "started"
-            generation = yield from self.load()
-            number = generation.number
+            number = yield from self.load()
         else:
             yield from self.boundary(0)
         while number < len(spec.steps):
@@ -105,23 +108,32 @@ class Process:
             yield "word loaded"
         self.begun = found.calls
         known = self.world.known
-        is_right = self.state == known.states[found.number][self.rank]
+        self.number = found.number
+        is_right = self.state == known.states[slot.step][self.rank]
         self.world.see_that(is_right, "torn", f"rank {self.rank}, generation {found.number}")
-        self.world.see_that(found.calls == known.calls[found.number], "calls", f"{found}")
-        return found
+        self.world.see_that(found.calls == known.calls[slot.step], "calls", f"{found}")
+        return slot.step
 
-    def boundary(self, number: int) -> Thread:
+    def boundary(self, step: int) -> Thread:
+        """A step may begin with a generation: each does, or those that rank 0 announces."""
+        if self.rank == 0 and self.world.is_rare and self.world.draws.random() < 0.5:
+            self.board.due = step + 2
+            yield "announced"
+        if self.world.is_rare and step not in (0, self.board.due):
+            return
+        self.number += 1
+        number = self.number
         yield lambda: not self.is_busy
         self.is_busy = True
         yield from self.area.open_log(number, self.begun)
         self.is_busy = False
         self.is_copying = True
-        self.world.spawn(self, self.copy(number, self.begun))
-        if number == 0:
+        self.world.spawn(self, self.copy(number, step, self.begun))
+        if step == 0:
             yield lambda: not self.is_copying
 
-    def copy(self, number: int, calls: int) -> Thread:
-        yield from self.area.write(number, self.state, calls)
+    def copy(self, number: int, step: int, calls: int) -> Thread:
+        yield from self.area.write(number, step, self.state, calls)
         self.is_copying = False
 
     def step(self, number: int) -> Thread:
@@ -183,6 +195,7 @@ class Process:
         own = self.area.find(call.number)
         if own is None or own[1] != call.kind:
             yield from self.falls(Fall.OTHER_CALL)
+        call.is_kept = False
         yield "from the log"
         what = self.rules.keeps(call.kind, is_root=call.root == self.rank)
         if what is Keeps.NOTHING:
@@ -190,6 +203,9 @@ class Process:
             call.found = result(call.kind, call.root, self.rank, inputs)
         elif what is Keeps.RESULT:
             call.found = yield from self.read(self.rank, call)
+        elif what is Keeps.ALIKE:
+            rank = of_all(call.number, self.world.spec.workers)
+            call.found = yield from self.read(rank, call)
         else:
             inputs = {}
             for rank in range(self.world.spec.workers):
@@ -198,7 +214,7 @@ class Process:
         call.is_through = True
 
     def read(self, rank: int, call: Call) -> Thread:
-        """A word of an entry; a living peer may write over its log meanwhile."""
+        """The words of an entry; a living peer may write over its log meanwhile."""
         area = self.world.areas[rank]
         found = area.find(call.number)
         if found is None:
@@ -211,6 +227,7 @@ class Process:
             yield "part read"
         if self.is_other(area.find(call.number), found):
             yield from self.falls(Fall.PEER_LOG)
+        self.world.see_that(len(words) == 2, "entry", f"of call {call.number}: {words}")
         return joined(words)
 
     def is_other(self, entry: object, former: object) -> bool:
@@ -262,7 +279,9 @@ class Process:
             if call.number == self.board.done[self.rank]:
                 what = self.rules.keeps(call.kind, is_root=call.root == self.rank)
                 value = call.given if what is Keeps.INPUT else call.found
-                words = [] if what is Keeps.NOTHING else parts(value)
+                is_here = self.rank == of_all(call.number, self.world.spec.workers)
+                is_empty = what is Keeps.NOTHING or (what is Keeps.ALIKE and not is_here)
+                words = [] if is_empty else parts(value)
                 if not self.is_logged(call):
                     yield from self.area.log(call.number, call.kind, words)
                 self.board.done[self.rank] = call.number + 1
@@ -281,15 +300,11 @@ class Process:
             group = -1 if self.group is None else self.group.number
             found = self.rules.next_step(board, self.rank, self.cut, group)
             yield from self.carry_out(found, board)
-            if found is Step.LEAVE:
-                return
 
     def carry_out(self, found: Step, board: Board) -> Thread:
         match found:
-            case Step.LEAVE:
-                self.leave_group()
             case Step.GO_ON:
-                yield lambda: self.board.number != board.number or all(self.board.over)
+                yield lambda: self.board.number != board.number
             case Step.CUT:
                 self.leave_group()
                 self.cut = board.number
@@ -312,11 +327,7 @@ class Process:
 
     def is_news(self, board: Board) -> bool:
         words = self.board
-        return (
-            words.number != board.number
-            or words.published != board.published
-            or all(self.board.over)
-        )
+        return words.number != board.number or words.published != board.published
 
     def leave_group(self) -> None:
         if self.group is not None:
@@ -339,7 +350,7 @@ class Process:
         group.here.add(self.rank)
         yield "arrived"
         board = self.board
-        yield lambda: group.stands or board.number != number or all(board.over)
+        yield lambda: group.stands or board.number != number
         if board.number == number and group.stands:
             yield "connected"
             yield from self.enter(group, self.first)
@@ -348,11 +359,13 @@ class Process:
 
     def enter(self, group: Group, first: int) -> Thread:
         self.group = group
-        again = self.rules.again(first, self.begun, self.calls)
+        kept = [call.number for call in self.calls.values() if call.is_kept]
+        again = self.rules.again(first, self.begun, kept)
         if isinstance(again, Fall):
             yield from self.falls(again)
         assert not isinstance(again, Fall)
         for number in again:
+            self.world.see_that(number in self.calls, "input", f"call {number} is not kept")
             self.issue(self.calls[number])
             yield "issued again"
         while late := [x for x in self.calls.values() if x.place is None and x.number >= first]:

@@ -25,7 +25,7 @@ import torch
 from ftrun.base import clock
 from ftrun.base.errors import PeerError
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.log_rules import Keeps, keeps
+from ftrun.core.replay.log_rules import Keeps, keeps, of_all
 from ftrun.core.replay.settling import (
     Source,
     Step,
@@ -101,7 +101,9 @@ class ReplayedCall(Call):
         """The same call with a result that nobody needs; None: its inputs are gone."""
         kind, outputs, inputs = self.kind, self.kind.outputs(self), self.kind.inputs(self)
         kept = self.kept if self.kept is not None else self.given
-        values = [] if kept is None else [_as_given(x, y) for x, y in zip(kept, inputs)]
+        values = (
+            [] if kept is None else [_as_given(x, y) for x, y in zip(kept, inputs, strict=True)]
+        )
         if kept is None or any(x is None for x in values):
             return None
         is_own = bool(inputs) and bool(outputs) and inputs[0] is outputs[0]
@@ -149,14 +151,13 @@ class ReplayedWorld(World):
         self._again: list[ReplayedCall] = []
         self._aborts: list[BuiltGroup] = []
         self._place = ("", "")
-        self._is_over = False
 
     @property
     def is_whole(self) -> bool:
         return not self.is_apart
 
     def falls(self, reason: Fall, why: str = "") -> None:
-        """A death cannot be mended from now on. A worker that is behind others waits for its end."""
+        """A death cannot be mended from now on. One that is behind others waits for its end."""
         if self.fell is None:
             self.fell = reason
             self.board.set(self.rank, Word.FALL, reason)
@@ -233,8 +234,7 @@ class ReplayedWorld(World):
             return  # from the log, or one that nobody needs
         what = self._keeps(call) or Keeps.NOTHING
         if number >= self.done and self.fell is None:
-            found = [] if what is Keeps.NOTHING else call.kind.outputs(call)
-            found = call.kind.inputs(call) if what is Keeps.INPUT else found
+            found = self._to_log(call, what)
             if number > self.done:
                 self._early[number] = what, [x.detach().clone() for x in found]
             else:
@@ -247,6 +247,12 @@ class ReplayedWorld(World):
             call.keep_inputs()
         else:
             call.given = _parts(entry.data, call.kind.inputs(call))
+
+    def _to_log(self, call: ReplayedCall, what: Keeps) -> list[torch.Tensor]:
+        is_here = self.rank == of_all(call.number, self.board.ranks)
+        if what is Keeps.NOTHING or (what is Keeps.ALIKE and not is_here):
+            return []
+        return call.kind.inputs(call) if what is Keeps.INPUT else call.kind.outputs(call)
 
     def _log(self, number: int, what: int, tensors: Sequence[torch.Tensor]) -> None:
         is_there = self.is_newcomer and self.area.find(number) is not None  # but not its ``done``
@@ -271,12 +277,12 @@ class ReplayedWorld(World):
 
     # ------------------------------------------------------------ a replacement
 
-    def replay(self, first: int, given: Sequence[Sequence[Any]]) -> None:
+    def replay(self, first: int, _given: Sequence[Sequence[Any]]) -> None:
         """This worker stands at the place of its generation, at call ``first``."""
         with self.changed:
             self.count = self._oldest = first
 
-    def since(self, first: int, is_over: bool) -> list[list[Any]]:
+    def since(self, _first: int, _is_over: bool) -> list[list[Any]]:
         return []
 
     def _answer_from_log(self, call: ReplayedCall) -> None:
@@ -297,21 +303,26 @@ class ReplayedWorld(World):
             return [part[index] for index in range(len(inputs)) for part in parts]
         if what is Keeps.RESULT:
             return self._entry(call, self.rank, what, outputs)
+        if what is Keeps.ALIKE:
+            return self._entry(call, of_all(call.number, self.board.ranks), what, outputs)
         self._entry(call, self.rank, Keeps.NOTHING, [])
         return None if not outputs else [x.clone() for x in outputs]
 
     def _entry(
         self, call: ReplayedCall, rank: int, what: Keeps, like: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        entry = self.memory.area(rank).find(call.number)
-        if entry is None:
-            self.falls(Fall.PEER_LOG)
-        elif entry.kind != what or entry.data.nbytes != offsets_of([x.nbytes for x in like])[1]:
-            self.falls(
-                Fall.OTHER_CALL, f"{call.kind.name.strip('_')} at {call_site()}: another call then"
-            )
-        else:
-            return _parts(entry.data, like)
+        """A copy of what a rank has logged: it may begin the log anew meanwhile."""
+        area, size = self.memory.area(rank), offsets_of([x.nbytes for x in like])[1]
+        entry = area.find(call.number)
+        if entry is not None and (entry.kind != what or entry.data.nbytes != size):
+            where = f"{call.kind.name.strip('_')} at {call_site()}"
+            self.falls(Fall.OTHER_CALL, f"{where}: its predecessor made another call")
+        elif entry is not None:
+            found = [x.clone() for x in _parts(entry.data, like)]
+            again = area.find(call.number)
+            if again is not None and again.data.data_ptr() == entry.data.data_ptr():
+                return found
+        self.falls(Fall.PEER_LOG)
         raise PeerError("the log lacks a call")
 
     # ------------------------------------------------------------ waits
@@ -333,7 +344,7 @@ class ReplayedWorld(World):
         if call.state is not State.FAILED or call.shell.is_stopped or self.fell is not None:
             return call.state is State.FAILED and self.fell is not None
         is_up = built is not None and built.is_connected()
-        return is_up or clock.now() > call.failed_at + ERROR_S
+        return bool(is_up or clock.now() > call.failed_at + ERROR_S)
 
     # ------------------------------------------------------------ the thread that mends
 
@@ -351,14 +362,8 @@ class ReplayedWorld(World):
             while True:
                 words = self.board.look()
                 match next_step(words, self.rank, self._cut, self._joined):
-                    case Step.LEAVE:
-                        self._drop_groups()
-                        with self.changed:
-                            self._answer_before(in_all_logs(words.done))
-                            self.changed.notify_all()
-                        return
                     case Step.GO_ON:
-                        self.board.wait(words.number, 0.02 if self._is_over else WAIT_S)
+                        self.board.wait(words.number, WAIT_S)
                         self._end_errors()
                     case Step.CUT:
                         self._drop_groups()
@@ -371,7 +376,7 @@ class ReplayedWorld(World):
                         time.sleep(LOOK_S)
                     case Step.CONNECT:
                         self._connect(words.number, in_all_logs(words.done))
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             self.falls(Fall.SCRIPT, f"{type(error).__name__}: {error}")
             raise
 
@@ -396,8 +401,8 @@ class ReplayedWorld(World):
                 for call in (*self._flying.values(), *self._again)
                 if call.native is not None
             ]
-        for group in groups:
-            group.abort()
+        for built in groups:
+            built.abort()
         for _, native, group in calls:
             wait_for_end(native, group)
         with self.changed:
@@ -447,8 +452,8 @@ class ReplayedWorld(World):
             self.changed.notify_all()
         self.complete_futures()
         old, self._old = self._old, []
-        for group in old:
-            group.shutdown()
+        for former in old:
+            former.shutdown()
 
     def _is_back(self) -> None:
         """This worker goes on in the group of the newest decree."""
@@ -495,7 +500,6 @@ class ReplayedWorld(World):
     def ends(self) -> None:
         """The script is over: stay until that of each worker is."""
         self.board.set(self.rank, Word.OVER, 1)
-        self._is_over = True
         while not all(self.board.all(Word.OVER)) and self.fell is None:
             time.sleep(LOOK_S * 10)
 

@@ -154,9 +154,14 @@ class Fleet:
     def replace_worker(self, key: WorkerKey, restarts: int, standby: str) -> None:
         """Start one worker of a running incarnation again."""
         group = self._groups[key.incarnation]
+        group.is_held = group.is_killed = False
         group.lives[key.group_rank] = restarts
         group.expected.add(key.group_rank)
         self._start_worker(group, key.group_rank, standby)
+
+    def hold(self, incarnation: str) -> None:
+        """Keep its store and its memory, also when no process of it runs."""
+        self._groups[incarnation].is_held = True
 
     def start_standby(self, name: str) -> None:
         """Start a worker that waits for its assignment."""
@@ -226,6 +231,8 @@ class Fleet:
     def sweep_replica(self, incarnation: str) -> None:
         """End the processes that an ended incarnation has left behind, in the background."""
         self._owed = {x: number for x, number in self._owed.items() if x.incarnation != incarnation}
+        if (group := self._groups.get(incarnation)) is not None and group.is_held:
+            self._close_group(incarnation)
         self._in_background(self._sweep(incarnation))
 
     def workers(self) -> list[tuple[WorkerKey, int]]:
@@ -351,7 +358,7 @@ class Fleet:
             self._left.ended_well(incarnation, group_rank)
         if group_rank in group.workers:
             self._forget_worker(group, group_rank, keeps_log=status == 0)
-        if not group.workers and not group.expected:
+        if not group.workers and not group.expected and not group.is_held:
             self._close_group(incarnation)
         self._emit(end)
 

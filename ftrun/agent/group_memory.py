@@ -16,7 +16,7 @@ from ftrun.config.forms import why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import BoardSeen, Kept
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.settling import begin
+from ftrun.core.replay.settling import begin, common
 from ftrun.snapshots.area import NONE, GroupMemory, Word
 
 SHARE = 0.5
@@ -86,7 +86,17 @@ class MemorySnapshots:
             return None
         board = known.board
         words = tuple(board.all(Word.JOINED)), tuple(board.all(Word.FALL))
-        return BoardSeen(incarnation, board.look(), *words)
+        boundary = common([known.area(rank).generations() for rank in range(board.ranks)])
+        return BoardSeen(incarnation, board.look(), *words, boundary)
+
+    def rewind(self, incarnation: str, number: int, boundary: int) -> None:
+        """No process of the group runs: drop what is later than ``boundary``."""
+        known = self._known[incarnation]
+        for rank in range(known.board.ranks):
+            known.area(rank).rewind(boundary)
+            for word, value in ((Word.DONE, boundary), (Word.FALL, 0), (Word.OVER, 0)):
+                known.board.set(rank, word, value)
+        known.board.make_decree(number, int(clock.now() * 1e9))
 
     def free(self, incarnation: str) -> None:
         """No process of the group runs any more."""

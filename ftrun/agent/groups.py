@@ -29,7 +29,8 @@ class Group:
     """One incarnation. ``workers``: those whose exit status is not known yet.
 
     ``is_killed``: it was sent SIGKILL by this agent. ``lives``: the restarts at the start of each
-    worker that was replaced; ``port``: of the store at which it meets.
+    worker that was replaced; ``port``: of the store at which it meets. ``is_held``: it is there
+    also without a worker.
     """
 
     start: StartReplica
@@ -39,6 +40,7 @@ class Group:
     is_killed: bool = False
     lives: dict[int, int] = field(default_factory=dict)
     port: int = 0
+    is_held: bool = False
 
     def life(self, group_rank: int) -> StartReplica:
         """The start of this worker, which may be a later one than that of the group."""

@@ -52,6 +52,7 @@ from ftrun.core.agent.events import (
     FailureReported,
     FormWanted,
     HealthChecked,
+    HoldGroup,
     IncidentRecorded,
     Instruction,
     JobEnded,
@@ -66,6 +67,7 @@ from ftrun.core.agent.events import (
     ReplaceWorker,
     ReplicaStopAsked,
     RestartAsked,
+    RewindMemory,
     SendEvidence,
     SendToLighthouse,
     SendToReplica,
@@ -360,6 +362,10 @@ class Agent:
                 self._fleet.replace_worker(key, restarts, standby)
             case MakeDecree(_, incarnation, number):
                 self._fleet.memory.decree(incarnation, number)
+            case HoldGroup(_, incarnation):
+                self._fleet.hold(incarnation)
+            case RewindMemory(_, incarnation, number, boundary):
+                self._fleet.memory.rewind(incarnation, number, boundary)
             case LookAtBoard(_, incarnation):
                 seen = self._fleet.memory.seen(incarnation)
                 if seen is not None:

@@ -183,6 +183,16 @@ class Area:
         known = [(int(self._header[x + _NUMBER]), int(self._header[x + _CALLS])) for x in slots]
         return [Generation(number, calls) for number, calls in known if number != NONE]
 
+    def rewind(self, calls: int) -> None:
+        """The agent: hold the newest generation of this boundary, as if nothing had followed."""
+        newest = max(x.number for x in self.generations() if x.calls == calls)
+        for slot in range(SLOTS):
+            if self._header[_SLOT_AT + 8 * slot] > newest:
+                self._header[_SLOT_AT + 8 * slot] = NONE
+            self._header[_LOG_AT + 8 * slot] = NONE
+        self._header[_NEWEST] = newest
+        self.open_log(newest, calls)
+
     # ------------------------------------------------------------ logs
 
     def open_log(self, number: int, first_call: int) -> None:

@@ -184,6 +184,10 @@ class Replay:
                 return f"replace {self._worker(key)}: restart {restarts}" + _by(standby)
             case e.MakeDecree(_, _, number):
                 return f"decree {number} to {self._of(instruction)}"
+            case e.HoldGroup():
+                return f"hold {self._of(instruction)}"
+            case e.RewindMemory(_, _, number, boundary):
+                return f"rewind {self._of(instruction)} to {boundary}, decree {number}"
             case e.LookAtBoard():
                 return f"look at the board of {self._of(instruction)}"
             case e.StartStandby(name):
@@ -340,7 +344,8 @@ def _board(r: Replay, name: str, text: str) -> e.Event:
     words = [known.get(x, none) for x in ("published", "done", "over")]
     board = Board(known["number"][0], words[0], words[1], [bool(x) for x in words[2]])
     falls = tuple(known.get("falls", none))
-    return e.BoardSeen(r.incarnation(name), board, tuple(known["joined"]), falls)
+    boundary = known["boundary"][0] if "boundary" in known else None
+    return e.BoardSeen(r.incarnation(name), board, tuple(known["joined"]), falls, boundary)
 
 
 def _dying(r: Replay, name: str, status: str, *more: str | None) -> e.Event:

@@ -75,9 +75,9 @@ def test_killed_workers_cost_no_step_and_no_bit(tmp_path: Path, kind: str) -> No
         job.expect(r"Memory snapshots: each step on this node \(.+ a worker so far")
         survivor = job.worker(0, 0)
         kill(job, 1)
-        job.expect(r"worker 0\.1 \(pid \d+\) died: SIGKILL\. Its step \d+ was repeated from memory")
+        job.expect(r"worker 0\.1 \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated")
         kill(job, 1, 2)  # two at once, one of them a replacement
-        job.expect(r"worker 0\.2 \(pid \d+\) died: SIGKILL\. Its step \d+ was repeated from memory")
+        job.expect(r"worker 0\.2 \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated")
         assert job.worker(0, 0) == survivor
         kill(job, 0)
         job.expect(r"worker 0\.0 .* all go on after \S+ s, no step lost\. Restart \d of 10\.")

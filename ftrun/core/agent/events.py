@@ -181,12 +181,16 @@ class StacksTaken:
 
 @dataclass(frozen=True, slots=True)
 class BoardSeen:
-    """The answer to ``LookAtBoard``: the words of all ranks (core/replay/mending.py: look)."""
+    """The answer to ``LookAtBoard``: the words of all ranks (core/replay/mending.py: look).
+
+    ``boundary``: of what is in memory (core/replay/settling.py: common).
+    """
 
     incarnation: str
     board: Board
     joined: tuple[int, ...]
     falls: tuple[int, ...]
+    boundary: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +412,24 @@ class MakeDecree:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldGroup:
+    """Keep the store and the memory of this incarnation, also without a process, until a sweep."""
+
+    replica_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class RewindMemory:
+    """Drop what is in memory of later than ``boundary``, and raise the number on the board."""
+
+    replica_id: str
+    incarnation: str
+    number: int
+    boundary: int
+
+
+@dataclass(frozen=True, slots=True)
 class LookAtBoard:
     """Answer with ``BoardSeen``."""
 
@@ -560,6 +582,8 @@ Instruction: TypeAlias = (
     StartReplica
     | ReplaceWorker
     | MakeDecree
+    | HoldGroup
+    | RewindMemory
     | LookAtBoard
     | StartStandby
     | SignalReplica

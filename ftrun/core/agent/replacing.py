@@ -2,8 +2,9 @@
 
 That is so if the agent keeps its state in memory (``WorkerExited.kept``). The survivors are told at
 once, by a decree. The replacement starts when the dead process is gone. Then the board is looked at
-until all are in one group again. What cannot be followed is an ordinary failure: the whole group is
-started again, and its line tells why.
+until all are in one group again. If that cannot be followed, all processes are ended, and all begin
+again from the last step that each has in memory. Where that is not to be had either, it is an
+ordinary failure: the whole group is started again, and its line tells why.
 
 Not here: the decision by what is in memory (core/replay/mending.py), budgets (restarts.py), the
 failure of a group (failed_slots.py), the words' meaning (words.py).
@@ -18,9 +19,12 @@ from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.events import (
     BoardSeen,
+    HoldGroup,
     LookAtBoard,
     MakeDecree,
     ReplaceWorker,
+    RewindMemory,
+    SignalReplica,
     SignalWorker,
     WorkerExited,
 )
@@ -45,7 +49,11 @@ SLOW_S = 3.0
 
 
 class Replacing:
-    """Replaces workers; ``fail`` is what happens to a group of which one cannot be replaced."""
+    """Replaces workers.
+
+    ``fail``: what happens to a group of which one cannot be replaced; ``group_ended``: once all of
+    its processes are gone.
+    """
 
     def __init__(
         self,
@@ -56,6 +64,7 @@ class Replacing:
         ending: Ending,
         out: Outbox,
         fail: Callable[[SlotState, WorkerExited], None],
+        group_ended: Callable[[SlotState], None],
     ) -> None:
         self._settings = settings
         self._slots = slots
@@ -64,6 +73,7 @@ class Replacing:
         self._ending = ending
         self._out = out
         self._fail = fail
+        self._group_ended = group_ended
 
     def begin(self, slot: SlotState) -> None:
         """A new incarnation, with new memory."""
@@ -88,21 +98,76 @@ class Replacing:
                 return False
         outcome = mending.died(rank, kept.place, self._out.now)
         if not isinstance(outcome, Decree):
+            if is_counted and verdict is None and self._can_begin_again(slot, rank):
+                verdict = slot.budget.failed(failure)
             slot.fall = words.not_replaced(rank, mending.fallen)
             slot.verdict = verdict if is_counted else Restart(0.0, slot.budget.spent)
-            return False
-        self._out.add(MakeDecree(slot.replica_id, slot.incarnation, outcome.number))
+            if not isinstance(slot.verdict, Restart) or not self._can_begin_again(slot, rank):
+                return False
+        is_gone = rank not in slot.alive
+        slot.alive.add(rank)
         slot.ends.note(self._out.now, failure)
         slot.replaced[rank] = Replaced(end, failure, kept.step)
         slot.stands(self._out.now)
         slot.loop_watch.rest()
         self._forget(slot, rank)
+        if not isinstance(outcome, Decree):
+            self._end_all(slot, slot.alive - {rank} if is_gone else slot.alive)
+            return True
+        self._out.add(MakeDecree(slot.replica_id, slot.incarnation, outcome.number))
         slot.look_at = self._out.now + LOOK_S
         slot.slow_at = self._out.now + SLOW_S if slot.slow_at is None else slot.slow_at
-        if rank not in slot.alive:
-            slot.alive.add(rank)
+        if is_gone:
             self.gone(slot, rank)
         return True
+
+    def _can_begin_again(self, slot: SlotState, rank: int) -> bool:
+        """Whether all may begin again from memory, because none has ended well."""
+        assert slot.mending is not None, "it has fallen"
+        return slot.mending.can_rewind and len(slot.alive | {rank}) == len(slot.lives)
+
+    def _end_all(self, slot: SlotState, ranks: set[int]) -> None:
+        """End all processes of the group; when they are gone, all begin again from memory."""
+        slot.ending, slot.look_at, slot.slow_at = set(ranks), None, None
+        slot.stuck_at = self._out.now + self._settings.stuck_after_s
+        self._out.add(HoldGroup(slot.replica_id, slot.incarnation))
+        self._out.add(SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
+
+    def ended(self, slot: SlotState, rank: int) -> bool:
+        """A process has ended. False: nobody has waited for that, in order to begin again."""
+        if slot.ending is None:
+            return False
+        slot.ending.discard(rank)
+        slot.dying.discard(rank)
+        if slot.phase is not SlotPhase.RUNNING:
+            slot.alive = slot.ending | {rank}  # without those that were to begin again
+            return False
+        if not slot.ending:
+            self._out.add(LookAtBoard(slot.replica_id, slot.incarnation))
+        return True
+
+    def _begin_again(self, slot: SlotState, event: BoardSeen) -> None:
+        """All processes of the group are gone, and nobody writes its memory any more."""
+        assert slot.mending is not None, "it has fallen"
+        slot.ending = slot.stuck_at = None
+        for known in slot.replaced.values():
+            known.is_gone = True
+        if slot.phase is not SlotPhase.RUNNING:
+            slot.alive.clear()
+            self._group_ended(slot)
+            return
+        decree = slot.mending.rewind(event.boundary, len(slot.lives), self._out.now)
+        if decree is None or event.boundary is None:
+            slot.alive.clear()
+            self._fail(slot, next(iter(slot.replaced.values())).end)
+            self._group_ended(slot)
+            return
+        slot.is_rewound = True
+        place = slot.replica_id, slot.incarnation
+        self._out.add(RewindMemory(*place, decree.number, event.boundary))
+        for rank in sorted(slot.lives):
+            self._replace(slot, rank)
+        slot.look_at, slot.slow_at = self._out.now + LOOK_S, self._out.now + SLOW_S
 
     def waits_for_end(self, slot: SlotState, rank: int) -> bool:
         """Whether a process that is to be replaced is not gone so far."""
@@ -113,6 +178,9 @@ class Replacing:
         """The process is gone, and with it its threads: its replacement may use its memory."""
         slot.replaced[rank].is_gone = True
         slot.dying.discard(rank)
+        self._replace(slot, rank)
+
+    def _replace(self, slot: SlotState, rank: int) -> None:
         slot.lives[rank] = slot.started
         slot.started += 1
         standby = "".join(self._standbys.take(1, self._out.now))
@@ -143,7 +211,13 @@ class Replacing:
     def seen(self, event: BoardSeen) -> None:
         """The board, while a replacement has not joined so far."""
         slot = self._slots.of_incarnation(event.incarnation)
-        if slot is None or slot.mending is None or slot.phase is not SlotPhase.RUNNING:
+        if slot is None or slot.mending is None:
+            return
+        if slot.ending is not None:
+            if not slot.ending:
+                self._begin_again(slot, event)
+            return
+        if slot.phase is not SlotPhase.RUNNING:
             return
         self._end_who_holds_up(slot, event)
         now = self._out.now
@@ -152,7 +226,10 @@ class Replacing:
             first = next(iter(slot.replaced.values())).end
             slot.fall = words.not_replaced(first.group_rank, outcome)
             slot.verdict = Restart(0.0, slot.budget.spent)
-            self._fail(slot, first)
+            if self._can_begin_again(slot, first.group_rank):
+                self._end_all(slot, slot.alive)
+            else:
+                self._fail(slot, first)
         elif isinstance(outcome, Mended):
             self._mended(slot, outcome.after_s)
         elif slot.mending.is_under_way:
@@ -174,11 +251,14 @@ class Replacing:
         number, budget = slot.budget.spent, self._settings.restarts.max_restarts
         for rank, known in sorted(slot.replaced.items()):
             then = words.went_on(known.step, after_s, number, budget)
+            if slot.is_rewound:
+                then = slot.fall + words.began_again(after_s, number, budget)
             self._out.add(words.replaced(known.failure, then))
             slot.failures.append(known.failure)
             self._failures.was_replaced(slot, rank, known.step, then)
         slot.ends = Ends()
         slot.replaced.clear()
+        slot.fall, slot.verdict, slot.is_rewound = "", None, False
         slot.look_at = slot.slow_at = None
         slot.goes_on(self._out.now)
         restarts, left = slot.started - 1, slot.budget.left

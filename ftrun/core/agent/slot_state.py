@@ -115,6 +115,8 @@ class SlotState:
     ``replaced``: those that died, until all go on. ``lives``: by rank, the restarts at its start.
     ``look_at``: when to look at the board; ``slow_at``: when to show that it lasts. ``fall``: why
     the whole group has failed all the same; ``verdict``: what follows, if that is booked already.
+    ``ending``: the ranks whose processes are not gone so far, after which all begin again from
+    memory; ``is_rewound``: they have begun.
     ``goes_after``: the incarnations here that train on, and that have no quorum yet. Its next start
     waits until ``goes_at``, which comes earlier once they have.
     """
@@ -162,6 +164,8 @@ class SlotState:
     slow_at: float | None = None
     fall: str = ""
     verdict: Verdict | None = None
+    ending: set[int] | None = None
+    is_rewound: bool = False
     goes_after: set[str] = field(default_factory=set)
     goes_at: float = 0.0
     restart_in_s: float | None = None
@@ -186,6 +190,7 @@ class SlotState:
         self.alive = set(range(workers))
         self.lives = dict.fromkeys(self.alive, self.started - 1)
         self.mending, self.replaced, self.fall, self.verdict = None, {}, "", None
+        self.ending, self.is_rewound = None, False
         self.dying = set()
         self.failure_reports = {}
         self.left, self.done = set(), set()

@@ -147,7 +147,8 @@ class NodeSlots:
             for rank in slot.dying:
                 known = slot.replaced.get(rank)
                 is_replaced = known is not None and not known.is_gone
-                is_told = slot.has_failed or slot.is_failing or is_replaced
+                is_ended = slot.ending is not None and rank in slot.ending
+                is_told = slot.has_failed or slot.is_failing or is_replaced or is_ended
                 assert is_told, self._described(slot)
             assert not slot.replaced or slot.mending is not None, self._described(slot)
             assert (phase is SlotPhase.WAITING) == (slot.wake_at is not None), self._described(slot)

@@ -154,7 +154,7 @@ class Supervisor:
         )
         self._replacing = Replacing(
             settings, self._slots, self._standbys, self._failures, self._ending, self._out,
-            self._fail,
+            self._fail, self._group_ended,
         )  # fmt: skip
         self._health = NodeHealth(settings, self._slots, self._failures, self._out)
         self._hangs = Hangs(self._slots, self._out, self._give_up)
@@ -414,7 +414,7 @@ class Supervisor:
         slot = self._slots.of_incarnation(end.incarnation)
         if slot is None or end.group_rank not in slot.alive:
             return
-        if not (slot.is_failing or _is_failure(slot, end)):
+        if not (slot.is_failing or _is_failure(slot, end)) or slot.ending is not None:
             return
         slot.dying.add(end.group_rank)
         self._slots.note(self._out.now, slot, f"worker {end.group_rank} is dying: {end.status}")
@@ -423,6 +423,8 @@ class Supervisor:
     def _worker_exited(self, event: WorkerExited) -> None:
         slot = self._slots.of_incarnation(event.incarnation)
         if slot is None or event.group_rank not in slot.alive:
+            return
+        if self._replacing.ended(slot, event.group_rank):
             return
         if self._replacing.waits_for_end(slot, event.group_rank):
             self._replacing.gone(slot, event.group_rank)

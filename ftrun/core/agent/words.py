@@ -56,14 +56,22 @@ def replaced(failure: Failure, then: str) -> ShowNotice:
 def is_replaced(failure: Failure, step: int) -> ShowNotice:
     """A worker that died is being replaced, and that lasts."""
     return replaced(
-        failure, f"Its step {step} is repeated from memory, and the others wait for it."
+        failure, f"Its work since step {step} is repeated from memory, and the others wait."
     )
 
 
 def went_on(step: int, after_s: float, number: int, budget: int) -> str:
     """The words after a death that has cost no step."""
     return (
-        f"Its step {step} was repeated from memory; all go on after {after_s:.2g} s, no step lost. "
+        f"Its work since step {step} was repeated from memory; all go on after {after_s:.2g} s, no "
+        f"step lost. Restart {number} of {budget}."
+    )
+
+
+def began_again(after_s: float, number: int, budget: int) -> str:
+    """The words after a fall from which all workers have begun again in memory."""
+    return (
+        f"All went on after {after_s:.2g} s from the last step that each had in memory. "
         f"Restart {number} of {budget}."
     )
 
@@ -71,8 +79,7 @@ def went_on(step: int, after_s: float, number: int, budget: int) -> str:
 def not_replaced(group_rank: int, reason: Fall | None) -> str:
     """Why all workers of a group are started again, though there are memory snapshots."""
     why = "another could not be before" if reason is None else reason.words
-    who = f"Worker {group_rank} cannot be replaced alone"
-    return f"{who}: {why}. All workers of the group begin again. "
+    return f"Worker {group_rank} cannot be replaced alone, so all begin again: {why}. "
 
 
 def would_have_gone_on(step: int) -> str:

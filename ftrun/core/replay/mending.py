@@ -127,6 +127,11 @@ class Mending:
             self._seen, self._moved_at = seen, now
         return self._fall(Fall.LATE) if now >= self._moved_at + self.limit_s else None
 
+    @property
+    def can_rewind(self) -> bool:
+        """Whether what is in memory may be good enough to begin again from it, after a fall."""
+        return self.fallen in SOUND and not self._is_rewound
+
     def rewind(self, boundary: int | None, workers: int, now: float) -> Decree | None:
         """After a fall all processes are gone: replace all of them, or (None) restart the group.
 
@@ -134,7 +139,7 @@ class Mending:
             boundary: of the memory that they have left (settling.common); None also if a worker
                 has ended well, because it is not to come back.
         """
-        if boundary is None or self.fallen not in SOUND or self._is_rewound:
+        if boundary is None or not self.can_rewind:
             return None
         self.fallen, self._is_rewound = None, True
         self._deaths.update(dict.fromkeys(range(workers), 0))

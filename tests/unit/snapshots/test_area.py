@@ -106,6 +106,21 @@ def test_a_log_gives_each_call_back_and_knows_the_first_that_it_lacks(memory: Gr
     assert area.find(100) is None and area.find(102) is not None
 
 
+def test_memory_is_rewound_to_a_boundary_as_if_nothing_had_followed(memory: GroupMemory) -> None:
+    area = memory.area(0)
+    area.lay_out(8192, 8192)
+    for number in range(5, 8):
+        area.open_log(number, 10 * number)
+        write(area, number, calls=10 * number)
+        area.log(number, 10 * number, 0)
+    area.rewind(60)
+    assert area.newest == 6 and first_value(area, 6) == 6.0
+    assert area.read(7) is None and area.find(60) is None
+    assert area.logs() == [Logged(60, 60)]
+    area.log(6, 60, 0)
+    assert area.logged_until(6, 60) == 61
+
+
 def test_what_does_not_fit_is_refused_with_both_sizes(memory: GroupMemory) -> None:
     area = memory.area(0)
     with pytest.raises(AreaFull, match=rf"bytes are needed, and {ROOM} are set aside"):

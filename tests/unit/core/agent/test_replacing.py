@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -52,6 +52,8 @@ class Node:
     told: set[int] = field(default_factory=set)
     episode: set[int] = field(default_factory=set)
     has_ended: bool = False
+    boundary: int | None = None
+    rewinds: int = 0
     processes: dict[int, Process] = field(default_factory=dict)
     published: list[int] = field(default_factory=list)
     joined: list[int] = field(default_factory=list)
@@ -72,6 +74,7 @@ class Node:
         before, looks = self.number, False
         slots = list(self.core._slots)
         was_running = bool(slots) and slots[0].phase is SlotPhase.RUNNING
+        was_running = was_running and slots[0].ending is None  # it does not end all by itself
         is_watched = bool(slots) and bool(slots[0].replaced)
         for instruction in self.core.handle(event, self.now):
             match instruction:
@@ -86,6 +89,14 @@ class Node:
                 case e.MakeDecree(_, _, number):
                     assert number == self.number + 1, "decrees are not in a row"
                     self.number = number
+                case e.RewindMemory(_, _, number, boundary):
+                    assert not self.processes, "memory is rewound while somebody may write it"
+                    assert (number, boundary) == (self.number + 1, self.boundary)
+                    self.number, self.falls = number, [0] * WORKERS
+                    self.rewinds += 1
+                    self.episode = set(range(WORKERS))
+                    self.counted += self.owes
+                    self.owes = False
                 case e.SignalReplica() | e.AskToStop():
                     for process in self.processes.values():
                         process.is_dying = True
@@ -97,7 +108,9 @@ class Node:
                     pass
         self.core.check()
         if isinstance(event, e.BoardSeen) and any(event.falls) and is_watched:
-            assert self.slot.phase is not SlotPhase.RUNNING, "a fall that nobody sees"
+            is_running = self.slot.phase is SlotPhase.RUNNING and self.slot.ending is None
+            is_new = self.number > before or event.incarnation != self.incarnation
+            assert is_new or not is_running, "a fall that nobody sees"
         rank = self._dead(event)
         if rank is not None and was_running:
             is_new = rank in self.episode or not self.episode
@@ -106,8 +119,9 @@ class Node:
                 self.episode.add(rank)
             else:
                 self.owes = is_new
-        if isinstance(event, e.WorkerDying) and self.slot.phase is SlotPhase.RUNNING:
-            assert self.number == before + 1, "a death that the survivors are not told"
+        if isinstance(event, e.WorkerDying) and self.slot.ending is None:
+            is_over = self.slot.phase is not SlotPhase.RUNNING
+            assert is_over or self.number == before + 1, "a death that the survivors are not told"
         if looks:
             self.on(self._board())
 
@@ -172,7 +186,8 @@ class Node:
     def _board(self) -> e.BoardSeen:
         done = [5] * WORKERS
         board = Board(self.number, list(self.published), done, [False] * WORKERS)
-        return e.BoardSeen(self.incarnation, board, tuple(self.joined), tuple(self.falls))
+        words = tuple(self.joined), tuple(self.falls)
+        return e.BoardSeen(self.incarnation, board, *words, self.boundary)
 
 
 def play(seed: int) -> Node:
@@ -183,7 +198,8 @@ def play(seed: int) -> Node:
     """
     rng = random.Random(seed)
     node = Node(rng)
-    never_falls = rng.random() < 0.5
+    never_falls = rng.random() < 0.4
+    node.boundary = rng.choice((None, 4))
     for _ in range(STEPS):
         if node.has_ended:
             return node
@@ -225,6 +241,7 @@ def test_no_schedule_breaks_a_rule() -> None:
     nodes = [play(seed) for seed in range(SCHEDULES)]
     assert any(node.number >= 3 and not node.has_ended for node in nodes)
     assert any(node.has_ended for node in nodes)
+    assert any(node.rewinds and not node.has_ended for node in nodes)
 
 
 def _starts_before_it_is_gone(replacing: type[Replacing]) -> Callable[..., object]:
@@ -279,7 +296,7 @@ def _overlooks_a_fall(replacing: type[Replacing]) -> Callable[..., object]:
     seen = replacing.seen
 
     def broken(self: Replacing, event: e.BoardSeen) -> None:
-        seen(self, e.BoardSeen(event.incarnation, event.board, event.joined, (0,) * WORKERS))
+        seen(self, replace(event, falls=(0,) * WORKERS))
 
     return broken
 
@@ -290,6 +307,27 @@ def _forgets_the_end(_: type[Replacing]) -> Callable[..., object]:
 
 def _forgets_to_replace(_: type[Replacing]) -> Callable[..., object]:
     return lambda self, slot, rank: setattr(slot.replaced[rank], "is_gone", True)
+
+
+def _begins_again_at_once(replacing: type[Replacing]) -> Callable[..., object]:
+    end_all = replacing._end_all
+
+    def broken(self: Replacing, slot: SlotState, ranks: set[int]) -> None:
+        end_all(self, slot, ranks)
+        slot.ending = set()
+        self._out.add(e.LookAtBoard(slot.replica_id, slot.incarnation))
+
+    return broken
+
+
+def _pays_twice(replacing: type[Replacing]) -> Callable[..., object]:
+    begin_again = replacing._begin_again
+
+    def broken(self: Replacing, slot: SlotState, event: e.BoardSeen) -> None:
+        slot.verdict = None
+        begin_again(self, slot, event)
+
+    return broken
 
 
 def _replaces_for_ever(_: type[Replacing]) -> Callable[..., object]:
@@ -304,6 +342,8 @@ PLANTED = {
     "overlooks a fall": ("seen", _overlooks_a_fall),
     "takes the end for a new failure": ("waits_for_end", _forgets_the_end),
     "starts no replacement": ("gone", _forgets_to_replace),
+    "begins again while processes live": ("_end_all", _begins_again_at_once),
+    "books a fall twice": ("_begin_again", _pays_twice),
     "does not note that all go on": ("_mended", _replaces_for_ever),
 }
 

@@ -20,9 +20,10 @@ SLOTS = 3
 
 @dataclass
 class Slot:
-    """A generation. ``number``: -1 while it is written."""
+    """A generation. ``number``: -1 while it is written; ``step``: that it begins."""
 
     number: int = -1
+    step: int = 0
     calls: int = 0
     words: list[int] = field(default_factory=list)
 
@@ -49,14 +50,14 @@ class Area:
         self.was_full = False
         self.was_whole = False
 
-    def write(self, number: int, state: list[int], calls: int) -> Thread:
+    def write(self, number: int, step: int, state: list[int], calls: int) -> Thread:
         slot = self.slots[number % SLOTS]
         slot.number = -1
         yield "generation begun"
         for index in range(len(state)):
             slot.words[index] = state[index]
             yield "word copied"
-        slot.calls = calls
+        slot.step, slot.calls = step, calls
         yield "calls noted"
         slot.number = number
         self.was_whole = True
@@ -120,7 +121,7 @@ class Area:
 
 @dataclass
 class Words:
-    """The board."""
+    """The board. ``due``: the step that begins with the next generation, if not all do."""
 
     number: int
     published: list[int]
@@ -128,6 +129,7 @@ class Words:
     joined: list[int]
     over: list[bool]
     falls: list[int]
+    due: int = 0
 
 
 def parts(value: int) -> list[int]:

@@ -139,23 +139,24 @@ class GivesBeforeItLogs(Process):
 class ChangesWhileItCopies(Process):
     """The optimizer does not wait for the copy."""
 
-    def copy(self, number: int, calls: int) -> Thread:
-        self.is_copying = number == 0
-        yield from self.area.write(number, self.state, calls)
+    def copy(self, number: int, step: int, calls: int) -> Thread:
+        self.is_copying = step == 0
+        yield from self.area.write(number, step, self.state, calls)
         self.is_copying = False
 
 
 class OpensTheLogLate(Process):
     """The next log begins when the generation is whole."""
 
-    def boundary(self, number: int) -> Thread:
+    def boundary(self, step: int) -> Thread:
+        self.number += 1
         self.is_copying = True
-        self.world.spawn(self, self._late(number, self.begun))
-        if number == 0:
+        self.world.spawn(self, self._late(self.number, step, self.begun))
+        if step == 0:
             yield lambda: not self.is_copying
 
-    def _late(self, number: int, calls: int) -> Thread:
-        yield from self.area.write(number, self.state, calls)
+    def _late(self, number: int, step: int, calls: int) -> Thread:
+        yield from self.area.write(number, step, self.state, calls)
         yield lambda: not self.is_busy
         self.is_busy = True
         yield from self.area.open_log(number, self.board.done[self.rank])
@@ -217,12 +218,12 @@ class AnswersLate(Process):
 class WholeTooEarly(Area):
     """A generation is whole before its words are there."""
 
-    def write(self, number: int, state: list[int], calls: int) -> Thread:
+    def write(self, number: int, step: int, state: list[int], calls: int) -> Thread:
         slot = self.slots[number % len(self.slots)]
-        slot.calls = calls
+        slot.step, slot.calls = step, calls
         slot.number = number
         yield "generation whole"
-        yield from super().write(number, state, calls)
+        yield from super().write(number, step, state, calls)
 
 
 class EmptiesTheLog(Area):
@@ -246,11 +247,11 @@ class LogsOn(Area):
 class TwoSlots(Area):
     """The generation before the newest one is given up at once."""
 
-    def write(self, number: int, state: list[int], calls: int) -> Thread:
+    def write(self, number: int, step: int, state: list[int], calls: int) -> Thread:
         for slot in self.slots:
             if slot.number < number - 1:
                 slot.number = -1
-        yield from super().write(number, state, calls)
+        yield from super().write(number, step, state, calls)
         for slot in self.slots:
             if slot.number < number:
                 slot.number = -1
@@ -335,13 +336,19 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "begins though the log has a gap": {"rules": Rules(begin=_whatever_is_logged)},
     "connects before all have published": {"rules": Rules(next_step=_without_waiting)},
     "publishes before it has cut": {"rules": Rules(next_step=_without_cut)},
-    "waits for those that have left": {"rules": Rules(next_step=_without_leaving)},
+    "waits for those that have left": {
+        "rules": Rules(next_step=_without_leaving),
+        "focus": "network",
+    },
     "leaves when one script is over": {"rules": Rules(next_step=_until_one_is_over)},
     "issues its last call alone again": {"rules": Rules(again=_only_its_own_next)},
     "issues again backwards": {"rules": Rules(again=_backwards)},
     "takes from the log while it connects": {"rules": Rules(source=_from_the_log_if_it_can)},
     "takes from the log what not all have": {"rules": Rules(source=_at_once)},
-    "drops inputs while it connects": {"rules": Rules(needed_from=_in_all_logs)},
+    "drops inputs while it connects": {
+        "rules": Rules(needed_from=_in_all_logs),
+        "focus": "watcher",
+    },
     "keeps inputs for ever": {"rules": Rules(needed_from=_everything)},
     "keeps the last input only": {"rules": Rules(needed_from=_last_only)},
     "the first call is what one has": {"rules": Rules(in_all_logs=max)},
@@ -350,11 +357,14 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "logs a call twice": {"process": LogsTwice},
     "counts before it logs": {"process": CountsBeforeItLogs},
     "gives before it logs": {"process": GivesBeforeItLogs},
-    "the optimizer does not wait for the copy": {"process": ChangesWhileItCopies},
+    "the optimizer does not wait for the copy": {"process": ChangesWhileItCopies, "focus": "copy"},
     "the log is opened late": {"process": OpensTheLogLate},
     "the first call is read late": {"process": ReadsTheFirstCallLate},
     "publishes in the middle of a call": {"process": PublishesInTheMiddle},
-    "reads a peer's log without a second look": {"process": ReadsAPeerOnce},
+    "reads a peer's log without a second look": {
+        "process": ReadsAPeerOnce,
+        "focus": "new completer",
+    },
     "joins before it has caught up": {"process": JoinsEarly},
     "ends with its own script": {"process": LeavesAlone},
     "takes from the log only at the begin": {"process": AnswersLate},
@@ -369,7 +379,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "keeps the logs at a rewind": {"world": _KeepsLogs},
     "keeps newer generations at a rewind": {"area": _KeepsNewer},
     "keeps done at a rewind": {"world": _KeepsDone},
-    "keeps over at a rewind": {"world": _KeepsOver},
+    "keeps over at a rewind": {"world": _KeepsOver, "focus": "main"},
     "a replacement starts at once": {"world": _StartsAtOnce},
 }
 

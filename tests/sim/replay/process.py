@@ -37,7 +37,10 @@ class Rules:
 
 @dataclass
 class Call:
-    """A call of the script. ``place``: in the group in force; ``found``: its result."""
+    """A call of the script. ``place``: in the group in force; ``found``: its result.
+
+    ``is_kept``: its input is; not if its result comes from the log.
+    """
 
     number: int
     kind: str
@@ -46,6 +49,7 @@ class Call:
     place: int | None = None
     found: int | None = None
     is_through: bool = False
+    is_kept: bool = True
 
 
 class Process:
@@ -60,7 +64,7 @@ class Process:
         self.state = first_state(world.spec, rank)
         self.group: Group | None = None
         self.first: int | None = None
-        self.cut = -1
+        self.cut = self.number = -1
         self.is_open = self.is_busy = False
         self.is_copying = False
 
@@ -71,8 +75,7 @@ class Process:
         number = 0
         if self.is_new:
             yield "started"
-            generation = yield from self.load()
-            number = generation.number
+            number = yield from self.load()
         else:
             yield from self.boundary(0)
         while number < len(spec.steps):
@@ -105,23 +108,32 @@ class Process:
             yield "word loaded"
         self.begun = found.calls
         known = self.world.known
-        is_right = self.state == known.states[found.number][self.rank]
+        self.number = found.number
+        is_right = self.state == known.states[slot.step][self.rank]
         self.world.see_that(is_right, "torn", f"rank {self.rank}, generation {found.number}")
-        self.world.see_that(found.calls == known.calls[found.number], "calls", f"{found}")
-        return found
+        self.world.see_that(found.calls == known.calls[slot.step], "calls", f"{found}")
+        return slot.step
 
-    def boundary(self, number: int) -> Thread:
+    def boundary(self, step: int) -> Thread:
+        """A step may begin with a generation: each does, or those that rank 0 announces."""
+        if self.rank == 0 and self.world.is_rare and self.world.draws.random() < 0.5:
+            self.board.due = step + 2
+            yield "announced"
+        if self.world.is_rare and step not in (0, self.board.due):
+            return
+        self.number += 1
+        number = self.number
         yield lambda: not self.is_busy
         self.is_busy = True
         yield from self.area.open_log(number, self.begun)
         self.is_busy = False
         self.is_copying = True
-        self.world.spawn(self, self.copy(number, self.begun))
-        if number == 0:
+        self.world.spawn(self, self.copy(number, step, self.begun))
+        if step == 0:
             yield lambda: not self.is_copying
 
-    def copy(self, number: int, calls: int) -> Thread:
-        yield from self.area.write(number, self.state, calls)
+    def copy(self, number: int, step: int, calls: int) -> Thread:
+        yield from self.area.write(number, step, self.state, calls)
         self.is_copying = False
 
     def step(self, number: int) -> Thread:
@@ -183,6 +195,7 @@ class Process:
         own = self.area.find(call.number)
         if own is None or own[1] != call.kind:
             yield from self.falls(Fall.OTHER_CALL)
+        call.is_kept = False
         yield "from the log"
         what = self.rules.keeps(call.kind, is_root=call.root == self.rank)
         if what is Keeps.NOTHING:
@@ -201,7 +214,7 @@ class Process:
         call.is_through = True
 
     def read(self, rank: int, call: Call) -> Thread:
-        """A word of an entry; a living peer may write over its log meanwhile."""
+        """The words of an entry; a living peer may write over its log meanwhile."""
         area = self.world.areas[rank]
         found = area.find(call.number)
         if found is None:
@@ -214,6 +227,7 @@ class Process:
             yield "part read"
         if self.is_other(area.find(call.number), found):
             yield from self.falls(Fall.PEER_LOG)
+        self.world.see_that(len(words) == 2, "entry", f"of call {call.number}: {words}")
         return joined(words)
 
     def is_other(self, entry: object, former: object) -> bool:
@@ -353,11 +367,13 @@ class Process:
 
     def enter(self, group: Group, first: int) -> Thread:
         self.group = group
-        again = self.rules.again(first, self.begun, self.calls)
+        kept = [call.number for call in self.calls.values() if call.is_kept]
+        again = self.rules.again(first, self.begun, kept)
         if isinstance(again, Fall):
             yield from self.falls(again)
         assert not isinstance(again, Fall)
         for number in again:
+            self.world.see_that(number in self.calls, "input", f"call {number} is not kept")
             self.issue(self.calls[number])
             yield "issued again"
         while late := [x for x in self.calls.values() if x.place is None and x.number >= first]:

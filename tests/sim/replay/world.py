@@ -25,7 +25,7 @@ from tests.sim.violation import Violation
 LIMIT_S = 60.0
 STEPS_MAX = 200_000
 PLACES = (
-    *("generation begun", "word copied", "calls noted", "generation whole"),
+    *("announced", "generation begun", "word copied", "calls noted", "generation whole"),
     *("log closed", "log emptied", "log open", "word logged", "entry logged", "call counted"),
     *("call begun", "call complete", "call through", "word changed", "over"),
     *("cut", "published", "first call read", "arrived", "connected", "issued again", "in force"),
@@ -43,7 +43,10 @@ class Death:
 
 
 class World:
-    """One schedule, from its seed. ``reason``: of the fall, if there was one."""
+    """One schedule, from its seed. ``reason``: of the fall, if there was one.
+
+    ``focus``: threads of this name are always slow, or those of replacements, or the network.
+    """
 
     def __init__(
         self,
@@ -52,9 +55,11 @@ class World:
         process: type[Process] = Process,
         mending: type[Mending] = Mending,
         area: type[Area] = Area,
+        focus: str = "",
     ) -> None:
         self.draws = random.Random(f"replay/{seed}")
         self.seed, self.rules, self.process = seed, rules or Rules(), process
+        self.focus = focus
         self.spec = Spec.drawn(self.draws)
         self.known = Undisturbed(self.spec, [0] * len(self.spec.steps))
         workers = self.spec.workers
@@ -75,6 +80,7 @@ class World:
         self._threads: list[list[Any]] = []
         self._reported: list[Process] = []
         self._dying: list[Process] = []
+        self.is_rare = self.draws.random() < 0.3
         self._plan = self._drawn_plan()
         self._refusals, self.refused = self.draws.choice([0.0, 0.0, 0.0, 0.5]), False
         self._dies_early = self.draws.random() < 0.1
@@ -133,15 +139,14 @@ class World:
         if self._dying and self._dying[0].gone_at <= self.steps:
             self._gone(self._dying.pop(0))
         threads, draws = self._threads, self.draws
-        if self.network and draws.random() < 0.3:
+        if self.network and draws.random() < (0.01 if self.focus == "network" else 0.3):
             self._deliver()
             return
         if draws.random() < 0.004:
             self._slow = draws.choice([None, *self.ranks, *threads])
         for _ in range(8):
             thread = threads[int(draws.random() * len(threads))]
-            is_slow = self._slow is thread or (thread[1] is not None and thread[1] is self._slow)
-            if is_slow and draws.random() < 0.97:
+            if self._is_slow(thread) and draws.random() < 0.97:
                 continue
             if thread[2] is None or thread[2]():
                 self._resume(thread)
@@ -153,6 +158,14 @@ class World:
             self._deliver()
         elif not self._dying:
             self._stands_still()
+
+    def _is_slow(self, thread: list[Any]) -> bool:
+        run, owner, _ = thread
+        if owner is None:
+            return False
+        name = run.__name__
+        is_in_focus = self.focus == name or (owner.is_new and self.focus == f"new {name}")
+        return is_in_focus or self._slow is thread or self._slow is owner
 
     def _deliver(self) -> None:
         at = int(self.draws.random() * len(self.network))
@@ -235,9 +248,14 @@ class World:
             place = self.rules.begin(area.generations(), area.logged(), self.board.done, rank)
             self.replaced[rank] += 1
             self._counts(process.rank)
+            self.forget(rank)
             outcome = self.mending.died(process.rank, place, self.now)
             self._carry_out(outcome, process)
             yield "agent"
+
+    def forget(self, rank: int) -> None:
+        """What was true of the dead process alone."""
+        self.board.over[rank] = False
 
     def _counts(self, rank: int) -> None:
         self.mending.counts(rank)

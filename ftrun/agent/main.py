@@ -95,14 +95,19 @@ async def _run(
     neighbours: Neighbours,
     runtime_dir: Path,
 ) -> EndAgent:
-    def make(settings: RunSettings, launch: SpawnerLaunch, lead: Lead | None = None) -> Agent:
+    def make(
+        settings: RunSettings,
+        launch: SpawnerLaunch,
+        lead: Lead | None = None,
+        own_dir: Path = runtime_dir,
+    ) -> Agent:
         own_token_file = token_file or _token_file(runtime_dir, token)
 
         def announce(http: str) -> None:
             neighbours.announce(http, own_token_file)
 
         watch = neighbours.watch
-        return Agent(settings, machine, token, launch, announce, runtime_dir, watch, lead)
+        return Agent(settings, machine, token, launch, announce, own_dir, watch, lead)
 
     if settings.rendezvous is not None:
         return await run_in_team(settings, machine, token, launch, make, runtime_dir)

@@ -113,6 +113,7 @@ from ftrun.core.messages import (
     Lease,
     NoManager,
     Notice,
+    PeersSilent,
     Progress,
     Rejected,
     RestartReplica,
@@ -196,7 +197,7 @@ class Agent:
             settings.tls,
             wants_glance=self._line is not None,
         )
-        self._peers = Peers(self._link.send)
+        self._peers = Peers(self._peers_silent)
         self._lighthouse = self._embedded(token, runtime_dir)
         self._address = settings.lighthouse or ""
         self._runtime_dir = runtime_dir
@@ -405,6 +406,11 @@ class Agent:
         evidence = with_output(evidence, self._settings.job_log_dir, self._output.since_s)
         return evidence if self._lead is None else self._lead.with_output(evidence)
 
+    def _peers_silent(self, message: PeersSilent) -> None:
+        self._link.send(message)
+        if self._lead is not None:
+            self._lead.hosts_silent(message.hosts)
+
     async def _watch_peers(self) -> None:
         self._console.sees_no_peers(await self._peers.run())
 
@@ -590,7 +596,8 @@ class Agent:
                 self._server.send(target.replica_id, target.incarnation, message.message)
         self._console.answered(self._address)
         at = self._address if self._lighthouse is None else ""
-        self._handle(LighthouseSent(asked_at, at, self._link.epoch))
+        agreed = message.agreed if isinstance(message, HeartbeatAck) else None
+        self._handle(LighthouseSent(asked_at, at, self._link.epoch, agreed))
         match message:
             case AssignSlots(replica_ids):
                 self._own_slots = frozenset(replica_ids)

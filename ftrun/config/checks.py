@@ -17,6 +17,7 @@ from ftrun.config.layers import DEFAULT
 from ftrun.config.script import TargetKind, check_script, is_module_name
 from ftrun.config.settings import RunSettings
 from ftrun.config.starting import MODES as START_MODES
+from ftrun.core.failure_kinds import HEAL, REPORT, STOP
 from ftrun.logs.disk import parse_log_limit
 from ftrun.logs.keep import parse_keep
 
@@ -250,6 +251,10 @@ def _check_names(settings: RunSettings) -> None:
     if settings.inject not in INJECT_MODES:
         raise UserError(f"--inject {settings.inject!r}: give one of {', '.join(INJECT_MODES)}.")
     _check_data(settings)
+    if settings.on_corruption not in (HEAL, STOP, REPORT):
+        raise UserError(
+            f"--on-corruption {settings.on_corruption!r}: give one of {HEAL}, {STOP}, {REPORT}."
+        )
     if settings.torchft not in TORCHFT_MODES:
         raise UserError(f"--torchft {settings.torchft!r}: give one of {', '.join(TORCHFT_MODES)}.")
     if settings.start not in START_MODES:

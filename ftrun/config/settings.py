@@ -26,6 +26,7 @@ from ftrun.config.rendezvous import Rendezvous, Span
 from ftrun.config.script import Script, TargetKind, other_python, own_path
 from ftrun.config.streams import Streams, parse_streams
 from ftrun.core.agent.signals import SignalRules, signal_rules
+from ftrun.core.failure_kinds import HEAL
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import JobSpec
 from ftrun.logs.disk import parse_log_limit
@@ -102,6 +103,7 @@ class RunSettings:
     duplicate_stdout_filters: str = ""
     duplicate_stderr_filters: str = ""
     event_log_handler: str = "null"
+    on_corruption: str = HEAL
     health_check: str = ""
     health_timeout_s: float = 30.0
     json_exit: bool = False
@@ -268,7 +270,8 @@ def resolve(
         script = Script(target, kind, tuple(args), other_python(os.environ) if has_python else "")
     low, high = parse_replicas(options["replicas"], options["min_replicas"])
     if options["workers_per_node"] and not stated["nodes"].is_given:
-        options["nodes"] = high * options["workers_per_replica"] // options["workers_per_node"]
+        each = options["workers_per_replica"] // options["workers_per_node"]
+        options["nodes"] = high * each + options["spare_nodes"]
     lighthouse, job_id = options["lighthouse"], options["job_id"]
     is_shared = lighthouse is not None or options["rendezvous"] is not None
     parsed = {

@@ -264,7 +264,10 @@ class Keeper:
             self._place.nodes[:CONTENDERS],
             self._environ,
             own_process.command("ftrun.cli", self._words, acts_on_signals=True),
-            lambda node: {AGENT_ID_NAME: self._place.agent_id_of(node)},
+            lambda node: {
+                AGENT_ID_NAME: self._place.agent_id_of(node),
+                "FTRUN_NODE_RANK": str(self._place.nodes.index(node)),
+            },
             self._settings.job_log_dir.absolute(),
             say,
         )

@@ -46,10 +46,15 @@ class Pod:
         """The variables of options that are not stated otherwise. ``gpus``: of this node."""
         nodes = self.nodes if self.nodes > 1 else 0
         own = stated["workers_per_replica"].is_given or stated["nproc_per_node"].is_given
-        here = 0 if own else _count(self.workers, 0 if stated["device"].value == "cpu" else gpus)
+        gpus = 0 if stated["device"].value == "cpu" else gpus
+        told, group = _count(self.workers, gpus), stated["workers_per_replica"].value
+        here = 0 if own else told
         replicas = _most(str(stated["replicas"].value))
+        spans = 0 < (told or gpus) < group and group % (told or gpus) == 0
         values = {
             "nodes": str(nodes or ""),
+            "nproc_per_node": str(told or "") if spans else "",
+            "node_rank": str(self.node) if spans else "",
             "lighthouse": join_address(self.first, LIGHTHOUSE_PORT) if nodes and self.first else "",
             "workers_per_replica": str(_share(here, replicas, max(self.nodes, 1)) or ""),
         }

@@ -72,7 +72,12 @@ class Place:
 
     def variables(self, stated: Mapping[str, Stated]) -> dict[str, str]:
         """The variables of options that are not stated otherwise."""
-        values = {"nodes": str(len(self.nodes)), "exit_with": "job", "job_id": self.job_id()}
+        values = {
+            "nodes": str(len(self.nodes)),
+            "node_rank": str(self.node),
+            "exit_with": "job",
+            "job_id": self.job_id(),
+        }
         return {
             f"FTRUN_{name.upper()}": value
             for name, value in values.items()

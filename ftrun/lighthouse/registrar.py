@@ -17,6 +17,7 @@ from ftrun.base import clock
 from ftrun.base.timer import DeadlineTimer
 from ftrun.core.messages import (
     EndJob,
+    MemberGone,
     NodeFree,
     NodeHello,
     Notice,
@@ -48,7 +49,7 @@ class Registrar:
         self._earlier: EndJob | None = None
         self._is_closed = False
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
-        shell.looked = self._look
+        shell.looked, shell.closed = self._look, self.agent_closed
 
     def close(self) -> None:
         """End all streams: nodes come again, to whoever is the lighthouse then."""
@@ -87,8 +88,25 @@ class Registrar:
             self._come(hello)
         self._tell_again(hello)
 
-    def received(self, session: Session, *_messages: Any) -> None:
-        """A node says nothing after its hello."""
+    def received(self, session: Session, *messages: Any) -> None:
+        """A lead has lost a node of its group."""
+        for message in messages:
+            if isinstance(message, MemberGone) and self._placement is not None:
+                for nodes in self._placement.teams.values():
+                    ids = [node.node_id for node in nodes]
+                    if ids[0] == session.agent_id and message.node_id in ids[1:]:
+                        self._cut(message.node_id, message.reason)
+
+    def agent_closed(self, team: int | None, reason: str) -> None:
+        """The lighthouse has lost the agent of a group's lead; perhaps long before its stream."""
+        if self._placement is not None and team in self._placement.teams:
+            self._cut(self._placement.teams[team][0].node_id, reason)
+
+    def _cut(self, node_id: str, reason: str) -> None:
+        """Count a node as lost now. If it lives, it comes again."""
+        session = self._sessions.get(node_id)
+        if session is not None:
+            self.detached(session, reason)
 
     async def caught_up(self) -> None:
         """Nothing waits here."""

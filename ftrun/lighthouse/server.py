@@ -19,7 +19,7 @@ import grpc.aio
 from ftrun.base.addresses import join_address
 from ftrun.base.errors import ProtocolError, UserError
 from ftrun.core.agent.imports import LIMIT_S
-from ftrun.core.messages import FromAgent, Hello, NodeHello
+from ftrun.core.messages import FromAgent, FromNode, Hello, NodeHello
 from ftrun.lighthouse.registrar import Registrar
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.shell import Session, Shell
@@ -225,7 +225,7 @@ async def _read(
 
 def _received(shell: Shell | Registrar, session: Session, messages: list[Any]) -> None:
     for message in messages:
-        if not isinstance(message, FromAgent):
+        if not isinstance(message, FromAgent | FromNode):
             raise ProtocolError(f"a {type(message).__name__} is not for a lighthouse")
     shell.received(session, *messages)
 

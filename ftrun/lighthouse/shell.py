@@ -71,6 +71,7 @@ class Session:
     def __init__(self, agent_id: str, codec: StreamCodec | None = None) -> None:
         self.agent_id = agent_id
         self.codec = codec or StreamCodec()
+        self.rank: int | None = None
         self.closing: str | None = None
         self.cut = False
         self._queue = SendQueue(OUTBOX_MESSAGES_MAX, OUTBOX_BYTES_MAX)
@@ -117,7 +118,8 @@ class Shell:
 
     ``failed`` gets the error if the lighthouse cannot go on (the journal cannot be written, a bug):
     training goes on without it, and a restarted lighthouse takes over. ``again`` is done when this
-    life of the lighthouse is over and another is to begin. ``looked`` is called after events.
+    life of the lighthouse is over and another is to begin. ``looked`` is called after events,
+    ``closed`` with the rank of an agent whose stream is closed.
     """
 
     def __init__(
@@ -148,6 +150,7 @@ class Shell:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.again: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.looked: Callable[[], None] = lambda: None
+        self.closed: Callable[[int | None, str], None] = lambda rank, reason: None
 
     @property
     def agents(self) -> int:
@@ -181,6 +184,7 @@ class Shell:
         if former is not None:
             former.close("the agent has come by another stream")
         self._sessions[session.agent_id] = session
+        session.rank = hello.rank
         log.info("agent %s attached (host %s)", session.agent_id, hello.host)
         self._feed(AgentAttached(session.agent_id, hello))
 
@@ -303,6 +307,7 @@ class Shell:
                 session = self._sessions.pop(agent_id, None)
                 if session is not None:
                     session.close(reason)
+                    self.closed(session.rank, reason)
             case _:
                 assert_never(instruction)
 

@@ -113,7 +113,7 @@ class RunningReplica(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., has_left: bool = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("job_id", "replicas", "workers_per_replica", "min_replicas", "join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s", "nodes", "rebalance", "hang_timeout_s", "accepts_fewer", "spare_nodes")
+    __slots__ = ("job_id", "replicas", "workers_per_replica", "min_replicas", "join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s", "nodes", "rebalance", "hang_timeout_s", "accepts_fewer", "spare_nodes", "on_corruption")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_PER_REPLICA_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +126,7 @@ class JobSpec(_message.Message):
     HANG_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     ACCEPTS_FEWER_FIELD_NUMBER: _ClassVar[int]
     SPARE_NODES_FIELD_NUMBER: _ClassVar[int]
+    ON_CORRUPTION_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     replicas: int
     workers_per_replica: int
@@ -138,7 +139,8 @@ class JobSpec(_message.Message):
     hang_timeout_s: float
     accepts_fewer: bool
     spare_nodes: int
-    def __init__(self, job_id: _Optional[str] = ..., replicas: _Optional[int] = ..., workers_per_replica: _Optional[int] = ..., min_replicas: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., isolation_limit_s: _Optional[float] = ..., nodes: _Optional[int] = ..., rebalance: bool = ..., hang_timeout_s: _Optional[float] = ..., accepts_fewer: bool = ..., spare_nodes: _Optional[int] = ...) -> None: ...
+    on_corruption: str
+    def __init__(self, job_id: _Optional[str] = ..., replicas: _Optional[int] = ..., workers_per_replica: _Optional[int] = ..., min_replicas: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., isolation_limit_s: _Optional[float] = ..., nodes: _Optional[int] = ..., rebalance: bool = ..., hang_timeout_s: _Optional[float] = ..., accepts_fewer: bool = ..., spare_nodes: _Optional[int] = ..., on_corruption: _Optional[str] = ...) -> None: ...
 
 class Interrupt(_message.Message):
     __slots__ = ("attempt",)
@@ -429,10 +431,12 @@ class WorkerHello(_message.Message):
     def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ..., pid: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("until_s",)
+    __slots__ = ("until_s", "agreed")
     UNTIL_S_FIELD_NUMBER: _ClassVar[int]
+    AGREED_FIELD_NUMBER: _ClassVar[int]
     until_s: float
-    def __init__(self, until_s: _Optional[float] = ...) -> None: ...
+    agreed: StateId
+    def __init__(self, until_s: _Optional[float] = ..., agreed: _Optional[_Union[StateId, _Mapping]] = ...) -> None: ...
 
 class LeaveNow(_message.Message):
     __slots__ = ("reason", "in_quorum")
@@ -843,10 +847,12 @@ class AskHeartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class HeartbeatAck(_message.Message):
-    __slots__ = ("glance",)
+    __slots__ = ("glance", "agreed")
     GLANCE_FIELD_NUMBER: _ClassVar[int]
+    AGREED_FIELD_NUMBER: _ClassVar[int]
     glance: JobGlance
-    def __init__(self, glance: _Optional[_Union[JobGlance, _Mapping]] = ...) -> None: ...
+    agreed: StateId
+    def __init__(self, glance: _Optional[_Union[JobGlance, _Mapping]] = ..., agreed: _Optional[_Union[StateId, _Mapping]] = ...) -> None: ...
 
 class JobGlance(_message.Message):
     __slots__ = ("step", "live", "lost_s", "steps_per_s")
@@ -1198,6 +1204,14 @@ class NodeHello(_message.Message):
     version: int
     def __init__(self, node_id: _Optional[str] = ..., node: _Optional[str] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., certificate: _Optional[str] = ..., workers: _Optional[int] = ..., rank: _Optional[int] = ..., label: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., expected: _Optional[int] = ..., spares: _Optional[int] = ..., team: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ...) -> None: ...
 
+class MemberGone(_message.Message):
+    __slots__ = ("node_id", "reason")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    reason: str
+    def __init__(self, node_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class TeamPlace(_message.Message):
     __slots__ = ("team", "place", "members", "host", "address", "certificate")
     TEAM_FIELD_NUMBER: _ClassVar[int]
@@ -1221,7 +1235,7 @@ class NodeFree(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "another_form", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "replica_given_up", "peers_silent", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record", "ask_heartbeat", "hand_hello", "rank_ended", "rank_message", "rank_disconnected", "rank_used", "ask_lease", "hand_leaving", "hand_place", "start_ranks", "signal_ranks", "sweep_ranks", "to_ranks", "lease_left", "node_hello", "team_place", "node_free")
+    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "another_form", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "replica_given_up", "peers_silent", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record", "ask_heartbeat", "hand_hello", "rank_ended", "rank_message", "rank_disconnected", "rank_used", "ask_lease", "hand_leaving", "hand_place", "start_ranks", "signal_ranks", "sweep_ranks", "to_ranks", "lease_left", "node_hello", "member_gone", "team_place", "node_free")
     INTERRUPT_FIELD_NUMBER: _ClassVar[int]
     NEW_QUORUM_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
@@ -1289,6 +1303,7 @@ class Envelope(_message.Message):
     TO_RANKS_FIELD_NUMBER: _ClassVar[int]
     LEASE_LEFT_FIELD_NUMBER: _ClassVar[int]
     NODE_HELLO_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_GONE_FIELD_NUMBER: _ClassVar[int]
     TEAM_PLACE_FIELD_NUMBER: _ClassVar[int]
     NODE_FREE_FIELD_NUMBER: _ClassVar[int]
     interrupt: Interrupt
@@ -1358,6 +1373,7 @@ class Envelope(_message.Message):
     to_ranks: ToRanks
     lease_left: LeaseLeft
     node_hello: NodeHello
+    member_gone: MemberGone
     team_place: TeamPlace
     node_free: NodeFree
-    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., another_form: _Optional[_Union[AnotherForm, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., worker_stacks: _Optional[_Union[WorkerStacks, _Mapping]] = ..., failure_evidence: _Optional[_Union[FailureEvidence, _Mapping]] = ..., replica_given_up: _Optional[_Union[ReplicaGivenUp, _Mapping]] = ..., peers_silent: _Optional[_Union[PeersSilent, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., stop_replica: _Optional[_Union[StopReplica, _Mapping]] = ..., kill_workers: _Optional[_Union[KillWorkers, _Mapping]] = ..., ask_stacks: _Optional[_Union[AskStacks, _Mapping]] = ..., drain_agent: _Optional[_Union[DrainAgent, _Mapping]] = ..., incident_record: _Optional[_Union[IncidentRecord, _Mapping]] = ..., ask_heartbeat: _Optional[_Union[AskHeartbeat, _Mapping]] = ..., hand_hello: _Optional[_Union[HandHello, _Mapping]] = ..., rank_ended: _Optional[_Union[RankEnded, _Mapping]] = ..., rank_message: _Optional[_Union[RankMessage, _Mapping]] = ..., rank_disconnected: _Optional[_Union[RankDisconnected, _Mapping]] = ..., rank_used: _Optional[_Union[RankUsed, _Mapping]] = ..., ask_lease: _Optional[_Union[AskLease, _Mapping]] = ..., hand_leaving: _Optional[_Union[HandLeaving, _Mapping]] = ..., hand_place: _Optional[_Union[HandPlace, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., signal_ranks: _Optional[_Union[SignalRanks, _Mapping]] = ..., sweep_ranks: _Optional[_Union[SweepRanks, _Mapping]] = ..., to_ranks: _Optional[_Union[ToRanks, _Mapping]] = ..., lease_left: _Optional[_Union[LeaseLeft, _Mapping]] = ..., node_hello: _Optional[_Union[NodeHello, _Mapping]] = ..., team_place: _Optional[_Union[TeamPlace, _Mapping]] = ..., node_free: _Optional[_Union[NodeFree, _Mapping]] = ...) -> None: ...
+    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., another_form: _Optional[_Union[AnotherForm, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., worker_stacks: _Optional[_Union[WorkerStacks, _Mapping]] = ..., failure_evidence: _Optional[_Union[FailureEvidence, _Mapping]] = ..., replica_given_up: _Optional[_Union[ReplicaGivenUp, _Mapping]] = ..., peers_silent: _Optional[_Union[PeersSilent, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., stop_replica: _Optional[_Union[StopReplica, _Mapping]] = ..., kill_workers: _Optional[_Union[KillWorkers, _Mapping]] = ..., ask_stacks: _Optional[_Union[AskStacks, _Mapping]] = ..., drain_agent: _Optional[_Union[DrainAgent, _Mapping]] = ..., incident_record: _Optional[_Union[IncidentRecord, _Mapping]] = ..., ask_heartbeat: _Optional[_Union[AskHeartbeat, _Mapping]] = ..., hand_hello: _Optional[_Union[HandHello, _Mapping]] = ..., rank_ended: _Optional[_Union[RankEnded, _Mapping]] = ..., rank_message: _Optional[_Union[RankMessage, _Mapping]] = ..., rank_disconnected: _Optional[_Union[RankDisconnected, _Mapping]] = ..., rank_used: _Optional[_Union[RankUsed, _Mapping]] = ..., ask_lease: _Optional[_Union[AskLease, _Mapping]] = ..., hand_leaving: _Optional[_Union[HandLeaving, _Mapping]] = ..., hand_place: _Optional[_Union[HandPlace, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., signal_ranks: _Optional[_Union[SignalRanks, _Mapping]] = ..., sweep_ranks: _Optional[_Union[SweepRanks, _Mapping]] = ..., to_ranks: _Optional[_Union[ToRanks, _Mapping]] = ..., lease_left: _Optional[_Union[LeaseLeft, _Mapping]] = ..., node_hello: _Optional[_Union[NodeHello, _Mapping]] = ..., member_gone: _Optional[_Union[MemberGone, _Mapping]] = ..., team_place: _Optional[_Union[TeamPlace, _Mapping]] = ..., node_free: _Optional[_Union[NodeFree, _Mapping]] = ...) -> None: ...

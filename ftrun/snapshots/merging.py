@@ -38,8 +38,10 @@ from ftrun.snapshots.parts import OUTLINE, PART, Item, Part
 METADATA = ".metadata"
 
 
-def merge(draft: Path, workers: int, origin: Origin) -> tuple[Path, Manifest]:
-    """Make a draft with the parts of all workers whole; its path then.
+def merge(
+    draft: Path, workers: int, origin: Origin, agreed: int | None = None
+) -> tuple[Path, Manifest]:
+    """Make a draft with the parts of all workers whole; its path then. ``agreed``: as in Manifest.
 
     Raises:
         OSError: the disk; or a part is not there.
@@ -71,6 +73,7 @@ def merge(draft: Path, workers: int, origin: Origin) -> tuple[Path, Manifest]:
         leaves=shares[0].leaves,
         files=files,
         mates=tuple(shares[1:]),
+        agreed=agreed,
     )
     write_whole(draft / manifest.NAME, whole.encode(), is_synced=True)
     return directory.publish(draft, lead.step, lead.lineage), whole

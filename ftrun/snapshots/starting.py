@@ -103,6 +103,8 @@ def _newest_verified(where: Path, lines: list[str]) -> Found | None:
         for path, why_not in bad:
             if directory.set_damaged(path):
                 lines.append(f"The snapshot {path.name} is damaged and was renamed: {why_not}.")
+        if found is not None and looked.unagreed:
+            lines.append(f"{looked.words()}.")
         if found is not None or looked.newest is None:
             return found
     return None

@@ -178,6 +178,8 @@ class Resuming:
             ) from error
         for path, why_not in looked.passed_over:
             log.warning("the snapshot %s is passed over: %s", path, why_not)
+        if looked.unagreed:
+            log.warning("snapshots in %s: %s", where, looked.words())
         if looked.newest is not None:
             self._check_origin(looked.newest)
         return looked.newest

@@ -56,43 +56,49 @@ def test_the_same_command_is_the_same_job(machines: Machines) -> None:
     assert unlike == []
 
 
-def test_a_node_without_power_is_replaced_by_one_that_stands_by(
+def test_a_node_that_is_cut_off_comes_again_and_one_without_power_is_replaced(
     machines: Machines, tmp_path: Path
 ) -> None:
     """No packet tells the lead, nor, when its own power goes, its hand: nothing is left there."""
-    options = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "1", "--device", "cpu")
+    options = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2", "--device", "cpu")
     meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "n0:29400", "--grace", "1")
-    wait = ("--rdzv-conf", "join_timeout=5")
-    jobs = []
+    wait = ("--rdzv-conf", "join_timeout=10")
+    jobs: list[Job] = []
+
+    def start(index: int) -> Job:
+        directory = tmp_path / f"n{index}"
+        directory.mkdir()
+        job = Job(
+            directory,
+            TRAINS,
+            *options,
+            *meeting,
+            *wait,
+            within=machines.nodes[index].inside(),
+            environment={"HOME": str(directory)},
+            fresh=True,
+        )
+        jobs.append(job)
+        return job
+
     try:
-        for index in range(NODES):
-            directory = tmp_path / f"n{index}"
-            directory.mkdir()
-            inside = machines.nodes[index].inside()
-            environment = {"HOME": str(directory)}
-            job = Job(
-                directory,
-                TRAINS,
-                *options,
-                *meeting,
-                *wait,
-                within=inside,
-                environment=environment,
-                fresh=True,
-            )
-            jobs.append(job)
-            if index == 0:
-                job.expect("nodes meet at")
-            elif index == 1:
-                job.expect("number 1 of 2")
-        lead, lost, spare = jobs
+        lead = start(0)
+        lead.expect("nodes meet at")
+        lost = start(1)
         lead.expect("trains 0")
+        machines.cut(1)
+        lost.expect("The first node is lost")
+        machines.mend(1)
+        lead.expect("Node n1 .* is lost")
+        lost.expect("number 1 of 2", 2)
+        lead.expect("trains 0", 2)
+        spare = start(2)
         lead.expect("n2 .* stands by")
         machines.power_off(1)
-        lead.expect("Node n1 .* is lost")
+        lead.expect("Node n1 .* is lost", 2)
         lead.expect("n2 .*takes its place")
         spare.expect("trains 1")
-        assert lead.expect(r"up 0 (\d)", 2) == ["2", "2"]
+        assert lead.expect(r"up 0 (\d)", 3) == ["2", "2", "2"]
         assert lost.left() == []
         machines.power_off(0)
         spare.expect("The first node is lost", timeout_s=START_S)

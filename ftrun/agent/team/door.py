@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
+from ftrun.base import clock
 from ftrun.base.errors import ProtocolError
 from ftrun.core.messages import FromHand, HandHello, ToHand
 from ftrun.protocol.grpc_port import GrpcPort
@@ -38,13 +39,20 @@ STREAMS_MAX = 4096
 
 
 class HandStream:
-    """One hand's stream. ``node_id``: of this stream alone."""
+    """One hand's stream. ``node_id``: of this stream alone. ``heard_at``: the last time."""
 
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id
         self.codec = StreamCodec()
         self.queue = SendQueue(OUTBOX_MAX)
         self.ended = asyncio.Event()
+        self.heard_at = clock.now()
+        self.why_cut = ""
+
+    def cut(self, reason: str) -> None:
+        """The hand is lost, whatever its connection says."""
+        self.why_cut = reason
+        self.queue.close()
 
     def send(self, message: ToHand) -> None:
         """Queue a message; a hand that does not read is cut."""
@@ -157,6 +165,8 @@ class Door:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if reader.done():
                 return reader.result()
+            if stream.why_cut:
+                return stream.why_cut
             return "it was sent away" if writer.done() else "it does not read what it is sent"
         finally:
             for task in tasks:
@@ -173,10 +183,11 @@ async def _read(
             _received(listener, stream, stream.codec.decode(data))
     except ProtocolError as error:
         return f"it does not keep the protocol: {error}"
-    return "it has ended"
+    return "its connection has ended"
 
 
 def _received(listener: DoorListener, stream: HandStream, messages: list[Any]) -> None:
+    stream.heard_at = clock.now()
     for message in messages:
         if not isinstance(message, FromHand):
             raise ProtocolError(f"a {type(message).__name__} is not for a lead")

@@ -84,6 +84,8 @@ class Hand:
         self._was_placed = self._is_leaving = False
         self._gives_up_at = clock.now() + rendezvous.connect_timeout_s
         self._shown_at: float | None = None
+        # A lead that a registrar has told of comes up at about the same time.
+        self._speaks_at = clock.now() + (PLACE_SHOWN_S if settings.workers_per_node else 0.0)
         self._why = "it does not answer"
         self._is_connected = False
         self._waits_since: float | None = None
@@ -194,8 +196,8 @@ class Hand:
         self._why = cause(ending.words)
         if now >= self._gives_up_at:
             self._unreachable()
-        elif self._shown_at is None or now - self._shown_at >= REMIND_S:
-            self._shown_at = now
+        elif now >= self._speaks_at:
+            self._shown_at, self._speaks_at = now, now + REMIND_S
             stated, left_s = self._rendezvous.stated_by, self._gives_up_at - now
             limit = f" for {left_s:.0f} s" if math.isfinite(left_s) else ""
             self._say(

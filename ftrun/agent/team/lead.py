@@ -7,7 +7,7 @@ decisions about nodes (core/teams/gathering.py), the streams (door.py), the hand
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -68,6 +68,8 @@ from ftrun.core.version import unlike_version
 from ftrun.protocol.tls import TlsFiles
 
 STACKS_TIMEOUT_S = 2.5
+SILENT_S = 0.4
+UNHEARD_S = 3.0
 KILLED = -9
 
 
@@ -108,7 +110,8 @@ class Lead:
     """The hands of this node.
 
     ``is_complete``: workers may be started. ``gave_up``: see ``first``. ``leaver``: the hand whose
-    node was asked to stop, if one was. ``port``: by which its nodes and workers come, if by one.
+    node was asked to stop, if one was. ``lost`` is called with the place of a hand that is lost.
+    ``port``: by which its nodes and workers come, if by one.
     """
 
     def __init__(
@@ -132,6 +135,8 @@ class Lead:
         self._outputs: dict[WorkerKey, str] = {}
         self._stacks: dict[int, dict[WorkerKey, asyncio.Future[str]]] = {}
         self._requests = 0
+        self._silent: dict[str, asyncio.TimerHandle] = {}
+        self.lost: Callable[[int, str], None] = lambda place, reason: None
         self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_over = False
         self.gave_up = ""
@@ -157,6 +162,8 @@ class Lead:
         None: only this team has, and the hands but the one that leaves are free.
         """
         self._timer.close()
+        for timer in self._silent.values():
+            timer.cancel()
         self._agent, self._is_over = None, True
         if ending is not None:
             for stream in self._door.streams.values():
@@ -266,7 +273,20 @@ class Lead:
             self._refuse(stream.node_id, reason)
             return
         node = Node(stream.node_id, hello.node, hello.host, hello.workers, hello.rank)
+        self._forget_former(node)
         self._handle(NodeCame(node))
+
+    def _forget_former(self, came: Node) -> None:
+        """A node that was cut off comes again, perhaps before its former stream has ended here.
+
+        A hand with a place asks for a lease every second, so one that does is another node.
+        """
+        for node in self._team:
+            stream = self._door.streams.get(node.node_id)
+            is_same = (node.name, node.host, node.rank) == (came.name, came.host, came.rank)
+            if is_same and stream is not None and clock.now() - stream.heard_at > UNHEARD_S:
+                stream.end()
+                self.hand_gone(stream, "it was cut off, and comes again")
 
     def hand_gone(self, stream: HandStream, reason: str) -> None:
         """A node is lost: its workers have ended, for all that is known here."""
@@ -280,6 +300,8 @@ class Lead:
             name = node.words() if node is not None else stream.node_id
             why = f"is lost with its node {name}: {reason}"
             self._ended(key, WorkerExited(key.incarnation, key.group_rank, 0, KILLED, why))
+        if node is not None:
+            self.lost(self._team.index(node), reason)
         self._handle(NodeGone(stream.node_id, reason))
 
     def hand_said(self, stream: HandStream, message: FromHand) -> None:
@@ -338,6 +360,24 @@ class Lead:
             self._outputs = {k: x for k, x in self._outputs.items() if k == key}
         if self._agent is not None:
             self._agent.ended_elsewhere(end)
+
+    def hosts_silent(self, hosts: Sequence[str]) -> None:
+        """The kernel's word that these acknowledge nothing; hands there are lost, if it stays so.
+
+        Their connections would end much later.
+        """
+        for host in [host for host in self._silent if host not in hosts]:
+            self._silent.pop(host).cancel()
+        here = {node.host for node in self._team if node is not self._own}
+        for host in here.intersection(hosts) - self._silent.keys():
+            loop = asyncio.get_running_loop()
+            self._silent[host] = loop.call_later(SILENT_S, self._is_silent, host)
+
+    def _is_silent(self, host: str) -> None:
+        for node in self._team:
+            stream = self._door.streams.get(node.node_id)
+            if node.host == host and stream is not None:
+                stream.cut(f"its host, {host}, acknowledges nothing")
 
     # ------------------------------------------------------------ the team
 

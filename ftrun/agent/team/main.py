@@ -31,7 +31,7 @@ from ftrun.core.forms import Form
 from ftrun.core.teams.nodes import Node
 
 ANY, LOOPBACK = "0.0.0.0", "127.0.0.1"
-MakeAgent = Callable[[RunSettings, SpawnerLaunch, Lead], LeadingAgent]
+MakeAgent = Callable[[RunSettings, SpawnerLaunch, Lead, Path], LeadingAgent]
 
 
 def open_token(rendezvous: Rendezvous) -> str:
@@ -105,7 +105,7 @@ async def _lead(
             if ending is not None:
                 launch = SpawnerLaunch()
                 empty(runtime_dir)
-            agent = make(lead.settings(settings), launch, lead)
+            agent = make(lead.settings(settings), launch, lead, runtime_dir)
             lead.attach(agent)
             try:
                 ending = await agent.run()

@@ -14,8 +14,10 @@ import asyncio
 import math
 import os
 import secrets
+import shutil
 import socket
-from collections.abc import Coroutine
+import tempfile
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from ftrun.agent.env_markers import AGENT_ID_NAME
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.team.door import Door
-from ftrun.agent.team.hand import Hand, cause, empty
+from ftrun.agent.team.hand import Hand, cause
 from ftrun.agent.team.lead import Lead, LeadingAgent, say
 from ftrun.agent.team.main import MakeAgent, first_team
 from ftrun.base import clock
@@ -36,7 +38,7 @@ from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent, TeamChanged
 from ftrun.core.agent.failures import signal_name
 from ftrun.core.agent.signals import Reaction
-from ftrun.core.messages import EndJob, NodeFree, NodeHello, Notice, Rejected, TeamPlace
+from ftrun.core.messages import EndJob, MemberGone, NodeFree, NodeHello, Notice, Rejected, TeamPlace
 from ftrun.core.teams.nodes import Node
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
 
@@ -65,9 +67,16 @@ class Member:
         self._launch: SpawnerLaunch | None = launch
         self._make = make
         self._runtime_dir = runtime_dir
+        self._parts = 0
         self._is_shared = AGENT_ID_NAME in os.environ  # srun has one output
         self._node_id = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
-        self._door = Door(token, settings.tls)
+        self._directory = Path(tempfile.mkdtemp(prefix="ftrun-door-"))
+        tls, self._certificate = settings.tls, ""
+        if tls:
+            from ftrun.agent.team.identity import make_identity
+
+            tls, self._certificate = make_identity(self._directory, machine.host, tls.ca)
+        self._door = Door(token, tls)
         self._address = ""
         self._wanted: TeamPlace | None = None
         self._why_free = ""
@@ -105,6 +114,7 @@ class Member:
             self._connection.close()
             await asyncio.gather(linking, return_exceptions=True)
             await self._door.stop()
+            shutil.rmtree(self._directory, ignore_errors=True)
             if self._launch is not None:
                 self._launch.end()
 
@@ -144,7 +154,7 @@ class Member:
             socket.gethostname()[:64],
             self._machine.host,
             self._address,
-            "",
+            self._certificate,
             self._own.workers_per_replica,
             settings.node_rank,
             settings.topology,
@@ -210,15 +220,24 @@ class Member:
         launch = self._prepare()
         self._launch = None
         settings = self._own
+        # A spawner that ends takes its directory away, perhaps when the next one has begun.
+        self._parts += 1
+        own_dir = self._runtime_dir / str(self._parts)
+        own_dir.mkdir(mode=0o700)
         if place.place == 0:
-            settings = replace(settings, node_rank=place.team)  # the first team: replica 0
-            leading = Leading(self._rendezvous(place), self._node(), self._door)
-            work = leading.run(settings, launch, self._make, self._runtime_dir)
+            settings = replace(settings, node_rank=place.team)  # the first one is replica 0
+            leading = Leading(self._rendezvous(place), self._node(), self._door, self._lost)
+            work = leading.run(settings, launch, self._make, own_dir)
             stop = leading.stop
         else:
+            if settings.tls:
+                from ftrun.agent.team.identity import trusting
+
+                trusted = trusting(settings.tls, self._directory, place.certificate)
+                settings = replace(settings, tls=trusted)
             hand = Hand(
                 settings, self._rendezvous(place), self._machine, self._token, launch,
-                self._runtime_dir, self._say,
+                own_dir, self._say,
             )  # fmt: skip
             work, stop = hand.run(), hand.stop
         ending = await self._until_another(place, work, stop)
@@ -246,6 +265,12 @@ class Member:
             changed.cancel()
             await asyncio.gather(changed, return_exceptions=True)
 
+    def _lost(self, place: int, reason: str) -> None:
+        """Tell the registrar, which may not see it yet, so that the others are free."""
+        wanted = self._wanted
+        if wanted is not None and place < len(wanted.members):
+            self._connection.send(MemberGone(wanted.members[place], reason))
+
     def _why(self) -> str:
         if self._wanted is None:
             return self._why_free
@@ -254,7 +279,6 @@ class Member:
     def _prepare(self) -> SpawnerLaunch:
         """A spawner that has not begun; it imports torch by itself."""
         if self._launch is None:
-            empty(self._runtime_dir)
             self._launch = SpawnerLaunch()
         return self._launch
 
@@ -274,31 +298,32 @@ class Member:
 class Leading:
     """This node leads a group of nodes, until it ends or is to end."""
 
-    def __init__(self, rendezvous: Rendezvous, own: Node, door: Door) -> None:
+    def __init__(
+        self, rendezvous: Rendezvous, own: Node, door: Door, lost: Callable[[int, str], None]
+    ) -> None:
         self._lead = Lead(rendezvous, own, door)
+        self._lead.lost = lost
         self._agent: LeadingAgent | None = None
         self._is_to_end = False
 
     async def run(
-        self, settings: RunSettings, launch: SpawnerLaunch, make: MakeAgent, _runtime_dir: Path
+        self, settings: RunSettings, launch: SpawnerLaunch, make: MakeAgent, runtime_dir: Path
     ) -> EndAgent | None:
         """Returns how the job, or this node, has ended; None: only the group has."""
         lead, ending = self._lead, None
         try:
             ending = await first_team(settings, lead)
             if ending is None and not self._is_to_end:
-                ending = await self._train(settings, launch, make)
+                lead_settings = lead.settings(settings)
+                ending = await self._train(make(lead_settings, launch, lead, runtime_dir))
             return ending
         finally:
             # A node that ends alone takes no other with it.
             is_jobs = ending is not None and ending.exit_code not in OF_ONE_NODE
             await lead.close(ending if is_jobs else None)
 
-    async def _train(
-        self, settings: RunSettings, launch: SpawnerLaunch, make: MakeAgent
-    ) -> EndAgent | None:
-        lead = self._lead
-        agent = self._agent = make(lead.settings(settings), launch, lead)
+    async def _train(self, agent: LeadingAgent) -> EndAgent | None:
+        lead, self._agent = self._lead, agent
         lead.attach(agent)
         try:
             ending = await agent.run()

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 
 OF_HANDS = frozenset((b"P", b"\x16"))
 """The first byte of HTTP/2, and that of TLS; a store's client begins with another one."""
 FIRST_BYTE_TIMEOUT_S = 30.0
 CONNECTIONS_MAX = 65536
 CHUNK_BYTES = 1 << 16
+HAND_TIMEOUT_MS = 5_000
+"""A hand whose node acknowledges nothing for so long is lost, as a stream of gRPC's would be. With
+the ping that gRPC sends after 5 s at most, a node without power is known within 10 s."""
 
 
 class TeamPort:
@@ -55,10 +59,13 @@ class TeamPort:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.TimeoutError):
-            first = await asyncio.wait_for(reader.read(1), FIRST_BYTE_TIMEOUT_S)
-            address = self.door if first in OF_HANDS else self.store
+            first = await asyncio.wait_for(reader.read(CHUNK_BYTES), FIRST_BYTE_TIMEOUT_S)
+            address = self.door if first[:1] in OF_HANDS else self.store
             if not first or address is None:
                 return
+            if address is self.door:
+                own = writer.get_extra_info("socket")
+                own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, HAND_TIMEOUT_MS)
             inner_reader, inner_writer = await asyncio.open_connection(*address)
             with contextlib.closing(inner_writer):
                 inner_writer.write(first)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ftrun.core.forms import Form
-from ftrun.core.ids import WorkerKey
+from ftrun.core.ids import StateId, WorkerKey
 from ftrun.core.messages import (
     FailureEvidence,
     FailureReport,
@@ -309,12 +309,14 @@ class SpawnerLost:
 class LighthouseSent:
     """The lighthouse has sent a message; ``asked_at``: when the request it answers was sent.
 
-    ``at``: its address, and ``epoch``: its own, where several lighthouses can be it.
+    ``at``: its address, and ``epoch``: its own, where several lighthouses can be it. ``agreed``: as
+    in HeartbeatAck, which this was.
     """
 
     asked_at: float | None = None
     at: str = ""
     epoch: int = 0
+    agreed: StateId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -461,7 +461,8 @@ class Lighthouse:
     def _on_heartbeat(self, agent: Agent, heartbeat: m.Heartbeat) -> None:
         if not heartbeat.quiet:
             glance = self.glances.now() if heartbeat.wants_glance else None
-            self.state.outbox.to_agent(agent.agent_id, m.HeartbeatAck(glance))
+            ack = m.HeartbeatAck(glance, self.membership.divergence.agreed)
+            self.state.outbox.to_agent(agent.agent_id, ack)
         for line in heartbeat.progress:
             replica = self.state.replicas.find(line.replica_id, line.incarnation)
             if replica is not None and replica.agent_id == agent.agent_id:

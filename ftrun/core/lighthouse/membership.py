@@ -98,6 +98,8 @@ class Membership:
 
     def run_rules(self) -> None:
         """Apply rules until none changes anything, once all of an event is noted."""
+        if self.divergence.ends and self.state.outcome is None:
+            self.end(int(ExitCode.CORRUPTED), self.divergence.ends)
         if self.state.spec.hang_timeout_s:
             self._end_standstill()
             self._end_standoff()

@@ -42,6 +42,14 @@ class NodeHello:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberGone:
+    """A lead has lost the node that has this id, whether the registrar has or not."""
+
+    node_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TeamPlace:
     """The node is number ``place`` of team ``team``; 0 leads it, the others are its hands.
 
@@ -64,4 +72,5 @@ class NodeFree:
     reason: str
 
 
+FromNode: TypeAlias = NodeHello | MemberGone
 ToNode: TypeAlias = TeamPlace | NodeFree | Notice | EndJob | Rejected

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ftrun.core.failure_kinds import HEAL
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages.from_worker import FromWorker, Progress
 from ftrun.core.messages.loss import Loss
@@ -18,7 +19,8 @@ class JobSpec:
     ``rebalance``: replicas may be moved to nodes that join late. ``hang_timeout_s``: how long a
     member's loop may stand still while the others wait for it; 0: for ever. ``accepts_fewer``: the
     user has stated ``min_replicas``, so a job that ends with as many has done what was asked for.
-    ``spare_nodes``: how many nodes are to stand by.
+    ``spare_nodes``: how many nodes are to stand by. ``on_corruption``: what follows when replicas
+    hold unlike parameters that were equal (core/failure_kinds.py).
     """
 
     job_id: str
@@ -33,6 +35,7 @@ class JobSpec:
     hang_timeout_s: float = 0.0
     accepts_fewer: bool = False
     spare_nodes: int = 0
+    on_corruption: str = HEAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Which nodes make which team, where a job has several teams of equal size.
 
 Theory of operation. Nodes come and go; a team has ``size`` of them, or none. At first nodes
-*gather*: until all that are expected are there, or the time is up, nothing is placed. From then on,
-whenever nodes are idle and a team is without, it is placed:
+*gather*: until all that are expected are there, or the time is up, nothing is placed. Nodes that
+are to stand by are waited for a moment only. From then on, whenever nodes are idle and a team is
+without, it is placed:
 
 | what                            | where                                                          |
 |---------------------------------|----------------------------------------------------------------|
@@ -32,6 +33,8 @@ from ftrun.core.teams.nodes import Node, NodeCame, NodeGone, Show, Standing, Tim
 
 BACK_S = 10.0
 """How long the nodes of teams that stand may take to come to a lighthouse that is new."""
+LAST_CALL_S = 3.0
+"""How long nodes that are to stand by may take, once all others are there."""
 REMIND_FIRST_S = 5.0
 REMIND_S = 30.0
 
@@ -85,6 +88,7 @@ class Placement:
         self._count = 0
         self._began = now
         self._gathers_until: float | None = now + rules.join_timeout_s
+        self._has_called = False
         self._reminds_at = now + REMIND_FIRST_S
         self._shown = ""
         self._out: list[Instruction] = []
@@ -197,7 +201,11 @@ class Placement:
     def _have_gathered(self, until: float) -> bool:
         if self._now >= until:
             return True
-        return not self._back and len(self._arrivals) >= self._rules.nodes
+        there, rules = len(self._arrivals), self._rules
+        if there >= rules.nodes - rules.spares and not self._has_called:
+            self._has_called = True
+            self._gathers_until = min(until, self._now + LAST_CALL_S)
+        return there >= rules.nodes and not self._back
 
     def _place(self) -> None:
         """Place the first team that has none, one that had nodes before the others."""

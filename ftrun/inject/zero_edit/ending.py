@@ -65,6 +65,7 @@ class Ending:
         self._given: tuple[State, State] = _NOTHING
         self.has_followed = self.is_behind = self.is_replaying = False
         self.stands_still = self._is_offered = False
+        self._at_draw: dict[int, int] = {}
 
     @property
     def _is_of_commit(self) -> bool:
@@ -132,6 +133,28 @@ class Ending:
         """Take what was put off: this replica has come to its peers' place."""
         self._carried.apply(self._given[0])
         self.load_tensors(self._given[1])
+
+    # ------------------------------------------------------------ a newcomer before its first pass
+
+    def joined_at_draw(self) -> None:
+        """This replica has the state of peers that have come to the pass of their step, and stands
+        at the draw of its batch: the script may change its model in between, for example normalize
+        a weight. That is in the state already."""
+        live = self._carried.state(), self._tensors.state()
+        self._at_draw = _versions(live)
+        self._copy = (_copied(live[0]), _copied(live[1])) if self.can_copy else None
+
+    def pass_begins(self) -> None:
+        """The first pass after a draw at which it has joined: it has its peers' state again."""
+        before, self._at_draw = self._at_draw, {}
+        if before and _versions((self._carried.state(), self._tensors.state())) != before:
+            if self._copy is None:
+                told.once(
+                    "what the script changes between the draw of a batch and the pass of its model "
+                    "was done twice here, because the state is too large for a copy"
+                )
+            self._restore(is_late=True)
+        self._copy = None if before else self._copy
 
     # ------------------------------------------------------------ steps that its peers have taken
 
@@ -226,6 +249,11 @@ def part(manager: Manager, mates: Mates, replica_id: str) -> None:
         told.say(f"replica {replica_id} ends although others have not come to the end")
     if mates.is_lead and not manager.session.ends_early:
         told.rank_0_missing(replica_id, manager.session.exchanges.members())
+
+
+def _versions(tree: Any) -> dict[int, int]:
+    """How often each tensor was written to, by its memory."""
+    return {x.data_ptr(): x._version for x in leaves([*tree]) if type(x) is torch.Tensor}
 
 
 def _copied(tree: Any) -> Any:

@@ -55,14 +55,15 @@ class Inside:
     def lets_join(self) -> None:
         """Begin a step here if another replica is about to join. In the main thread."""
         script, manager = self._script, self._script.manager()
-        if not (self.may_wait() and manager.session.others_join):
+        is_due = manager.session.others_join or script.quorums.has_full
+        if not (self.may_wait() and is_due):
             return
-        before = manager.session.exchanges.members()
+        before = script.world.members
         script.noting.begun_at = ()
         script.standing.goes_back()
         script.start(manager, allow_heal=True)
         script.show_place(manager)
-        if manager.session.exchanges.members() != before:
+        if script.world.members != before:
             return
         if manager.should_commit():
             script.standing.empty += 1

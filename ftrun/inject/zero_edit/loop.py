@@ -322,6 +322,8 @@ class Loop:
         begin_again = iterator.begin_again if iterator is not None else lambda: None
         with script.randomness.joining(loaded.step, begin_again):
             self._go_to(loaded, iterator, is_drawn=False)
+        if self._course.now is State.STEPPING and iterator is not None:
+            script.ending.joined_at_draw()
         script.frameworks.capture()
         self._has_begun(manager)
         return True

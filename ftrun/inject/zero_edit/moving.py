@@ -92,6 +92,7 @@ class Moving:
         Raises:
             UserError: it has not come to a loop in which its peers are.
         """
+        self._script.ending.pass_begins()
         ranges, self._ranges = self._ranges, []
         _refuse(_words_of([x for x in ranges if not RANGES.set(*x)]))
         if self._begun_with:

@@ -57,6 +57,8 @@ def install(here: WorkerContext) -> Loop | None:
     script.models.install(patches)
     models = _Models(loop, memory)
     models.install(patches)
+    for owner in (torch.nn.Module, torch.optim.Optimizer):
+        patches.around(owner, "zero_grad", memory.zeroes)
 
     def leave() -> None:
         patches.undo()

@@ -107,6 +107,7 @@ class Script:
             lambda: self.models.beside(),
             self.counters.walk,
         )
+        self.tensors.keeps_all = memory is not None
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
         self.sparing = Sparing(self._needs_place, step)
         kind = Randomness if memory is None else memory.randomness

@@ -77,7 +77,7 @@ def met(*messages: Any, token: str = TOKEN, until: type) -> tuple[list[Any], lis
 def test_a_hand_asks_by_its_own_clock_and_its_end_is_seen() -> None:
     got, seen = met(HELLO, AskLease(7.0), until=LeaseLeft)
     assert got[1:] == [LeaseLeft(7.0, 5.0)]
-    assert seen == [HELLO, AskLease(7.0), "it has ended"]
+    assert seen == [HELLO, AskLease(7.0), "its connection has ended"]
 
 
 def test_nobody_comes_in_without_the_token() -> None:

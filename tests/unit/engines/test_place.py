@@ -39,10 +39,13 @@ def test_each_attempt_meets_elsewhere() -> None:
 def test_what_is_stated_stays() -> None:
     assert PLACE.variables(gather({"replicas": "2"}, {}, None)) == {
         "FTRUN_NODES": "3",
+        "FTRUN_NODE_RANK": "1",
         "FTRUN_EXIT_WITH": "job",
         "FTRUN_JOB_ID": "train-7.0",
     }
-    stated = gather({"job_id": "mine", "exit_with": "node"}, {"FTRUN_NODES": "2"}, None)
+    stated = gather(
+        {"job_id": "mine", "exit_with": "node", "node_rank": "0"}, {"FTRUN_NODES": "2"}, None
+    )
     assert PLACE.variables(stated) == {}
 
 

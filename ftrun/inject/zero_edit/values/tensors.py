@@ -94,6 +94,9 @@ class Tensors:
         modules: gives the modules whose parameters and buffers heal by themselves.
         beside: gives the other modules by name.
         walk: finds them.
+
+    Attributes:
+        keeps_all: also what is another tensor at each step heals, which peers do not give.
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class Tensors:
         self._changed: set[Key] = set()
         self._others: set[Key] = set()
         self._grown: set[Key] = set()  # lists
-        self._has_begun = False
+        self._has_begun = self.keeps_all = False
         self.words: list[str] = []
         self.lacking: list[str] = []
 
@@ -163,6 +166,7 @@ class Tensors:
         if one_before is not None:
             self._others.add(key)
             begins |= one_before.kept is not None
+        begins |= self.keeps_all
         is_kept = is_dict or (begins and not is_batch)
         return _Known(identity, None, None if is_kept else _LATER, Thin(value))
 

@@ -77,6 +77,11 @@ class Quorums:
         self._store = ""
         self.awaits: Pause | None = None
 
+    @property
+    def has_full(self) -> bool:
+        """Whether groups with newcomers wait for a boundary: these heal in the step under way."""
+        return self._full is not None
+
     def _seats(self, quorum: Quorum) -> tuple[int, ...]:
         workers = self._here.workers_per_replica
         return tuple(

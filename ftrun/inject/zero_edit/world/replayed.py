@@ -161,8 +161,8 @@ class ReplayedWorld(World):
         if self.fell is None:
             self.fell = reason
             self.board.set(self.rank, Word.FALL, reason)
-            if self._first is None or self.is_apart:
-                told.say(f"rank {self.rank} cannot go on alone: {why or reason.words}")
+            if why and (self.is_newcomer or not self.rank):  # the reason itself is the agent's
+                told.say(f"rank {self.rank} cannot be replaced alone, or replace another: {why}")
         if self.is_newcomer and (self.is_apart or self._first is None):
             threading.Event().wait()  # the agent restarts all workers
 

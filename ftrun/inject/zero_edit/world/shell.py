@@ -140,8 +140,11 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         """
         self.round, self.base = begun, base
         if base is None:
-            self.next = 0
-            self.calls.clear()
+            waits = self.awaiting()
+            self.next = len(waits)
+            self.calls = dict(enumerate(waits))
+            for number, call in self.calls.items():
+                call.number = number
             self.gifts.clear()
             return
         self.next -= base

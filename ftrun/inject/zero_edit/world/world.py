@@ -134,7 +134,8 @@ class World:
         if has_no_data(call):
             call.state, call.waited = State.THROUGH, True
             return
-        if self.is_apart or (shell.replays and not self.is_ours):
+        waits = self._is_awaited(call)
+        if (self.is_apart and not waits) or (shell.replays and not self.is_ours):
             self._answer(shell, call)
             return
         if self.is_ours:
@@ -154,7 +155,9 @@ class World:
         number = shell.next
         shell.next += 1
         shell.calls[number] = call
-        if number in shell.gifts:
+        if waits:
+            call.hold("its groups are connected where the next step begins")
+        elif number in shell.gifts:
             bodies, tag = shell.gifts.pop(number)
             call.take(call.decoded(bodies), tag)
         elif not (shell.is_stopped or shell.there is None):
@@ -164,6 +167,19 @@ class World:
                 shell.calls.pop(number, None)
                 shell.next = number
                 raise
+
+    def _is_awaited(self, call: Call) -> bool:
+        """Whether peers wait in this call for this rank, which has healed in a step under way: it
+        meets them where the next step begins."""
+        return (
+            self.is_walking
+            and not (self.in_set_up or self.is_ours)
+            and call.kind.name in ("broadcast", "scatter")
+            and getattr(call.args[-1], "rootRank", None) == call.own
+            and call.is_sync
+            and call.given_last() is None
+            and self.may_hold()
+        )
 
     def _record(self, call: Call) -> None:
         call.record = Record(self.count, call.shell.key)
@@ -288,10 +304,11 @@ class World:
     def _let_root_join(self, call: Call) -> None:
         if clock.now() - call.held_at > self._here.quorum_timeout_s:
             self._cannot(f"{call_site()}: {call.awaits}")
-        told.once(
-            f"{call_site()}: {call.awaits}: this rank waits until it is back, at most "
-            f"{self._here.quorum_timeout_s:.0f} s, and it joins there"
-        )
+        if not self.is_walking:
+            told.once(
+                f"{call_site()}: {call.awaits}: this rank waits until it is back, at most "
+                f"{self._here.quorum_timeout_s:.0f} s, and it joins there"
+            )
         self.lets_join()
 
     def _is_its_own(self, call: Call, following: Following) -> None:

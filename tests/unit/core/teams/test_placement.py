@@ -5,6 +5,7 @@ from __future__ import annotations
 from ftrun.core.teams.nodes import Node, NodeCame, NodeGone, Show, Standing, TimerFired
 from ftrun.core.teams.placement import (
     BACK_S,
+    LAST_CALL_S,
     Instruction,
     Placement,
     PlacementRules,
@@ -96,6 +97,16 @@ def test_nodes_gather_before_any_is_placed_and_a_line_says_who_is_awaited() -> N
     assert placed == [TeamPlaced(0, (node("a"), node("b")))]
     lacks = "1 of 2 replica groups have their 2 nodes. The next one waits for 1 more beside c."
     assert shown == Show(lacks)
+
+
+def test_nodes_that_are_to_stand_by_are_waited_for_a_moment_only() -> None:
+    placement = Placement(PlacementRules(1, 2, 3, 1, JOIN_S), 0.0)
+    assert come(placement, node("a", 0), node("c", 2)) == []
+    assert placement.next_deadline() == LAST_CALL_S
+    assert come(placement, node("b", 1)) == [TeamPlaced(0, (node("a", 0), node("b", 1)))]
+    late = Placement(PlacementRules(1, 2, 3, 1, JOIN_S), 0.0)
+    come(late, node("a"), node("c"))
+    assert late.handle(TimerFired(), LAST_CALL_S)[0] == TeamPlaced(0, (node("a"), node("c")))
 
 
 def test_missing_spares_are_named_and_no_line_comes_twice() -> None:

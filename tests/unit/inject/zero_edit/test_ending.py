@@ -138,6 +138,18 @@ def test_a_step_that_the_peers_have_taken_is_gone_through_alone() -> None:
     assert not ending.is_behind
 
 
+def test_what_a_newcomer_changes_between_its_draw_and_its_pass_is_in_its_peers_state() -> None:
+    ending, part = made()
+    ending.load({"weight": torch.ones(1)})
+    ending.joined_at_draw()
+    change(part, 2.0)
+    ending.pass_begins()
+    assert part.weight.item() == 1.0
+    change(part, 2.0)
+    ending.pass_begins()
+    assert part.weight.item() == 2.0, "a later pass"
+
+
 def test_a_call_that_meets_the_peers_ends_the_way_to_them() -> None:
     """They have begun their step in that call: what follows the last step has healed with it."""
     ending, part = made()

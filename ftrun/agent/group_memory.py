@@ -62,10 +62,11 @@ class MemorySnapshots:
         known.board.set(rank, Word.STARTS, known.board.read(rank, Word.STARTS) + 1)
         return known.place
 
-    def decree(self, incarnation: str, number: int) -> None:
-        """Raise the number on the board, and wake all of the group."""
+    def decree(self, incarnation: str, number: int, dead: int) -> None:
+        """Raise the number on the board, and wake all of the group. A dead worker is not over."""
         known = self._known.get(incarnation)
         if known is not None:
+            known.board.set(dead, Word.OVER, 0)
             known.board.make_decree(number, int(clock.now() * 1e9))
 
     def kept(self, incarnation: str, rank: int) -> Kept | None:

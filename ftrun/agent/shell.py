@@ -361,8 +361,8 @@ class Agent:
                 self._fleet.start_replica(instruction)
             case ReplaceWorker(key, restarts, standby):
                 self._fleet.replace_worker(key, restarts, standby)
-            case MakeDecree(_, incarnation, number):
-                self._fleet.memory.decree(incarnation, number)
+            case MakeDecree(_, incarnation, number, group_rank):
+                self._fleet.memory.decree(incarnation, number, group_rank)
             case HoldGroup(_, incarnation):
                 self._fleet.hold(incarnation)
             case RewindMemory(_, incarnation, number, boundary):

@@ -406,11 +406,15 @@ class ReplaceWorker:
 
 @dataclass(frozen=True, slots=True)
 class MakeDecree:
-    """Raise the number on the board of this incarnation, and wake all of its workers."""
+    """Raise the number on the board of this incarnation, and wake all of its workers.
+
+    ``group_rank``: the worker that has died; what it has told of its script is void.
+    """
 
     replica_id: str
     incarnation: str
     number: int
+    group_rank: int
 
 
 @dataclass(frozen=True, slots=True)

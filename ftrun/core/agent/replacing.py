@@ -114,7 +114,7 @@ class Replacing:
         if not isinstance(outcome, Decree):
             self._end_all(slot, slot.alive - {rank} if is_gone else slot.alive)
             return True
-        self._out.add(MakeDecree(slot.replica_id, slot.incarnation, outcome.number))
+        self._out.add(MakeDecree(slot.replica_id, slot.incarnation, outcome.number, rank))
         slot.look_at = self._out.now + LOOK_S
         slot.slow_at = self._out.now + SLOW_S if slot.slow_at is None else slot.slow_at
         if is_gone:

@@ -2,9 +2,10 @@
 
 | event               | it follows                                                              |
 |---------------------|-------------------------------------------------------------------------|
-| a worker has died   | a fall, if it cannot be replaced alone; else Decree: the number is       |
-|                     | raised, all are woken, and when the process is gone (not before, as its  |
-|                     | threads may still write) its replacement starts                          |
+| a worker has died   | a fall, if it cannot be replaced alone; else Decree: the worker is not   |
+|                     | ``over`` any more, the number is raised, all are woken, and when the     |
+|                     | process is gone (not before, as its threads may still write) its         |
+|                     | replacement starts                                                       |
 | a look at the board | a fall, if a process has written one, or nothing has moved for too long; |
 |                     | Mended, once each rank has joined the group of the newest number         |
 

@@ -151,7 +151,6 @@ class ReplayedWorld(World):
         self._again: list[ReplayedCall] = []
         self._aborts: list[BuiltGroup] = []
         self._place = ("", "")
-        self._is_over = False
 
     @property
     def is_whole(self) -> bool:
@@ -363,14 +362,8 @@ class ReplayedWorld(World):
             while True:
                 words = self.board.look()
                 match next_step(words, self.rank, self._cut, self._joined):
-                    case Step.LEAVE:
-                        self._drop_groups()
-                        with self.changed:
-                            self._answer_before(in_all_logs(words.done))
-                            self.changed.notify_all()
-                        return
                     case Step.GO_ON:
-                        self.board.wait(words.number, 0.02 if self._is_over else WAIT_S)
+                        self.board.wait(words.number, WAIT_S)
                         self._end_errors()
                     case Step.CUT:
                         self._drop_groups()
@@ -507,7 +500,6 @@ class ReplayedWorld(World):
     def ends(self) -> None:
         """The script is over: stay until that of each worker is."""
         self.board.set(self.rank, Word.OVER, 1)
-        self._is_over = True
         while not all(self.board.all(Word.OVER)) and self.fell is None:
             time.sleep(LOOK_S * 10)
 

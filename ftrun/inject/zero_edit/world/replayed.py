@@ -200,6 +200,8 @@ class ReplayedWorld(World):
             case Source.WAIT:
                 self._keep(call)
             case Source.LIVE:
+                if self.is_newcomer and number < self.done:
+                    self._see_that_it_is_the_same(call)
                 self._keep(call)
                 if self.board.read(self.rank, Word.JOINED) != self._joined:
                     self._is_back()
@@ -209,6 +211,15 @@ class ReplayedWorld(World):
                     del self._flying[number]  # torch refuses it, at all ranks alike
                     self.count = number
                     raise
+
+    def _see_that_it_is_the_same(self, call: ReplayedCall) -> None:
+        """Its predecessor has made this call: another one would break the others'."""
+        what, entry = self._keeps(call), self.area.find(call.number)
+        sizes = [x.nbytes for x in self._to_log(call, what or Keeps.NOTHING)]
+        if entry is not None and (entry.kind, entry.data.nbytes) != (what, offsets_of(sizes)[1]):
+            where = f"{call.kind.name.strip('_')} at {call_site()}"
+            self.falls(Fall.OTHER_CALL, f"{where}: its predecessor made another call")
+            threading.Event().wait()
 
     def _keeps(self, call: ReplayedCall) -> Keeps | None:
         if len(call.shell.seats) != self.memory.board.ranks:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -164,7 +164,7 @@ class ReplayedWorld(World):
             if why and (self.is_newcomer or not self.rank):  # the reason itself is the agent's
                 told.say(f"rank {self.rank} cannot be replaced alone, or replace another: {why}")
         if self.is_newcomer and (self.is_apart or self._first is None):
-            threading.Event().wait()  # the agent restarts all workers
+            _stay()
 
     # ------------------------------------------------------------ calls (under ``changed``)
 
@@ -219,7 +219,7 @@ class ReplayedWorld(World):
         if entry is not None and (entry.kind, entry.data.nbytes) != (what, offsets_of(sizes)[1]):
             where = f"{call.kind.name.strip('_')} at {call_site()}"
             self.falls(Fall.OTHER_CALL, f"{where}: its predecessor made another call")
-            threading.Event().wait()
+            _stay()
 
     def _keeps(self, call: ReplayedCall) -> Keeps | None:
         if len(call.shell.seats) != self.memory.board.ranks:
@@ -334,7 +334,7 @@ class ReplayedWorld(World):
             if again is not None and again.data.data_ptr() == entry.data.data_ptr():
                 return found
         self.falls(Fall.PEER_LOG)
-        raise PeerError("the log lacks a call")
+        _stay()
 
     # ------------------------------------------------------------ waits
 
@@ -513,6 +513,12 @@ class ReplayedWorld(World):
         self.board.set(self.rank, Word.OVER, 1)
         while not all(self.board.all(Word.OVER)) and self.fell is None:
             time.sleep(LOOK_S * 10)
+
+
+def _stay() -> NoReturn:
+    """A replacement cannot go on. The agent ends it, with all other workers."""
+    while True:
+        threading.Event().wait()
 
 
 def _parts(data: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -21,6 +21,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ftrun.core.replay.falls import Fall
+from ftrun.inject import torch_private
 from ftrun.inject.zero_edit import _install_rooms, sharding
 from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.loaders import LoaderIterator
@@ -39,6 +40,8 @@ def install(here: WorkerContext) -> Loop | None:
     try:
         group = area.GroupMemory.open(os.environ[area.VARIABLE])
     except (KeyError, OSError, ValueError):
+        return None
+    if torch_private.missing():
         return None
     rank = here.group_rank
     key = replace(here.key, replica_id=str(rank), group_rank=0)

@@ -58,7 +58,7 @@ class Process:
     def __init__(self, world: World, rank: int, is_new: bool) -> None:
         self.world, self.rank, self.is_new = world, rank, is_new
         self.rules, self.board, self.area = world.rules, world.board, world.areas[rank]
-        self.is_alive, self.is_gone, self.has_left = True, False, False
+        self.is_alive, self.is_gone, self.has_left, self.is_over = True, False, False, False
         self.gone_at = 0
         self.begun, self.calls = 0, dict[int, Call]()
         self.state = first_state(world.spec, rank)
@@ -90,7 +90,7 @@ class Process:
         self.world.see_that(
             self.state == self.world.known.states[-1][self.rank], "end", f"of rank {self.rank}"
         )
-        self.board.over[self.rank] = True
+        self.board.over[self.rank] = self.is_over = True
         yield "over"
         yield lambda: all(self.board.over)
         self.has_left = True

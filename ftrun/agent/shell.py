@@ -39,8 +39,7 @@ from ftrun.agent.workers import WorkerServer
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
-from ftrun.config.forms import why_no_memory_snapshots
-from ftrun.config.layers import DEFAULT
+from ftrun.config.forms import standbys_of, why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     AskToStop,
@@ -267,7 +266,7 @@ class Agent:
     def _rules(self) -> SupervisorSettings:
         s = self._settings
         return SupervisorSettings(
-            **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(self._standbys())},
+            **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(standbys_of(s))},
             has_memory_snapshots=not why_no_memory_snapshots(s),
             agent_id=self._life,
             restarts=RestartRules(
@@ -284,12 +283,6 @@ class Agent:
             hopeless_code=ExitCode.WILL_NOT_HELP,
             target=s.script.target,
         )
-
-    def _standbys(self) -> int:
-        """As many as stated; else one, where a single worker may be replaced."""
-        s = self._settings
-        is_stated = s.sources.get("standbys", DEFAULT) != DEFAULT
-        return s.standbys if is_stated or why_no_memory_snapshots(s) else max(1, s.standbys)
 
     def _embedded(self, token: str, runtime_dir: Path) -> EmbeddedLighthouse | None:
         if self._settings.lighthouse is not None:

@@ -20,7 +20,7 @@ from ftrun.agent.environment import Place, threads_per_worker, worker_environmen
 from ftrun.agent.team.meeting import address_here
 from ftrun.base.addresses import join_address
 from ftrun.config.checks import relations
-from ftrun.config.forms import injection
+from ftrun.config.forms import injection, standbys_of, why_no_memory_snapshots
 from ftrun.config.layers import DEFAULT
 from ftrun.config.options import OPTIONS
 from ftrun.config.settings import RunSettings
@@ -73,8 +73,9 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("data", _data(settings)),
         ("import torchft", _TORCHFT_WORDS[settings.torchft]),
         ("preload", ", ".join(settings.preload) or "torch"),
-        ("standbys", str(settings.standbys)),
+        ("standbys", str(standbys_of(settings))),
         ("snapshots", _snapshots(settings)),
+        ("memory snapshots", why_no_memory_snapshots(settings) or "each step, on this node"),
         ("ports", "every port is bound as 0 and published"),
         ("logs", str(settings.job_log_dir / "replica_<id>/rank_<r>/<restart>.log")),
     ):

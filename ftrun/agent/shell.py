@@ -39,8 +39,7 @@ from ftrun.agent.workers import WorkerServer
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
-from ftrun.config.forms import why_no_memory_snapshots
-from ftrun.config.layers import DEFAULT
+from ftrun.config.forms import standbys_of, why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     AskToStop,
@@ -122,6 +121,7 @@ from ftrun.core.messages import (
     ToAgent,
     ToWorkers,
     Welcome,
+    WorkerFacts,
     WorkerMessage,
     WorkerStacks,
 )
@@ -267,7 +267,7 @@ class Agent:
     def _rules(self) -> SupervisorSettings:
         s = self._settings
         return SupervisorSettings(
-            **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(self._standbys())},
+            **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(standbys_of(s))},
             has_memory_snapshots=not why_no_memory_snapshots(s),
             agent_id=self._life,
             restarts=RestartRules(
@@ -284,12 +284,6 @@ class Agent:
             hopeless_code=ExitCode.WILL_NOT_HELP,
             target=s.script.target,
         )
-
-    def _standbys(self) -> int:
-        """As many as stated; else one, where a single worker may be replaced."""
-        s = self._settings
-        is_stated = s.sources.get("standbys", DEFAULT) != DEFAULT
-        return s.standbys if is_stated or why_no_memory_snapshots(s) else max(1, s.standbys)
 
     def _embedded(self, token: str, runtime_dir: Path) -> EmbeddedLighthouse | None:
         if self._settings.lighthouse is not None:
@@ -361,8 +355,8 @@ class Agent:
                 self._fleet.start_replica(instruction)
             case ReplaceWorker(key, restarts, standby):
                 self._fleet.replace_worker(key, restarts, standby)
-            case MakeDecree(_, incarnation, number):
-                self._fleet.memory.decree(incarnation, number)
+            case MakeDecree(_, incarnation, number, group_rank):
+                self._fleet.memory.decree(incarnation, number, group_rank)
             case HoldGroup(_, incarnation):
                 self._fleet.hold(incarnation)
             case RewindMemory(_, incarnation, number, boundary):
@@ -407,7 +401,7 @@ class Agent:
         """The node on which a worker's log is, if it is not this one."""
         if life is None or self._lead is None:
             return ""
-        return self._lead.node_of(life.group_rank)
+        return self._lead.node_of(life.replica_id, life.restarts, life.group_rank)
 
     def _with_output(self, evidence: FailureEvidence) -> FailureEvidence:
         evidence = with_output(evidence, self._settings.job_log_dir, self._output.since_s)
@@ -501,6 +495,10 @@ class Agent:
         """Workers may be started again."""
         assert isinstance(self._fleet, SpanningFleet)
         self._fleet.begin_waiting()
+
+    def facts_elsewhere(self, facts: tuple[WorkerFacts, ...]) -> None:
+        """What another node has measured of its workers."""
+        self._link.note_facts(facts)
 
     def show(self, text: str) -> None:
         """A line on the terminal."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ftrun.config.layers import DEFAULT
 from ftrun.config.script import TargetKind
 from ftrun.config.settings import RunSettings
 from ftrun.core.forms import AUTO, MEMORY, WATCHED, Form
@@ -48,6 +49,13 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
         not in (TargetKind.FILE, TargetKind.MODULE, TargetKind.PATH),
     }
     return next((why for why, holds in reasons.items() if holds), "")
+
+
+def standbys_of(settings: RunSettings) -> int:
+    """As many as stated; else one, where a single worker may be replaced."""
+    is_stated = settings.sources.get("standbys", DEFAULT) != DEFAULT
+    takes_one = not (is_stated or why_no_memory_snapshots(settings))
+    return max(settings.standbys, int(takes_one))
 
 
 def in_form(settings: RunSettings, form: Form) -> RunSettings:

@@ -82,7 +82,7 @@ OTHERWISE: Mapping[str, tuple[str, ...]] = {
     "torch.distributed.tensor.DTensor": ("_local_tensor",),
     "torch.distributed.tensor._dtensor_spec": ("DTensorSpec", "TensorMeta"),
     "torch.nn.Module": ("_buffers", "_non_persistent_buffers_set"),
-    _DDP: ("_module_parameters",),
+    _DDP: ("_has_rebuilt_buckets", "_module_parameters"),
     "torch.optim.lr_scheduler.LRScheduler": ("_is_initial",),
     "torch.utils": ("_pytree",),
     "torch.utils.data.dataloader._BaseDataLoaderIter": ("_num_yielded", "_sampler_iter"),

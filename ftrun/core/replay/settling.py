@@ -11,7 +11,6 @@ does the same, the lost one's replacement as well (``next_step``):
 
 | it sees that                         | it does           |                                       |
 |--------------------------------------|-------------------|---------------------------------------|
-| the script of every rank is over     | LEAVE             | no call is missing anywhere           |
 | its group is that of the decree      | GO_ON             |                                       |
 | it has not dropped its former groups | CUT               | so its ``done`` stands from here on   |
 | it has not published the number      | PUBLISH           |                                       |
@@ -45,7 +44,6 @@ from ftrun.core.replay.falls import Fall
 class Step(Enum):
     """What a process does next about the newest decree. See the module's table."""
 
-    LEAVE = auto()
     GO_ON = auto()
     CUT = auto()
     PUBLISH = auto()
@@ -66,7 +64,8 @@ class Board:
     """The words of all ranks: ``number`` of the newest decree, and by rank the others.
 
     ``published``: the newest decree at which its ``done`` stands. ``done``: so many calls are in
-    its log. ``over``: its script has come to its end, and has all its results.
+    its log. ``over``: its script has come to its end, with all its results. It stays until that is
+    so of all; a worker that dies there is replaced as any other, and is not over again before.
     """
 
     number: int
@@ -82,8 +81,6 @@ def next_step(board: Board, rank: int, cut: int, group: int) -> Step:
         cut: the newest decree at which it has dropped its groups.
         group: the decree of the group that it is connected to; -1: to none.
     """
-    if all(board.over):
-        return Step.LEAVE
     if group == board.number:
         return Step.GO_ON
     if cut < board.number:

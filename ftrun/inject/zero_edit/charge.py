@@ -45,14 +45,18 @@ class Charge:
         self._is_told = True
         if trial is not None:
             trial.watch(models.wrapped)
-        is_told = self._script.memory is None  # else the agent tells what is taken
-        if self._script.mates.rank == 0 and is_told and not self._script.joins_at():
+        loose = parts(models, stepping)[1]
+        if self._script.memory is not None:  # the agent tells what is taken
+            self._script.memory.lacks(loose)
+        elif self._script.mates.rank == 0 and not self._script.joins_at():
             told.say(line(models, stepping, self._batches_of))
 
     def made_late(self, what: str) -> None:
         """The script has made something after its first step."""
         is_known = self._script.course.now.has_stepped and not self._script.ending.has_followed
-        if is_known and not self._script.mates.rank:
+        if is_known and self._script.memory is not None:
+            self._script.memory.lacks([f"what {call_site()} makes after the first step"])
+        elif is_known and not self._script.mates.rank:
             told.made_late(call_site(), what, self._script.steps)
 
     def facts(self) -> dict[str, Any]:

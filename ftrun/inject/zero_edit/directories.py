@@ -72,7 +72,7 @@ class Directories:
         self._links: list[str] = []
         self._absent: Counter[str] = Counter()  # what was not there, and how often
         self._asked: Counter[str] = Counter()
-        self._is_registered = self.is_successor = self._repeats = False
+        self._is_registered = self.is_successor = self._repeats = self._is_same = False
         self.steps: Callable[[], int] = lambda: 0
         self.waits_for_file: Callable[[str, float], None] = lambda words, since_s: None
         self._asked_last: tuple[int, CodeType, str] | None = None
@@ -83,6 +83,14 @@ class Directories:
             self._links += links  # of lives that were killed: values that heal may name them
             self._absent.update(absent)
             self.is_successor, self._repeats = True, ends
+
+    def is_in_group(self, *, replaces: bool) -> None:
+        """A worker that ``replaces`` another in its group is to take the same way, so it is always
+        told the same; any other one of a group begins anew."""
+        self._is_same = self._repeats = replaces
+        if not replaces:
+            self._theirs, self._links, self.is_successor = [], [], False
+            self._absent.clear()
 
     def install(self, patches: Patches) -> None:
         functools.update_wrapper(self, _PLAIN)
@@ -115,6 +123,8 @@ class Directories:
         if not self._repeats:
             self._leave(ends=True)
             return True
+        if self._is_same:
+            return False
         told.once(
             f"{spot}: {os.path.basename(path)} was not there for the predecessor of rank "
             f"{self._drafts.rank}, so this one is told the same: with the truth the script has "

@@ -102,6 +102,7 @@ class Memory:
         self._head: Any = None
         self._taken_at, self._took_s = clock.now(), 0.0
         self._copying: threading.Thread | None = None
+        self._zeroed, self._has_gradients = 0, -1
         if self.world.is_newcomer:
             self._open()
 
@@ -156,6 +157,9 @@ class Memory:
         self.world.begins_step()
 
     def should_commit(self) -> bool:
+        if self._has_gradients == self._zeroed:
+            self.lacks(["the gradients that it keeps from step to step"])
+        self._has_gradients = -1
         self._step += 1
         return True
 
@@ -192,6 +196,11 @@ class Memory:
         if lacking:
             told.say(f"rank {self.world.rank} goes on without {', '.join(lacking)}")
 
+    def lacks(self, what: Sequence[str]) -> None:
+        """A generation would be without something that the script trains with."""
+        if what:
+            self.world.falls(Fall.SCRIPT, f"it would go on without {', '.join(what)}")
+
     # ------------------------------------------------------------ generations
 
     def _take(self) -> None:
@@ -213,6 +222,7 @@ class Memory:
             "structure": given.structure,
             "specs": [asdict(leaf.spec) for leaf in given.leaves],
         }
+        self._has_gradients = self._zeroed if self._any_gradient() else -1
         assert self._randomness is not None
         text = packed(head, self._randomness.encoded())
         own = self._stepped()
@@ -241,6 +251,15 @@ class Memory:
             self._copying.start()
         self._took_s = time.thread_time() - began
         self.script.sparing.took(self._took_s)
+
+    def _any_gradient(self) -> bool:
+        groups = [g for x in self.script.stepping.optimizers.all() for g in x.param_groups]
+        return any(x.grad is not None for group in groups for x in group["params"][:1])
+
+    def zeroes(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        """The script drops gradients, which no generation has."""
+        self._zeroed += 1
+        return plain(*args, **kwargs)
 
     def _stepped(self) -> set[int]:
         """The memory of what only optimizers change, so that a copy of it may take its time until

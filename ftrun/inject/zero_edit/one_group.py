@@ -21,6 +21,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ftrun.core.replay.falls import Fall
+from ftrun.inject import torch_private
 from ftrun.inject.zero_edit import _install_rooms, sharding
 from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.loaders import LoaderIterator
@@ -40,6 +41,8 @@ def install(here: WorkerContext) -> Loop | None:
         group = area.GroupMemory.open(os.environ[area.VARIABLE])
     except (KeyError, OSError, ValueError):
         return None
+    if torch_private.missing():
+        return None
     rank = here.group_rank
     key = replace(here.key, replica_id=str(rank), group_rank=0)
     seen = replace(
@@ -57,6 +60,8 @@ def install(here: WorkerContext) -> Loop | None:
     script.models.install(patches)
     models = _Models(loop, memory)
     models.install(patches)
+    for owner in (torch.nn.Module, torch.optim.Optimizer):
+        patches.around(owner, "zero_grad", memory.zeroes)
 
     def leave() -> None:
         patches.undo()

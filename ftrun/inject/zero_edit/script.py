@@ -170,6 +170,8 @@ class Script:
             self._file(directories.FILE), self.drafts, lambda: self.peers.can_be_found
         )
         self.directories.steps = lambda: self.steps
+        if self.memory is not None:
+            self.directories.is_in_group(replaces=self.memory.world.is_newcomer)
         self.rewriting = Rewriting(
             self.drafts,
             is_successor=here.restarts > 0 or bool(here.snapshot_dir) or self._joins(),

@@ -44,17 +44,6 @@ def _without_cut(board: Board, rank: int, cut: int, group: int) -> Step:
     return found
 
 
-def _without_leaving(board: Board, rank: int, cut: int, group: int) -> Step:
-    words = Board(board.number, board.published, board.done, [False])
-    return settling.next_step(words, rank, cut, group)
-
-
-def _until_one_is_over(board: Board, rank: int, cut: int, group: int) -> Step:
-    if any(board.over):
-        return Step.LEAVE
-    return settling.next_step(board, rank, cut, group)
-
-
 def _only_its_own_next(first: int, begun: int, kept: Collection[int]) -> list[int] | Fall:
     found = settling.again(first, begun, kept)
     return found if isinstance(found, Fall) else found[-1:]
@@ -322,6 +311,13 @@ class _KeepsDone(World):
         self.board.done[:] = done
 
 
+class _DeadAreOver(World):
+    """A worker that has died after the end of its script is still over."""
+
+    def forget(self, rank: int) -> None:
+        pass
+
+
 class _KeepsOver(World):
     """A script that was over stays over at a rewind."""
 
@@ -336,11 +332,6 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "begins though the log has a gap": {"rules": Rules(begin=_whatever_is_logged)},
     "connects before all have published": {"rules": Rules(next_step=_without_waiting)},
     "publishes before it has cut": {"rules": Rules(next_step=_without_cut)},
-    "waits for those that have left": {
-        "rules": Rules(next_step=_without_leaving),
-        "focus": "network",
-    },
-    "leaves when one script is over": {"rules": Rules(next_step=_until_one_is_over)},
     "issues its last call alone again": {"rules": Rules(again=_only_its_own_next)},
     "issues again backwards": {"rules": Rules(again=_backwards)},
     "takes from the log while it connects": {"rules": Rules(source=_from_the_log_if_it_can)},
@@ -379,6 +370,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "keeps the logs at a rewind": {"world": _KeepsLogs},
     "keeps newer generations at a rewind": {"area": _KeepsNewer},
     "keeps done at a rewind": {"world": _KeepsDone},
+    "the dead are over": {"world": _DeadAreOver},
     "keeps over at a rewind": {"world": _KeepsOver, "focus": "main"},
     "a replacement starts at once": {"world": _StartsAtOnce},
 }

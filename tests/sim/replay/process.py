@@ -58,7 +58,7 @@ class Process:
     def __init__(self, world: World, rank: int, is_new: bool) -> None:
         self.world, self.rank, self.is_new = world, rank, is_new
         self.rules, self.board, self.area = world.rules, world.board, world.areas[rank]
-        self.is_alive, self.is_gone, self.has_left = True, False, False
+        self.is_alive, self.is_gone, self.has_left, self.is_over = True, False, False, False
         self.gone_at = 0
         self.begun, self.calls = 0, dict[int, Call]()
         self.state = first_state(world.spec, rank)
@@ -90,7 +90,7 @@ class Process:
         self.world.see_that(
             self.state == self.world.known.states[-1][self.rank], "end", f"of rank {self.rank}"
         )
-        self.board.over[self.rank] = True
+        self.board.over[self.rank] = self.is_over = True
         yield "over"
         yield lambda: all(self.board.over)
         self.has_left = True
@@ -300,15 +300,11 @@ class Process:
             group = -1 if self.group is None else self.group.number
             found = self.rules.next_step(board, self.rank, self.cut, group)
             yield from self.carry_out(found, board)
-            if found is Step.LEAVE:
-                return
 
     def carry_out(self, found: Step, board: Board) -> Thread:
         match found:
-            case Step.LEAVE:
-                self.leave_group()
             case Step.GO_ON:
-                yield lambda: self.board.number != board.number or all(self.board.over)
+                yield lambda: self.board.number != board.number
             case Step.CUT:
                 self.leave_group()
                 self.cut = board.number
@@ -331,11 +327,7 @@ class Process:
 
     def is_news(self, board: Board) -> bool:
         words = self.board
-        return (
-            words.number != board.number
-            or words.published != board.published
-            or all(self.board.over)
-        )
+        return words.number != board.number or words.published != board.published
 
     def leave_group(self) -> None:
         if self.group is not None:
@@ -358,7 +350,7 @@ class Process:
         group.here.add(self.rank)
         yield "arrived"
         board = self.board
-        yield lambda: group.stands or board.number != number or all(board.over)
+        yield lambda: group.stands or board.number != number
         if board.number == number and group.stands:
             yield "connected"
             yield from self.enter(group, self.first)

@@ -340,10 +340,10 @@ class World:
     def _see_mended(self) -> None:
         for process in self.ranks:
             group = -1 if process.group is None else process.group.number
-            is_back = process.has_left or self.board.over[process.rank]
+            is_back = process.is_over or process in self._reported  # of whose end nobody knows
             is_back |= group == self.board.number and process.has_caught_up
             text = f"rank {process.rank} is in group {group} of {self.board.number}"
-            self.see_that(is_back or not process.is_alive, "mended", text)
+            self.see_that(is_back, "mended", text)
 
     def _see_fall(self, reason: Fall) -> None:
         is_full = any(area.was_full for area in self.areas)

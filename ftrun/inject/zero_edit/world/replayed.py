@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -47,7 +47,7 @@ from ftrun.snapshots.memory import offsets_of
 from ftrun.training.context import WorkerContext
 
 LOOK_S = 0.0005
-LATE_S = 1.0
+LATE_S = 0.2
 HEADERS_BYTES, SHARES, STATE_SHARES = 2 << 20, 9, 2
 """An area has three states and three logs. Of AdamW the state is three times the gradients."""
 ERROR_S = 20.0
@@ -151,7 +151,6 @@ class ReplayedWorld(World):
         self._again: list[ReplayedCall] = []
         self._aborts: list[BuiltGroup] = []
         self._place = ("", "")
-        self._is_over = False
 
     @property
     def is_whole(self) -> bool:
@@ -162,10 +161,10 @@ class ReplayedWorld(World):
         if self.fell is None:
             self.fell = reason
             self.board.set(self.rank, Word.FALL, reason)
-            if self._first is None or self.is_apart:
-                told.say(f"rank {self.rank} cannot go on alone: {why or reason.words}")
+            if why and (self.is_newcomer or not self.rank):  # the reason itself is the agent's
+                told.say(f"rank {self.rank} cannot be replaced alone, or replace another: {why}")
         if self.is_newcomer and (self.is_apart or self._first is None):
-            threading.Event().wait()  # the agent restarts all workers
+            _stay()
 
     # ------------------------------------------------------------ calls (under ``changed``)
 
@@ -201,6 +200,8 @@ class ReplayedWorld(World):
             case Source.WAIT:
                 self._keep(call)
             case Source.LIVE:
+                if self.is_newcomer and number < self.done:
+                    self._see_that_it_is_the_same(call)
                 self._keep(call)
                 if self.board.read(self.rank, Word.JOINED) != self._joined:
                     self._is_back()
@@ -210,6 +211,15 @@ class ReplayedWorld(World):
                     del self._flying[number]  # torch refuses it, at all ranks alike
                     self.count = number
                     raise
+
+    def _see_that_it_is_the_same(self, call: ReplayedCall) -> None:
+        """Its predecessor has made this call: another one would break the others'."""
+        what, entry = self._keeps(call), self.area.find(call.number)
+        sizes = [x.nbytes for x in self._to_log(call, what or Keeps.NOTHING)]
+        if entry is not None and (entry.kind, entry.data.nbytes) != (what, offsets_of(sizes)[1]):
+            where = f"{call.kind.name.strip('_')} at {call_site()}"
+            self.falls(Fall.OTHER_CALL, f"{where}: its predecessor made another call")
+            _stay()
 
     def _keeps(self, call: ReplayedCall) -> Keeps | None:
         if len(call.shell.seats) != self.memory.board.ranks:
@@ -324,7 +334,7 @@ class ReplayedWorld(World):
             if again is not None and again.data.data_ptr() == entry.data.data_ptr():
                 return found
         self.falls(Fall.PEER_LOG)
-        raise PeerError("the log lacks a call")
+        _stay()
 
     # ------------------------------------------------------------ waits
 
@@ -363,14 +373,8 @@ class ReplayedWorld(World):
             while True:
                 words = self.board.look()
                 match next_step(words, self.rank, self._cut, self._joined):
-                    case Step.LEAVE:
-                        self._drop_groups()
-                        with self.changed:
-                            self._answer_before(in_all_logs(words.done))
-                            self.changed.notify_all()
-                        return
                     case Step.GO_ON:
-                        self.board.wait(words.number, 0.02 if self._is_over else WAIT_S)
+                        self.board.wait(words.number, WAIT_S)
                         self._end_errors()
                     case Step.CUT:
                         self._drop_groups()
@@ -445,7 +449,9 @@ class ReplayedWorld(World):
                     built.shutdown()
             with self.changed:
                 self._first = None
-            self.board.wait(number, LATE_S)
+            if self.board.wait(number, LATE_S) == number:  # nobody has: let all try once more
+                self.board.set(self.rank, Word.BROKEN, number)
+                self.board.wait(number, WAIT_S)
             return
         finally:
             is_over.set()
@@ -507,9 +513,14 @@ class ReplayedWorld(World):
     def ends(self) -> None:
         """The script is over: stay until that of each worker is."""
         self.board.set(self.rank, Word.OVER, 1)
-        self._is_over = True
         while not all(self.board.all(Word.OVER)) and self.fell is None:
             time.sleep(LOOK_S * 10)
+
+
+def _stay() -> NoReturn:
+    """A replacement cannot go on. The agent ends it, with all other workers."""
+    while True:
+        threading.Event().wait()
 
 
 def _parts(data: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:

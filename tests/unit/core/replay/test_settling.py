@@ -22,8 +22,8 @@ from ftrun.core.replay.settling import (
 )
 
 
-def board(number: int, published: list[int], over: tuple[bool, bool] = (False, False)) -> Board:
-    return Board(number, published, [5, 7], list(over))
+def board(number: int, published: list[int]) -> Board:
+    return Board(number, published, [5, 7], [False, False])
 
 
 def test_a_decree_is_cut_published_awaited_and_connected_in_this_order() -> None:
@@ -38,11 +38,6 @@ def test_a_decree_is_cut_published_awaited_and_connected_in_this_order() -> None
 
 def test_a_newer_decree_begins_with_a_cut() -> None:
     assert next_step(board(2, [1, 1]), 0, cut=1, group=1) is Step.CUT
-
-
-def test_all_leave_when_all_scripts_are_over() -> None:
-    assert next_step(board(1, [1, 0], (True, True)), 0, cut=1, group=-1) is Step.LEAVE
-    assert next_step(board(1, [1, 0], (True, False)), 0, cut=1, group=-1) is Step.WAIT
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.agent import group_memory
+from ftrun.agent.group_memory import MemorySnapshots, free_bytes
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.settling import Generation
+from ftrun.snapshots.area import GroupMemory, Word
+from tests.unit.run_settings import resolved
+
+ON: dict[str, Any] = {"workers_per_replica": 2, "memory_snapshots": "auto"}
+DEADLINE_S = 60.0
+
+
+def play(*, frees: int = 1 << 30, falls: int = 0) -> tuple[list[str], GroupMemory | None]:
+    """What people are told of one group, whose workers both have a generation, or do not fit."""
+
+    async def run() -> None:
+        known = MemorySnapshots(resolved(**ON), told.append)
+        known.make("a")
+        place = known.starts("a", 0)
+        if place:
+            seen = GroupMemory.open(place)
+            opened.append(seen)
+            assert seen.board.read(0, Word.STARTS) == 1
+            area = seen.area(0)
+            area.lay_out(4096, 4096)
+            area.open_log(3, 7)
+            area.write(3, b"", [], 7)
+            seen.board.set(0, Word.NEWEST, 12)
+            seen.board.set(1, Word.NEWEST, 12)
+            seen.board.set(0, Word.DONE, 7)
+            seen.board.set(1, Word.DONE, 7)
+            kept = known.kept("a", 0)
+            assert kept is not None
+            assert (kept.place, kept.step) == (Generation(3, 7), 12)
+            seen.board.set(1, Word.FALL, falls)
+            kept = known.kept("a", 1)
+            assert kept is not None
+            assert kept.place == (Fall(falls) if falls else Fall.NO_GENERATION)
+            known.decree("a", 1)
+            assert seen.board.decree == 1
+        deadline = asyncio.get_running_loop().time() + DEADLINE_S
+        while not told and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        known.close()
+        assert known.starts("a", 0) == "" and known.kept("a", 0) is None
+        assert known.seen("a") is None
+        known.decree("a", 2)  # it has ended meanwhile
+
+    told: list[str] = []
+    opened: list[GroupMemory] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group_memory, "free_bytes", lambda: frees)
+        asyncio.run(run())
+    return told, opened[0] if opened else None
+
+
+def test_it_is_told_once_when_all_have_a_generation() -> None:
+    told, _ = play()
+    assert len(told) == 1
+    assert told[0].startswith("Memory snapshots: each step on this node (")
+    assert told[0].endswith("at most 268 MB). A lost worker costs no step.")
+
+
+def test_too_little_memory_is_a_reason_and_no_crash() -> None:
+    told, opened = play(frees=100 << 20)
+    assert told == ["No memory snapshots: 105 MB of memory are free. A death restarts all workers."]
+    assert opened is None
+
+
+def test_a_script_that_cannot_be_followed_is_told_before_anybody_dies() -> None:
+    told, _ = play(falls=Fall.SCRIPT)
+    assert told[0].startswith("No memory snapshots: ftrun does not know the place in this script")
+
+
+def test_a_control_group_bounds_it(tmp_path: Path) -> None:
+    proc, own = tmp_path / "cgroup", tmp_path / "own"
+    own.mkdir()
+    proc.write_text("0::/own\n")
+    (own / "memory.max").write_text("1000\n")
+    (own / "memory.current").write_text("400\n")
+    assert free_bytes(tmp_path, proc) == 600
+    (own / "memory.max").write_text("max\n")
+    assert free_bytes(tmp_path, proc) > 600
+    assert free_bytes(tmp_path, tmp_path / "none") > 600

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.base.errors import UserError
+from ftrun.config.checks import check
+from ftrun.config.forms import injection, standbys_of, why_no_memory_snapshots
+from ftrun.core.forms import MEMORY
+from tests.unit.run_settings import resolved
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "t.py"
+    path.write_text("")
+    return str(path)
+
+
+def test_one_group_of_several_workers_has_them_and_a_standby(script: str) -> None:
+    settings = resolved(script, workers_per_replica=2, memory_snapshots="auto")
+    check(settings)
+    assert why_no_memory_snapshots(settings) == ""
+    assert injection(settings) == MEMORY
+    assert standbys_of(settings) == 1
+    none = resolved(script, workers_per_replica=2, memory_snapshots="auto", standbys=0)
+    assert standbys_of(none) == 0
+    assert standbys_of(resolved(script, workers_per_replica=2, memory_snapshots="off")) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"replicas": 2}, "2 replica groups heal from each other"),
+        ({"workers_per_replica": 1}, "one worker has no peers"),
+        ({"lighthouse": "h:1"}, "on one node only"),
+        ({"inject": "explicit"}, "--inject explicit leaves the script alone"),
+        ({"snapshot": "s"}, "--snapshot takes snapshots in another way"),
+        ({"device": "cuda"}, "for CPU so far"),
+        ({"no_python": True}, "for Python scripts"),
+    ],
+)
+def test_they_are_refused_with_what_they_do_not_apply_to(
+    script: str, given: dict[str, Any], why: str
+) -> None:
+    settings = resolved(script, **{"workers_per_replica": 2, "memory_snapshots": "auto", **given})
+    assert why in why_no_memory_snapshots(settings)
+    assert injection(settings) != MEMORY
+    with pytest.raises(UserError, match=f"--memory-snapshots auto: not in this job: .*{why}"):
+        check(settings)
+
+
+def test_another_word_is_refused(script: str) -> None:
+    with pytest.raises(UserError, match="give one of auto, off"):
+        check(resolved(script, memory_snapshots="on"))
+
+
+def test_a_default_is_never_refused(script: str) -> None:
+    check(resolved(script, replicas=2))

@@ -18,6 +18,7 @@ Not here: which calls are issued again (core/worker/settling.py), the groups (sh
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
 from collections import deque
@@ -116,7 +117,9 @@ class Buffers:
     def release(self, copies: Sequence[torch.Tensor | bytes]) -> None:
         """These copies are needed no more."""
         for copy in copies:
-            if not isinstance(copy, bytes) and KEPT_BYTES_MAX < nbytes(copy) < inf:
+            if isinstance(copy, bytes) or copy.is_inference():
+                continue
+            if KEPT_BYTES_MAX < nbytes(copy) < inf:
                 self._free.append(copy)
 
 
@@ -133,6 +136,17 @@ class Record:
         self.result: list[torch.Tensor | bytes] | None = None
 
 
+def _in_its_mode(method: Callable[..., None]) -> Callable[..., None]:
+    """Whatever thread runs it: an evaluation may reduce tensors of torch's inference mode."""
+
+    @functools.wraps(method)
+    def run(call: Call, *args: Any) -> None:
+        with torch.inference_mode() if call.is_inference else contextlib.nullcontext():
+            method(call, *args)
+
+    return run
+
+
 class Call:
     """One call of one rank.
 
@@ -146,6 +160,7 @@ class Call:
         is_sync: the script waits for it at once, so that a second phase comes in order.
         takes_deputy: a broadcast from a rank that is away is that of its deputy.
         tag: names the ranks whose inputs are in the result.
+        is_inference: torch lets only its inference mode write its tensors.
         is_part: it is one of several that make one call of the script's.
         record: what is noted of it for a newcomer.
         is_large: its result is not kept. ``is_two``: it has a second phase, and ``has_result`` from
@@ -169,6 +184,7 @@ class Call:
     since: float | None = None
     awaits, held_at = "", 0.0
     takes_deputy = waited = clears = is_two = is_part = is_large = has_result = False
+    is_inference = False
 
     def __init__(
         self, shell: Group, kind: Kind, args: tuple[Any, ...], number: int, site: str, is_sync: bool
@@ -183,6 +199,7 @@ class Call:
         """Keep what it gives, if it writes over that."""
         kind = self.kind
         outputs = kind.outputs(self)
+        self.is_inference = bool(outputs) and outputs[0].is_inference()
         if kind.is_in_place:
             self.kept = list(map(self.shell.world.buffers.copy, outputs))
         self.is_large = _nbytes(outputs) > KEPT_BYTES_MAX
@@ -190,6 +207,7 @@ class Call:
             by_rank = kind.is_by_rank and bool(outputs or kind.inputs(self))
             self.is_two = self.is_large or by_rank
 
+    @_in_its_mode
     def restore(self) -> None:
         """Put back what it gives, if it was written over."""
         self.native = self.after = None
@@ -198,6 +216,7 @@ class Call:
             for tensor, kept in zip(self.kind.inputs(self), self.kept, strict=True):
                 tensor.copy_(from_bytes(kept, tensor) if isinstance(kept, bytes) else kept)
 
+    @_in_its_mode
     def issue(self, there: There) -> None:
         """Issue it, perhaps once more, among those that are there.
 
@@ -261,6 +280,7 @@ class Call:
         self.native = self.after = None
         self._is_through()
 
+    @_in_its_mode
     def write(self, result: Sequence[torch.Tensor]) -> None:
         """Let the script's tensors have a result."""
         for tensor, value in zip(self.kind.outputs(self), result, strict=True):
@@ -278,6 +298,7 @@ class Call:
         self.state, self.error = State.FAILED, error
         self.shell.world.changed.notify_all()
 
+    @_in_its_mode
     def _has_result(self) -> None:
         after, self.after = self.after, None
         if after is not None:

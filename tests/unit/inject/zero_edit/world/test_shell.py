@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from base64 import b64decode
@@ -91,14 +92,16 @@ def test_what_a_call_writes_over_is_put_back(both: Both) -> None:
 
     def work(shell: Shell) -> bool:
         found = []
-        for given in inputs:
-            tensor = given.clone()
-            options = dist.AllreduceOptions()
-            call = Call(shell, KINDS["allreduce"], ([tensor], options), 0, "", True)
-            call.prepare()
-            tensor.fill_(-1)
+        for given, is_inference in itertools.product(inputs, (False, True)):
+            with torch.inference_mode(is_inference):  # of an evaluation, and not of who restores
+                tensor = given.clone()
+                options = dist.AllreduceOptions()
+                call = Call(shell, KINDS["allreduce"], ([tensor], options), 0, "", True)
+                call.prepare()
+                tensor.fill_(-1)
             call.restore()
-            found.append(torch.equal(tensor, given))
+            found.append(torch.equal(tensor, given) and tensor.is_inference() is is_inference)
+            call.write([torch.zeros_like(given)])
         return all(found)
 
     assert both(work) == [True, True]

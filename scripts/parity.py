@@ -3,12 +3,15 @@
 
 Compared are the workers' lines, without prefixes and in any order, the files that they wrote, and
 whether the command succeeded. Exit code 1 if a pair differs. ``--write-docs`` puts the table into
-docs/TORCHRUN_REFERENCE.md. Not here: the flags one by one (test_torchrun_parser.py).
+docs/TORCHRUN_REFERENCE.md. ``--nodes`` does the same with commands on two machines of their own
+(tests/engines/launchers.py), which needs root. Not here: the flags one by one
+(test_torchrun_parser.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import shlex
@@ -25,7 +28,7 @@ LAUNCHERS = {
     "ftrun": [sys.executable, "-m", "ftrun"],
 }
 TIMEOUT_S = 180.0
-BEGIN, END = "<!-- parity: begin -->", "<!-- parity: end -->"
+MARKS = "<!-- {}: begin -->", "<!-- {}: end -->"
 NOT_THEIRS = ("ftrun:", "W1", "E1", "I1", "W0", "E0", "I0", "  ", "*", "Setting OMP_NUM_THREADS")
 """Beginnings of lines of a launcher's own."""
 PREFIX = re.compile(r"^(\[[^\]]*\]:?\s?)+")
@@ -271,13 +274,44 @@ def _cut(text: str) -> str:
     return text if len(text) <= 120 else text[:117] + "…"
 
 
-def write_docs(table: str) -> None:
+def write_docs(table: str, name: str) -> None:
     """Replace the table between its marks."""
     path = ROOT / "docs" / "TORCHRUN_REFERENCE.md"
-    text = path.read_text()
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    path.write_text(f"{head}{BEGIN}\n{table}\n{END}{tail}")
+    begin, end = (mark.format(name) for mark in MARKS)
+    head, _, rest = path.read_text().partition(begin)
+    _, _, tail = rest.partition(end)
+    path.write_text(f"{head}{begin}\n{table}\n{end}{tail}")
+
+
+def compare_nodes(names: list[str], writes: bool) -> int:
+    """Run the cases on two machines; print the table and return the exit code."""
+    sys.path.insert(0, str(ROOT))
+    from tests.engines.launchers import CASES as ON_NODES
+    from tests.engines.launchers import compared
+    from tests.engines.machines import Machines
+
+    cases = [case for case in ON_NODES if not names or any(x in case.name for x in names)]
+    lines = ["| on two nodes | under torchrun | under ftrun |", "|---|---|---|"]
+    unlike = 0
+    with (
+        tempfile.TemporaryDirectory(prefix="parity-") as directory,
+        contextlib.closing(Machines(Path(directory), 2)) as machines,
+    ):
+        for index in (0, 1):
+            machines.start(index, ":")
+        for case, theirs, ours in compared(cases, machines, is_new=True):
+            is_so = theirs == (case.theirs or theirs) and ours == (case.ours or theirs)
+            unlike += not is_so
+            same = "the same" if ours == theirs else f"**{_cut(' / '.join(ours).strip())}**: {case.why}"
+            command = " … ".join(part for part in (case.options, *case.own) if part)
+            lines.append(f"| {case.name}: `{command}` | {_cut(' / '.join(theirs).strip())} | {same} |")
+            print(
+                lines[-1] if is_so else f"NOT AS EXPECTED {case.name}: {theirs} {ours}", flush=True
+            )
+    print(f"{len(cases) - unlike} of {len(cases)} are as expected")
+    if writes:
+        write_docs("\n".join(lines), "nodes")
+    return 1 if unlike else 0
 
 
 def main() -> int:
@@ -286,7 +320,10 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="words of the names of the cases to run")
     parser.add_argument("--write-docs", action="store_true")
     parser.add_argument("--show", action="store_true", help="print all output")
+    parser.add_argument("--nodes", action="store_true", help="the cases on two nodes")
     options = parser.parse_args()
+    if options.nodes:
+        return compare_nodes(options.names, options.write_docs)
     rows, unlike = [], 0
     for case in CASES:
         if options.names and not any(name in case.name for name in options.names):
@@ -301,7 +338,7 @@ def main() -> int:
             print(f"          ftrun: {ours.words()}", flush=True)
     print(f"{len(rows) - unlike} of {len(rows)} are equal")
     if options.write_docs:
-        write_docs(table_of(rows))
+        write_docs(table_of(rows), "parity")
     return 1 if unlike else 0
 
 

@@ -3,6 +3,7 @@
 
     scripts/simulate.py --schedules 20000 --seed 0 --jobs 2
     scripts/simulate.py --replay 4711
+    scripts/simulate.py --recovery --schedules 20000
     scripts/simulate.py --coverage --schedules 2000
     scripts/simulate.py --hash --schedules 2000
     scripts/simulate.py --exhaustive --faults 2 --jobs 2
@@ -22,7 +23,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +33,17 @@ from tests.sim import exhaustive
 from tests.sim.coverage import Coverage
 from tests.sim.faults import all_faults
 from tests.sim.mutants import MUTANTS
-from tests.sim.run import Outcome, covered, first_found, hashed, outcome_of, replay, settle_memory
+from tests.sim.run import (
+    Outcome,
+    covered,
+    first_found,
+    hashed,
+    outcome_of,
+    recovered,
+    recovery_outcome,
+    replay,
+    settle_memory,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 CHUNK = 50
@@ -66,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--replay", type=int, metavar="SEED", help="print the story of this seed")
     parser.add_argument("--mutant", default="", help="with a planted bug of tests/sim/mutants.py")
     parser.add_argument(
+        "--recovery", action="store_true", help="of one group that recovers without replicas"
+    )
+    parser.add_argument(
         "--focus", default="", metavar="KINDS", help="faults of these kinds only: cut,kill_worker"
     )
     parser.add_argument(
@@ -91,7 +105,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _tell(seed: int, options: argparse.Namespace) -> int:
-    lines, outcome = replay(seed, options.mutant, options.focus, options.batches)
+    if options.recovery:
+        lines, outcome = recovered(seed, options.mutant)
+    else:
+        lines, outcome = replay(seed, options.mutant, options.focus, options.batches)
     for text in lines:
         print(text)
     print(outcome)
@@ -133,7 +150,11 @@ class Progress:
 
 
 def _simulate(seeds: range, options: argparse.Namespace) -> int:
-    one = partial(outcome_of, mutant=options.mutant, focus=options.focus, batches=options.batches)
+    one: Callable[[int], Outcome] = partial(
+        outcome_of, mutant=options.mutant, focus=options.focus, batches=options.batches
+    )
+    if options.recovery:
+        one = partial(recovery_outcome, mutant=options.mutant)
     codes: Counter[str] = Counter()
     events = commits = 0
     progress = Progress("schedules", len(seeds))

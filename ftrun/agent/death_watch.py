@@ -62,7 +62,7 @@ class DeathWatch:
         """The worker runs; it takes its lock when it comes to that."""
         watched = self._watched.get(key)
         if watched is not None:
-            wait = (key, pid, watched.lock)
+            wait = (key, pid, watched)
             thread = threading.Thread(target=self._wait, args=wait, name=THREAD_NAME, daemon=True)
             with contextlib.suppress(RuntimeError):  # the node's limit of threads is reached
                 thread.start()
@@ -99,23 +99,24 @@ class DeathWatch:
         used = {x.number for x in (*self._watched.values(), *self._forgotten)}
         return next((number for number in range(LOCKS_MAX) if number not in used), None)
 
-    def _wait(self, key: WorkerKey, pid: int, lock: LifeLock) -> None:
+    def _wait(self, key: WorkerKey, pid: int, watched: _Watched) -> None:
         """The thread: wait until the worker dies, or is forgotten."""
+        lock = watched.lock
         # The system refuses to wait, or the loop is closed and nobody asks any more.
         with contextlib.suppress(OSError, RuntimeError):
             while (word := lock.read()) != RELEASED:
                 status = linux.status_of_dying(pid) if word & OWNER_DIED else None
                 if status:
-                    self._loop.call_soon_threadsafe(self._read_on, key, status, 2)
+                    self._loop.call_soon_threadsafe(self._read_on, key, watched, status, 2)
                     return
                 lock.wait_while(word)
 
-    def _read_on(self, key: WorkerKey, status: int, rounds: int) -> None:
+    def _read_on(self, key: WorkerKey, watched: _Watched, status: int, rounds: int) -> None:
         """Handle first what the worker has sent before its end, which may be its goodbye.
 
         It is in the sockets by now, so the loop reads it in its next round but one at the latest.
         """
         if rounds:
-            self._loop.call_soon(self._read_on, key, status, rounds - 1)
-        elif key in self._watched:
+            self._loop.call_soon(self._read_on, key, watched, status, rounds - 1)
+        elif self._watched.get(key) is watched:  # not its replacement, which has its name
             self._dying(key, status)

@@ -7,13 +7,12 @@ codes (errors.py), how a job ends (core/agent/ending.py).
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from pathlib import Path
 from typing import Any
 
 from ftrun.base import clock
 from ftrun.base.errors import exit_kind
+from ftrun.base.files import write_whole
 from ftrun.core import failure_kinds as kinds
 from ftrun.core.agent.events import EndAgent
 
@@ -53,10 +52,8 @@ def exit_document(
 def write_exit(document: dict[str, Any], job_log_dir: Path) -> OSError | None:
     """Write the file, which appears complete or not at all; returns the error, if there was one."""
     path = job_log_dir / FILE_NAME
-    draft = path.with_suffix(f".{secrets.token_hex(8)}.draft")
     try:
-        draft.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        os.replace(draft, path)
+        write_whole(path, json.dumps(document, indent=2) + "\n")
     except OSError as error:
         return error
     return None

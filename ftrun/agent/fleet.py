@@ -22,6 +22,7 @@ from ftrun.agent.death_watch import DeathWatch
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import threads_per_worker
 from ftrun.agent.error_files import read_error_file
+from ftrun.agent.group_memory import MemorySnapshots
 from ftrun.agent.groups import Group, Groups, Worker
 from ftrun.agent.late_status import LateStatus
 from ftrun.agent.launch import SpawnerLaunch
@@ -49,6 +50,7 @@ from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.forms import AUTO
 from ftrun.core.ids import WorkerKey
 from ftrun.logs.layout import log_path
+from ftrun.snapshots.area import VARIABLE
 
 BeforeStart = Callable[[str, tuple[str, ...]], Awaitable[None]]
 """Returns when the devices of this replica are free for a worker."""
@@ -64,8 +66,9 @@ class Fleet:
 
     ``lighthouse``: its address, for workers. ``store``: host:port of the node's quorum store, known
     once ``SpawnerReady`` is emitted. ``on_start``: called with each worker that runs, and its pid.
-    ``answers_for``: the group ranks whose ends are emitted. ``meet``: called when an incarnation
-    starts, with the port of its store here; returns that of the store at which it meets.
+    ``memory``: the groups' snapshots in memory. ``answers_for``: the group ranks whose ends are
+    emitted. ``meet``: called when an incarnation starts, with the port of its store here; returns
+    that of the store at which it meets.
     ``world_port``: of the store of all replicas' world, if that is on another node.
     """
 
@@ -105,6 +108,7 @@ class Fleet:
         self._left = LeftBehind()
         self._late_status = LateStatus(self._groups, self.worker_exited)
         self._deaths = DeathWatch(self._dying)
+        self.memory = MemorySnapshots(settings, output.terminal.event_line)
         self._sweeps: set[asyncio.Task[None]] = set()
         self._logs: set[WorkerLog] = set()
         self.lighthouse = ""
@@ -146,6 +150,18 @@ class Fleet:
             return
         # A loss that is on its way to the lighthouse must leave first.
         self._loop.call_soon(self._start_waiting)
+
+    def replace_worker(self, key: WorkerKey, restarts: int, standby: str) -> None:
+        """Start one worker of a running incarnation again."""
+        group = self._groups[key.incarnation]
+        group.is_held = group.is_killed = False
+        group.lives[key.group_rank] = restarts
+        group.expected.add(key.group_rank)
+        self._start_worker(group, key.group_rank, standby)
+
+    def hold(self, incarnation: str) -> None:
+        """Keep its store and its memory, also when no process of it runs."""
+        self._groups[incarnation].is_held = True
 
     def start_standby(self, name: str) -> None:
         """Start a worker that waits for its assignment."""
@@ -215,6 +231,8 @@ class Fleet:
     def sweep_replica(self, incarnation: str) -> None:
         """End the processes that an ended incarnation has left behind, in the background."""
         self._owed = {x: number for x, number in self._owed.items() if x.incarnation != incarnation}
+        if (group := self._groups.get(incarnation)) is not None and group.is_held:
+            self._close_group(incarnation)
         self._in_background(self._sweep(incarnation))
 
     def workers(self) -> list[tuple[WorkerKey, int]]:
@@ -274,6 +292,7 @@ class Fleet:
             for rank in list(group.workers):
                 self._forget_worker(group, rank, keeps_log=False)
         self._deaths.close()
+        self.memory.close()
         for log in list(self._logs):
             log.close()
         return stuck
@@ -311,7 +330,7 @@ class Fleet:
         pidfd, out_fd, err_fd = fds
         group = self._groups[incarnation]
         group.expected.discard(group_rank)
-        replica_id, restarts = group.start.replica_id, group.start.restarts
+        replica_id, restarts = group.start.replica_id, group.life(group_rank).restarts
         path = log_path(self._settings.job_log_dir, replica_id, group_rank, restarts)
         log = WorkerLog(path, self._output, replica_id, group_rank, self._logs.discard)
         log.follow(out_fd, err_fd)
@@ -330,7 +349,7 @@ class Fleet:
     ) -> None:
         """Note a worker's exit status and emit it; only the first report of an end counts."""
         group = self._groups.get(incarnation)
-        if group is None:
+        if group is None or (pid and self._is_replaced(group, group_rank, pid)):
             return
         group.expected.discard(group_rank)
         end = self._end(group, group_rank, pid, status, reason)
@@ -339,9 +358,15 @@ class Fleet:
             self._left.ended_well(incarnation, group_rank)
         if group_rank in group.workers:
             self._forget_worker(group, group_rank, keeps_log=status == 0)
-        if not group.workers and not group.expected:
+        if not group.workers and not group.expected and not group.is_held:
             self._close_group(incarnation)
         self._emit(end)
+
+    def _is_replaced(self, group: Group, group_rank: int, pid: int) -> bool:
+        """Whether this is one more report of a process that has a replacement."""
+        worker = group.workers.get(group_rank)
+        is_other = worker.pid != pid if worker is not None else group_rank in group.expected
+        return group_rank in group.lives and is_other
 
     def _dying(self, key: WorkerKey, status: int) -> None:
         """A worker's death is certain, long before its process is gone."""
@@ -360,10 +385,11 @@ class Fleet:
         memory = ""
         if worker is not None and status == -SIGKILL and not group.is_killed:
             memory = worker.memory.verdict()
-        path = self._assignments.error_file(group.start, group_rank)
+        path = self._assignments.error_file(group.life(group_rank), group_rank)
         recorded = read_error_file(path) if status > 0 else None
         incarnation = group.start.incarnation
-        return WorkerExited(incarnation, group_rank, pid, status, reason, memory, recorded)
+        kept = self.memory.kept(incarnation, group_rank)
+        return WorkerExited(incarnation, group_rank, pid, status, reason, memory, recorded, kept)
 
     # ------------------------------------------------------------ starting
 
@@ -402,13 +428,21 @@ class Fleet:
         while self._ready and self._spare and (start := self._next_start()) is not None:
             self._waiting.remove(start)
             store = self._spare.popleft()
-            self._groups[start.incarnation] = Group(start, store, expected=set(self.answers_for))
-            port = self.meet(start, self._ports[store])
+            group = Group(start, store, expected=set(self.answers_for))
+            self._groups[start.incarnation] = group
+            group.port = self.meet(start, self._ports[store])
+            self.memory.make(start.incarnation)
             for rank in self._settings.ranks_here:
-                task = self._assignments.of_worker(start, rank, port, self.lighthouse)
-                self._spawner.start_worker(replace(task, life_lock=self._deaths.place(task.key)))
+                self._start_worker(group, rank)
             if not self._settings.master_port:  # a port of its own is free once the group has ended
                 self._order_store()
+
+    def _start_worker(self, group: Group, rank: int, standby: str = "") -> None:
+        task = self._assignments.of_worker(group.life(rank), rank, group.port, self.lighthouse)
+        place = self.memory.starts(group.start.incarnation, rank)
+        environment = task.environment | ({VARIABLE: place} if place else {})
+        task = replace(task, life_lock=self._deaths.place(task.key), environment=environment)
+        self._spawner.start_worker(replace(task, standby=standby or task.standby))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -433,6 +467,7 @@ class Fleet:
 
     def _close_group(self, incarnation: str) -> None:
         group = self._groups.pop(incarnation)
+        self.memory.free(incarnation)
         self._spawner.close_store(group.store)
         self._ports.pop(group.store, None)
         if self._settings.master_port:

@@ -5,7 +5,7 @@ Not here: how they are started and end (fleet.py), what an end means (core/agent
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ftrun.agent.logs import WorkerLog
 from ftrun.agent.memory import MemoryWatch
@@ -28,7 +28,9 @@ class Worker:
 class Group:
     """One incarnation. ``workers``: those whose exit status is not known yet.
 
-    ``is_killed``: it was sent SIGKILL by this agent.
+    ``is_killed``: it was sent SIGKILL by this agent. ``lives``: the restarts at the start of each
+    worker that was replaced; ``port``: of the store at which it meets. ``is_held``: it is there
+    also without a worker.
     """
 
     start: StartReplica
@@ -36,6 +38,14 @@ class Group:
     workers: dict[int, Worker] = field(default_factory=dict)
     expected: set[int] = field(default_factory=set)
     is_killed: bool = False
+    lives: dict[int, int] = field(default_factory=dict)
+    port: int = 0
+    is_held: bool = False
+
+    def life(self, group_rank: int) -> StartReplica:
+        """The start of this worker, which may be a later one than that of the group."""
+        restarts = self.lives.get(group_rank, self.start.restarts)
+        return replace(self.start, restarts=restarts)
 
 
 class Groups(dict[str, Group]):

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import secrets
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.agent.last_lines import last_lines
+from ftrun.base.files import write_whole
 from ftrun.core.messages import FailureEvidence, IncidentRecord
 from ftrun.logs.layout import log_path
 
@@ -73,11 +72,9 @@ class IncidentRecords:
         if self.last is None or self.last["number"] <= record.number:
             self.last = document
         path = incident_path(self._directory, record.number)
-        draft = path.with_suffix(f".{secrets.token_hex(8)}.draft")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-            os.replace(draft, path)
+            write_whole(path, json.dumps(document, indent=2) + "\n")
         except OSError as error:
             if not self._has_failed:
                 self._show(f"{path}: {error.strerror}; incidents are with the lighthouse only.")

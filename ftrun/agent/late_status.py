@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from ftrun.agent.groups import Groups
+from ftrun.agent.groups import Groups, Worker
 from ftrun.base import clock, linux
 from ftrun.core.agent.imports import LIMIT_S
 from ftrun.core.ids import WorkerKey
@@ -34,22 +34,23 @@ class LateStatus:
 
     def ended(self, key: WorkerKey) -> None:
         """A pidfd shows that a worker has ended; the spawner reports how, usually at once."""
-        self._ask_later(key, STATUS_LOOKS, clock.now() + STATUS_WAIT_S)
-
-    def _ask_later(self, key: WorkerKey, looks: int, deadline: float) -> None:
-        self._loop.call_later(STATUS_LATE_S, partial(self._late, key, looks, deadline))
-
-    def _late(self, key: WorkerKey, looks: int, deadline: float) -> None:
-        """The spawner is busy or stopped: read the status of the zombie from /proc instead."""
         worker = self._groups.worker(key)
-        if worker is None:
+        if worker is not None:
+            self._ask_later(key, worker, STATUS_LOOKS, clock.now() + STATUS_WAIT_S)
+
+    def _ask_later(self, key: WorkerKey, worker: Worker, looks: int, deadline: float) -> None:
+        self._loop.call_later(STATUS_LATE_S, partial(self._late, key, worker, looks, deadline))
+
+    def _late(self, key: WorkerKey, worker: Worker, looks: int, deadline: float) -> None:
+        """The spawner is busy or stopped: read the status of the zombie from /proc instead."""
+        if self._groups.worker(key) is not worker:
             return
         status = linux.status_of_zombie(worker.pid)
         if status:
             self._exited(key.incarnation, key.group_rank, worker.pid, status, "")
         elif looks > 1 and clock.now() < deadline:
             # Status 0 may mean success or no permission to read it: wait for the spawner.
-            self._ask_later(key, looks - (status is None), deadline)
+            self._ask_later(key, worker, looks - (status is None), deadline)
         else:
             reason = "has ended, and the spawner does not report how"
             self._exited(key.incarnation, key.group_rank, worker.pid, -9, reason)

@@ -17,6 +17,8 @@ from rich.table import Table
 
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
+from ftrun.agent.team.meeting import address_here
+from ftrun.base.addresses import join_address
 from ftrun.config.checks import relations
 from ftrun.config.forms import injection
 from ftrun.config.layers import DEFAULT
@@ -55,6 +57,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
     for name, value in (
         ("command", shlex.join(settings.script.command())),
         ("replicas", f"{settings.replicas}, at least {settings.min_replicas} to train"),
+        *_meeting(settings),
         ("workers per replica", str(settings.workers_per_replica)),
         ("fit on this node", f"{machine.capacity} replicas"),
         ("device", machine.device + devices),
@@ -77,6 +80,19 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
     ):
         table.add_row(name, value)
     return table
+
+
+def _meeting(settings: RunSettings) -> Iterator[tuple[str, str]]:
+    """Where the nodes of the group meet, if it has several."""
+    one = settings.rendezvous
+    if one is None:
+        return
+    leads = address_here(one) is not None and not (one.is_static and one.rank)
+    who = "this node, which leads" if leads else "another node, which leads"
+    number = "by the order of arrival" if one.rank is None else str(one.rank)
+    yield "nodes", f"{one.size.replace(':', ' to ')}, with the workers of one replica group"
+    yield "they meet at", f"{join_address(one.host, one.port)} ({one.stated_by}), on {who}"
+    yield "node rank", number
 
 
 def _data(settings: RunSettings) -> str:

@@ -39,6 +39,8 @@ from ftrun.agent.workers import WorkerServer
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
+from ftrun.config.forms import why_no_memory_snapshots
+from ftrun.config.layers import DEFAULT
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     AskToStop,
@@ -50,17 +52,22 @@ from ftrun.core.agent.events import (
     FailureReported,
     FormWanted,
     HealthChecked,
+    HoldGroup,
     IncidentRecorded,
     Instruction,
     JobEnded,
     KillAsked,
     LighthouseGone,
     LighthouseSent,
+    LookAtBoard,
     LoopBeat,
+    MakeDecree,
     NoManagerMade,
     PassSignal,
+    ReplaceWorker,
     ReplicaStopAsked,
     RestartAsked,
+    RewindMemory,
     SendEvidence,
     SendToLighthouse,
     SendToReplica,
@@ -261,7 +268,8 @@ class Agent:
     def _rules(self) -> SupervisorSettings:
         s = self._settings
         return SupervisorSettings(
-            **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(s.standbys)},
+            **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(self._standbys())},
+            has_memory_snapshots=not why_no_memory_snapshots(s),
             agent_id=self._life,
             restarts=RestartRules(
                 s.max_restarts, as_torchrun=s.as_torchrun, spent=s.restarts_spent
@@ -277,6 +285,12 @@ class Agent:
             hopeless_code=ExitCode.WILL_NOT_HELP,
             target=s.script.target,
         )
+
+    def _standbys(self) -> int:
+        """As many as stated; else one, where a single worker may be replaced."""
+        s = self._settings
+        is_stated = s.sources.get("standbys", DEFAULT) != DEFAULT
+        return s.standbys if is_stated or why_no_memory_snapshots(s) else max(1, s.standbys)
 
     def _embedded(self, token: str, runtime_dir: Path) -> EmbeddedLighthouse | None:
         if self._settings.lighthouse is not None:
@@ -346,6 +360,18 @@ class Agent:
                 self._fleet.signal_replica(incarnation, number)
             case StartReplica():
                 self._fleet.start_replica(instruction)
+            case ReplaceWorker(key, restarts, standby):
+                self._fleet.replace_worker(key, restarts, standby)
+            case MakeDecree(_, incarnation, number):
+                self._fleet.memory.decree(incarnation, number)
+            case HoldGroup(_, incarnation):
+                self._fleet.hold(incarnation)
+            case RewindMemory(_, incarnation, number, boundary):
+                self._fleet.memory.rewind(incarnation, number, boundary)
+            case LookAtBoard(_, incarnation):
+                seen = self._fleet.memory.seen(incarnation)
+                if seen is not None:
+                    self._loop.call_soon(self._handle, seen)
             case StartStandby(name):
                 self._fleet.start_standby(name)
             case AskToStop(_, incarnation, number):
@@ -582,7 +608,8 @@ class Agent:
                 self._server.send(target.replica_id, target.incarnation, message.message)
         self._console.answered(self._address)
         at = self._address if self._lighthouse is None else ""
-        self._handle(LighthouseSent(asked_at, at, self._link.epoch))
+        agreed = message.agreed if isinstance(message, HeartbeatAck) else None
+        self._handle(LighthouseSent(asked_at, at, self._link.epoch, agreed))
         match message:
             case AssignSlots(replica_ids):
                 self._own_slots = frozenset(replica_ids)

@@ -28,6 +28,7 @@ class ExitCode(IntEnum):
     PREEMPTED = 75
     REFUSED = 76
     DEGRADED = 77
+    CORRUPTED = 78
     INTERRUPTED = 130
 
 
@@ -64,6 +65,9 @@ EXIT_REASONS: dict[int, ExitReason] = {
     ExitCode.DEGRADED: ExitReason(
         "degraded",
         "finished without a replica that was given up or left early (no --min-replicas allows it)",
+    ),
+    ExitCode.CORRUPTED: ExitReason(
+        "corrupted", "replicas hold unlike parameters (--on-corruption stop)"
     ),
     ExitCode.INTERRUPTED: ExitReason("interrupted", "Ctrl-C"),
 }

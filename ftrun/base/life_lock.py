@@ -2,7 +2,7 @@
 
 When a process ends, the kernel marks the robust locks of its threads and wakes their waiters. Then
 it takes the process's memory down, which lasts tenths of a second for some GB. Only after that its
-sockets are closed and its pidfd is readable. So who waits for the lock knows of the end at once.
+sockets are closed and its pidfd is readable. So a waiter for the lock knows of the end at once.
 (A core dump, where one is wanted, is written before all this.)
 
 A lock is a robust pthread mutex in memory that the agent and its workers share. All that the agent
@@ -22,20 +22,16 @@ Not here: who waits (agent/death_watch.py), what an end means (core/agent/superv
 from __future__ import annotations
 
 import ctypes
-import errno
 import mmap
 import os
-import platform
 import threading
 
-from ftrun.base import linux
+from ftrun.base import futex, linux
 
 LOCKS_MAX = 256
 LOCK_BYTES = 64
 """Room for a ``pthread_mutex_t``: at most 48 bytes, in glibc's ports to 64 bits."""
 WAITERS, OWNER_DIED, RELEASED = 0x8000_0000, 0x4000_0000, 0x3FFF_FFFF
-_FUTEX_WAIT, _FUTEX_WAKE = 0, 1
-_FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}
 _BYTES = LOCKS_MAX * LOCK_BYTES
 
 
@@ -47,7 +43,7 @@ class LifeLocks:
     """
 
     def __init__(self) -> None:
-        _futex_number()
+        futex.number()
         self._fd = os.memfd_create("ftrun-life-locks", os.MFD_CLOEXEC)
         os.ftruncate(self._fd, _BYTES)
         self._memory = mmap.mmap(self._fd, _BYTES)
@@ -86,12 +82,12 @@ class LifeLock:
         Raises:
             OSError: this system refuses to wait.
         """
-        _futex(self._at, _FUTEX_WAIT, word)
+        futex.wait_while(self._at, word)
 
     def release(self) -> None:
         """End all waits, for good."""
         self._word.value = RELEASED
-        _futex(self._at, _FUTEX_WAKE, 1)
+        futex.wake(self._at, 1)
 
 
 def hold(place: str) -> None:
@@ -122,7 +118,7 @@ def hold(place: str) -> None:
         raise OSError("this C library's mutexes do not begin with the futex")
     # The kernel wakes waiters only if this bit is set. Nobody ever unlocks, so it can be set here.
     word.value |= WAITERS
-    _futex(at, _FUTEX_WAKE, 1)
+    futex.wake(at, 1)
 
 
 def _map_for_ever(fd: int) -> int:
@@ -137,23 +133,6 @@ def _map_for_ever(fd: int) -> int:
     if at in (None, ctypes.c_void_p(-1).value):
         _check(ctypes.get_errno())
     return int(at)
-
-
-def _futex(at: int, operation: int, value: int) -> None:
-    long = ctypes.c_long
-    result = linux.libc().syscall(
-        long(_futex_number()), ctypes.c_void_p(at), long(operation), long(value), None, None, None
-    )
-    # A signal, or another word than ``value``, ends a wait early: callers look again.
-    if result < 0 and (code := ctypes.get_errno()) not in (errno.EAGAIN, errno.EINTR):
-        _check(code)
-
-
-def _futex_number() -> int:
-    number = _FUTEX_NUMBERS.get(platform.machine())
-    if number is None:
-        raise OSError(f"the number of the system call futex on {platform.machine()} is not known")
-    return number
 
 
 def _check(code: int) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.base.errors import UserError
+from ftrun.base.files import write_whole
 
 CALL_BYTES_MAX = 256 << 20
 VALUE_BYTES_MAX = 256 << 20
@@ -69,7 +70,7 @@ def write_call(directory: Path, around: Surroundings, data: bytes) -> None:
         )
     head = json.dumps(asdict(around)).encode() + b"\n"
     try:
-        _write(directory / _CALL, head + data)
+        write_whole(directory / _CALL, head + data, mode=0o600)
     except OSError as error:
         raise UserError(
             f"The function cannot be written to {directory} ({error.strerror}). Nothing was "
@@ -104,7 +105,7 @@ def write_value(directory: Path, incarnation: str, group_rank: int, value: Any) 
             f"({type(error).__name__}: {error})"
         )
         content = _REFUSAL + text[:REFUSAL_CHARS_MAX].encode(errors="replace")
-    _write(directory / value_name(incarnation, group_rank), content)
+    write_whole(directory / value_name(incarnation, group_rank), content, mode=0o600)
 
 
 def read_value(directory: Path, incarnation: str, group_rank: int) -> Any:
@@ -167,17 +168,8 @@ class _Unpickler(pickle.Unpickler):
     """Finds the classes of a worker's ``__mp_main__`` in this process's ``__main__``."""
 
     def find_class(self, module: str, name: str, /) -> Any:
-        """As the base class, but for that one module."""
+        """As the base class, except for that one module."""
         return super().find_class("__main__" if module == "__mp_main__" else module, name)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write the file whole, or not at all: its name appears when its content is complete."""
-    draft = path.with_name(path.name + ".part")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(content)
-    os.replace(draft, path)
 
 
 def _read(path: Path) -> bytes:

@@ -79,7 +79,7 @@ def explain(
     whose, there = f"replica {donors[0]}" if donors else "the snapshot", "at its peers"
     remedy = "Build the same model and optimizer in all replicas"
     if not donors:
-        there, remedy = "in the snapshot", "Build the same ones, or begin anew with --resume none"
+        there, remedy = "in the snapshot", "Build the same ones, or start over with --resume none"
     unlike = ""
     with contextlib.suppress(Exception):  # of the script's own function
         unlike = differences({key: state()}, {key: theirs}, there)

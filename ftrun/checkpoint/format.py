@@ -81,7 +81,7 @@ def pack(tree: Tree) -> Packed:
 
 
 def leaves_of(tree: Tree) -> tuple[Leaf, ...]:
-    """The leaves of a tree that stays here. What a peer could not be given is left out."""
+    """The leaves of a tree that stays here. Values that no peer can be given are left out."""
     packer = _Packer(leaves_out=True)
     packer.node(tree, "", "", 0)
     return tuple(packer.leaves)

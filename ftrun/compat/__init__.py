@@ -1,4 +1,4 @@
-"""Whoever comes from torchft or torchelastic: what only their names and their wire need.
+"""For those that come from torchft or torchelastic: what only their names and their wire need.
 
 ``elastic``: torchelastic's agent and launcher on ours. ``torchft_wire``: torchft's gRPC.
 ``threads``: replicas that are threads of one program. ``child_groups``: groups in a process of

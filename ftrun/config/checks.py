@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from ftrun.base.addresses import normal_address
 from ftrun.base.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
 from ftrun.base.errors import UserError
+from ftrun.config.forms import why_no_memory_snapshots
+from ftrun.config.layers import DEFAULT
 from ftrun.config.script import TargetKind, check_script, is_module_name
 from ftrun.config.settings import RunSettings
 from ftrun.config.starting import MODES as START_MODES
+from ftrun.core.failure_kinds import HEAL, REPORT, STOP
 from ftrun.logs.disk import parse_log_limit
 from ftrun.logs.keep import parse_keep
 
@@ -31,6 +34,7 @@ EXITS = ("job", "node")
 TORCHFT_MODES = ("auto", "ftrun", "real")
 SNAPSHOT_EVERY_MAX_S = 7 * 86400.0
 SNAPSHOTS_KEPT_MAX = 1000
+MEMORY_SNAPSHOTS = ("auto", "off")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -247,6 +251,10 @@ def _check_names(settings: RunSettings) -> None:
     if settings.inject not in INJECT_MODES:
         raise UserError(f"--inject {settings.inject!r}: give one of {', '.join(INJECT_MODES)}.")
     _check_data(settings)
+    if settings.on_corruption not in (HEAL, STOP, REPORT):
+        raise UserError(
+            f"--on-corruption {settings.on_corruption!r}: give one of {HEAL}, {STOP}, {REPORT}."
+        )
     if settings.torchft not in TORCHFT_MODES:
         raise UserError(f"--torchft {settings.torchft!r}: give one of {', '.join(TORCHFT_MODES)}.")
     if settings.start not in START_MODES:
@@ -282,6 +290,18 @@ def _check_signals(settings: RunSettings) -> None:
 
 
 def _check_snapshots(settings: RunSettings) -> None:
+    if settings.memory_snapshots not in MEMORY_SNAPSHOTS:
+        raise UserError(
+            f"--memory-snapshots {settings.memory_snapshots!r}: give one of "
+            f"{', '.join(MEMORY_SNAPSHOTS)}."
+        )
+    is_stated = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
+    why = why_no_memory_snapshots(settings)
+    if is_stated and settings.memory_snapshots != "off" and why:
+        raise UserError(
+            f"--memory-snapshots {settings.memory_snapshots}: not in this job: {why}. Nothing was "
+            "started. Leave it out."
+        )
     if settings.snapshot_path is None:
         if settings.begins_anew:
             raise UserError(

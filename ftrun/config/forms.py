@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ftrun.config.script import TargetKind
 from ftrun.config.settings import RunSettings
-from ftrun.core.forms import AUTO, WATCHED, Form
+from ftrun.core.forms import AUTO, MEMORY, WATCHED, Form
 
 
 def injection(settings: RunSettings) -> str:
@@ -20,6 +20,8 @@ def injection(settings: RunSettings) -> str:
     heal from, but an unmodified script's state can be in snapshots; on several nodes a script that
     cannot be carried could not begin again, and runs without them.
     """
+    if not why_no_memory_snapshots(settings):
+        return MEMORY
     if settings.inject != AUTO:
         return settings.inject
     script = settings.script.as_started()
@@ -28,6 +30,24 @@ def injection(settings: RunSettings) -> str:
     has_snapshots &= settings.rendezvous is None
     is_open = settings.replicas > 1 or has_snapshots
     return AUTO if is_script and is_open else Form.EXPLICIT.value
+
+
+def why_no_memory_snapshots(settings: RunSettings) -> str:
+    """What --memory-snapshots does not apply to in this run; "": they are taken."""
+    script = settings.script.as_started()
+    several_nodes = settings.nodes > 1 or settings.rendezvous is not None
+    reasons = {
+        "--memory-snapshots is off": settings.memory_snapshots == "off",
+        f"{settings.replicas} replica groups heal from each other": settings.replicas > 1,
+        "one worker has no peers to go on with": settings.workers_per_replica < 2,
+        "its group may be on one node only so far": several_nodes or bool(settings.lighthouse),
+        f"--inject {settings.inject} leaves the script alone": settings.inject != AUTO,
+        "--snapshot takes snapshots in another way so far": settings.snapshot_path is not None,
+        "it is for CPU so far": settings.device == "cuda",
+        "it is for Python scripts that ftrun itself runs": script.kind
+        not in (TargetKind.FILE, TargetKind.MODULE, TargetKind.PATH),
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
 
 
 def in_form(settings: RunSettings, form: Form) -> RunSettings:

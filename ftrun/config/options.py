@@ -132,8 +132,8 @@ _OWN: tuple[Option, ...] = (
     _option("--nodes", int, "Number of agents that share the replica groups.", "N", default=1),
     _option("--topology", str, "Label of nodes that are near each other. A group of several nodes "
             "is on one label, if it can be.", "LABEL", default=""),
-    _option("--spare-nodes", int, "How many of them stand by, to take a lost node's replicas.", "K",
-            default=0),
+    _option("--spare-nodes", int, "How many of --nodes stand by, to take a lost node's replicas.",
+            "K", default=0),
     _option(
         "--rebalance/--no-rebalance", bool,
         "Move replica groups, one by one, to nodes that join late.", default=True,
@@ -178,6 +178,9 @@ _OWN: tuple[Option, ...] = (
         "Replace a worker whose step takes F times its usual time, also without peers; 0: never.",
         "F", default=0.0,
     ),
+    _option("--on-corruption", str, "After silent corruption of a replica's parameters: heal it "
+            "from the others, if most of three or more agree; stop the job; or only report it.",
+            "heal|stop|report", default="heal"),
     _option(
         "--health-check", str, "Command that must end with 0 before a failed replica restarts.",
         "CMD", default="",
@@ -232,8 +235,11 @@ _OWN: tuple[Option, ...] = (
             default="5m"),
     _option("--snapshot-keep", int, "Snapshots that are kept.", "N",
             default=defaults.SNAPSHOTS_KEPT),
-    _option("--resume", str, "Go on from the newest snapshot in DIR; none: begin anew.", "DIR|none",
+    _option("--resume", str, "Go on from the newest snapshot in DIR; none: start over.", "DIR|none",
             default_words="the newest in --snapshot, if there is one"),
+    _option("--memory-snapshots", str, "Keep the last step of each worker of a single group in "
+            "memory, so that a lost worker costs no step.", "auto|off",
+            default=defaults.MEMORY_SNAPSHOTS),
     _option("--token-file", Path, "File with the job's token, mode 0600.", "FILE"),
     _option("--tls-cert", Path, "TLS: certificate to present.", "PEM"),
     _option("--tls-key", Path, "TLS: private key of that certificate.", "PEM"),
@@ -300,7 +306,7 @@ _TORCHRUN: tuple[Option, ...] = (
     _option("-r --redirects", str, "Keep streams off the terminal, each in a file of its own: 0, "
             "1 (out), 2 (err), 3 (both), or by local rank 0:1,1:3.", "STD", default="0",
             pet="REDIRECTS"),
-    _option("-t --tee", str, "The same files, and the terminal all the same; wins over -r.", "STD",
+    _option("-t --tee", str, "As -r, and on the terminal too; overrides -r.", "STD",
             default="0", pet="TEE"),
     _option("--local-ranks-filter", str, "Local ranks whose output the terminal shows.", "0,1,…",
             default="", pet="LOCAL_RANKS_FILTER"),
@@ -348,7 +354,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Several nodes": ("nodes", "topology", "spare_nodes", "lighthouse", "interface", "job_id",
                       "rebalance", "state_dir"),
     "Security": ("token_file", "tls_cert", "tls_key", "tls_ca"),
-    "Restarts": ("max_restarts", "health_check", "health_timeout_s"),
+    "Restarts": ("max_restarts", "on_corruption", "health_check", "health_timeout_s"),
     "Hangs": ("hang_timeout_s", "hang_factor"),
     "Timeouts": ("join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s",
                  "lighthouse_timeout_s"),
@@ -356,7 +362,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "grace_s", "signals_to_handle", "preempt_signal", "preempt_file", "requeue",
         "exit_with",
     ),
-    "Snapshots": ("snapshot", "snapshot_every", "snapshot_keep", "resume"),
+    "Snapshots": ("snapshot", "snapshot_every", "snapshot_keep", "resume", "memory_snapshots"),
     "Terminal": ("prefix", "status_line", "local_ranks_filter", "json_exit"),
     "Logs": ("log_dir", "log_keep", "log_max_size", "merged_log", "redirects", "tee",
              "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs",

@@ -18,7 +18,7 @@ from typing import Any
 
 from ftrun.base import clock
 from ftrun.base.addresses import normal_address, parse_address
-from ftrun.base.defaults import SNAPSHOTS_KEPT
+from ftrun.base.defaults import MEMORY_SNAPSHOTS, SNAPSHOTS_KEPT
 from ftrun.base.errors import UserError
 from ftrun.config import torchrun
 from ftrun.config.layers import Stated
@@ -26,6 +26,7 @@ from ftrun.config.rendezvous import Rendezvous, Span
 from ftrun.config.script import Script, TargetKind, other_python, own_path
 from ftrun.config.streams import Streams, parse_streams
 from ftrun.core.agent.signals import SignalRules, signal_rules
+from ftrun.core.failure_kinds import HEAL
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import JobSpec
 from ftrun.logs.disk import parse_log_limit
@@ -34,7 +35,7 @@ from ftrun.logs.units import parse_age
 from ftrun.protocol.tls import TlsFiles
 
 NO_RESUME = "none"
-"""The value of --resume that begins anew."""
+"""The value of --resume that begins again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class RunSettings:
     duplicate_stdout_filters: str = ""
     duplicate_stderr_filters: str = ""
     event_log_handler: str = "null"
+    on_corruption: str = HEAL
     health_check: str = ""
     health_timeout_s: float = 30.0
     json_exit: bool = False
@@ -122,6 +124,7 @@ class RunSettings:
     snapshot_every: str = "5m"
     snapshot_keep: int = SNAPSHOTS_KEPT
     resume: str | None = None
+    memory_snapshots: str = MEMORY_SNAPSHOTS
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -253,7 +256,7 @@ def resolve(
     (layers.py). ``gpus``: how many GPUs a program that is started here would see.
 
     Raises:
-        UserError: an option cannot be parsed. What it means is checked later: ``check``.
+        UserError: an option cannot be parsed. ``check`` checks its meaning later.
     """
     options = {**{name: one.value for name, one in stated.items()}}
     options |= torchrun.translate(stated, gpus)

@@ -174,7 +174,7 @@ def _check_nodes(values: Mapping[str, Any], *, is_ours: bool) -> None:
 
 def _check_rendezvous(values: Mapping[str, Any]) -> None:
     backend = values["rdzv_backend"]
-    if backend is not None and backend not in BACKENDS:
+    if backend is not None and backend not in BACKENDS and not values["standalone"]:
         raise UserError(
             f"--rdzv-backend {backend}: ftrun needs no rendezvous service. Nothing was started. "
             f"Leave it out, or give one of {', '.join(BACKENDS)}. Several nodes meet at one of "

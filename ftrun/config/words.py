@@ -1,7 +1,7 @@
 """The words of a command line: each option of ``ftrun run`` in the spelling of its table.
 
 torchrun's spellings count too: ``_`` for ``-`` in a long flag, ``-r=3``, and the beginning of one
-of its flags for the whole flag. What stands after SCRIPT is the script's. Not here: the options
+of its flags for the whole flag. Words after SCRIPT are the script's. Not here: the options
 (options.py), their values (settings.py).
 """
 

@@ -21,6 +21,10 @@ WATCHED = "watched"
 """Of one that has begun again as explicit. Nobody can give it."""
 
 
+MEMORY = "memory"
+"""One replica group, whose workers are replaced from memory. Nobody can give it."""
+
+
 UNFIT = "unfit"
 """Asked for in place of a form: the script cannot run in the one that the user has given."""
 

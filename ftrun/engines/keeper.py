@@ -239,7 +239,7 @@ class Keeper:
         return ()
 
     def _found(self, addresses: tuple[str, ...]) -> dict[str, str]:
-        """The variables that tell the agent where the lighthouses are, and how it is let in."""
+        """The agent's variables: the addresses of the lighthouses, and its credentials."""
         # Its own node's comes first: an agent tries the first one before it does anything.
         own_first = sorted(addresses, key=lambda address: address != self._meeting.address)
         found = {
@@ -370,7 +370,7 @@ class Keeper:
 
 @dataclass(slots=True)
 class _Agent:
-    """An agent that imports torch until it is told where the lighthouse is."""
+    """An agent that imports torch until it gets the address of the lighthouse."""
 
     process: asyncio.subprocess.Process
     pipe: int

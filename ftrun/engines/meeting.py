@@ -19,6 +19,7 @@ import socket
 from pathlib import Path
 
 from ftrun.base.addresses import join_address, split_address
+from ftrun.base.files import write_whole
 
 CONTENDERS = 3
 """The nodes that run a lighthouse: one leads, the others stand by."""
@@ -49,7 +50,7 @@ class Meeting:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind((self.host, 0))
         self.address = join_address(self.host, reserved.getsockname()[1])
-        _write(self._own, self.address)
+        write_whole(self._own, self.address, mode=0o600)
 
     def reserved(self) -> dict[int, str]:
         """What the nodes have reserved so far."""
@@ -63,7 +64,7 @@ class Meeting:
 
     def settle(self, addresses: tuple[str, ...]) -> None:
         """Write the addresses that count."""
-        _write(self.directory / ADDRESSES, ",".join(addresses))
+        write_whole(self.directory / ADDRESSES, ",".join(addresses), mode=0o600)
 
     def settled(self) -> tuple[str, ...]:
         """The addresses that count; none: they are not known yet."""
@@ -109,11 +110,3 @@ async def answers(address: str) -> bool | None:
     with contextlib.suppress(OSError):
         await writer.wait_closed()
     return True
-
-
-def _write(path: Path, text: str) -> None:
-    """No reader ever sees a part of it."""
-    draft = path.with_name(f".{path.name}")
-    draft.touch(mode=0o600)
-    draft.write_text(text)
-    draft.replace(path)

@@ -6,7 +6,7 @@ node is back, and its agent joins the others. It is cancelled when the job ends.
 
 The first contender that Slurm has not lost does so, and takes over what another one has submitted.
 
-Not here: what the agent is told (keeper.py), a node that is back before Slurm has missed it: then
+Not here: what the agent receives (keeper.py), a node that is back before Slurm has missed it: then
 srun ends the whole step.
 """
 
@@ -37,7 +37,7 @@ class ReturningNodes:
     """Submits the jobs. ``environ``: of this one; ``say``: shows a line.
 
     ``contenders``: the nodes whose keepers do this. ``command``: an agent's command line.
-    ``variables``: what the agent of a node is told.
+    ``variables``: what the agent of a node receives.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ReturningNodes:
                 await self._ask("scancel", *jobs)
 
     async def _ask(self, *words: str, **variables: str) -> str:
-        """What a command of Slurm's prints.
+        """The output of a command of Slurm's.
 
         Raises:
             ValueError: it has failed, or does not answer.

@@ -1,7 +1,7 @@
 """The batch script of ``ftrun sbatch``: a job under Slurm, with the flags that it needs. Pure.
 
 Slurm's own options stand in ``#SBATCH`` lines as they were given, so sbatch judges them; only what
-contradicts one ftrun a node, or the way in which ftrun is told to leave, is refused here.
+contradicts one ftrun a node, or the way in which ftrun is asked to leave, is refused here.
 
 Not here: the words of ftrun itself and the submission (tools/commands/sbatch.py), what a task of
 the job does (keeper.py).
@@ -41,20 +41,26 @@ class Batch:
         return _signal(self._given["--signal"]) if "--signal" in self._given else ""
 
     @property
+    def nodes(self) -> int | None:
+        """How many nodes the job has; None: a range, or no number."""
+        text = self._given.get("--nodes", "1")
+        return int(text) if text.isdecimal() else None
+
+    @property
     def has_nodes(self) -> bool:
         """Whether the job may have several nodes."""
         return self._given.get("--nodes", "1") != "1"
 
     @property
     def requeues(self) -> bool:
-        """Whether the job shall be queued again."""
+        """Whether the job is to be queued again."""
         return "--requeue" in self._given
 
     def script(self, command: Sequence[str], name: str, notice: str, *, requeues: bool) -> str:
         """The batch script.
 
         ``command``: of ftrun, to be run on each node. ``name``: of the job, if none was stated.
-        ``notice``: the signal by which it is told to leave. ``requeues``: it wants to be.
+        ``notice``: the signal by which it is asked to leave. ``requeues``: it wants to be.
 
         Raises:
             UserError: the job may not be queued again.

@@ -85,7 +85,7 @@ class Alone:
         send_to_agent(self._here, Beat(pause, limit_s))
 
     def _trains_elsewhere(self) -> bool:
-        """Whether a child of the script has made a world of all replicas; the agent says so."""
+        """Whether a child of the script has made a world of all replicas; the agent reports it."""
         from ftrun.process_groups.store import WORLD_KEYS, StoreClient
 
         if self._store:

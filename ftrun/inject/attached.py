@@ -18,7 +18,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ftrun.core.forms import AUTO, WATCHED, Form
+from ftrun.core.forms import AUTO, MEMORY, WATCHED, Form
 from ftrun.inject import rendezvous
 from ftrun.inject.alone import Alone
 from ftrun.inject.zero_edit import headers
@@ -59,7 +59,7 @@ class Attached:
         self._here, self._inject = here, inject
         self._variables: Variables | None = None
         self.loop: Loop | None = None
-        carries = inject in CARRYING
+        carries = inject in (*CARRYING, MEMORY)
         has_store = carries and {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys()
         store = "{MASTER_ADDR}:{MASTER_PORT}".format_map(environment) if has_store else ""
         self.alone = Alone(here, store)
@@ -91,10 +91,15 @@ class Attached:
         self.alone.watch()  # after it, because the first to see a step may begin again
 
     def _carry(self) -> None:
-        if self._inject not in (WATCHED, *CARRYING):
+        if self._inject not in (WATCHED, MEMORY, *CARRYING):
             return
         from ftrun.inject import zero_edit
 
+        if self._inject == MEMORY:
+            from ftrun.inject.zero_edit import one_group
+
+            self.loop = one_group.install(self._here)
+            return
         if self._inject == WATCHED:
             zero_edit.watch(self._here)
             return

@@ -264,7 +264,7 @@ def _run_script(task: WorkerTask) -> None:
 
 
 def _search_first(directory: str) -> None:
-    """Look for the script's modules there first, as the interpreter does unless it is told not."""
+    """Look for the script's modules there first, as the interpreter does by default."""
     if getattr(sys.flags, "safe_path", False):  # of Python 3.11 and later
         return
     sys.path.insert(0, directory)

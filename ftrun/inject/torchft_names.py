@@ -35,7 +35,7 @@ LINE = (
 def install(mode: str, here: WorkerContext) -> None:
     """Answer imports of torchft from now on, unless ``mode`` is "real"; idempotent.
 
-    "auto": the job's first worker says so, once, when the script imports it.
+    "auto": the job's first worker reports it, once, when the script imports it.
     """
     if mode == REAL:
         return

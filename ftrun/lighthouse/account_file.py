@@ -1,7 +1,7 @@
 """The account of the lighthouse's job on disk, so that a restarted lighthouse goes on from it.
 
 One JSON document, replaced as a whole and not flushed to the disk itself: it is written every few
-seconds, and after a power cut the account may begin anew. Like the incidents' file nothing depends
+seconds, and after a power cut the account may begin again. Like the incidents' file nothing depends
 on it. Its age is taken from the monotonic clock, or after a reboot, or on another machine, from the
 date. Not here: its content (core/books/account_record.py).
 """
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ftrun.base import clock
+from ftrun.base.files import write_whole
 from ftrun.base.linux import boot_id
 from ftrun.core.books.records import AccountRecord
 
@@ -33,7 +33,7 @@ class AccountFile:
         self._has_failed = False
 
     def load(self) -> AccountRecord | None:
-        """The last record; None: there is none that can be read, and the account begins anew."""
+        """The last record; None: there is none that can be read, and the account begins again."""
         if self._path is None:
             return None
         try:
@@ -44,7 +44,7 @@ class AccountFile:
             return None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             log.warning(
-                "%s cannot be read (%s): the account of the job's time begins anew now",
+                "%s cannot be read (%s): the account of the job's time begins again now",
                 self._path,
                 error,
             )
@@ -59,12 +59,8 @@ class AccountFile:
             "boot_id": boot_id(),
             "account": document,
         }
-        draft = self._path.with_suffix(".draft")
         try:
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(json.dumps(found))
-            os.replace(draft, self._path)
+            write_whole(self._path, json.dumps(found), mode=0o600)
         except OSError as error:
             if not self._has_failed:
                 log.warning("%s cannot be written: %s", self._path, error.strerror)

@@ -1,4 +1,4 @@
-"""The common address of many jobs: agents are told the port of their job's lighthouse.
+"""The common address of many jobs: agents get the port of their job's lighthouse.
 
 An agent states its job in the metadata of its call. The door answers with a port on its own host,
 and the agent goes there; if that lighthouse is gone, it asks again. No job's messages pass here, so

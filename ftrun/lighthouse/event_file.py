@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 class EventFile:
     """Appends to ``events.jsonl`` in each of these directories.
 
-    A line is in the file when ``write`` returns, so a killed lighthouse leaves whole lines but for
-    the last one; readers skip a line that is no JSON.
+    A line is in the file when ``write`` returns, so a killed lighthouse leaves whole lines except
+    for the last one; readers skip a line that is no JSON.
     """
 
     def __init__(self, directories: Iterable[Path] = (), limit_bytes: int = FILE_BYTES_MAX) -> None:

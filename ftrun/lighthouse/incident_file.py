@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ftrun.base.files import write_whole
 from ftrun.core.books.incidents import INCIDENTS_MAX
 from ftrun.core.books.records import EarlierIncident
 
@@ -56,12 +56,8 @@ class IncidentFile:
             self._put(self._path)
 
     def _put(self, path: Path) -> None:
-        draft = path.with_suffix(".draft")
         try:
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                json.dump(self._all(), file)
-            os.replace(draft, path)
+            write_whole(path, json.dumps(self._all()), mode=0o600)
         except OSError as error:
             if not self._has_failed:
                 log.warning("%s cannot be written: %s", path, error.strerror)

@@ -160,7 +160,7 @@ async def _run(
 
 @dataclass(frozen=True)
 class _Term:
-    """What stays the same over all terms of leadership of one process."""
+    """The facts that stay the same over all terms of leadership of one process."""
 
     settings: ServiceSettings
     server: MembershipServer

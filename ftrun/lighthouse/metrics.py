@@ -1,6 +1,6 @@
 """The status as Prometheus metrics; docs/METRICS.md has their meaning.
 
-Counters begin anew with each lighthouse, but for those of the account, which outlive it. The sets
+Counters begin again with each lighthouse, except those of the account, which outlive it. The sets
 of label values are bounded: replicas, uses, kinds of failures and of changes. Not here: counting
 (the status, occurrences.py).
 """

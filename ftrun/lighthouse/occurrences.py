@@ -1,6 +1,6 @@
 """What happens to the job, as ``events.jsonl`` has it, the metrics count it and spans show it.
 
-All of it follows from what the core tells the shell: notices, incidents, changes of membership, the
+All of it follows from what the core sends the shell: notices, incidents, changes of membership, the
 account. docs/EVENTS.md has each event's fields. Not here: the file (event_file.py), the names of
 the metrics (metrics.py), spans (traces.py).
 """
@@ -92,7 +92,7 @@ class Occurrences:
             self.account(now, with_bands=True)  # nobody may wait for this lighthouse's end
 
     def notice(self, notice: Notice) -> None:
-        """The core tells people something."""
+        """The core has a notice for people."""
         facts = {"kind": notice.kind, "replicas": list(notice.replica_ids), "text": notice.text}
         self._file.write("notice", facts)
 

@@ -12,7 +12,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from ftrun.base.errors import ProtocolError, UserError, naming
+from ftrun.base.errors import ProtocolError, UserError
+from ftrun.base.files import write_whole
 
 DIGEST_BYTES = 16
 CORRUPT_MAX = 100
@@ -59,16 +60,8 @@ class SealedFile:
         Raises:
             OSError: it could not be written; the old payload stays.
         """
-        draft = self.path.with_suffix(".draft")
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with naming(self.path), os.fdopen(fd, "wb") as file:
-            file.write(self._magic + _digest(payload) + payload)
-            file.flush()
-            if self._outlives:
-                os.fsync(file.fileno())
-        os.replace(draft, self.path)
-        if self._outlives:
-            _fsync_directory(self.path.parent)
+        data = self._magic + _digest(payload) + payload
+        write_whole(self.path, data, mode=0o600, is_synced=self._outlives)
 
     def keep_aside(self) -> Path:
         """Rename a corrupt file, for people to look at; returns its new name."""
@@ -94,12 +87,3 @@ class SealedFile:
 
 def _digest(payload: bytes) -> bytes:
     return hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
-
-
-def _fsync_directory(path: Path) -> None:
-    """Make the rename itself durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -2,7 +2,7 @@
 
 An incident is a span from its failure until it is over, and what happens meanwhile is inside it.
 The SDK's own thread exports; a span that its bounded queue has no room for is dropped, and the SDK
-says so. docs/METRICS.md has names and attributes. Not here: when something happens
+logs it. docs/METRICS.md has names and attributes. Not here: when something happens
 (occurrences.py).
 """
 
@@ -155,7 +155,7 @@ def start_traces(environ: Mapping[str, str] = os.environ) -> Traces | None:
 
 
 def _exporter(wanted: str, environ: Mapping[str, str]) -> SpanExporter | None:
-    """The exporter of this name; None: there is none of it here, and the log says so."""
+    """The exporter of this name; None: there is none of it here, and the log reports it."""
     if wanted == "console":
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 

@@ -63,7 +63,7 @@ async def post_progress(server: Server, status: Callable[[], Status]) -> None:
 
 
 def progress(status: Status) -> dict[str, Any]:
-    """What a TrainJob shows of a job; empty before its first step."""
+    """A TrainJob's view of a job; empty before its first step."""
     if not status["step"]:
         return {}
     scalars = {name: x for name, x in status["scalars"].items() if x is not None}

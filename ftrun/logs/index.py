@@ -34,7 +34,7 @@ class Record:
 
 
 class IndexMaker:
-    """Tells which bytes of a log need a record."""
+    """Finds which bytes of a log need a record."""
 
     def __init__(self) -> None:
         self._last: Record | None = None

@@ -32,7 +32,7 @@ _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """Which lines are wanted.
+    """The choice of lines.
 
     ``target``: ``REPLICA`` or ``REPLICA/RANK``; None: all workers. ``attempt``: a number, ``all``,
     or None: the newest of each worker. ``last``: the number of lines, None: all. ``since_s``:

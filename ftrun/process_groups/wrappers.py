@@ -70,7 +70,7 @@ class ProcessGroupWrapper(ReconfigurableGroup):
         yield
 
     def _renewed(self) -> None:
-        """The wrapped group is connected anew."""
+        """The wrapped group is connected again."""
 
     # ------------------------------------------------------------ the group inside
 

@@ -17,6 +17,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ftrun.base.files import write_whole
+
 STATE_DIR = "FTRUN_LIGHTHOUSE_STATE_DIR"
 BIND = "FTRUN_LIGHTHOUSE_BIND"
 HTTP = "FTRUN_LIGHTHOUSE_HTTP"
@@ -79,10 +81,7 @@ def child_environment(
 
 def publish_address(state_dir: Path, address: ServiceAddress) -> None:
     """Write ``address.json``; no reader ever sees a part of it."""
-    draft = state_dir / f"{ADDRESS_FILE}.draft"
-    draft.touch(mode=0o600)
-    draft.write_text(json.dumps(asdict(address)) + "\n", encoding="utf-8")
-    os.replace(draft, state_dir / ADDRESS_FILE)
+    write_whole(state_dir / ADDRESS_FILE, json.dumps(asdict(address)) + "\n", mode=0o600)
 
 
 def read_address(state_dir: Path) -> ServiceAddress:

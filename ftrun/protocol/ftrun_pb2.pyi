@@ -113,7 +113,7 @@ class RunningReplica(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., has_left: bool = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("job_id", "replicas", "workers_per_replica", "min_replicas", "join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s", "nodes", "rebalance", "hang_timeout_s", "accepts_fewer", "spare_nodes")
+    __slots__ = ("job_id", "replicas", "workers_per_replica", "min_replicas", "join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s", "nodes", "rebalance", "hang_timeout_s", "accepts_fewer", "spare_nodes", "on_corruption")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_PER_REPLICA_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +126,7 @@ class JobSpec(_message.Message):
     HANG_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     ACCEPTS_FEWER_FIELD_NUMBER: _ClassVar[int]
     SPARE_NODES_FIELD_NUMBER: _ClassVar[int]
+    ON_CORRUPTION_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     replicas: int
     workers_per_replica: int
@@ -138,7 +139,8 @@ class JobSpec(_message.Message):
     hang_timeout_s: float
     accepts_fewer: bool
     spare_nodes: int
-    def __init__(self, job_id: _Optional[str] = ..., replicas: _Optional[int] = ..., workers_per_replica: _Optional[int] = ..., min_replicas: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., isolation_limit_s: _Optional[float] = ..., nodes: _Optional[int] = ..., rebalance: bool = ..., hang_timeout_s: _Optional[float] = ..., accepts_fewer: bool = ..., spare_nodes: _Optional[int] = ...) -> None: ...
+    on_corruption: str
+    def __init__(self, job_id: _Optional[str] = ..., replicas: _Optional[int] = ..., workers_per_replica: _Optional[int] = ..., min_replicas: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., isolation_limit_s: _Optional[float] = ..., nodes: _Optional[int] = ..., rebalance: bool = ..., hang_timeout_s: _Optional[float] = ..., accepts_fewer: bool = ..., spare_nodes: _Optional[int] = ..., on_corruption: _Optional[str] = ...) -> None: ...
 
 class Interrupt(_message.Message):
     __slots__ = ("attempt",)
@@ -429,10 +431,12 @@ class WorkerHello(_message.Message):
     def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ..., pid: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("until_s",)
+    __slots__ = ("until_s", "agreed")
     UNTIL_S_FIELD_NUMBER: _ClassVar[int]
+    AGREED_FIELD_NUMBER: _ClassVar[int]
     until_s: float
-    def __init__(self, until_s: _Optional[float] = ...) -> None: ...
+    agreed: StateId
+    def __init__(self, until_s: _Optional[float] = ..., agreed: _Optional[_Union[StateId, _Mapping]] = ...) -> None: ...
 
 class LeaveNow(_message.Message):
     __slots__ = ("reason", "in_quorum")
@@ -845,10 +849,12 @@ class AskHeartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class HeartbeatAck(_message.Message):
-    __slots__ = ("glance",)
+    __slots__ = ("glance", "agreed")
     GLANCE_FIELD_NUMBER: _ClassVar[int]
+    AGREED_FIELD_NUMBER: _ClassVar[int]
     glance: JobGlance
-    def __init__(self, glance: _Optional[_Union[JobGlance, _Mapping]] = ...) -> None: ...
+    agreed: StateId
+    def __init__(self, glance: _Optional[_Union[JobGlance, _Mapping]] = ..., agreed: _Optional[_Union[StateId, _Mapping]] = ...) -> None: ...
 
 class JobGlance(_message.Message):
     __slots__ = ("step", "live", "lost_s", "steps_per_s")

@@ -40,7 +40,7 @@ TORCHFT_EXPLANATION = (
     "Either start the script with ftrun in place of torchrun, or give torchft a port of its own: "
     "ftrun lighthouse --torchft-bind HOST:PORT, and TORCHFT_LIGHTHOUSE=http://HOST:PORT"
 )
-"""What a client of torchft is told, because its lighthouse has the same default port as ours."""
+"""The answer to a client of torchft, because its lighthouse has the same default port as ours."""
 
 _OF_HTTP_1 = "http1.x server"
 """In gRPC's own words for a port that answers by HTTP/1.1, as a lighthouse's for people does."""

@@ -6,11 +6,14 @@
 | ``.draft-…``              | one that is being written, or whose writer has died                  |
 | ``.trash-…``              | one that is being removed                                            |
 | ``step-….damaged``        | one whose bytes have changed since; kept for people, never taken     |
+| ``step-….given-up``       | one that is ahead of what was written last: the job went on from an  |
+|                           | earlier one; kept for people, never taken                            |
 | ``earlier-…``             | snapshots from before ``--resume none``                              |
 
-All snapshots in a directory are of one history, so the newest is that of the highest step. There is
-one writer at a time. One that was cut off from its peers and writes on loses its draft to the next
-writer, and fails.
+All snapshots in a directory are of one history, so the newest is that of the highest step. A job
+goes on from the newest that all replicas have agreed on, if there is one. There is one writer at a
+time. One that was cut off from its peers and writes on loses its draft to the next writer, and
+fails.
 
 Not here: the content of a snapshot (manifest.py, writer.py).
 """
@@ -22,14 +25,16 @@ import os
 import re
 import secrets
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ftrun.base import clock
+from ftrun.base.files import sync, write_whole
 from ftrun.snapshots import manifest
 from ftrun.snapshots.manifest import Damaged, Manifest, Unknown
 
-DRAFT, TRASH, EARLIER, DAMAGED = ".draft-", ".trash-", "earlier-", ".damaged"
+DRAFT, TRASH, EARLIER = ".draft-", ".trash-", "earlier-"
+DAMAGED, GIVEN_UP = ".damaged", ".given-up"
 _NAME = re.compile(r"step-(\d{12,18})")
 ENTRIES_MAX = 100_000
 
@@ -64,30 +69,69 @@ def snapshots(directory: Path) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """``newest``: the newest whole snapshot. ``passed_over``: newer ones, and why."""
+    """``newest``: the newest whole snapshot to go on from. ``passed_over``: newer ones, and why.
+
+    ``unagreed``: whole ones that are newer, on which not all replicas have agreed.
+    """
 
     newest: Found | None
     passed_over: tuple[tuple[Path, str], ...] = ()
+    unagreed: tuple[Path, ...] = ()
+
+    def words(self) -> str:
+        """That an older one is taken, and why; "": the newest one is."""
+        if not self.unagreed or self.newest is None:
+            return ""
+        names = ", ".join(path.name for path in self.unagreed)
+        return (
+            f"{names}: newer, and passed over, because it is not known that all replicas had the "
+            f"same parameters then. Of {self.newest.path.name} it is. To take one of them all the "
+            "same, move the older ones away"
+        )
 
 
 def look(directory: Path, below: int | None = None) -> Looked:
-    """Find the newest whole snapshot; ``below``: of a step below this one.
+    """Find the snapshot to go on from; ``below``: of a step below this one.
+
+    It is the newest whole one. If that one awaits the replicas' agreement, it is the newest one on
+    which they have agreed, if there is any.
 
     Raises:
         OSError: the directory cannot be read.
         Unknown: the newest one has a format that this ftrun does not know.
     """
     passed_over: list[tuple[Path, str]] = []
+    whole: list[Found] = []
     for path in snapshots(directory):
         if below is not None and _step_of(path) >= below:
             continue
         try:
-            return Looked(Found(path, manifest.load(path)), tuple(passed_over))
+            found = Found(path, manifest.load(path))
         except Unknown:
-            raise
+            if not whole:
+                raise
+            continue
         except Damaged as why:
-            passed_over.append((path, str(why)))
-    return Looked(None, tuple(passed_over))
+            if not whole:
+                passed_over.append((path, str(why)))
+            continue
+        if found.manifest.agreed or (found.manifest.agreed is None and not whole):
+            return Looked(found, tuple(passed_over), tuple(x.path for x in whole))
+        whole.append(found)
+    return Looked(whole[0] if whole else None, tuple(passed_over))
+
+
+def agree(path: Path, step: int) -> None:
+    """Note in a snapshot that all replicas had the same parameters at ``step``, its own or later.
+
+    Raises:
+        Damaged: it is gone, or not whole.
+        OSError: the disk.
+    """
+    found, file = replace(manifest.load(path), agreed=step), path / manifest.NAME
+    written = file.stat()
+    write_whole(file, found.encode(), is_synced=True)
+    os.utime(file, ns=(written.st_atime_ns, written.st_mtime_ns))  # it gets no younger by that
 
 
 def _step_of(path: Path) -> int:
@@ -104,10 +148,11 @@ def age_s(directory: Path) -> float | None:
     Raises:
         OSError: the directory cannot be read or written.
     """
-    newest = look(directory).newest
-    if newest is None:
+    looked = look(directory)
+    if looked.newest is None:
         return None
-    written_at = (newest.path / manifest.NAME).stat().st_mtime
+    newest = next(iter(looked.unagreed), looked.newest.path)
+    written_at = (newest / manifest.NAME).stat().st_mtime
     probe = directory / f".clock-{secrets.token_hex(8)}"
     try:
         probe.touch()
@@ -160,6 +205,9 @@ def publish(draft: Path, step: int, lineage: str) -> Path:
             return path
         os.rename(path, directory / f"{TRASH}{draft.name}")  # of a history that was given up
     os.rename(draft, path)
+    for other in snapshots(directory):
+        if _step_of(other) > step:
+            os.rename(other, other.with_name(other.name + GIVEN_UP))
     sync(directory)
     return path
 
@@ -171,9 +219,14 @@ def _is_of(path: Path, lineage: str) -> bool:
         return False
 
 
-def prune(directory: Path, keep: int) -> int:
-    """Remove all but the ``keep`` newest snapshots; returns how many went."""
-    old = snapshots(directory)[keep:]
+def prune(directory: Path, keep: int, *, keeps_agreed: bool = False) -> int:
+    """Remove all but the ``keep`` newest snapshots; returns how many went.
+
+    ``keeps_agreed``: the newest one that all replicas have agreed on stays too.
+    """
+    found = snapshots(directory)
+    agreed = next(filter(_is_agreed, found), None) if keeps_agreed else None
+    old = [path for path in found[keep:] if path != agreed]
     for path in reversed(old):  # the oldest first, each out of sight before its files go
         trash = directory / f"{TRASH}{path.name}"
         shutil.rmtree(trash, ignore_errors=True)
@@ -182,19 +235,17 @@ def prune(directory: Path, keep: int) -> int:
     return len(old)
 
 
+def _is_agreed(path: Path) -> bool:
+    try:
+        return bool(manifest.load(path).agreed)
+    except Damaged:
+        return False
+
+
 def _remove_leftovers(directory: Path) -> None:
     for entry in os.scandir(directory):
         if entry.name.startswith((DRAFT, TRASH)):
             shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def sync(path: Path) -> None:
-    """Have a file or a directory on the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 # ---------------------------------------------------------------- setting aside

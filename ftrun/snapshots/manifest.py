@@ -23,6 +23,7 @@ FORMAT = "ftrun.snapshot/1"
 MANIFEST_BYTES_MAX = 256 << 20
 READ_BYTES = 16 << 20
 POSITION_CHARS_MAX = 1 << 20
+AWAITS = 0
 
 
 class Damaged(FtrunError):
@@ -99,7 +100,8 @@ class Manifest:
 
     ``step``, ``lineage``: the state id. ``position``, ``structure``, ``leaves``: the share of a
     replica's first worker; ``mates``: those of the others, in order. ``written_at``: for people, in
-    UTC.
+    UTC. ``agreed``: the step, this one or a later one, at which all replicas had the same
+    parameters; AWAITS: that is not known yet; None: these replicas are not compared.
     """
 
     step: int
@@ -111,6 +113,7 @@ class Manifest:
     leaves: tuple[StoredLeaf, ...]
     files: Mapping[str, StoredFile] = field(default_factory=dict)
     mates: tuple[Share, ...] = ()
+    agreed: int | None = None
 
     def share(self, rank: int) -> Share:
         """The content with which worker ``rank`` of a replica goes on.
@@ -149,6 +152,8 @@ class Manifest:
             "leaves": [_written(leaf) for leaf in self.leaves],
             "structure": self.structure,
         }
+        if self.agreed is not None:
+            parts["agreed"] = self.agreed
         if self.mates:
             numbers = {leaf: number for number, leaf in enumerate(self.leaves)}
             parts["mates"] = [self._mate(share, numbers) for share in self.mates]
@@ -213,6 +218,7 @@ def _read(parts: dict[str, Any]) -> Manifest:
         leaves=leaves,
         files=files,
         mates=mates,
+        agreed=parts.get("agreed"),
     )
 
 

@@ -1,7 +1,8 @@
 """Memory that the training process copies a state into, and the writer's process reads it from.
 
-One anonymous file, mapped by both. The copy is all that the training thread waits for. Not here:
-what is copied (training/snapshots.py).
+One anonymous file, mapped by both. The copy is all that the training thread waits for. torch is
+imported by what copies, because the agent makes such memory, too (area.py). Not here: what is
+copied (training/snapshots.py).
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import mmap
 import os
 import threading
 from collections.abc import Sequence
-
-import torch
+from typing import TYPE_CHECKING
 
 from ftrun.base.errors import PeerError
-from ftrun.checkpoint.leaves import Leaf
+
+if TYPE_CHECKING:
+    import torch
+
+    from ftrun.checkpoint.leaves import Leaf
 
 MADV_POPULATE_WRITE = 23
 """Linux 5.14; Python's mmap module does not name it."""
@@ -80,6 +84,8 @@ class SharedMemory:
         work, nobody waits for a thread that does not run, as at the end of each of torch's own
         parallel copies.
         """
+        import torch
+
         pieces = []
         for leaf, offset in zip(leaves, offsets, strict=True):
             data, into = leaf.data, self.view(offset, leaf.spec.nbytes)
@@ -94,10 +100,17 @@ class SharedMemory:
 
     def view(self, offset: int, nbytes: int) -> torch.Tensor:
         """``nbytes`` bytes from ``offset`` on, as a tensor whose storage has just that size."""
+        import torch
+
         if nbytes == 0:
             return torch.empty(0, dtype=torch.uint8)
         assert self._map is not None, "reserved before"
         return torch.frombuffer(self._map, dtype=torch.uint8, count=nbytes, offset=offset)
+
+    def words(self, offset: int, count: int) -> ctypes.Array[ctypes.c_int64]:
+        """``count`` words of 64 bits from ``offset`` on. Each is read and written at once."""
+        assert self._map is not None, "reserved before"
+        return (ctypes.c_int64 * count).from_buffer(self._map, offset)
 
     def close(self) -> None:
         """Free the memory, once all views of it are gone."""
@@ -107,6 +120,8 @@ class SharedMemory:
 
 
 def _tensor_of(data: memoryview) -> torch.Tensor:
+    import torch
+
     return torch.frombuffer(bytearray(data) or bytearray(1), dtype=torch.uint8)
 
 

@@ -8,7 +8,6 @@ Not here: waiting for the parts (training/snapshots.py), the directory (director
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from ftrun.base import clock
 from ftrun.base.errors import PeerError
+from ftrun.base.files import sync, write_whole
 from ftrun.checkpoint.leaves import DTYPES
 from ftrun.snapshots import directory, manifest
 from ftrun.snapshots.manifest import Manifest, Origin, Share, StoredFile, StoredLeaf
@@ -38,8 +38,10 @@ from ftrun.snapshots.parts import OUTLINE, PART, Item, Part
 METADATA = ".metadata"
 
 
-def merge(draft: Path, workers: int, origin: Origin) -> tuple[Path, Manifest]:
-    """Make a draft with the parts of all workers whole; its path then.
+def merge(
+    draft: Path, workers: int, origin: Origin, agreed: int | None = None
+) -> tuple[Path, Manifest]:
+    """Make a draft with the parts of all workers whole; its path then. ``agreed``: as in Manifest.
 
     Raises:
         OSError: the disk; or a part is not there.
@@ -54,7 +56,7 @@ def merge(draft: Path, workers: int, origin: Origin) -> tuple[Path, Manifest]:
             )
     _write_index(draft, parts)
     index = draft / METADATA
-    directory.sync(index)
+    sync(index)
     files = {METADATA: StoredFile(index.stat().st_size, manifest.digest_of(index))}
     for part in parts:
         files.update(part.files)
@@ -71,8 +73,9 @@ def merge(draft: Path, workers: int, origin: Origin) -> tuple[Path, Manifest]:
         leaves=shares[0].leaves,
         files=files,
         mates=tuple(shares[1:]),
+        agreed=agreed,
     )
-    _write_synced(draft / manifest.NAME, whole.encode())
+    write_whole(draft / manifest.NAME, whole.encode(), is_synced=True)
     return directory.publish(draft, lead.step, lead.lineage), whole
 
 
@@ -127,12 +130,3 @@ def _planned(item: Item) -> WriteItem:
 def _result(planned: WriteItem, item: Item) -> WriteResult:
     place = _StorageInfo(item.file, item.offset, item.length)
     return WriteResult(planned.index, item.length, place)
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    with open(part, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(part, path)

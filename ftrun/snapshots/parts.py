@@ -40,11 +40,12 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import WriteResult
 
 from ftrun.base.errors import PeerError
+from ftrun.base.files import sync, write_whole
 from ftrun.checkpoint import meshes
 from ftrun.checkpoint.format import unpack
 from ftrun.checkpoint.leaves import LeafSpec
 from ftrun.checkpoint.script_classes import DATACLASS, NAMED_TUPLE
-from ftrun.snapshots import directory, manifest
+from ftrun.snapshots import manifest
 from ftrun.snapshots.manifest import StoredFile, StoredLeaf
 
 RAW = "ftrun.leaves"
@@ -137,10 +138,7 @@ class Part:
 
     def write(self, draft: Path) -> None:
         """Into a draft, whole or not at all."""
-        path = draft / f"{PART}{self.rank}"
-        part = path.with_name(path.name + ".half")
-        part.write_text(json.dumps(asdict(self)))
-        part.rename(path)
+        write_whole(draft / f"{PART}{self.rank}", json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, draft: Path, rank: int) -> Part:
@@ -209,7 +207,7 @@ def write_part(draft: Path, state: State) -> None:
     mine = sorted({path for path in (draft / raw, *_dcp_files(draft, items)) if path.exists()})
     files = {}
     for path in mine:
-        directory.sync(path)
+        sync(path)
         files[path.name] = StoredFile(path.stat().st_size, manifest.digest_of(path))
     Part(
         state.rank,

@@ -1,6 +1,6 @@
 """The trainer's end of the writer's process (writer.py): its start, orders, answers and end.
 
-Used by one background thread of a worker, but for ``kill``. Every wait has a deadline. Not here:
+Used by one background thread of a worker, except ``kill``. Every wait has a deadline. Not here:
 what is ordered (training/snapshots.py).
 """
 

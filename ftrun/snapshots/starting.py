@@ -56,19 +56,19 @@ def _prepare(settings: RunSettings, here: Path) -> list[str]:
             )
         aside = directory.set_aside(here)
         moved = f" The snapshots that were there are in {aside}." if aside is not None else ""
-        return [f"--resume none: the job begins anew.{moved} {every}."]
+        return [f"--resume none: the job starts over.{moved} {every}."]
     lines: list[str] = []
     for where in dict.fromkeys(filter(None, (here, settings.resume_path))):
         found = _newest_verified(where, lines)
         if found is not None:
             _check_origin(found, settings)
-            return [*lines, f"{_words(found)} {every}. --resume none would begin anew."]
+            return [*lines, f"{_words(found)} {every}. --resume none would start over."]
     if lines:
         raise UserError(
-            f"{' '.join(lines)} No whole snapshot is left. Nothing was started. Begin anew with "
+            f"{' '.join(lines)} No whole snapshot is left. Nothing was started. Start over with "
             "--resume none, or give another directory."
         )
-    return [f"No snapshot is in {here} yet, so the job begins anew. {every}."]
+    return [f"No snapshot is in {here} yet, so the job starts at step 0. {every}."]
 
 
 def _require_some(settings: RunSettings, here: Path) -> None:
@@ -89,7 +89,7 @@ def _newest_verified(where: Path, lines: list[str]) -> Found | None:
         except Damaged as why:
             raise UserError(
                 f"the newest snapshot in {where} cannot be taken: {why}. Nothing was started. "
-                "Update ftrun, or begin anew with --resume none."
+                "Update ftrun, or start over with --resume none."
             ) from why
         bad = list(looked.passed_over)
         found = looked.newest
@@ -103,6 +103,8 @@ def _newest_verified(where: Path, lines: list[str]) -> Found | None:
         for path, why_not in bad:
             if directory.set_damaged(path):
                 lines.append(f"The snapshot {path.name} is damaged and was renamed: {why_not}.")
+        if found is not None and looked.unagreed:
+            lines.append(f"{looked.words()}.")
         if found is not None or looked.newest is None:
             return found
     return None
@@ -118,7 +120,7 @@ def _check_origin(found: Found, settings: RunSettings) -> None:
     raise UserError(
         f"{found.path} is a snapshot of {origin.script} with --inject {origin.inject} and "
         f"{origin.workers_per_replica} workers per replica; this is {script} with --inject "
-        f"{inject} and {workers}. Nothing was started. Give another directory, or begin anew with "
+        f"{inject} and {workers}. Nothing was started. Give another directory, or start over with "
         "--resume none."
     )
 

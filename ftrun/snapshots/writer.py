@@ -14,6 +14,7 @@ a kill at any moment leaves older snapshots whole and nothing that looks like on
 |           |             | synced: from here on it is a snapshot. The oldest beyond ``keep`` go   |
 | ``drop``  | the lead's  | the draft goes, because a part is missing                              |
 | ``whole`` | one alone   | the first three                                                        |
+| ``agree`` | the lead's  | it is noted that all replicas have agreed on one (path, step)          |
 
 Not here: when a snapshot is due (core/worker/snapshots.py), the copy, and the waits for parts
 (training/snapshots.py).
@@ -45,7 +46,7 @@ from ftrun.snapshots.memory import SharedMemory
 from ftrun.snapshots.merging import merge
 from ftrun.snapshots.parts import State, write_outline, write_part
 
-DRAFT, PART, MERGE, DROP, WHOLE = "draft", "part", "merge", "drop", "whole"
+DRAFT, PART, MERGE, DROP, WHOLE, AGREE = "draft", "part", "merge", "drop", "whole", "agree"
 LINE_BYTES_MAX = 256 << 20
 NICE = 5
 SLACK = 1.1
@@ -59,7 +60,7 @@ class Order:
     ``writer``: the incarnation of the replica that writes it. ``offsets``: where the leaves begin
     in the shared memory of ``nbytes`` bytes. ``rank``, ``workers``: of the worker that orders it,
     and how many its replica has. ``chunks``: see ``State``; empty: there is no DTensor. ``draft``:
-    the lead's.
+    the lead's. ``agreed``: for the manifest.
     """
 
     directory: str
@@ -79,6 +80,7 @@ class Order:
     workers: int = 1
     chunks: Sequence[Any] = ()
     draft: str = ""
+    agreed: int | None = None
 
 
 def main() -> int:
@@ -100,6 +102,9 @@ def _answer(line: str, writing: Writing) -> dict[str, Any]:
         kind, fields = json.loads(line)
         if kind == DROP:
             writing.drop()
+            return {}
+        if kind == AGREE:
+            directory.agree(Path(fields["path"]), fields["step"])
             return {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of an API that is still new
@@ -171,10 +176,11 @@ class Writing:
 
     def _merge(self, order: Order) -> dict[str, Any]:
         assert self._draft is not None
-        path, whole = merge(self._draft, order.workers, Origin(**order.origin))
+        path, whole = merge(self._draft, order.workers, Origin(**order.origin), order.agreed)
         self._draft = None
         with contextlib.suppress(OSError):  # it is whole; old ones go the next time
-            directory.prune(Path(order.directory), order.keep)
+            is_compared = order.agreed is not None
+            directory.prune(Path(order.directory), order.keep, keeps_agreed=is_compared)
         duration_s = clock.now() - self._began
         return {
             "path": str(path),

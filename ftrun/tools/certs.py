@@ -21,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from ftrun.base import clock
 from ftrun.base.defaults import LIGHTHOUSE_PORT
 from ftrun.base.errors import UserError
+from ftrun.base.files import write_whole
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 825
@@ -198,21 +199,9 @@ def _write_all(directory: Path, files: dict[str, bytes], force: bool) -> None:
                 "--out DIR, or --force to replace it: agents with the old files are refused then."
             )
         for name, data in files.items():
-            _write(directory / name, data, 0o600 if name.endswith(".key") else 0o644)
+            mode = 0o600 if name.endswith(".key") else 0o644
+            write_whole(directory / name, data, mode=mode)
     except OSError as error:
         raise UserError(
             f"--out {directory} cannot be written ({error.strerror}). Give another --out DIR."
         ) from None
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            os.fchmod(file.fileno(), mode)  # whatever the umask
-            file.write(data)
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise

@@ -57,7 +57,7 @@ def start_run(
     one_token(token, settings.token_file)
     check_timer_file(os.environ)
     if settings.rendezvous is not None:
-        from ftrun.agent.team.main import with_own_address
+        from ftrun.agent.team.meeting import with_own_address
 
         settings = with_own_address(settings)
     machine = inspect_machine(settings, os.environ)

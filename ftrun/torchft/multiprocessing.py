@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 class _MonitoredPipe:
     """One end of a ``multiprocessing`` pipe, whose ``recv`` has a deadline.
 
-    For scripts that use torchft's. What a pipe carries is pickled by ``multiprocessing``, so its
+    For scripts that use torchft's. The objects in a pipe are pickled by ``multiprocessing``, so its
     other end must be a process of the same program; ftrun itself uses none.
     """
 

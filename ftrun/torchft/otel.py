@@ -1,7 +1,8 @@
 """torchft.otel: where the loggers ``torchft_quorums``, ``_commits`` and ``_errors`` go.
 
 ftrun writes to these loggers as torchft does. It brings no OpenTelemetry exporter of its own: with
-TORCHFT_USE_OTEL it says so, and any handler that a script adds to the loggers gets the records.
+TORCHFT_USE_OTEL it logs a warning, and any handler that a script adds to the loggers gets the
+records.
 """
 
 from __future__ import annotations

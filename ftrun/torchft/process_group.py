@@ -1,7 +1,7 @@
 """torchft.process_group: groups that can be reconfigured, and groups around them.
 
 ftrun's own ProcessGroupGloo and ProcessGroupNCCL bear torchft's names here, and so do the wrappers.
-A backend that this machine lacks can be imported, and says so when it is constructed.
+A backend that this machine lacks can be imported, and raises an error when it is constructed.
 """
 
 from __future__ import annotations

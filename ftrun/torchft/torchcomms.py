@@ -1,6 +1,6 @@
 """torchft.torchcomms: a group over a torchcomms communicator, which ftrun does not offer.
 
-It can be imported without torchcomms, and says so when it is constructed.
+It can be imported without torchcomms, and raises an error when it is constructed.
 """
 
 from __future__ import annotations

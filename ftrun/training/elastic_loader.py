@@ -86,7 +86,7 @@ class _Ahead:
         return len(self._sampler)
 
     def want(self, batch: Batch) -> None:
-        """``batch`` is to come next; if it is not under way, all that follows is asked for anew."""
+        """``batch`` comes next; if it is not under way, it and those after it are asked for."""
         if batch not in self._asked:
             self._next = self._sampler.forecast()
 

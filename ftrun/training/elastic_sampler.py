@@ -29,7 +29,7 @@ ORDERS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one worker reads at once.
+    """The samples that one worker reads at once.
 
     ``samples``: how many of them count; 0: the worker has none left in this step, and these only
     let its script run. ``fraction``: the factor of its mean loss.
@@ -59,7 +59,7 @@ class ElasticSampler(Sampler[list[int]]):
         global_batch: samples of all replicas in one step; it stays while they come and go, because
             each reads more batches of at most ``batch_size``, or fewer. Default: the launcher's
             ``--global-batch``.
-        shuffle: permute the samples, anew in each epoch, as torch's DistributedSampler does.
+        shuffle: permute the samples, again in each epoch, as torch's DistributedSampler does.
         seed: of the permutations.
 
     Raises:

@@ -15,11 +15,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ftrun.base import clock
-from ftrun.base.errors import Bug, FtrunError, PeerError, UserError
-from ftrun.checkpoint.serve import Exchanged
+from ftrun.base.errors import Bug, FtrunError, PeerError, UserError, assert_never
 from ftrun.core import messages as m
 from ftrun.core.ids import Tag
 from ftrun.core.messages import LeaveReason
@@ -52,6 +51,16 @@ CLOSED = "the Manager was closed"
 T = TypeVar("T")
 
 
+class Exchanged(Protocol):
+    """What this worker keeps of its exchanges with peers (exchanges.py)."""
+
+    def answer(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
+        """The answer to a peer's question; None: not known yet. From any thread."""
+
+    def step_is_void(self, step: int) -> None:
+        """The step that was begun is given up."""
+
+
 class Engine:
     """Runs one worker. Thread-safe; the main thread must raise ``fatal``."""
 
@@ -66,8 +75,7 @@ class Engine:
         self.machine = machine
         self.fatal: Exception | None = None
         self.peers: m.Roster | None = None
-        self.on_exchange: Exchanged | None = None
-        self.on_void: Callable[[int], None] = lambda step: None
+        self.exchanges: Exchanged | None = None
         self._begun = machine.begun
         self.changed = threading.Condition(threading.RLock())
         self._context = context
@@ -86,35 +94,8 @@ class Engine:
             machine, self._groups, pg.caller_waits, self._events.append, self.feed, self.die
         )
         self._link = AgentLink(context, self._on_message, self._on_link_lost)
-        self._comparing = Comparing(
-            context, self.feed, self._is_current, lambda entry: self.machine.takes(entry)
-        )
-        healing.connect(
-            self.feed,
-            self.die,
-            self._may_overwrite,
-            self._look_up,
-            self._answer_exchange,
-            lambda: self.machine.in_force,
-        )
-        self._carry_out: dict[type, Callable[[Any], None]] = {
-            e.Send: lambda i: self._link.send(i.message),
-            e.BuildGroup: lambda i: self._groups.build(i.quorum),
-            e.AbortGroup: lambda i: self.in_flight.abort_group(i.attempt),
-            e.DropGroup: lambda i: self._groups.drop(i.attempt),
-            e.UseGroup: lambda i: self.in_flight.use_group(i.quorum),
-            e.Launch: lambda i: self.in_flight.launch(i.first, i.stop),
-            e.Ask: lambda i: self._comparing.ask(i.question),
-            e.FailScript: lambda i: self.die(UserError(i.reason)),
-            e.Reissue: self._reissue,
-            e.HandOut: lambda i: self.in_flight.hand_out(i.indices),
-            e.FailOperations: self._fail_operations,
-            e.LoadState: lambda i: healing.load(i),
-            e.OfferState: lambda i: healing.offer(i),
-            e.RetireState: lambda i: healing.retire(i.tag),
-            e.ShowProgress: self._show_progress,
-            e.ShowPeers: self._show_peers,
-        }
+        self._comparing = Comparing(context, self.feed, self._is_current, machine.takes)
+        healing.connect(self)
 
     def follow_quorums(self, beside: Beside) -> Callable[[list[BuiltGroup]], None]:
         """Build, use and abort other groups too whenever the Manager's own is; what shuts some down
@@ -277,7 +258,7 @@ class Engine:
         try:
             while self._events:
                 for instruction in self.machine.handle(self._events.popleft(), clock.now()):
-                    self._carry_out[type(instruction)](instruction)
+                    self._carry_out(instruction)
                 if self.machine.begun != self._begun:
                     self._begin_step()
         except Exception as error:  # noqa: BLE001
@@ -287,6 +268,45 @@ class Engine:
             self._draining = False
         if self._waiting:
             self.changed.notify_all()
+
+    def _carry_out(self, instruction: e.Instruction) -> None:
+        match instruction:
+            case e.Launch():
+                self.in_flight.launch(instruction.first, instruction.stop)
+            case e.HandOut():
+                self.in_flight.hand_out(instruction.indices)
+            case e.ShowProgress():
+                made = self._progress.make(instruction.activity, instruction.since_s)
+                self._link.send(made)
+            case e.Send():
+                self._link.send(instruction.message)
+            case e.Ask():
+                self._comparing.ask(instruction.question)
+            case e.BuildGroup():
+                self._groups.build(instruction.quorum)
+            case e.UseGroup():
+                self.in_flight.use_group(instruction.quorum)
+            case e.AbortGroup():
+                self.in_flight.abort_group(instruction.attempt)
+            case e.DropGroup():
+                self._groups.drop(instruction.attempt)
+            case e.Reissue():
+                self._take_stock()
+                self.in_flight.restore_inputs()
+            case e.FailOperations():
+                self._fail_operations(instruction)
+            case e.FailScript():
+                self.die(UserError(instruction.reason))
+            case e.LoadState():
+                self._healing.load(instruction)
+            case e.OfferState():
+                self._healing.offer(instruction)
+            case e.RetireState():
+                self._healing.retire(instruction.tag)
+            case e.ShowPeers():
+                self.peers = instruction.roster
+            case _:
+                assert_never(instruction)
 
     def _begin_step(self) -> None:
         """Forget the last step, before any other thread can touch the new one."""
@@ -306,12 +326,9 @@ class Engine:
             error = bug
         self.die(error)
 
-    def _reissue(self, _instruction: e.Reissue) -> None:
-        self._take_stock()
-        self.in_flight.restore_inputs()
-
     def _fail_operations(self, instruction: e.FailOperations) -> None:
-        self.on_void(self.machine.position)
+        if self.exchanges is not None:
+            self.exchanges.step_is_void(self.machine.position)
         reason = f"step {self.machine.position}: {instruction.reason}"
         self.in_flight.release_all(PeerError(reason))
 
@@ -331,13 +348,14 @@ class Engine:
         """Whether an answer to ``question`` would still be of use. From any thread."""
         return self.fatal is None and self.machine.counts(question.tag.attempt)
 
-    def _look_up(self, question: Question, timeout_s: float) -> bytes | None:
+    def look_up(self, question: Question, timeout_s: float) -> bytes | None:
         """This worker's answer to a peer's question; None: not known yet. From any thread."""
         entry = self.await_answer(lambda: self.machine.look_up(question), timeout_s)
         return None if entry is None else encode(entry)
 
-    def _answer_exchange(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
-        return None if self.on_exchange is None else self.on_exchange(question, timeout_s)
+    def answer_exchange(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
+        """What this worker keeps of an exchange; None: not known yet. From any thread."""
+        return None if self.exchanges is None else self.exchanges.answer(question, timeout_s)
 
     def await_answer(self, find: Callable[[], T | None], timeout_s: float) -> T | None:
         """Wait until ``find``, called under the lock, has an answer; None at the deadline."""
@@ -352,17 +370,11 @@ class Engine:
                 self._waiting -= 1
         return found
 
-    def _may_overwrite(self, tag: Tag) -> bool:
+    def may_overwrite(self, tag: Tag) -> bool:
         """Ask the machine whether the state may be torn; it notes that it is. From any thread."""
         with self.changed:
             self.feed(e.OverwriteBegun(tag))
             return self.machine.may_overwrite(tag)
-
-    def _show_progress(self, instruction: e.ShowProgress) -> None:
-        self._link.send(self._progress.make(instruction.activity, instruction.since_s))
-
-    def _show_peers(self, instruction: e.ShowPeers) -> None:
-        self.peers = instruction.roster
 
     def _flush_progress(self) -> None:
         now = clock.now()

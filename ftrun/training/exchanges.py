@@ -72,7 +72,7 @@ class Given:
 
 
 class Exchanges:
-    """The exchanges of one worker. For the main thread, but for ``answer``.
+    """The exchanges of one worker. For the main thread, except for ``answer``.
 
     Args:
         context: of this worker.
@@ -91,7 +91,7 @@ class Exchanges:
         self.stage = ShownStage()
         """How far this worker has come at the end of its script."""
         self._links = Links(context)
-        engine.on_exchange, engine.on_void = self.answer, self._places.forget
+        engine.exchanges = self
 
     # ------------------------------------------------------------ the script's side
 
@@ -340,6 +340,10 @@ class Exchanges:
         return None if quorum is None else quorum.attempt
 
     # ------------------------------------------------------------ questions and answers
+
+    def step_is_void(self, step: int) -> None:
+        """The step that was begun is given up, so its place is no answer any more."""
+        self._places.forget(step)
 
     def answer(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
         """The answer to a peer's question; None: not known yet. From any thread."""

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -31,11 +31,14 @@ from ftrun.checkpoint.destination import Arrivals, Overwrite
 from ftrun.checkpoint.format import leaves_of, validate
 from ftrun.checkpoint.heal import FetchedState, NoneServes, fetch
 from ftrun.checkpoint.leaves import Leaf, local_of
-from ftrun.checkpoint.serve import Exchanged, LookUp, StateServer
+from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import Tag
 from ftrun.core.messages import HealProgress
 from ftrun.core.quorum import Endpoint, Quorum
+from ftrun.core.worker.comparison import Question
 from ftrun.core.worker.events import Event, HealFailed, LoadState, OfferState, StateLoaded
+from ftrun.core.worker.exchange import ExchangeQuestion
+from ftrun.core.worker.machine import StepMachine
 from ftrun.training.context import WorkerContext
 from ftrun.training.passes import Passes
 from ftrun.training.script_transport import ScriptTransport, donor, receivers
@@ -56,6 +59,27 @@ AskPlace = Callable[[Quorum, int, Callable[[], bool], float], str]
 
 class StateUnread(UserError):
     """A state function of the script's has raised; the text names its key."""
+
+
+class Worker(Protocol):
+    """The worker whose state it is: its engine. From any thread."""
+
+    machine: StepMachine
+
+    def feed(self, event: Event) -> None:
+        """A StateLoaded or HealFailed."""
+
+    def die(self, error: Exception) -> None:
+        """The script's own functions have raised this in another thread."""
+
+    def may_overwrite(self, tag: Tag) -> bool:
+        """Whether the script's own memory may be written to now."""
+
+    def look_up(self, question: Question, timeout_s: float) -> bytes | None:
+        """The answer to a peer's question about an operation; None: not known yet."""
+
+    def answer_exchange(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
+        """The same about an exchange."""
 
 
 class Healing:
@@ -113,27 +137,10 @@ class Healing:
         """The addresses at which peers reach this worker."""
         return Endpoint(self._context.host, self._server.address, self._server.certificate)
 
-    def connect(
-        self,
-        feed: Callable[[Event], None],
-        die: Callable[[Exception], None],
-        may_overwrite: Callable[[Tag], bool],
-        look_up: LookUp,
-        exchanged: Exchanged,
-        in_force: Callable[[], Quorum | None],
-    ) -> None:
-        """Connect with the engine: called once, before any other thread comes here.
-
-        Args:
-            feed: takes StateLoaded and HealFailed.
-            die: takes what the script's own functions raise in another thread.
-            may_overwrite: asked before the script's own memory is written to.
-            look_up: answers peers' questions about operations; ``exchanged``: about exchanges.
-            in_force: the quorum in force.
-        """
-        self._feed, self._die, self._may_overwrite = feed, die, may_overwrite
-        self._server.look_up, self._server.exchanged = look_up, exchanged
-        self._in_force = in_force
+    def connect(self, worker: Worker) -> None:
+        """Connect with the engine: called once, before any other thread comes here."""
+        self._worker = worker
+        self._server.look_up, self._server.exchanged = worker.look_up, worker.answer_exchange
 
     def register(
         self, key: str, load: LoadFn, state: StateFn, on_training_thread: bool = False
@@ -197,7 +204,7 @@ class Healing:
         return {USER: user, OWN: self._own_state()}
 
     def _read(self) -> dict[str, Any]:
-        """What the script's functions give.
+        """The state that the script's functions return.
 
         Raises:
             StateUnread: one of them has raised.
@@ -393,7 +400,7 @@ class Healing:
 
     def _send(self, transport: ScriptTransport, step: int, tree: dict[str, Any]) -> dict[str, Any]:
         """Let the script's transport send ``tree``; returns what ftrun serves instead."""
-        quorum, key = self._in_force(), self._context.key
+        quorum, key = self._worker.machine.in_force, self._context.key
         if quorum is not None:
             transport.send(receivers(quorum, key.replica_id), step, tree)
         return {USER: {}, OWN: tree[OWN], TRANSPORT: transport.metadata()}
@@ -449,11 +456,11 @@ class Healing:
             if not order.cancel.is_set():
                 log.warning("heal for %s failed: %s", order.tag, error)
             is_refused = isinstance(error, NoneServes)
-            self._feed(HealFailed(order.tag, str(error)[:REASON_CHARS_MAX], is_refused))
+            self._worker.feed(HealFailed(order.tag, str(error)[:REASON_CHARS_MAX], is_refused))
             return
         except Exception as error:  # noqa: BLE001
             # What cannot be put together here, or an error of the script's functions.
-            self._die(error)
+            self._worker.die(error)
             return
         with self._lock:
             if order.cancel.is_set():
@@ -463,7 +470,7 @@ class Healing:
                 log.warning("healed without replica %s: %s", order.donors[address], why)
             self.fetched = replace(fetched, donors=donors)
             self._fetched_place = place
-        self._feed(StateLoaded(order.tag, fetched.state_id))
+        self._worker.feed(StateLoaded(order.tag, fetched.state_id))
 
     def _fetch(self, order: _Fetch) -> FetchedState:
         """From all donors at once; or from one alone, the first that can serve its state.
@@ -496,7 +503,7 @@ class Healing:
         """The donors' place, if the script has one; at step 0 all stand at the beginning.
 
         Raises:
-            PeerError: they do not tell it.
+            PeerError: they do not answer.
         """
         if self.ask_place is None or order.tag.step == 0:
             return ""
@@ -532,7 +539,7 @@ class Healing:
 
         def begins() -> bool:
             with self.applying:
-                return not order.cancel.is_set() and self._may_overwrite(order.tag)
+                return not order.cancel.is_set() and self._worker.may_overwrite(order.tag)
 
         return Overwrite(allows, begins)
 

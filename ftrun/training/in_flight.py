@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.distributed import DistError, Work
@@ -35,6 +35,25 @@ REASON_CHARS_MAX = 500
 _Launched = tuple[BuiltGroup, Attempt, int, Work]
 
 
+class Sampled(Protocol):
+    """The sampler of a Manager's steps (elastic_sampler.py)."""
+
+    def heal(self, state: dict[str, Any]) -> None:
+        """Take the peers' position."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, for peers."""
+
+    def weight(self) -> float:
+        """The factor for what this worker adds to an average, by its samples."""
+
+    def before_reduction(self) -> None:
+        """Check, before a reduction, that its gradients are of the samples of this step."""
+
+    def committed(self, contributors: tuple[str, ...]) -> None:
+        """The step is committed, with these contributors."""
+
+
 class InFlight:
     """All reductions of the step under way, by index, and the group that they go out on.
 
@@ -51,7 +70,7 @@ class InFlight:
         divisor: number of contributors to this step.
         rank: this worker's place among the contributors; None: its input does not count.
         contributors: the replica_ids of the contributors, in order.
-        weight: the factor for what this worker adds to an average; 1.0 without an ElasticSampler.
+        sampled: the sampler, which weighs what this worker adds to an average; None: there is none.
         error: the reason for which reductions of this step were released without a result.
         issues_awaited: the main thread is issuing a reduction that it awaits later.
         ready: calls that complete futures; they run outside the engine's lock.
@@ -70,7 +89,7 @@ class InFlight:
         self.divisor = 0
         self.rank: int | None = None
         self.contributors: tuple[str, ...] = ()
-        self.weight: Callable[[], float] = lambda: 1.0
+        self.sampled: Sampled | None = None
         self.error: Exception | None = None
         self.issues_awaited = False
         self.ready: deque[Callable[[], None]] = deque()
@@ -91,7 +110,11 @@ class InFlight:
     @property
     def counts(self) -> bool:
         """Whether this worker's gradients count in this step."""
-        return self.rank is not None and self.weight() > 0.0
+        return self.rank is not None and self._weight > 0.0
+
+    @property
+    def _weight(self) -> float:
+        return 1.0 if self.sampled is None else self.sampled.weight()
 
     # ------------------------------------------------------------ under the engine's lock
 
@@ -186,7 +209,7 @@ class InFlight:
         else:
             reduction.divide_by(self.divisor)
             if reduction.average:
-                reduction.weigh(self.weight())
+                reduction.weigh(self._weight)
 
     def _failure(
         self,
@@ -197,7 +220,7 @@ class InFlight:
         *,
         at_launch: bool = False,
     ) -> e.OperationFailed:
-        """What has failed: a connection, or the operation itself. From any thread."""
+        """The kind of a failure: of a connection, or of the operation itself. From any thread."""
         refused = False if group.aborted else group.is_connected()
         if refused is None and at_launch and not isinstance(error, DistError):
             refused = True  # it has met no peer

@@ -28,7 +28,7 @@ BY_ALL = "divide_by_initial_world_size"
 
 
 class Joinable(Protocol):
-    """What a Join can shadow. torch's own Joinable classes have this method too."""
+    """An object that a Join can shadow. torch's own Joinable classes have this method too."""
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """The hook for a replica that has no data left; ``kwargs`` are those of the Join."""

@@ -32,6 +32,7 @@ from ftrun.core.worker.joining import (
     encode,
     judge,
 )
+from ftrun.core.worker.machine import StepMachine
 from ftrun.training.reductions import Reduction
 
 log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class Joining:
         replica_id: of this worker; its number is the row of its announcements.
         slots: how many replicas the job has.
         issue: sends a reduction on its way.
-        begun: how many steps have begun; tells one step from the next.
+        machine: numbers the steps that have begun; only read here.
 
     Attributes:
         is_active: a Join is open.
@@ -121,7 +122,7 @@ class Joining:
         replica_id: str,
         slots: int,
         issue: Callable[[Reduction], Any],
-        begun: Callable[[], int],
+        machine: StepMachine,
     ) -> None:
         self.is_active = False
         self.is_over = False
@@ -129,7 +130,7 @@ class Joining:
         self._replica_id = replica_id
         self._slots = slots
         self._issue = issue
-        self._begun = begun
+        self._machine = machine
         self._optimizer: Stepping | None = None
         self._terms = Terms()
         self._has_batch = True
@@ -173,7 +174,7 @@ class Joining:
 
     def announce(self, device: torch.device) -> None:
         """Announce this replica in the step under way, unless that is done."""
-        begun = self._begun()
+        begun = self._machine.begun
         if self._announced is not None and self._announced[0] == begun:
             return
         self._gradients.clear()
@@ -322,7 +323,8 @@ class Joining:
     def _current(self) -> Announcement | None:
         """The announcement of the step that began last."""
         announced = self._announced
-        return announced[1] if announced is not None and announced[0] == self._begun() else None
+        is_of_step = announced is not None and announced[0] == self._machine.begun
+        return announced[1] if announced is not None and is_of_step else None
 
     def _is_changed(self) -> bool:
         """Whether gradients or settings are not what they were after the backward pass."""

@@ -13,9 +13,9 @@ import threading
 import torch
 
 UNUSED_STEPS_MAX = 8
-"""Memory that so many steps in a row have not used is freed."""
+"""Memory that was not used for this many steps in a row is freed."""
 SMALLEST_BYTES = 1 << 16
-"""Smaller copies are made anew: the allocator of the C library keeps memory of that size."""
+"""Smaller copies are not kept: the allocator of the C library keeps memory of that size."""
 
 
 class KeptInputs:

@@ -84,8 +84,8 @@ class Manager:
         use_async_quorum: a newcomer heals during its first forward and backward pass and adds
             zeros; False: it heals before its forward pass and counts at once.
         timeout: deadline of an operation, and of a heal, by default 60 s. TORCHFT_TIMEOUT_SEC
-            counts more. If either is given, a step is given up, and ``errored()`` says so, once its
-            results have been awaited for this time and ``quorum_timeout``.
+            overrides it. If either is given, a step is given up once its results have been awaited
+            for this time and ``quorum_timeout``, and ``errored()`` returns the error.
         quorum_timeout: deadline of a quorum in ``start_quorum``; TORCHFT_QUORUM_TIMEOUT_SEC.
         connect_timeout: deadline for the workers of this replica group to connect, and of a vote;
             TORCHFT_CONNECT_TIMEOUT_SEC.

@@ -64,6 +64,12 @@ class WorkerProgress:
         """
         self._marks.note(self._machine.state, settings, parameters, position)
 
+    @property
+    def agreed_step(self) -> int:
+        """The last step whose parameters were this replica's at all others; 0: none is known."""
+        state = self._machine.agreed
+        return state.step if state is not None and state in self._marks.compared else 0
+
     def make(self, activity: Activity | None = None, since_s: float = 0.0) -> Progress:
         """The worker's progress now.
 

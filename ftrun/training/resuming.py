@@ -168,8 +168,8 @@ class Resuming:
             looked = directory.look(where, below)
         except Damaged as why:
             raise UserError(
-                f"the newest snapshot in {where} cannot be taken: {why}. Update ftrun, or begin "
-                "anew with --resume none"
+                f"the newest snapshot in {where} cannot be taken: {why}. Update ftrun, or start "
+                "over with --resume none"
             ) from why
         except OSError as error:
             raise UserError(
@@ -178,6 +178,8 @@ class Resuming:
             ) from error
         for path, why_not in looked.passed_over:
             log.warning("the snapshot %s is passed over: %s", path, why_not)
+        if looked.unagreed:
+            log.warning("snapshots in %s: %s", where, looked.words())
         if looked.newest is not None:
             self._check_origin(looked.newest)
         return looked.newest
@@ -189,7 +191,7 @@ class Resuming:
                 f"the snapshot {found.path} is of {theirs.script} with --inject {theirs.inject} "
                 f"and {theirs.workers_per_replica} workers per replica, not of {here.script} with "
                 f"--inject {self.form} and {here.workers_per_replica}. Give another directory, "
-                "or begin anew with --resume none"
+                "or start over with --resume none"
             )
 
     def _claim(self, found: Found) -> None:
@@ -259,7 +261,7 @@ class Resuming:
             what += [f"has state for {', '.join(unknown)}, which is not registered"] * bool(unknown)
             raise UserError(
                 f"the snapshot {found.path} does not fit this script: it {' and it '.join(what)}. "
-                "Nothing was loaded. Register the same keys before the first step, or begin anew "
+                "Nothing was loaded. Register the same keys before the first step, or start over "
                 "with --resume none"
             )
 
@@ -273,7 +275,7 @@ class Resuming:
         if older is not None:
             self._claim(older)
             return
-        log.warning("no older snapshot is in %s: this replica begins anew", found.path.parent)
+        log.warning("no older snapshot is in %s: this replica starts over", found.path.parent)
         self._found = None
         self._is_pending = self._healing.is_unread = False
         self._engine.feed(e.StateReset(self._fresh))

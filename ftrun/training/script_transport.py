@@ -56,7 +56,7 @@ class ScriptTransport:
         self._sending: threading.Thread | None = None
 
     def metadata(self) -> str:
-        """What a receiver needs to reach this transport."""
+        """The address of this transport, for a receiver."""
         return str(self._transport.metadata())
 
     def send(self, ranks: list[int], step: int, tree: Any) -> None:

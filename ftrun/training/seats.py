@@ -12,24 +12,27 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 from ftrun.base.errors import UserError
 from ftrun.training import context as process
 from ftrun.training.context import Place, WorkerContext
 
 
-class Seat(Protocol):
-    """A Manager's place. All methods are for the Manager alone.
+class Seat:
+    """A Manager's place. All methods are for the Manager alone; by default they do nothing.
 
-    ``context``: what the Manager is told of itself. ``is_thread``: it is a seat among threads.
+    ``context``: what the Manager knows of itself. ``is_thread``: it is a seat among threads.
     """
 
-    context: WorkerContext
-    is_thread: bool
+    is_thread = False
+
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
 
     def managers_before(self) -> int:
         """How many Managers have had this place and were shut down."""
+        return 0
 
     def claim(self) -> None:
         """The Manager is about to connect."""
@@ -54,18 +57,17 @@ class Seat(Protocol):
 
     def has_failed(self) -> bool:
         """Whether the script fails, so that its end must not be taken for a finish."""
+        raise NotImplementedError
 
     def on_end(self, end: Callable[[Exception], None]) -> None:
         """Call ``end`` if the seat ends before the Manager does; from another thread."""
 
 
-class ProcessSeat:
-    """The place of a process that ftrun has started."""
+class ProcessSeat(Seat):
+    """The place of a process that ftrun has started. The agent ends it by killing the process.
 
-    is_thread = False
-
-    def __init__(self, context: WorkerContext) -> None:
-        self.context = context
+    ``give_back`` does nothing, because ``claim`` may have been refused: another Manager has it.
+    """
 
     def managers_before(self) -> int:
         return process.managers_before(self.context.key)
@@ -76,23 +78,14 @@ class ProcessSeat:
     def release(self) -> None:
         process.release(self.context.key)
 
-    def give_back(self) -> None:
-        pass  # ``claim`` may have been refused, because another Manager has the place
-
     def knows_place(self, place: Callable[[], Place]) -> None:
         process.knows_place(place)
 
     def trains(self, leave: Callable[[], None]) -> None:
         process.trains(leave)
 
-    def between_steps(self, is_agreed: Callable[[], bool]) -> None:
-        pass  # processes join when they are ready, and nobody waits
-
     def has_failed(self) -> bool:
         return process.has_failed()
-
-    def on_end(self, end: Callable[[Exception], None]) -> None:
-        pass  # the agent kills the process
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +102,12 @@ class SeatAsked:
     timeout_s: float
 
 
-class Launcher(Protocol):
-    """Gives seats to the Managers of a program that ftrun did not start."""
+Launcher: TypeAlias = Callable[[SeatAsked], Seat]
+"""Gives a seat to a Manager that this thread makes, in a program that ftrun did not start.
 
-    def take(self, asked: SeatAsked) -> Seat:
-        """A seat for a Manager that this thread makes now.
-
-        Raises:
-            UserError: no lighthouse is given, or it takes no such Manager.
-            PeerError: the lighthouse does not answer.
-        """
+It raises a UserError if no lighthouse is given, or if that takes no such Manager, and a PeerError
+if the lighthouse does not answer.
+"""
 
 
 class _Process:
@@ -142,7 +131,7 @@ def take(asked: SeatAsked) -> Seat:
         return ProcessSeat(own)
     if _Process.launcher is None:
         raise no_agent()
-    return _Process.launcher.take(asked)
+    return _Process.launcher(asked)
 
 
 def no_agent() -> UserError:

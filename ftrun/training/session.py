@@ -16,7 +16,6 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Protocol
 
 import torch
 from torch.distributed import ReduceOp
@@ -34,6 +33,7 @@ from ftrun.training.event_loggers import EventLoggers
 from ftrun.training.exchanges import Exchanges, Given
 from ftrun.training.groups import Beside, Following
 from ftrun.training.healing import Healing
+from ftrun.training.in_flight import Sampled
 from ftrun.training.joining import Joining, Stepping
 from ftrun.training.kept_inputs import KeptInputs
 from ftrun.training.leaving import Leaving
@@ -50,25 +50,6 @@ log = logging.getLogger(__name__)
 PARTING_S = 2.0
 """How long one that ends waits for members that have not got what it has exchanged last."""
 SAMPLER_KEY = "elastic_sampler"
-
-
-class Sampled(Protocol):
-    """What gives out the samples of a Manager's steps (elastic_sampler.py)."""
-
-    def heal(self, state: dict[str, Any]) -> None:
-        """Take the peers' position."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position, for peers."""
-
-    def weight(self) -> float:
-        """The factor for what this worker adds to an average, by its samples."""
-
-    def before_reduction(self) -> None:
-        """Check, before a reduction, that its gradients are of the samples of this step."""
-
-    def committed(self, contributors: tuple[str, ...]) -> None:
-        """The step is committed, with these contributors."""
 
 
 class Session:
@@ -111,8 +92,6 @@ class Session:
         self.before_reduction: Callable[[], bool] = lambda: True
         self.ends_early = False
         self.vote: GroupVote | None = None
-        self._sampler: Sampled | None = None
-        self._joining: Joining | None = None
         self._pid = os.getpid()
         with ExitStack() as undo:
             undo.callback(healing.close)
@@ -155,9 +134,7 @@ class Session:
         # are all there when a script makes its second Manager.
         first_s = 0.0 if self._before else self.here.quorum_timeout_s
         parts = engine, machine, self.healing, self.progress, self.vote
-        self.flow = StepFlow(*parts, choices, first_s, self.resuming, self.snapshots)
-        if own_error is not None:
-            self.flow.group_errored = own_error
+        self.flow = StepFlow(*parts, choices, first_s, self.resuming, self.snapshots, own_error)
         self.exchanges = Exchanges(self.here, engine, self.leaving.if_pressed)
         engine.start()
         atexit.register(self.finish)
@@ -198,7 +175,7 @@ class Session:
         if self.leaving.closed:
             raise UserError("this Manager has left the job: it begins no further step")
         if not self.machine.begun:
-            if self._sampler is None:
+            if self.engine.in_flight.sampled is None:
                 self._refuse_options_of_samplers()
             self.healing.begin()
             self.seat.trains(self.leaving.at_once)
@@ -261,6 +238,13 @@ class Session:
         """Whether others may join at the next boundary."""
         return self.machine.awaits_newcomers
 
+    @property
+    def others_join(self) -> bool:
+        """Whether all is ready for others to join at the next boundary."""
+        pending = self.machine.pending
+        is_ready = self.machine.in_force is not None if pending is None else pending.built
+        return is_ready and self.machine.awaits_newcomers
+
     def require_step(self) -> None:
         """Raise a UserError if no step is under way."""
         self.engine.raise_fatal()
@@ -270,8 +254,9 @@ class Session:
     def issue(self, reduction: Reduction) -> torch.futures.Future[torch.Tensor]:
         """Reduce among the contributors of the step under way."""
         self.require_step()
-        if self._sampler is not None:
-            self._sampler.before_reduction()
+        sampled = self.engine.in_flight.sampled
+        if sampled is not None:
+            sampled.before_reduction()
         self.engine.issue(reduction)
         return reduction.future
 
@@ -338,7 +323,7 @@ class Session:
             UserError: there is one already; or a step would be repaired that must not be.
         """
         seats.refuse_in_threads(self.seat, "an ElasticSampler")
-        if self._sampler is not None:
+        if self.engine.in_flight.sampled is not None:
             raise UserError(
                 "this Manager has an ElasticSampler already: only one dataset can be gone through "
                 "once, the training set. Read others with plain loaders"
@@ -350,14 +335,12 @@ class Session:
                 "--global-batch)"
             )
         self.healing.register(SAMPLER_KEY, sampler.heal, sampler.state_dict)
-        self._sampler = sampler
-        self.engine.in_flight.weight = sampler.weight
-        self.flow.committed = sampler.committed
+        self.engine.in_flight.sampled = sampler
 
     @property
     def joining(self) -> Joining | None:
         """The part of this worker in the Join that is open; None: none is."""
-        joining = self._joining
+        joining = self.flow.joining
         return joining if joining is not None and joining.is_active else None
 
     def make_joining(self) -> tuple[Joining, Stepping]:
@@ -368,7 +351,7 @@ class Session:
         """
         seats.refuse_in_threads(self.seat, "a Join")
         problem = ""
-        if self._sampler is not None:
+        if self.engine.in_flight.sampled is not None:
             problem = "an ElasticSampler gives all replicas data to the end: leave the Join out"
         elif self.choices.spares:
             problem = "spares (FIXED_WITH_SPARES) never count: make the Manager without them"
@@ -381,16 +364,11 @@ class Session:
             )
         if problem:
             raise UserError(f"replica {self.here.replica_id}: no Join here. {problem}")
-        if self._joining is None:
-            self._joining = Joining(
-                self.here.replica_id,
-                self.here.replicas,
-                self.issue,
-                lambda: self.machine.begun,
-            )
-            self.flow.batches = self._joining.batches
+        if self.flow.joining is None:
+            here = self.here
+            self.flow.joining = Joining(here.replica_id, here.replicas, self.issue, self.machine)
         [optimizer] = self.optimizers
-        return self._joining, optimizer
+        return self.flow.joining, optimizer
 
     def train_locally(self) -> None:
         """The replicas train by themselves between two steps (LocalSGD, DiLoCo).
@@ -408,7 +386,7 @@ class Session:
 
         Returns:
             None after a step that was not committed, or if a member did not come to this place in
-            time: ``errored`` says so.
+            time: ``errored`` returns the error.
 
         Raises:
             UserError: ``body`` has more than 16 MiB, or this replica is out of step.

@@ -1,10 +1,10 @@
-"""What the workers of one replica tell each other while they write a snapshot together.
+"""Messages between the workers of one replica that write a snapshot together.
 
-Short texts by step, in the store that their launcher gives them. The lead tells where the draft is;
-each other worker tells that its part is written, or why not; and in the end the lead tells whether
-there is a last one. Nobody who trains waits for any of them.
+Short texts by step, in the store that their launcher gives them. The lead sends where the draft is;
+each other worker reports that its part is written, or why not; and in the end the lead sends
+whether there is a last one. No training thread waits for any of them.
 
-What was told of a snapshot is removed before the next one. Whether there is a last one stays in the
+What was sent of a snapshot is removed before the next one. Whether there is a last one stays in the
 store, which ends with the replica: the lead goes on at once, and another worker may hear it later.
 
 Not here: what is written (training/snapshot_writing.py), who takes one (core/worker/snapshots.py).

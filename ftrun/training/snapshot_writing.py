@@ -37,7 +37,10 @@ TASKS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A state in shared memory. ``held_s``: how long the training thread was held."""
+    """A state in shared memory. ``held_s``: how long the training thread was held.
+
+    ``agreed``: for the manifest.
+    """
 
     state: StateId
     position: str
@@ -47,6 +50,7 @@ class Copied:
     offsets: list[int]
     nbytes: int
     held_s: float
+    agreed: int | None = None
 
 
 class SnapshotWriting:
@@ -141,6 +145,14 @@ class SnapshotWriting:
             self._end_writer_if_dead()
             raise
 
+    def agree(self, path: str, step: int) -> None:
+        """Have it noted in the snapshot that all replicas had the same parameters at ``step``."""
+        try:
+            self._ask("agree", {"path": path, "step": step})
+        except (OSError, FtrunError) as error:
+            log.warning("the snapshot %s is not marked as agreed on: %s", path, error)
+            self._end_writer_if_dead()
+
     def _lead(
         self, meeting: Meeting, step: int, order: dict[str, Any], deadline: float
     ) -> dict[str, Any]:
@@ -234,4 +246,5 @@ class SnapshotWriting:
             "rank": here.group_rank,
             "workers": here.workers_per_replica,
             "chunks": copied.chunks,
+            "agreed": copied.agreed,
         }

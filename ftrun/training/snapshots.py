@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.snapshots import Decision, PartSchedule, SkipNotices, SnapshotSchedule
 from ftrun.snapshots import directory
+from ftrun.snapshots.manifest import AWAITS
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training.context import WorkerContext
 from ftrun.training.healing import Healing
@@ -41,6 +43,7 @@ from ftrun.training.snapshot_writing import Copied, SnapshotWriting
 
 log = logging.getLogger(__name__)
 
+UNAGREED_MAX = 8
 TAKES, TAKES_NONE = "takes", "none"
 
 
@@ -83,6 +86,7 @@ class Snapshots:
         self._has_told = False
         self._skips = SkipNotices()
         self._taken_at = -1
+        self._unagreed: deque[tuple[int, str]] = deque(maxlen=UNAGREED_MAX)  # steps and paths
 
     # ------------------------------------------------------------ the training thread
 
@@ -96,6 +100,9 @@ class Snapshots:
             decision = self._schedule.at_boundary(self._in_flight.rank == 0, now, step)
         if decision is not Decision.NOTHING:
             self._carry_out(decision)
+        if self._unagreed and self._unagreed[0][0] <= self._progress.agreed_step:
+            path, at = self._unagreed.popleft()[1], self._progress.agreed_step
+            self._writing.hand(lambda: self._writing.agree(path, at))
 
     def _make_schedule(self, now: float) -> SnapshotSchedule | PartSchedule:
         every_s = self._context.snapshot_every_s
@@ -132,7 +139,7 @@ class Snapshots:
         if self._meeting is not None and self._is_lead:
             self._tell_end(self._meeting, takes, deadline)
         if takes:
-            self._take()
+            self._take(is_last=True)
             if not self._await_idle(deadline):
                 self._say(
                     f"the last snapshot, of step {machine.state.step}, was not written within half "
@@ -190,7 +197,7 @@ class Snapshots:
             self._writing.abandon()  # the background thread reports it
 
     def _say_skipped(self, is_writing: bool) -> None:
-        """A snapshot is skipped: none is told again until one is written."""
+        """A snapshot is skipped: no further one is reported until one is written."""
         step = self._machine.position
         if is_writing:
             self._say(
@@ -216,9 +223,9 @@ class Snapshots:
         nbytes = offsets_of(sizes)[1]
         self._writing.hand(lambda: self._touch(nbytes))
 
-    def _take(self) -> None:
+    def _take(self, *, is_last: bool = False) -> None:
         try:
-            copied = self._copy()
+            copied = self._copy(None if is_last else self._awaits())
         except Exception as error:  # noqa: BLE001
             # The script's own functions, or no memory: training goes on without this snapshot.
             step = self._machine.state.step
@@ -230,7 +237,7 @@ class Snapshots:
         self._taken_at = copied.state.step
         self._writing.hand(lambda: self._write(copied))
 
-    def _copy(self) -> Copied:
+    def _copy(self, agreed: int | None) -> Copied:
         began = clock.now()
         packed = pack(self._healing.tree())
         offsets, nbytes = offsets_of([leaf.spec.nbytes for leaf in packed.leaves])
@@ -251,7 +258,17 @@ class Snapshots:
             offsets,
             nbytes,
             self.held_s,
+            agreed,
         )
+
+    def _awaits(self) -> int | None:
+        """For the manifest: whether the other replicas' parameters will be compared with these.
+
+        Those of a last one are not: the job ends, and is to lose nothing that it has trained.
+        """
+        quorum = self._machine.in_force
+        is_one = quorum is None or len(quorum.members) == 1
+        return None if is_one or not self._progress.agreed_step else AWAITS
 
     def _chunks_of(self, leaves: Sequence[Leaf]) -> list[tuple[int, ...] | None]:
         """Where the local parts of DTensors begin; each kind of them is asked for once."""
@@ -309,6 +326,8 @@ class Snapshots:
             self._lock.notify_all()
         if not self._is_lead:
             return
+        if copied.agreed is not None:
+            self._unagreed.append((step, answer["path"]))
         for other in answer["given_up"]:
             self._say(
                 f"the snapshot of step {other} was not written to its end: a worker that wrote it "

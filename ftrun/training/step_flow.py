@@ -28,6 +28,7 @@ from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.under_way import Fate
 from ftrun.training.engine import Engine
 from ftrun.training.healing import OWN, Healing
+from ftrun.training.joining import Joining
 from ftrun.training.progress import WorkerProgress
 from ftrun.training.resuming import Resuming
 from ftrun.training.snapshots import Snapshots
@@ -85,6 +86,7 @@ class StepFlow:
         choices: how it trains.
         first_s: how long the first quorum may take, if ``quorum_timeout_s`` is less.
         resuming, snapshots: of this worker; None: it has no directory for snapshots.
+        own_error: why the script's own process group has failed, asked at the end of each step.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class StepFlow:
         first_s: float,
         resuming: Resuming | None = None,
         snapshots: Snapshots | None = None,
+        own_error: Callable[[], Exception | None] | None = None,
     ) -> None:
         self._engine = engine
         self._machine = machine
@@ -108,17 +111,14 @@ class StepFlow:
         self._first_s = max(first_s, choices.quorum_timeout_s)
         self._resuming = resuming
         self._snapshots = snapshots
+        self._own_error = own_error
         self._longest_s = choices.timeout_s + choices.quorum_timeout_s
         self._failures = 0  # in a row
         self._commits = 0  # since the start or the last heal
         self._error: Exception | None = None
         self._drawn = -1  # the step that began because its batch was drawn, as ``machine.begun``
-        self.committed: Callable[[tuple[str, ...]], None] = lambda contributors: None
-        """Called with the replica_ids of the contributors when a step is committed."""
-        self.batches: Callable[[int], int] = lambda contributors: contributors
-        """How many batches a committed step has trained, by the number of its contributors."""
-        self.group_errored: Callable[[], Exception | None] = lambda: None
-        """What a script's own process group knows of an error, at the end of each step."""
+        self.joining: Joining | None = None
+        """This worker's part in Joins; None: the script has opened none."""
 
     def begin(
         self,
@@ -266,7 +266,7 @@ class StepFlow:
                 counts_isolation=until.is_stated,
             )
         engine.finish_results()
-        group_error = self.group_errored()
+        group_error = None if self._own_error is None else self._own_error()
         if group_error is not None:
             self.report_error(group_error)
         if machine.healing:
@@ -322,8 +322,11 @@ class StepFlow:
     def _note_outcome(self, committed: bool, reason: str) -> bool:
         if committed:
             self._failures = 0
-            self._progress.batches += self.batches(self._engine.in_flight.divisor)
-            self.committed(self._engine.in_flight.contributors)
+            in_flight, joining = self._engine.in_flight, self.joining
+            divisor = in_flight.divisor
+            self._progress.batches += divisor if joining is None else joining.batches(divisor)
+            if in_flight.sampled is not None:
+                in_flight.sampled.committed(in_flight.contributors)
             self._commits += 1
             self._engine.note_progress(at_once=self._commits <= FIRST_COMMITS)
             return True

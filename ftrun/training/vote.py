@@ -27,7 +27,7 @@ from ftrun.training.context import WorkerContext
 
 
 class Votes(NamedTuple):
-    """What the ranks have voted.
+    """The result of a vote of all ranks.
 
     ``commits``: None: under different tags. ``copies``: all ranks take a snapshot's copy next.
     """

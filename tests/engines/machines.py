@@ -119,9 +119,17 @@ class Machines:
         """Of the networks' namespaces."""
         return [self._network.hub, *self._network.nodes]
 
+    def cut(self, index: int) -> None:
+        """The node's cable is out: no packet arrives, and nobody is told."""
+        self._network.cut(index, outward=True, inward=True)
+
+    def mend(self, index: int) -> None:
+        """The cable is in again."""
+        self._network.mend(index)
+
     def power_off(self, index: int) -> None:
         """The node's power goes: its peers are not told."""
-        self._network.cut(index, outward=True, inward=True)
+        self.cut(index)
         self.nodes.pop(index).power_off()
 
     def ip(self, index: int, *words: str) -> None:

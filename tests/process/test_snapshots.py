@@ -178,7 +178,7 @@ def test_resume_alone_and_none(tmp_path: Path) -> None:
     runs.steps = MORE
     anew = runs.finish(2, "--resume", "none")
     assert anew.exit_code == 0 and began_at(anew.output) == 0, anew.output
-    assert "--resume none: the job begins anew" in anew.output
+    assert "--resume none: the job starts over" in anew.output
     [aside] = runs.snapshots.glob("earlier-*")
     assert len(snapshots(aside)) >= 2 and str(aside) in anew.output
 

@@ -155,10 +155,10 @@ def test_a_job_trains_is_shown_and_heals(
         assert set(homes) == {str(installed.home / "ftrun" / "__init__.py")}
         job.expect(r"step \d+ of 2$", 2)
         shown = installed.run(tmp_path, "ftrun", "status")
-        assert "(2 of 2 replicas)" in shown
+        assert re.search(r"replicas +2 of 2", shown), shown
         tormented = installed.run(tmp_path, "ftrun", "chaos", "--kills", "1", "--mtbf", "100ms")
         assert "1 kill in " in tormented
-        assert "; 1 replaced, after" in tormented
+        assert "; 1 replaced: median" in tormented
         job.expect("healed from replica")
         job.signal(signal.SIGTERM)
         assert job.end() == 75

@@ -457,109 +457,145 @@ def _ends_with_its_newcomers(self: Worker, tag: ids.Tag) -> None:
 _SERVING = ("cannot_serve", "nobody_can_serve", "kill_worker", "kill_two_workers")
 
 MUTANTS: dict[str, Mutant] = {
-    "no attempt number": Mutant(StepUnderWay, "counts", _counts_any_attempt, "C3", _BETWEEN),
-    "promise not kept": Mutant(Quorums, "at_promise", _forgets_its_promise, "Q5"),
-    "promises what it has begun": Mutant(Quorums, "can_promise", _promises_anything, "Q5"),
-    "divisor counts healing ranks": Mutant(StepFacts, "contributors", _counts_everybody, "C4"),
-    "late Interrupt accepted": Mutant(
+    "accepts messages of any attempt": Mutant(
+        StepUnderWay, "counts", _counts_any_attempt, "C3", _BETWEEN
+    ),
+    "swaps without regard to its promise": Mutant(
+        Quorums, "at_promise", _forgets_its_promise, "Q5"
+    ),
+    "promises a step that has begun": Mutant(Quorums, "can_promise", _promises_anything, "Q5"),
+    "divides by healing replicas too": Mutant(StepFacts, "contributors", _counts_everybody, "C4"),
+    "accepts a late Interrupt": Mutant(
         StepMachine, "_on_interrupt", _accepts_late_interrupts, "Q2", _REPEATS
     ),
-    "isolation ignored": Mutant(StepMachine, "_isolate", _does_nothing, "Q3", _CUT_OFF),
-    "lease ignored": Mutant(StepMachine, "_on_lease", _does_nothing, "Q3", _STOPPED),
-    "vote ignored": Mutant(StepMachine, "_on_decided", _commits_without_the_vote, "C1"),
-    "repair keeps old results": Mutant(OperationLedger, "start_again", _repairs_half, "C3"),
-    "lineage ignored": Mutant(succession, "choose", _ignores_lineage, "S2"),
-    "states of other steps compared": Mutant(Divergence, "_of", _compares_other_steps, "Z2"),
-    "majority before step": Mutant(succession, "choose", _prefers_the_majority, "Q3", _LOSSES),
-    "results that stand forgotten": Mutant(
+    "commits while isolated": Mutant(StepMachine, "_isolate", _does_nothing, "Q3", _CUT_OFF),
+    "commits after its lease": Mutant(StepMachine, "_on_lease", _does_nothing, "Q3", _STOPPED),
+    "commits without the group's vote": Mutant(
+        StepMachine, "_on_decided", _commits_without_the_vote, "C1"
+    ),
+    "a repair keeps results of the old group": Mutant(
+        OperationLedger, "start_again", _repairs_half, "C3"
+    ),
+    "chooses a state by its step alone": Mutant(succession, "choose", _ignores_lineage, "S2"),
+    "compares states of different steps": Mutant(Divergence, "_of", _compares_other_steps, "Z2"),
+    "prefers the majority's state to the newest": Mutant(
+        succession, "choose", _prefers_the_majority, "Q3", _LOSSES
+    ),
+    "chooses a state without the results that stand": Mutant(
         succession, "group_state", _forgets_results_that_stand, "C1", _LOSSES
     ),
-    "epoch not persisted": Mutant(MembershipState, "journal", _journals_no_epoch, "Q1"),
-    "journal not written": Mutant(MembershipState, "journal", _journals_nothing, "Q1"),
-    "quorum id used twice": Mutant(AttemptCounter, "issue", _numbers_by_attempt_only, "Q1"),
-    "newcomers as survivors": Mutant(
+    "journals no epoch": Mutant(MembershipState, "journal", _journals_no_epoch, "Q1"),
+    "journals nothing": Mutant(MembershipState, "journal", _journals_nothing, "Q1"),
+    "uses a quorum id twice": Mutant(AttemptCounter, "issue", _numbers_by_attempt_only, "Q1"),
+    "counts newcomers as survivors": Mutant(
         forming.Forming, "rejoin", _takes_newcomers_for_survivors, "Q4"
     ),
-    "nodes leave one by one": Mutant(
+    "drains nodes one by one": Mutant(
         Leaving, "drain_gathered", _gathers_nobody, "Q10", ("drain_two",)
     ),
-    "peers are believed": Mutant(Reach, "_has_answered", _never, "Q4", ("false_alarm",)),
-    "a lighthouse that is cut off believes its node": Mutant(
+    "loses a node although its agent answers": Mutant(
+        Reach, "_has_answered", _never, "Q4", ("false_alarm",)
+    ),
+    "loses nodes while it is cut off itself": Mutant(
         Reach, "_is_in_touch", _TRUE, "Q4", ("hears_one",)
     ),
-    "what peers see counts for nothing": Mutant(
+    "ignores reports of unreachable peers": Mutant(
         Reach, "reported", _does_nothing, "N1", ("power_off",)
     ),
-    "a takeover waits for the lost": Mutant(
+    "a takeover waits for lost nodes": Mutant(
         takeover.Takeover, "awaited", _names_nobody, "N1", ("lose_first_node",)
     ),
-    "a takeover gives agents no time to come": Mutant(
+    "a takeover loses agents before they can attach": Mutant(
         Reach, "_time_for", _gives_no_time, "Q6", ("false_alarm", "kill_lighthouse")
     ),
-    "incarnations have their node's name": Mutant(
+    "reuses incarnations after an agent's restart": Mutant(
         Agent, "_rules", _names_by_the_node, "Q2", (KEPT_AGENTS, "kill_agent")
     ),
-    "no fence": Mutant(DepartedMembers, "all_fenced_at", _needs_no_fence, "Q3", _CUT_OFF),
-    "no takeover grace": Mutant(takeover.Takeover, "is_complete", _waits_for_no_grace, "Q6"),
-    "switch without promises": Mutant(Switching, "propose", _switches_without_promises, "Q5"),
-    "journal not fsynced": Mutant(LighthouseProcess, "_journal", _writes_later, "Q1", _JOURNAL),
-    "first caller alone": Mutant(forming.Forming, "gather", _begins_with_the_first_caller, "Q4"),
-    "lowest step wins": Mutant(succession, "choose", _chooses_the_lowest, "C6", _LOSSES),
-    "one voter's false ignored": Mutant(Ballot, "outcome", staticmethod(_any_is_enough), "C1"),
-    "stale heal served": Mutant(Offer, "retire", _does_nothing, "S4"),
-    "newcomer does not heal": Mutant(Quorums, "is_newcomer", _never, "C4"),
-    "spares counted": Mutant(facts, "contributors", _counts_spares, "C4"),
-    "repairs what was handed out": Mutant(OperationLedger, "untouched", _TRUE, "S7"),
-    "errors ignored": Mutant(Membership, "_on_errored", _does_nothing, "L1"),
-    "no heartbeat timeout": Mutant(Lighthouse, "_sweep", _does_nothing, "L1", _SILENCE),
-    "who hangs is kept": Mutant(Waiting, "silent", _nobody, "L1", _HANGS),
-    "who is silent stays": Mutant(Silence, "asks", _never_asks, "L1", _HANGS),
-    "answers are not heard": Mutant(Silence, "received", _does_nothing, "Q4", _HANGS),
-    "who stands still stays": Mutant(Standstill, "find", _waits_for_ever, "L1", _STANDS),
-    "slow is taken for still": Mutant(StepTimes, "limit_s", _has_no_patience, "Q4", _STANDS),
-    "who gave up stays": Mutant(Membership, "_member_reported", _ignores_giving_up, "L1", _ONE_WAY),
-    "attempts not outrun": Mutant(AttemptCounter, "outrun", _never, "Q2", _EPOCHS),
-    "a hold is not held": Mutant(Quorums, "bars", _never, "Q9"),
-    "who is held off joins at once": Mutant(succession, "_held_off", _nobody, "Q9"),
-    "an unknown quorum has no newcomers": Mutant(
+    "starts without waiting for isolated workers": Mutant(
+        DepartedMembers, "all_fenced_at", _needs_no_fence, "Q3", _CUT_OFF
+    ),
+    "a takeover ends before its grace": Mutant(
+        takeover.Takeover, "is_complete", _waits_for_no_grace, "Q6"
+    ),
+    "switches before all have promised": Mutant(
+        Switching, "propose", _switches_without_promises, "Q5"
+    ),
+    "sends before the journal is on disk": Mutant(
+        LighthouseProcess, "_journal", _writes_later, "Q1", _JOURNAL
+    ),
+    "forms a quorum of the first reporter": Mutant(
+        forming.Forming, "gather", _begins_with_the_first_caller, "Q4"
+    ),
+    "chooses the lowest step": Mutant(succession, "choose", _chooses_the_lowest, "C6", _LOSSES),
+    "commits if any rank votes for it": Mutant(
+        Ballot, "outcome", staticmethod(_any_is_enough), "C1"
+    ),
+    "serves a state after it has changed": Mutant(Offer, "retire", _does_nothing, "S4"),
+    "a newcomer trains without healing": Mutant(Quorums, "is_newcomer", _never, "C4"),
+    "counts spares as contributors": Mutant(facts, "contributors", _counts_spares, "C4"),
+    "repairs results that were handed out": Mutant(OperationLedger, "untouched", _TRUE, "S7"),
+    "ignores reported errors": Mutant(Membership, "_on_errored", _does_nothing, "L1"),
+    "has no heartbeat timeout": Mutant(Lighthouse, "_sweep", _does_nothing, "L1", _SILENCE),
+    "keeps a member that does not report": Mutant(Waiting, "silent", _nobody, "L1", _HANGS),
+    "never replaces a silent worker": Mutant(Silence, "asks", _never_asks, "L1", _HANGS),
+    "replaces workers that answer": Mutant(Silence, "received", _does_nothing, "Q4", _HANGS),
+    "never replaces a worker that stands still": Mutant(
+        Standstill, "find", _waits_for_ever, "L1", _STANDS
+    ),
+    "replaces slow workers": Mutant(StepTimes, "limit_s", _has_no_patience, "Q4", _STANDS),
+    "keeps a member that gave the quorum up": Mutant(
+        Membership, "_member_reported", _ignores_giving_up, "L1", _ONE_WAY
+    ),
+    "issues attempts below those of the last life": Mutant(
+        AttemptCounter, "outrun", _never, "Q2", _EPOCHS
+    ),
+    "lets replicas join at a barred step": Mutant(Quorums, "bars", _never, "Q9"),
+    "lets a held-off replica join at once": Mutant(succession, "_held_off", _nobody, "Q9"),
+    "expects no newcomers in an unknown quorum": Mutant(
         Quorums, "awaits_newcomers", property(_prepares_only), "Q9", ("kill_worker",), SPARING_FROM
     ),
-    "too few for ever": Mutant(
+    "waits for ever for more replicas": Mutant(
         Membership, "_note_too_few", _does_nothing, "L1", ("kill_worker",), LINGERING_FROM
     ),
-    "nothing is compared": Mutant(Comparison, "_is_changed", _never, "C7"),
-    "unlike goes out": Mutant(Comparison, "answer", _takes_all_for_alike, "C7"),
-    "the reference tells too early": Mutant(StepFacts, "look_up", _answers_at_once, "C7", _DEATHS),
-    "the end is not compared": Mutant(Comparison, "end", _does_nothing, "C7"),
-    "a second is booked twice": Mutant(Ledger, "_add", _counts_twice, "A1"),
-    "a dead slot is not looked at": Mutant(Replicas, "remove", _overlooks_processes, "A1"),
-    "a request is forgotten": Mutant(OperationTable, "journaled", _nothing, "CHECK", _REQUESTS),
-    "a failure is told twice": Mutant(
+    "compares no operations": Mutant(Comparison, "_is_changed", _never, "C7"),
+    "issues operations that differ": Mutant(Comparison, "answer", _takes_all_for_alike, "C7"),
+    "answers comparisons before its step is certain": Mutant(
+        StepFacts, "look_up", _answers_at_once, "C7", _DEATHS
+    ),
+    "does not compare the end of a step": Mutant(Comparison, "end", _does_nothing, "C7"),
+    "books time twice": Mutant(Ledger, "_add", _counts_twice, "A1"),
+    "books no time of dead slots": Mutant(Replicas, "remove", _overlooks_processes, "A1"),
+    "forgets an operator's request": Mutant(
+        OperationTable, "journaled", _nothing, "CHECK", _REQUESTS
+    ),
+    "reports a failure twice": Mutant(
         Unconfirmed, "recorded", _forgets_the_number, "CHECK", _FILES_LOST
     ),
-    "answers of an earlier round are kept": Mutant(
+    "keeps answers of an earlier round": Mutant(
         Exchanging, "answered", _keeps_late_answers, "E1", _EXCHANGES_CUT_OFF
     ),
-    "who is late gives at once": Mutant(Exchanging, "_is_late", _never, "E1", _EXCHANGES),
-    "a void step is exchanged about": Mutant(Names, "is_void", _never, "L1", _EXCHANGES_CUT_OFF),
-    "who is not reached is waited for": Mutant(
+    "a late member contributes at once": Mutant(Exchanging, "_is_late", _never, "E1", _EXCHANGES),
+    "exchanges about a void step": Mutant(Names, "is_void", _never, "L1", _EXCHANGES_CUT_OFF),
+    "waits for unreachable members": Mutant(
         Exchanging, "failed", _waits_for_the_unreached, "L1", _EXCHANGES_DRAINS
     ),
-    "another try has other names": Mutant(
+    "names the exchanges of a retry differently": Mutant(
         Names, "step_begun", _counts_on, "L1", _EXCHANGES_CUT_OFF
     ),
-    "who has declined gives": Mutant(Kept, "has_declined", _never, "E1", _EXCHANGES),
-    "a place is not asked for": Mutant(Fetch, "_place", _asks_for_no_place, "Z1", _EXCHANGES),
-    "the end is left at once": Mutant(
+    "contributes after it has declined": Mutant(Kept, "has_declined", _never, "E1", _EXCHANGES),
+    "heals without the donors' place": Mutant(
+        Fetch, "_place", _asks_for_no_place, "Z1", _EXCHANGES
+    ),
+    "leaves at the script's end before all are there": Mutant(
         Parting, "_are_enough", _TRUE, "L4", ("kill_worker",), LINGERING_FROM
     ),
-    "who has left the loop waits": Mutant(
+    "waits at its end for replicas that train on": Mutant(
         StepFacts, "trains_from", property(lambda self: None), "L1", ("kill_worker",), EARLY_FROM
     ),
-    "an early end is a good one": Mutant(
+    "counts an early end as success": Mutant(
         SlotTable, "absent", _nobody, "L5", ("kill_lighthouse",), EARLY_FROM
     ),
-    "who is slower trains on": Mutant(
+    "trains on though its peers have ended": Mutant(
         StepFacts,
         "trains_from",
         property(lambda self: self.state),
@@ -567,10 +603,10 @@ MUTANTS: dict[str, Mutant] = {
         ("kill_worker",),
         LINGERING_FROM,
     ),
-    "a mate that is not reached has left": Mutant(
+    "takes an unreachable mate for gone": Mutant(
         Parting, "failed", _takes_the_unreached_for_gone, "L1", _HANGS, LINGERING_FROM
     ),
-    "the end is no reason to join": Mutant(
+    "lets nobody join at the script's end": Mutant(
         membership,
         "REACHES_NO_LATER",
         frozenset({Activity.TOO_FEW}),
@@ -578,45 +614,51 @@ MUTANTS: dict[str, Mutant] = {
         ("kill_worker",),
         LINGERING_FROM,
     ),
-    "a lost step waits for the next one": Mutant(
+    "serves a kept state to nobody": Mutant(
         StateOffer, "offer_kept", lambda *_: (), "L1", ("kill_worker",), KEEPING_FROM
     ),
-    "a newcomer keeps a lost step lost": Mutant(
+    "serves a kept state to members only": Mutant(
         StateOffer, "offer_kept", _offers_to_peers_only, "L1", ("kill_worker",), KEEPING_FROM
     ),
-    "who joins at the end is not told": Mutant(
+    "compares operations with an ended peer for ever": Mutant(
         StepFacts, "takes", _never_over, "L1", ("kill_worker",), LINGERING_FROM
     ),
-    "latecomers wait for who needs them": Mutant(
+    "a latecomer waits for replicas that wait for it": Mutant(
         Presence, "_need_more", lambda *_: False, "L1", (), 400_007_900
     ),
-    "the dying are gone": Mutant(
+    "takes a dying worker for ended": Mutant(
         Supervisor, "_worker_dying", Supervisor._worker_exited, "P8", ("kill_worker",), DYING_FROM
     ),
-    "who cannot serve ends": Mutant(
+    "fails where a donor cannot serve its state": Mutant(
         Worker, "cannot_serve", _ends_with_its_newcomers, "H1", _SERVING
     ),
-    "what the script needs is not known": Mutant(
+    "ignores min_replica_size": Mutant(
         MembershipState, "least", property(lambda self: self.spec.min_replicas), "Q4", _LOSSES
     ),
-    "who is refused tries on": Mutant(HealState, "refuse", _never, "H1", _SERVING),
-    "a refusal is a failure": Mutant(
+    "heals again from donors that refuse": Mutant(HealState, "refuse", _never, "H1", _SERVING),
+    "reports a refused operation as a failure": Mutant(
         StepMachine, "_refuse_step", _takes_a_refusal_for_a_failure, "C8", _REFUSALS
     ),
-    "an unclear failure is never a refusal": Mutant(
+    "never takes an unclear failure for a refusal": Mutant(
         StepMachine, "_on_operation_failed", _never_finds_out, "C8", _REFUSALS
     ),
-    "who is late tries less often": Mutant(
+    "a late member skips refused tries": Mutant(
         StepMachine, "_catch_up", _does_nothing, "C8", _REFUSALS
     ),
-    "refusals are counted": Mutant(forming.Forming, "forgive", _does_nothing, "C8", _REFUSALS),
-    "peers repair what was refused": Mutant(
+    "counts refusals as failures of the step": Mutant(
+        forming.Forming, "forgive", _does_nothing, "C8", _REFUSALS
+    ),
+    "repairs a refused operation": Mutant(
         forming.Forming, "_refused", lambda *_: (False, "", 0), "C8", _REFUSALS
     ),
-    "a reduction has no end": Mutant(StepUnderWay, "awaited_s", lambda *_: 0.0, "L2", _LATENESS),
-    "samples of the dead are lost": Mutant(
+    "waits for ever for a reduction": Mutant(
+        StepUnderWay, "awaited_s", lambda *_: 0.0, "L2", _LATENESS
+    ),
+    "loses samples of dead replicas": Mutant(
         DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES
     ),
-    "slices follow the quorum": Mutant(DataPlan, "slices", _slices_by_rank, "D1", _LOSSES),
-    "lineage without its tag": Mutant(ids, "extend_lineage", _chains_steps_only, "S1", _LOSSES),
+    "slices samples by quorum rank": Mutant(DataPlan, "slices", _slices_by_rank, "D1", _LOSSES),
+    "chains lineages without the tag": Mutant(
+        ids, "extend_lineage", _chains_steps_only, "S1", _LOSSES
+    ),
 }

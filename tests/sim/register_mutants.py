@@ -96,14 +96,14 @@ class AnyWelcome(EpochGuard):
 
 
 MUTANTS: dict[str, dict[str, Any]] = {
-    "no compare": {"store": NoCompare},
-    "deadline from the answer": {"leadership": FromTheAnswer},
-    "acts before its write": {"leadership": ActsBeforeItsWrite},
-    "a held send goes out before the write": {"leadership": GoesOutBeforeTheWrite},
-    "never steps down": {"leadership": NeverStepsDown},
-    "takes too early": {"leadership": TakesTooEarly},
-    "a failed write counts": {"leadership": FailedIsWritten},
-    "the epoch is kept": {"leadership": SameEpoch},
-    "acts after giving back": {"leadership": ActsAfterGivingBack},
-    "an agent takes an old epoch": {"guard": AnyWelcome},
+    "writes without comparing": {"store": NoCompare},
+    "counts its deadline from the answer": {"leadership": FromTheAnswer},
+    "leads before its write is answered": {"leadership": ActsBeforeItsWrite},
+    "sends before its record is written": {"leadership": GoesOutBeforeTheWrite},
+    "leads past its deadline": {"leadership": NeverStepsDown},
+    "takes over at half of the silence": {"leadership": TakesTooEarly},
+    "takes an unanswered write for done": {"leadership": FailedIsWritten},
+    "takes over with the old epoch": {"leadership": SameEpoch},
+    "acts after giving the register back": {"leadership": ActsAfterGivingBack},
+    "an agent follows an old epoch": {"guard": AnyWelcome},
 }

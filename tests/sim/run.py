@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from tests.sim.coverage import Coverage
 from tests.sim.invariants import Violation
+from tests.sim.replay.mutants import world as recovery_world
 from tests.sim.world import World
 
 
@@ -54,6 +55,22 @@ def outcome_of(
         world = World(seed, focus=focus, batches=batches)
         world.coverage = coverage
         return _run(world)
+
+
+def recovered(seed: int, mutant: str = "") -> tuple[list[str], Outcome]:
+    """Run one schedule of a recovery without replicas; ``commits``: how often all went on."""
+    world = recovery_world(seed, mutant)
+    try:
+        world.run()
+    except (Violation, AssertionError) as error:
+        code = error.code if isinstance(error, Violation) else "AssertionError"
+        return world.story, Outcome(seed, world.steps, world.mends, code, f"{error}")
+    return world.story, Outcome(seed, world.steps, world.mends)
+
+
+def recovery_outcome(seed: int, mutant: str = "") -> Outcome:
+    """The outcome alone."""
+    return recovered(seed, mutant)[1]
 
 
 def covered(seed: int) -> tuple[Outcome, Coverage]:

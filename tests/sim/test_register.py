@@ -11,10 +11,10 @@ from tests.sim.violation import Violation
 SCHEDULES = 200
 SCHEDULES_SLOW = 5_000
 FOUND_AT = {
-    "deadline from the answer": 7,
-    "takes too early": 43,
-    "acts after giving back": 218,
-    "an agent takes an old epoch": 23,
+    "counts its deadline from the answer": 7,
+    "takes over at half of the silence": 43,
+    "acts after giving the register back": 218,
+    "an agent follows an old epoch": 23,
 }
 """The seeds to begin with, of bugs that the first few do not find."""
 TRIES = 20

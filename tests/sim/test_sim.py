@@ -55,33 +55,33 @@ def _seeds(name: str) -> list[int]:
 SEEDS = _seeds("seeds.txt")
 OPEN_SEEDS = _seeds("open_seeds.txt")
 SOON = {
-    "no attempt number": 115,
-    "late Interrupt accepted": 100,
-    "isolation ignored": 105,
-    "repair keeps old results": 95,
-    "journal not fsynced": 290,
-    "attempts not outrun": 115,
-    "the end is not compared": 290,
-    "a failure is told twice": 55,
-    "answers of an earlier round are kept": 720,
-    "another try has other names": 65,
-    "a mate that is not reached has left": 35,
-    "the end is no reason to join": 20,
-    "too few for ever": 20,
-    "refusals are counted": 190,
-    "a newcomer keeps a lost step lost": 35,
-    "an unknown quorum has no newcomers": 240,
-    "a takeover waits for the lost": 75,
-    "a takeover gives agents no time to come": 105,
+    "accepts messages of any attempt": 115,
+    "accepts a late Interrupt": 100,
+    "commits while isolated": 105,
+    "a repair keeps results of the old group": 95,
+    "sends before the journal is on disk": 290,
+    "issues attempts below those of the last life": 115,
+    "does not compare the end of a step": 290,
+    "reports a failure twice": 55,
+    "keeps answers of an earlier round": 720,
+    "names the exchanges of a retry differently": 65,
+    "takes an unreachable mate for gone": 35,
+    "lets nobody join at the script's end": 20,
+    "waits for ever for more replicas": 20,
+    "counts refusals as failures of the step": 190,
+    "serves a kept state to members only": 35,
+    "expects no newcomers in an unknown quorum": 240,
+    "a takeover waits for lost nodes": 75,
+    "a takeover loses agents before they can attach": 105,
 }
 """The seeds to begin with, which are near one that finds the bug: at most seconds for each."""
 RARE = {
-    "lease ignored": 5400,
-    "lineage ignored": 6900,
-    "the reference tells too early": 1200,
-    "lowest step wins": 0,
-    "results that stand forgotten": 0,
-    "majority before step": 0,
+    "commits after its lease": 5400,
+    "chooses a state by its step alone": 6900,
+    "answers comparisons before its step is certain": 1200,
+    "chooses the lowest step": 0,
+    "chooses a state without the results that stand": 0,
+    "prefers the majority's state to the newest": 0,
 }
 """As ``SOON``, of bugs that need thousands; ``simulate.py --mutants`` begins at 0 with all."""
 
@@ -150,7 +150,7 @@ def test_who_hangs_is_found_where_no_other_waits_for_it() -> None:
     focus = ("hang_worker", "cut", "cut_off", "kill_lighthouse", "lose_journal")
     seeds = (16, 222, 291)
     assert [str(o) for o in (outcome_of(s, focus=focus) for s in seeds) if o.failure] == []
-    unasked = [outcome_of(s, "who is silent stays", focus) for s in seeds]
+    unasked = [outcome_of(s, "never replaces a silent worker", focus) for s in seeds]
     assert all(outcome.failure for outcome in unasked)
 
 
@@ -254,12 +254,12 @@ def test_one_fault_at_every_place_of_a_small_job() -> None:
 
 def test_a_planted_bug_leaves_no_trace() -> None:
     clean = outcome_of(0)
-    outcome_of(0, "vote ignored")
+    outcome_of(0, "commits without the group's vote")
     assert outcome_of(0) == clean
 
 
 def test_a_failure_has_its_seed_and_its_story() -> None:
-    lines, outcome = replay(0, "vote ignored")
+    lines, outcome = replay(0, "commits without the group's vote")
     assert outcome.code in str(outcome)
     assert outcome.failure.startswith(outcome.code)
     assert any("commits" in line for line in lines)

@@ -13,6 +13,8 @@ the next; ``0a.1`` is worker 1 of it. Workers have the pids 1000, 1001, … by t
     0a exits -9 | 0a cannot start: reason
     0a exits 5 having recorded KeyError: inner | 0a exits -9 for want of memory: words
     0a dies -9                    the same words: its process is not gone so far
+    0a.1 exits -9 keeping 7 | 0a.1 exits -9 keeping LOG_FULL        the step of its memory snapshot
+    0a board: number 1; published 1,1; done 5,5; joined 1,0; over 0,0; falls 0,0
     0a raises [at 7] [healing]: ValueError: no
     0a has no manager [and trains] | 0a wants world: reason | 0a beats | 0a pauses for 30: eval
     another world is made [for good]        by no worker [and the form of the run is fixed]
@@ -54,6 +56,8 @@ from ftrun.core.agent.standby import StandbyRules
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import NO_ATTEMPT, StateId, WorkerKey
 from ftrun.core.quorum import Endpoint
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.settling import Board, Generation
 from tests.transcripts.replay import main
 
 TIMERS_MAX = 200
@@ -164,7 +168,8 @@ class Replay:
         self._names[start.incarnation] = name
 
     def _of(self, record: Any) -> str:
-        return self._names.get(record.incarnation, record.incarnation)
+        incarnation, dash, life = record.incarnation.partition("-")
+        return self._names.get(incarnation, incarnation) + dash + life
 
     def _worker(self, key: WorkerKey) -> str:
         return f"{self._of(key)}.{key.group_rank}"
@@ -172,9 +177,19 @@ class Replay:
     def _shown(self, instruction: e.Instruction) -> str:
         match instruction:
             case e.StartReplica(_, _, restarts, standbys, peers_train):
-                by = f" by {','.join(standbys)}" if standbys else ""
+                by = _by(",".join(standbys))
                 joins = ", peers train" if peers_train else ""
                 return f"start {self._of(instruction)}: restart {restarts}{by}{joins}"
+            case e.ReplaceWorker(key, restarts, standby):
+                return f"replace {self._worker(key)}: restart {restarts}" + _by(standby)
+            case e.MakeDecree(_, _, number):
+                return f"decree {number} to {self._of(instruction)}"
+            case e.HoldGroup():
+                return f"hold {self._of(instruction)}"
+            case e.RewindMemory(_, _, number, boundary):
+                return f"rewind {self._of(instruction)} to {boundary}, decree {number}"
+            case e.LookAtBoard():
+                return f"look at the board of {self._of(instruction)}"
             case e.StartStandby(name):
                 return f"start {name}"
             case e.SignalReplica(_, _, number):
@@ -296,25 +311,45 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 INCARNATION = r"(\d+[a-z]+)"
 WORKER = r"(\d+[a-z]+(?:\.\d+)?)"
 NUMBER = r"(-?[\d.e]+)"
-ENDS = rf"{NUMBER}(?: having recorded (.*))?(?: for want of memory: (.*))?"
+KEPT = r"(?: keeping (.*))?"
+ENDS = rf"{NUMBER}{KEPT}(?: having recorded (.*))?(?: for want of memory: (.*))?"
 
 Make = Callable[..., "e.Event | None"]
 
 
 def _exit(
-    r: Replay, name: str, status: str, recorded: str | None, memory: str | None
+    r: Replay, name: str, status: str, kept: str | None, recorded: str | None, memory: str | None
 ) -> e.WorkerExited:
     key = r.key(name)
     report = _report(recorded) if recorded else None
     pid, code = FIRST_PID + key.group_rank, int(status)
     return e.WorkerExited(
-        key.incarnation, key.group_rank, pid, code, memory=memory or "", recorded=report
-    )
+        key.incarnation, key.group_rank, pid, code, memory=memory or "", recorded=report,
+        kept=_kept(kept) if kept else None,
+    )  # fmt: skip
+
+
+def _kept(text: str) -> e.Kept:
+    """The step of its newest snapshot in memory, or why there is none."""
+    if text.isdecimal():
+        return e.Kept(Generation(int(text), 0), int(text))
+    return e.Kept(Fall[text], -1)
+
+
+def _board(r: Replay, name: str, text: str) -> e.Event:
+    """``number 1; published 1,1; done 5,5; joined 1,0; over 0,0; falls 0,0``, or parts of it."""
+    given = dict(part.split() for part in text.split("; "))
+    known = {x: [int(y) for y in words.split(",")] for x, words in given.items()}
+    none = [0] * len(known["joined"])
+    words = [known.get(x, none) for x in ("published", "done", "over")]
+    board = Board(known["number"][0], words[0], words[1], [bool(x) for x in words[2]])
+    falls = tuple(known.get("falls", none))
+    boundary = known["boundary"][0] if "boundary" in known else None
+    return e.BoardSeen(r.incarnation(name), board, tuple(known["joined"]), falls, boundary)
 
 
 def _dying(r: Replay, name: str, status: str, *more: str | None) -> e.Event:
-    recorded, memory = more
-    return e.WorkerDying(_exit(r, name, status, recorded, memory))
+    return e.WorkerDying(_exit(r, name, status, *more))
 
 
 def _not_started(r: Replay, name: str, reason: str) -> e.Event:
@@ -406,6 +441,7 @@ EVENTS: dict[str, Make] = {
     rf"{WORKER} used {NUMBER}": lambda r, name, cpu_s: e.WorkerUsed(
         r.key(name), FIRST_PID + r.key(name).group_rank, float(cpu_s)
     ),
+    rf"{INCARNATION} board: (.*)": _board,
     rf"{INCARNATION} stacks:(?: (.*))?": lambda r, name, text: _stacks(r, name, text or ""),
     rf"{WORKER}: (.*)": _sent,
     rf"{INCARNATION} is well": lambda r, name: e.HealthChecked(r.incarnation(name), ""),
@@ -452,6 +488,10 @@ def _setting(word: str) -> tuple[str, Any]:
         except ValueError:
             pass
     return name, {"yes": True, "no": False}.get(value, value)
+
+
+def _by(standbys: str) -> str:
+    return f" by {standbys}" if standbys else ""
 
 
 def _of_kind(kind: str) -> str:

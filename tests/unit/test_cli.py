@@ -152,6 +152,14 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(script: Path, tmp_path: Pat
     assert not logs.exists()
 
 
+def test_a_dry_run_shows_where_several_nodes_meet(script: Path) -> None:
+    words = ("--nnodes", "1:2", "--rdzv-endpoint", "127.0.0.1:29400", "--dry-run", "--device=cpu")
+    done = ftrun(*words, str(script))
+    assert done.returncode == 0, done.stderr
+    assert "1 to 2, with the workers of one replica group" in done.stdout
+    assert "127.0.0.1:29400 (--rdzv-endpoint), on this node" in done.stdout
+
+
 def test_a_plan_as_json_names_what_states_each_setting(script: Path) -> None:
     cwd = script.parent
     (cwd / "ftrun.toml").write_text("grace = 7\nmax-restarts = 9\n")
@@ -285,6 +293,7 @@ def test_h_is_help(words: tuple[str, ...]) -> None:
         (["--standalonee", "train.py"], "Did you mean --standalone?"),
         (["--nnodes", "2", "train.py"], "ftrun --nodes 2 --replicas N --lighthouse HOST:PORT"),
         (["--rdzv-backend", "etcd-v2", "train.py"], "--rdzv-backend etcd-v2"),
+        (["--rdzv-backend", "etcd", "--nnodes=2", "train.py"], "meet at one of themselves"),
         (["--logs_specs", "mine", "train.py"], "--logs-specs mine"),
         (["--event-log-handler", "mine", "train.py"], "--event-log-handler mine"),
         (["--nproc-per-node", "gpu", "train.py"], "this job has no CUDA device"),
@@ -356,3 +365,13 @@ def test_a_line_is_in_a_pipe_while_the_command_goes_on(unbuffered: str) -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, timeout=60, check=True
     )
     assert done.stdout == b"up\n"
+
+
+def test_the_help_has_each_command_below_a_heading() -> None:
+    from ftrun.tools.commands.app import GROUPS, app
+
+    names = {x.name or (x.callback.__name__ if x.callback else "") for x in app.registered_commands}
+    assert sorted(names) == sorted(name for group in GROUPS.values() for name in group)
+    text = ftrun("--help").stdout
+    assert all(f"\n{heading}:\n" in text for heading in GROUPS)
+    assert "..." not in text.partition("COMMAND [ARGS]...")[2], "a description is cut"

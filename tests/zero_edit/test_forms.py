@@ -165,8 +165,8 @@ noting.Noting.place = noting.place
     ("preload", "reason"),
     [
         (LACKS, r"torch \S+ has no \S+\._object_to_tensor, which ftrun needs"),
-        (IN_INSTALL, r"ftrun itself failed before the first step \(AttributeError: .*in inject/"),
-        (IN_STEP, r"ftrun itself failed before the first step \(KeyError: 7, in inject/"),
+        (IN_INSTALL, r"ftrun itself failed \(AttributeError: .*in inject/"),
+        (IN_STEP, r"ftrun itself failed \(KeyError: 7, in inject/"),
     ],
     ids=["lacks", "install", "step"],
 )
@@ -182,6 +182,70 @@ def test_what_ftrun_itself_cannot_do_trains_as_one_world(
         assert re.search(reason, job.output), job.output
         assert job.output.count("ftrun begins again as torchrun would: one world of 2") == 1
         assert len(re.findall(r"\[0\.\d\] end \d of 2", job.output)) == 2
+
+
+ASKED = """
+import os, signal
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+def broken(*_):
+    if is_broken:
+        raise KeyError("mine")
+
+class Sampler(DistributedSampler):
+    def set_epoch(self, epoch):
+        WHAT == "sampler" and broken()
+        super().set_epoch(epoch)
+
+class Optimizer(torch.optim.SGD):
+    def load_state_dict(self, state):
+        WHAT == "optimizer" and broken()
+        super().load_state_dict(state)
+
+class Scheduler(torch.optim.lr_scheduler.StepLR):
+    def state_dict(self):
+        WHAT == "scheduler" and broken()
+        return super().state_dict()
+
+dist.init_process_group("gloo")
+rank, is_broken = dist.get_rank(), False
+sampler = Sampler(range(40))
+loader = DataLoader(range(40), 4, sampler=sampler)
+model = DistributedDataParallel(torch.nn.Linear(1, 1))
+optimizer = Optimizer(model.parameters(), lr=0.1)
+scheduler = Scheduler(optimizer, 3)
+steps = 0
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    is_broken = True
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch[:, None].float()).mean().backward()
+        if rank and steps == 7 and not os.path.exists("died"):
+            open("died", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.step()
+        steps += 1
+    is_broken = False
+print("end", rank, "of", dist.get_world_size(), "after", steps, flush=True)
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("what", ["sampler", "optimizer", "scheduler"])
+def test_an_object_that_raises_when_ftrun_asks_it_ends_in_one_world(
+    tmp_path: Path, what: str
+) -> None:
+    """Seen: a repository's sampler takes no epoch in the middle of one, and the replica that was to
+    heal was given up."""
+    script = ASKED.replace("WHAT", repr(what))
+    with Job(tmp_path, script, "--replicas", "2", "--min-replicas", "2") as job:
+        assert job.end() == 0, job.output
+        assert re.search(r"script\.py:9: broken\(\) raised KeyError: 'mine', when", job.output)
+        assert job.output.count("ftrun begins again as torchrun would: one world of 2") == 1
+        assert len(re.findall(r"\[0\.\d\] end \d of 2 after 15", job.output)) == 2
 
 
 TRIED = """

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
+from ftrun.base import clock
 from ftrun.base.errors import ProtocolError
 from ftrun.core.messages import FromHand, HandHello, ToHand
 from ftrun.protocol.grpc_port import GrpcPort
@@ -38,13 +39,14 @@ STREAMS_MAX = 4096
 
 
 class HandStream:
-    """One hand's stream. ``node_id``: of this stream alone."""
+    """One hand's stream. ``node_id``: of this stream alone. ``heard_at``: the last time."""
 
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id
         self.codec = StreamCodec()
         self.queue = SendQueue(OUTBOX_MAX)
         self.ended = asyncio.Event()
+        self.heard_at = clock.now()
         self.why_cut = ""
 
     def cut(self, reason: str) -> None:
@@ -88,7 +90,7 @@ class Door:
         credentials = partial(tls.server_credentials, grpc) if tls else None
         self._port = GrpcPort(self._make, credentials)
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int = 0) -> int:
         """Listen; returns the port. Port 0: any.
 
         Raises:
@@ -181,10 +183,11 @@ async def _read(
             _received(listener, stream, stream.codec.decode(data))
     except ProtocolError as error:
         return f"it does not keep the protocol: {error}"
-    return "it has ended"
+    return "its connection has ended"
 
 
 def _received(listener: DoorListener, stream: HandStream, messages: list[Any]) -> None:
+    stream.heard_at = clock.now()
     for message in messages:
         if not isinstance(message, FromHand):
             raise ProtocolError(f"a {type(message).__name__} is not for a lead")

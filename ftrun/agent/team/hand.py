@@ -47,7 +47,7 @@ PLACE_SHOWN_S = 5.0
 LEASES_PER_TIMEOUT = 5
 LEAVE_MARGIN_S = 15.0
 """How much longer than the grace a node that was asked to stop waits for the lead's word."""
-HANDSHAKE = "Tls handshake failed"
+HANDSHAKE, CLOSED = "Tls handshake failed", "Socket closed"
 """gRPC's words."""
 BACK_S = 3.0
 """How long a lead that is gone may take to come back where no restart is left for it."""
@@ -315,6 +315,8 @@ def empty(runtime_dir: Path) -> None:
 def cause(words: str) -> str:
     """The part of gRPC's words about a try that says something; of TLS with what to do."""
     last = words.removesuffix(": OK").rpartition(": ")[2]
+    if last == CLOSED:
+        return f"{last}: perhaps it has TLS, which --tls-ca turns on here"
     if HANDSHAKE not in words:
         return last
     return (

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ftrun.agent.team.door import Door, HandStream
+from ftrun.agent.team.port import TeamPort
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
@@ -70,6 +71,7 @@ from ftrun.protocol.tls import TlsFiles
 
 STACKS_TIMEOUT_S = 2.5
 SILENT_S = 0.4
+UNHEARD_S = 3.0
 KILLED = -9
 
 
@@ -114,9 +116,12 @@ class Lead:
 
     ``is_complete``: workers may be started. ``gave_up``: see ``first``. ``leaver``: the hand whose
     node was asked to stop, if one was. ``lost`` is called with the place of a hand that is lost.
+    ``port``: by which its nodes and workers come, if by one.
     """
 
-    def __init__(self, rendezvous: Rendezvous, own: Node, door: Door) -> None:
+    def __init__(
+        self, rendezvous: Rendezvous, own: Node, door: Door, port: TeamPort | None = None
+    ) -> None:
         self._rendezvous = rendezvous
         self._own = own
         rules = TeamRules(
@@ -126,6 +131,7 @@ class Lead:
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
         self._door = door
         door.listener = self
+        self._port = port
         self._agent: LeadingAgent | None = None
         self._team: tuple[Node, ...] = ()
         self._places: dict[str, HandPlace] = {}
@@ -207,8 +213,15 @@ class Lead:
         node_id = self._ranks.get(key, "")
         return self._send(node_id, message)
 
-    def start(self, order: StartRanks) -> None:
-        """Have the hands start their workers of an incarnation."""
+    def start(self, order: StartRanks) -> int:
+        """Have the hands start their workers of an incarnation, whose store has ``order.port``.
+
+        Returns the port at which workers find it.
+        """
+        store_port = order.port
+        if self._port is not None:
+            self._port.store = self._own.host, store_port
+            order = replace(order, port=self._rendezvous.port)
         for number, node in enumerate(self._team):
             if node is not self._own:
                 first = self._first(number)
@@ -217,6 +230,7 @@ class Lead:
                     self._ranks[key] = node.node_id
                     self._where[order.replica_id, order.restarts, rank] = node.name
                 self._send(node.node_id, order)
+        return store_port
 
     def node_of(self, replica_id: str, restarts: int, group_rank: int) -> str:
         """The name of the node that has run this worker; "": it was this one."""
@@ -265,7 +279,20 @@ class Lead:
             self._refuse(stream.node_id, reason)
             return
         node = Node(stream.node_id, hello.node, hello.host, hello.workers, hello.rank)
+        self._forget_former(node)
         self._handle(NodeCame(node))
+
+    def _forget_former(self, came: Node) -> None:
+        """A node that was cut off comes again, perhaps before its former stream has ended here.
+
+        A hand with a place asks for a lease every second, so one that does is another node.
+        """
+        for node in self._team:
+            stream = self._door.streams.get(node.node_id)
+            is_same = (node.name, node.host, node.rank) == (came.name, came.host, came.rank)
+            if is_same and stream is not None and clock.now() - stream.heard_at > UNHEARD_S:
+                stream.end()
+                self.hand_gone(stream, "it was cut off, and comes again")
 
     def hand_gone(self, stream: HandStream, reason: str) -> None:
         """A node is lost: its workers have ended, for all that is known here."""

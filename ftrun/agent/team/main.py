@@ -6,29 +6,22 @@ knowing more than ``--rdzv-endpoint``. Not here: an agent by itself (agent/main.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
-import os
 import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ftrun.agent.devices import Machine, own_address
+from ftrun.agent.devices import Machine
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.signals import catch_signals
 from ftrun.agent.team.door import Door
 from ftrun.agent.team.hand import Hand, empty
 from ftrun.agent.team.lead import Lead, LeadingAgent, say
-from ftrun.base.addresses import (
-    interface_address,
-    is_loopback,
-    is_loopback_name,
-    join_address,
-    own_host,
-)
-from ftrun.base.errors import ExitCode, UserError
+from ftrun.agent.team.meeting import address_here, is_free
+from ftrun.agent.team.port import TeamPort
+from ftrun.base.addresses import is_loopback_name, join_address
+from ftrun.base.errors import ExitCode
 from ftrun.config.rendezvous import Rendezvous
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent
@@ -37,30 +30,8 @@ from ftrun.core.agent.signals import Reaction
 from ftrun.core.forms import Form
 from ftrun.core.teams.nodes import Node
 
+ANY, LOOPBACK = "0.0.0.0", "127.0.0.1"
 MakeAgent = Callable[[RunSettings, SpawnerLaunch, Lead, Path], LeadingAgent]
-
-
-def with_own_address(settings: RunSettings) -> RunSettings:
-    """The settings with the address at which the other nodes reach this one.
-
-    Raises:
-        UserError: the meeting place's name is not known, or node 0 is to serve it and is not there.
-    """
-    rendezvous = settings.rendezvous
-    assert rendezvous is not None
-    served_at = _address_here(rendezvous)
-    if served_at is None and rendezvous.is_static and rendezvous.rank == 0:
-        raise UserError(
-            f"{rendezvous.stated_by} {rendezvous.host}: this is node 0 (--node-rank 0), where the "
-            "nodes meet, and that is no address of this node. Nothing was started. Give the "
-            "address of node 0 on every node, and another --node-rank here if this is not it."
-        )
-    if settings.interface:
-        return replace(settings, local_addr=interface_address(settings.interface))
-    if settings.local_addr is not None:
-        return settings
-    towards = own_address(join_address(rendezvous.host, rendezvous.port))
-    return replace(settings, local_addr=served_at or towards)
 
 
 def open_token(rendezvous: Rendezvous) -> str:
@@ -81,25 +52,39 @@ async def run_in_team(
     assert rendezvous is not None
     if settings.token_file is None:
         token = open_token(rendezvous)
-    host = _address_here(rendezvous)
+    host = address_here(rendezvous)
     is_lead = host is not None and not (rendezvous.is_static and rendezvous.rank)
-    if host is not None and is_lead and _is_free(host, rendezvous):
+    if host is not None and is_lead and is_free(host, rendezvous):
         name, own = socket.gethostname(), settings.workers_per_replica
         node = Node("lead", name, machine.host, own, rendezvous.rank)
         door = Door(token, settings.tls)
-        lead = Lead(rendezvous, node, door)
+        port = TeamPort()
+        lead = Lead(rendezvous, node, door, port)
         # A name that means this machine alone here is another of its addresses elsewhere.
         is_own_name = is_loopback_name(rendezvous.host) and rendezvous.host != "localhost"
-        await door.start("0.0.0.0" if is_own_name else host, rendezvous.port)
         try:
+            await _listen(door, port, ANY if is_own_name else host, node.host, rendezvous.port)
             return await _lead(settings, lead, launch, make, runtime_dir)
         finally:
             await door.stop()
+            await port.close()
     hand = Hand(settings, rendezvous, machine, token, launch, runtime_dir, say)
     ending = await hand.run()
     what = "The job has ended" if hand.job_has_ended else "This node ends"
     say(f"{what} with exit code {ending.exit_code}: {ending.reason}.")
     return ending
+
+
+async def _listen(door: Door, port: TeamPort, host: str, own: str, number: int) -> None:
+    """Let the other nodes come.
+
+    ``MASTER_ADDR`` may be another address of this node (--interface): ``own``.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    port.door = LOOPBACK, await door.start(LOOPBACK)
+    await port.start([host] if host in (ANY, own) else [host, own], number)
 
 
 async def _lead(
@@ -153,51 +138,3 @@ async def first_team(settings: RunSettings, lead: Lead) -> EndAgent | None:
         say(f"{lead.gave_up}. Nothing was started.")
         return EndAgent(ExitCode.NO_QUORUM, lead.gave_up)
     return None
-
-
-def _address_here(rendezvous: Rendezvous) -> str | None:
-    """The numeric address of the meeting place, if it is this node's.
-
-    Debian's /etc/hosts gives a machine's own name a loopback address, at which nobody else gets.
-
-    Raises:
-        UserError: the name is not known.
-    """
-    host = rendezvous.host
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise UserError(
-            f"{rendezvous.stated_by} {host}: the host name is not known ({error.strerror}). "
-            "Nothing was started."
-        ) from None
-    own = []
-    for family, _, _, _, at in found:
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.bind((at[0], 0))
-            own.append(str(at[0]))
-    if own and host != "localhost" and is_loopback_name(host):
-        return own_host()
-    return next((one for one in own if not is_loopback(one)), own[0] if own else None)
-
-
-def _is_free(host: str, rendezvous: Rendezvous) -> bool:
-    """Whether this node can serve the place. Else another agent of this machine does.
-
-    Raises:
-        UserError: node 0 has to serve it, and cannot.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        socket.create_server((host, rendezvous.port), family=family).close()
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE and not (rendezvous.is_static and rendezvous.rank == 0):
-            return False
-        first = "If node 0 of this job runs here already, give another --node-rank. Else give"
-        raise UserError(
-            f"{rendezvous.stated_by} {join_address(host, rendezvous.port)}: "
-            f"{os.strerror(error.errno or 0).lower()}. Nothing was started. "
-            f"{first if error.errno == errno.EADDRINUSE else 'Give'} another port, the same on "
-            "every node."
-        ) from None
-    return True

@@ -87,8 +87,7 @@ class SpanningFleet(Fleet):
             start.replica_id, start.incarnation, start.restarts, port, self.lighthouse,
             self._assignments.world_port,
         )  # fmt: skip
-        self.lead.start(order)
-        return port
+        return self.lead.start(order)
 
 
 class SpanningServer(WorkerServer):

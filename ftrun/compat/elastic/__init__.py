@@ -1,4 +1,4 @@
-"""What torchelastic's agent and launcher do, on ftrun's agent. Begin with ``launcher.py``.
+"""torchelastic's agent and launcher, on ftrun's agent. Begin with ``launcher.py``.
 
 Not here: the public names (``ftrun.elastic``).
 """

@@ -29,7 +29,7 @@ MS_PER_S = 1000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every event names. ``entry_point``: the script, a command, or a function's name."""
+    """The names in every event. ``entry_point``: the script, a command, or a function's name."""
 
     role: str
     entry_point: str

@@ -9,11 +9,10 @@ from __future__ import annotations
 from ftrun.training.seats import Seat, SeatAsked, serve
 
 
-class _Threads:
-    def take(self, asked: SeatAsked) -> Seat:
-        from ftrun.compat.threads.seats import take_seat  # late: it has gRPC, and most need none
+def _take(asked: SeatAsked) -> Seat:
+    from ftrun.compat.threads.seats import take_seat  # late: it has gRPC, and most need none
 
-        return take_seat(asked)
+    return take_seat(asked)
 
 
-serve(_Threads())
+serve(_take)

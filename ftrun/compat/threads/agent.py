@@ -2,7 +2,7 @@
 
 It runs in a thread of the program with an event loop of its own, from the first Manager that takes
 a seat until the last one is closed. To the lighthouse it is an agent like any other, and to the
-Managers too: they connect to its Unix socket. What it cannot do is kill, so a Manager that is out
+Managers too: they connect to its Unix socket. It cannot kill a thread, so a Manager that is out
 of the job gets an error instead.
 
 Not here: when it starts and ends (seats.py); slots, incarnations and losses

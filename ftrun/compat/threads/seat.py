@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ftrun.base.errors import PeerError, UserError
-from ftrun.training.context import Place, WorkerContext
+from ftrun.training.context import WorkerContext
 from ftrun.training.leaving import Drained
-from ftrun.training.seats import SeatAsked, no_agent
+from ftrun.training.seats import Seat, SeatAsked, no_agent
 
 LIGHTHOUSE_ENV = "TORCHFT_LIGHTHOUSE"
 STARTED_BY_FTRUN = "FTRUN_INCARNATION"
@@ -22,12 +22,12 @@ STARTED_BY_FTRUN = "FTRUN_INCARNATION"
 FAILURE_CHARS_MAX = 500
 
 
-class ThreadSeat:
-    """A seat among threads. It belongs to the thread that has made it.
+class ThreadSeat(Seat):
+    """A seat among threads. It belongs to the thread that has made it, and is its Manager's alone.
 
     Args:
-        context: what the Manager is told.
-        leave: tells the agent that the Manager is closed, and by which failure; "": in good order.
+        context: what the Manager knows of itself.
+        leave: reports the close of the Manager to the agent, and by which failure; "": by none.
         await_newcomers: waits a moment for Managers that were made and have not joined.
     """
 
@@ -39,7 +39,7 @@ class ThreadSeat:
         leave: Callable[[str], None],
         await_newcomers: Callable[[Callable[[], bool]], None],
     ) -> None:
-        self.context = context
+        super().__init__(context)
         self._await_newcomers = await_newcomers
         self.thread = threading.current_thread()
         self._leave = leave
@@ -48,12 +48,6 @@ class ThreadSeat:
         self._is_released = False
         self._ended: Exception | None = None
         self._end: Callable[[Exception], None] | None = None
-
-    def managers_before(self) -> int:
-        return 0  # each has an incarnation of its own
-
-    def claim(self) -> None:
-        pass  # the agent has given the seat to this Manager alone
 
     def release(self) -> None:
         with self._lock:
@@ -64,12 +58,6 @@ class ThreadSeat:
 
     def give_back(self) -> None:
         self.release()
-
-    def knows_place(self, place: Callable[[], Place]) -> None:
-        pass  # no report is sent
-
-    def trains(self, leave: Callable[[], None]) -> None:
-        pass  # no signal's handler leaves
 
     def between_steps(self, is_agreed: Callable[[], bool]) -> None:
         self._await_newcomers(is_agreed)
@@ -123,7 +111,7 @@ class SeatWanted:
 
     @classmethod
     def of(cls, asked: SeatAsked) -> SeatWanted:
-        """What a Manager's arguments and the environment say.
+        """The place that a Manager's arguments and the environment name.
 
         Raises:
             UserError: they name no lighthouse, or no store for a group of several.
@@ -149,7 +137,7 @@ class SeatWanted:
 
 @dataclass(frozen=True, slots=True)
 class LighthouseHere:
-    """What a lighthouse of this process wants of a first quorum."""
+    """The conditions of a lighthouse of this process for its first quorum."""
 
     min_replicas: int
     join_timeout_s: float

@@ -6,11 +6,11 @@ Events are in the past tense, instructions in the imperative. Not here: decision
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ftrun.core.forms import Form
-from ftrun.core.ids import WorkerKey
+from ftrun.core.ids import StateId, WorkerKey
 from ftrun.core.messages import (
     FailureEvidence,
     FailureReport,
@@ -19,6 +19,8 @@ from ftrun.core.messages import (
     Lease,
     LeaveNow,
 )
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.settling import Board, Generation
 
 SIGTERM = int(signal.SIGTERM)
 SIGKILL = int(signal.SIGKILL)
@@ -34,11 +36,24 @@ class SlotsAssigned:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What the agent's memory has of a worker that dies (snapshots/area.py).
+
+    ``place``: where a replacement would begin, or why none can. ``step``: of the newest generation,
+    as the script counts; -1: there is none.
+    """
+
+    place: Generation | Fall
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerExited:
     """``status``: the exit code, or minus the signal. ``pid`` 0: it could not be started.
 
     ``memory``: how it is known that the kernel ended it for want of memory; "": it is not known.
-    ``recorded``: an exception that it has left in its error file.
+    ``recorded``: an exception that it has left in its error file. ``kept``: of its state in memory;
+    None: there are no memory snapshots.
     """
 
     incarnation: str
@@ -48,6 +63,7 @@ class WorkerExited:
     reason: str = ""
     memory: str = ""
     recorded: FailureReport | None = None
+    kept: Kept | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +177,20 @@ class StacksTaken:
 
     incarnation: str
     stacks: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoardSeen:
+    """The answer to ``LookAtBoard``: the words of all ranks (core/replay/mending.py: look).
+
+    ``boundary``: of what is in memory (core/replay/settling.py: common).
+    """
+
+    incarnation: str
+    board: Board
+    joined: tuple[int, ...]
+    falls: tuple[int, ...]
+    boundary: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,12 +309,14 @@ class SpawnerLost:
 class LighthouseSent:
     """The lighthouse has sent a message; ``asked_at``: when the request it answers was sent.
 
-    ``at``: its address, and ``epoch``: its own, where several lighthouses can be it.
+    ``at``: its address, and ``epoch``: its own, where several lighthouses can be it. ``agreed``: as
+    in HeartbeatAck, which this was.
     """
 
     asked_at: float | None = None
     at: str = ""
     epoch: int = 0
+    agreed: StateId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +357,7 @@ Event: TypeAlias = (
     | WorkerDisconnected
     | WorkerUsed
     | StacksTaken
+    | BoardSeen
     | IncidentRecorded
     | HealthChecked
     | RestartAsked
@@ -360,6 +393,50 @@ class StartReplica:
     restarts: int
     standbys: tuple[str, ...] = ()
     peers_train: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceWorker:
+    """Start this one worker of a running incarnation again; ``standby``: "" for a fork."""
+
+    key: WorkerKey
+    restarts: int
+    standby: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakeDecree:
+    """Raise the number on the board of this incarnation, and wake all of its workers."""
+
+    replica_id: str
+    incarnation: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class HoldGroup:
+    """Keep the store and the memory of this incarnation, also without a process, until a sweep."""
+
+    replica_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class RewindMemory:
+    """Drop what is in memory of later than ``boundary``, and raise the number on the board."""
+
+    replica_id: str
+    incarnation: str
+    number: int
+    boundary: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtBoard:
+    """Answer with ``BoardSeen``."""
+
+    replica_id: str
+    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,6 +582,11 @@ class EndAgent:
 
 Instruction: TypeAlias = (
     StartReplica
+    | ReplaceWorker
+    | MakeDecree
+    | HoldGroup
+    | RewindMemory
+    | LookAtBoard
     | StartStandby
     | SignalReplica
     | SignalWorker

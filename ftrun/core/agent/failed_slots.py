@@ -14,7 +14,7 @@ from ftrun.core import failure_kinds as kinds
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.events import SIGKILL, SendEvidence, WorkerExited
-from ftrun.core.agent.evidence import Unconfirmed, failed_workers
+from ftrun.core.agent.evidence import Ends, Unconfirmed, failed_workers
 from ftrun.core.agent.failures import Failure, exit_code_of
 from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.outbox import Outbox
@@ -69,7 +69,9 @@ class FailedSlots:
             return
         at_start = slot.is_at_start and failure.signature() is not None
         has_position = slot.has_position(failure)
-        verdict = slot.budget.failed(failure, at_start=at_start, has_position=has_position)
+        verdict = slot.verdict or slot.budget.failed(
+            failure, at_start=at_start, has_position=has_position
+        )
         self._carry_out(slot, failure, verdict, at_start)
 
     def unhealthy(self, slot: SlotState, failure: Failure) -> None:
@@ -90,7 +92,7 @@ class FailedSlots:
         match verdict:
             case Restart(delay_s, number):
                 slot.restart_in_s = delay_s
-                then = words.restart(failure, delay_s, number, budget, at_start)
+                then = slot.fall + words.restart(failure, delay_s, number, budget, at_start)
                 self.show(failure, then)
                 self._send_evidence(slot, kinds.RESTARTED, then)
             case WillNotHelp(step):
@@ -106,6 +108,23 @@ class FailedSlots:
                 self._give_up(slot, verdict.first, kinds.BUDGET_SPENT, reason)
             case _:
                 assert_never(verdict)
+
+    def was_replaced(self, slot: SlotState, rank: int, step: int, then: str) -> None:
+        """One worker was replaced inside its group: an incident of its own, which is over."""
+        life = slot.lives[rank]
+        ends = Ends({rank: slot.ends.failures[rank]}, slot.ends.stacks)
+        evidence = FailureEvidence(
+            replica_id=slot.replica_id,
+            incarnation=f"{slot.incarnation}-{life}",
+            restarts=life - 1,
+            workers=failed_workers(ends, self._out.now),
+            has_step=step >= 0,
+            step=max(step, 0),
+            verdict=kinds.RESTARTED,
+            words=then,
+        )
+        self._unconfirmed.sent(evidence, self._out.now)
+        self._out.add(SendEvidence(evidence))
 
     def show(self, failure: Failure, then: str = "") -> None:
         """Show people the failure; ``then``: what follows."""
@@ -128,7 +147,7 @@ class FailedSlots:
         ``cause``: the failure whose exit code the job gets, unless ftrun has one.
         """
         exit_code, kind = self._exit(verdict, cause)
-        self.show(slot.failures[-1], "It is not restarted.")
+        self.show(slot.failures[-1], f"{slot.fall}It is not restarted.")
         self._send_evidence(slot, verdict, reason)
         if self._may_go_on:
             may_restart = self._settings.restarts.max_restarts > 0
@@ -181,7 +200,7 @@ def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
         replica_id=slot.replica_id,
         group_rank=event.group_rank,
         pid=event.pid,
-        restarts=slot.started - 1,
+        restarts=slot.lives[event.group_rank],
         status=event.status,
         report=slot.failure_reports.get(event.group_rank, event.recorded),
         reason=event.reason or timed_out,

@@ -89,6 +89,8 @@ class Failure:
             return kinds.HANG
         if self.on_request:
             return kinds.ON_REQUEST
+        if self.reason.startswith(kinds.CORRUPTED):
+            return kinds.CORRUPTION
         if self.reason:
             return kinds.NOT_STARTED if not self.pid else kinds.GIVEN_UP
         if self.report is not None:

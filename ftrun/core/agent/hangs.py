@@ -27,7 +27,7 @@ from ftrun.core.agent.slot_state import SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stack_words import innermost
 from ftrun.core.agent.stopping import SIGKILL
-from ftrun.core.failure_kinds import DIVERGED, TOGETHER
+from ftrun.core.failure_kinds import CORRUPTED, DIVERGED, TOGETHER
 from ftrun.core.ids import WorkerKey
 
 STACKS_WAIT_S = 2.0
@@ -108,9 +108,10 @@ class Hangs:
         """The lighthouse goes on without this replica. ``reason``: why."""
         slot = self._slots.of_incarnation(incarnation)
         if slot is not None and slot.phase is SlotPhase.RUNNING:
-            why = reason if reason.startswith(TOGETHER) else f"was given up: {reason}"
+            whole = CORRUPTED, TOGETHER
+            why = reason if reason.startswith(whole) else f"was given up: {reason}"
             gone = WorkerExited(incarnation, min(slot.alive), 0, -SIGKILL, why)
-            if reason.startswith((DIVERGED, TOGETHER)):
+            if reason.startswith((DIVERGED, *whole)):
                 self._fail(slot, gone)  # its stacks have nothing to do with it
             else:
                 self._give_up(slot, gone)

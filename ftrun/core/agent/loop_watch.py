@@ -55,6 +55,11 @@ class LoopWatch:
         if self._factor:
             self._loop(rank).rests(now + limit_s)
 
+    def rest(self) -> None:
+        """All of them wait, until they go on: for a worker that is replaced."""
+        for loop in self._loops.values():
+            loop.rests(None)
+
     def gone(self, rank: int) -> None:
         """A worker has ended, or left."""
         self._loops.pop(rank, None)

@@ -20,6 +20,7 @@ from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import SlotPhase
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import Stopping
+from ftrun.core.ids import StateId
 from ftrun.core.messages import Lease
 
 REMIND_S = 300.0
@@ -32,7 +33,7 @@ class Outage:
     """``_gone_at``: when a connected lighthouse went; None while it is there, or never was.
 
     ``_at``: the address of the one that was followed last, of several. ``_remind_at``: when the
-    next notice of an isolation is due; None: no notice is due.
+    next notice of an isolation is due; None: no notice is due. ``_agreed``: for the workers.
     """
 
     def __init__(
@@ -52,13 +53,14 @@ class Outage:
         self._out = out
         self._gone_at: float | None = None
         self._at = ""
+        self._agreed: StateId | None = None
         self._stands_shown = False
         self._remind_at: float | None = None
 
     def lease(self) -> Lease | None:
         """Until when workers may commit without another message; None: no answer so far."""
         until_s = self._lease.until_s()
-        return None if until_s is None else Lease(until_s)
+        return None if until_s is None else Lease(until_s, self._agreed)
 
     def received(self, sent: LighthouseSent) -> None:
         """The lighthouse has sent something: it is there. An answer renews the lease."""
@@ -69,6 +71,7 @@ class Outage:
             else:
                 self._out.add(words.lighthouse_back())
         self._at = sent.at
+        self._agreed = sent.agreed or self._agreed
         self._lease.received(self._out.now, asked_at)
         lease = self.lease()
         if asked_at is not None and lease is not None:

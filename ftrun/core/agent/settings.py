@@ -29,7 +29,8 @@ class SupervisorSettings:
     ``target``: what the workers run, for people. ``asks_siblings``: when a worker fails, the rest
     of its group is asked to stop and has the grace, as under torchrun; otherwise it is killed at
     once, so that its peers can go on. ``exits_with_job``: after a drain the agent stays until the
-    job ends, and has its exit code.
+    job ends, and has its exit code. ``has_memory_snapshots``: a worker that dies may be replaced
+    alone (replacing.py).
     """
 
     agent_id: str
@@ -57,4 +58,5 @@ class SupervisorSettings:
     signals: SignalRules = field(default_factory=SignalRules)
     asks_siblings: bool = False
     exits_with_job: bool = False
+    has_memory_snapshots: bool = False
     standbys: StandbyRules = field(default_factory=StandbyRules)

@@ -16,9 +16,10 @@ from ftrun.core.agent.evidence import Ends
 from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.hang_watch import HangWatch
 from ftrun.core.agent.loop_watch import LoopWatch
-from ftrun.core.agent.restarts import RestartBudget
+from ftrun.core.agent.restarts import RestartBudget, Verdict
 from ftrun.core.agent.script_timers import ScriptTimers
 from ftrun.core.messages import FailureReport, Progress, ReplicaFinished, ReplicaGivenUp
+from ftrun.core.replay.mending import Mending
 
 FAILURES_KEPT = 16
 
@@ -75,6 +76,19 @@ class SlotSummary:
 
 
 @dataclass
+class Replaced:
+    """A worker that died, until its replacement has joined. ``is_gone``: its process is.
+
+    ``step``: the one that is repeated.
+    """
+
+    end: WorkerExited
+    failure: Failure
+    step: int
+    is_gone: bool = False
+
+
+@dataclass
 class SlotState:
     """One slot. Deadlines are None while they are off.
 
@@ -97,6 +111,12 @@ class SlotState:
     ``asked_with``: the signal that its scripts were asked to stop with. ``leaves``: what people
     have asked of this incarnation; None: nothing. ``killed_on_request``: workers that people have
     killed. ``forgotten``: the slot is another agent's as soon as the processes here have ended.
+    ``mending``: of this incarnation's workers, one by one; None: there are no memory snapshots.
+    ``replaced``: those that died, until all go on. ``lives``: by rank, the restarts at its start.
+    ``look_at``: when to look at the board; ``slow_at``: when to show that it lasts. ``fall``: why
+    the whole group has failed all the same; ``verdict``: what follows, if that is booked already.
+    ``ending``: the ranks whose processes are not gone so far, after which all begin again from
+    memory; ``is_rewound``: they have begun.
     ``goes_after``: the incarnations here that train on, and that have no quorum yet. Its next start
     waits until ``goes_at``, which comes earlier once they have.
     """
@@ -137,6 +157,15 @@ class SlotState:
     is_checked: bool = False
     is_healthy: bool = False
     forgotten: bool = False
+    mending: Mending | None = None
+    replaced: dict[int, Replaced] = field(default_factory=dict)
+    lives: dict[int, int] = field(default_factory=dict)
+    look_at: float | None = None
+    slow_at: float | None = None
+    fall: str = ""
+    verdict: Verdict | None = None
+    ending: set[int] | None = None
+    is_rewound: bool = False
     goes_after: set[str] = field(default_factory=set)
     goes_at: float = 0.0
     restart_in_s: float | None = None
@@ -159,6 +188,9 @@ class SlotState:
         self.outcome = None
         self.started += 1
         self.alive = set(range(workers))
+        self.lives = dict.fromkeys(self.alive, self.started - 1)
+        self.mending, self.replaced, self.fall, self.verdict = None, {}, "", None
+        self.ending, self.is_rewound = None, False
         self.dying = set()
         self.failure_reports = {}
         self.left, self.done = set(), set()
@@ -201,6 +233,7 @@ class SlotState:
     def clear_deadlines(self) -> None:
         """Turn all deadlines off."""
         self.wake_at = self.press_at = self.kill_at = self.stuck_at = self.stacks_at = None
+        self.look_at = self.slow_at = None
 
     def deadlines(self) -> Iterator[float]:
         """The deadlines that are on."""
@@ -209,6 +242,8 @@ class SlotState:
                 yield at
         if self.phase is SlotPhase.RUNNING:
             yield from self.hang_watch.deadlines()
+            if self.look_at is not None:
+                yield self.look_at
             if self.hung is None:
                 yield from self.loop_watch.deadlines()
                 yield from self.script_timers.deadlines()

@@ -142,8 +142,15 @@ class NodeSlots:
             phase = slot.phase
             runs = phase is SlotPhase.RUNNING or phase is SlotPhase.STOPPING
             assert bool(slot.alive) == runs, self._described(slot)
-            # A reported death is a failure: its group neither runs on nor ends well.
-            assert not slot.dying or slot.has_failed or slot.is_failing, self._described(slot)
+            # A reported death is a failure: its group neither runs on nor ends well, or it is
+            # replaced, once its process is gone.
+            for rank in slot.dying:
+                known = slot.replaced.get(rank)
+                is_replaced = known is not None and not known.is_gone
+                is_ended = slot.ending is not None and rank in slot.ending
+                is_told = slot.has_failed or slot.is_failing or is_replaced or is_ended
+                assert is_told, self._described(slot)
+            assert not slot.replaced or slot.mending is not None, self._described(slot)
             assert (phase is SlotPhase.WAITING) == (slot.wake_at is not None), self._described(slot)
             assert (phase is SlotPhase.ENDED) == (slot.outcome is not None), self._described(slot)
             assert 0 <= slot.budget.spent <= self._rules.max_restarts, self._described(slot)

@@ -47,6 +47,7 @@ from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.events import (
     SIGTERM,
+    BoardSeen,
     DrainAsked,
     Event,
     FailureReported,
@@ -93,6 +94,7 @@ from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.on_request import OnRequest
 from ftrun.core.agent.outage import Outage
 from ftrun.core.agent.outbox import Outbox
+from ftrun.core.agent.replacing import Replacing
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState, SlotSummary
 from ftrun.core.agent.slot_table import NodeSlots
@@ -150,8 +152,12 @@ class Supervisor:
         self._failures = FailedSlots(
             settings, self._stopping, self._ending, self._lease, self._unconfirmed, self._out
         )
+        self._replacing = Replacing(
+            settings, self._slots, self._standbys, self._failures, self._ending, self._out,
+            self._fail, self._group_ended,
+        )  # fmt: skip
         self._health = NodeHealth(settings, self._slots, self._failures, self._out)
-        self._hangs = Hangs(self._slots, self._out, self._fail)
+        self._hangs = Hangs(self._slots, self._out, self._give_up)
         self._outage = Outage(
             settings, self._slots, self._lease, self._stopping, self._ending, self._out
         )
@@ -188,6 +194,8 @@ class Supervisor:
                 self._hangs.used(event)
             case StacksTaken(incarnation, stacks):
                 self._hangs.stacks_taken(incarnation, stacks)
+            case BoardSeen():
+                self._replacing.seen(event)
             case HealthChecked():
                 self._health.checked(event)
             case IncidentRecorded(incarnations, number, is_open):
@@ -376,6 +384,7 @@ class Supervisor:
             settings.hang_timeout_s,
             settings.hang_factor,
         )
+        self._replacing.begin(slot)
         self._slots.note(self._out.now, slot, f"started as {incarnation}")
         standbys = self._standbys.take(settings.workers_per_replica, self._out.now)
         peers_train = any(one.trains for one in self._slots)
@@ -405,7 +414,7 @@ class Supervisor:
         slot = self._slots.of_incarnation(end.incarnation)
         if slot is None or end.group_rank not in slot.alive:
             return
-        if not (slot.is_failing or _is_failure(slot, end)):
+        if not (slot.is_failing or _is_failure(slot, end)) or slot.ending is not None:
             return
         slot.dying.add(end.group_rank)
         self._slots.note(self._out.now, slot, f"worker {end.group_rank} is dying: {end.status}")
@@ -414,6 +423,11 @@ class Supervisor:
     def _worker_exited(self, event: WorkerExited) -> None:
         slot = self._slots.of_incarnation(event.incarnation)
         if slot is None or event.group_rank not in slot.alive:
+            return
+        if self._replacing.ended(slot, event.group_rank):
+            return
+        if self._replacing.waits_for_end(slot, event.group_rank):
+            self._replacing.gone(slot, event.group_rank)
             return
         slot.alive.discard(event.group_rank)
         self._slots.note(self._out.now, slot, f"worker {event.group_rank} exited {event.status}")
@@ -428,10 +442,12 @@ class Supervisor:
         slot.script_timers.gone(end.group_rank)
         if slot.phase is SlotPhase.RUNNING:
             slot.status = _status(slot, end)
-            if _is_failure(slot, end):
-                self._fail(slot, replace(end, status=slot.status))
-            else:
+            if not _is_failure(slot, end):
                 self._on_request.left(slot)
+            elif not self._replacing.takes(slot, end):
+                self._fail(slot, replace(end, status=slot.status))
+        elif slot.is_failing and end.group_rank in slot.replaced:
+            pass  # the death of which it was the replacement is told
         elif slot.is_failing and end.status not in (0, -SIGKILL):
             # It ended by itself, before our SIGKILL came: the first cause may be here.
             slot.ends.note(self._out.now, failure_of(slot, end))
@@ -463,6 +479,11 @@ class Supervisor:
         elif slot.alive:
             self._stopping.await_end(slot)
         self._failures.report(slot, failure)
+
+    def _give_up(self, slot: SlotState, event: WorkerExited) -> None:
+        """A worker hangs: it is killed, and replaced if it can be."""
+        if not self._replacing.kill(slot):
+            self._fail(slot, event)
 
     def _group_ended(self, slot: SlotState) -> None:
         was_running = slot.phase is SlotPhase.RUNNING
@@ -564,7 +585,8 @@ class Supervisor:
         # A script that has raised may still hang at exit, on a thread or a child of its own.
         if slot.kill_at is None:
             slot.kill_at = self._out.now + self._settings.grace_s
-        if slot.is_at_start and self._settings.workers_per_replica > 1:
+        is_group = self._settings.workers_per_replica > 1
+        if slot.mending is not None or (slot.is_at_start and is_group):
             return  # no peer trains with it yet, and its cause may be another worker's death
         # Its peers need not wait while the interpreter ends, which takes half a second.
         self._failures.report(slot, raised)
@@ -704,6 +726,8 @@ class Supervisor:
                 self._stuck(slot)
             if _due(slot.stacks_at, self._out.now):
                 self._hangs.overdue(slot)
+            if _due(slot.look_at, self._out.now):
+                self._replacing.look(slot)
             if slot.phase is SlotPhase.RUNNING:
                 self._hangs.ask_the_silent(slot)
                 self._hangs.check_loops(slot)
@@ -725,7 +749,7 @@ class Supervisor:
     def _out_of_time(self, slot: SlotState) -> None:
         if slot.phase is SlotPhase.RUNNING:
             rank = min(slot.failure_reports)
-            self._fail(slot, WorkerExited(slot.incarnation, rank, 0, 1))
+            self._give_up(slot, WorkerExited(slot.incarnation, rank, 0, 1))
             return
         slot.killed = words.out_of_grace(self._settings.grace_s)
         self._out.add(words.killed(slot.replica_id, slot.killed))

@@ -13,6 +13,7 @@ from ftrun.core.agent.failures import Failure, signal_name
 from ftrun.core.agent.imports import NOTICE_AFTER_S
 from ftrun.core.forms import Form
 from ftrun.core.messages import USAGE_CODE
+from ftrun.core.replay.falls import Fall
 
 REMEDY_APART = (
     "For replicas that train together and heal, give the script a Manager (docs/MANAGER.md); for "
@@ -41,6 +42,49 @@ def lost(failure: Failure, workers_per_replica: int, then: str = "") -> ShowNoti
     text = f"{who}{pid} {failure.cause()}. {then}".rstrip()
     log = WorkerLife(failure.replica_id, failure.group_rank, failure.restarts)
     return ShowNotice("lost", (failure.replica_id,), text, log)
+
+
+def replaced(failure: Failure, then: str) -> ShowNotice:
+    """A worker has died and was replaced inside its group; ``then``: what followed."""
+    who = f"worker {failure.replica_id}.{failure.group_rank}"
+    pid = f" (pid {failure.pid})" if failure.pid else ""
+    log = WorkerLife(failure.replica_id, failure.group_rank, failure.restarts)
+    text = f"{who}{pid} {failure.cause()}. {then}"
+    return ShowNotice("lost", (failure.replica_id,), text, log)
+
+
+def is_replaced(failure: Failure, step: int) -> ShowNotice:
+    """A worker that died is being replaced, and that lasts."""
+    return replaced(
+        failure, f"Its work since step {step} is repeated from memory, and the others wait."
+    )
+
+
+def went_on(step: int, after_s: float, number: int, budget: int) -> str:
+    """The words after a death that has cost no step."""
+    return (
+        f"Its work since step {step} was repeated from memory; all go on after {after_s:.2g} s, no "
+        f"step lost. Restart {number} of {budget}."
+    )
+
+
+def began_again(after_s: float, number: int, budget: int) -> str:
+    """The words after a fall from which all workers have begun again in memory."""
+    return (
+        f"All went on after {after_s:.2g} s from the last step that each had in memory. "
+        f"Restart {number} of {budget}."
+    )
+
+
+def not_replaced(group_rank: int, reason: Fall | None) -> str:
+    """Why all workers of a group are started again, though there are memory snapshots."""
+    why = "another could not be before" if reason is None else reason.words
+    return f"Worker {group_rank} cannot be replaced alone, so all begin again: {why}. "
+
+
+def would_have_gone_on(step: int) -> str:
+    """No restart is left for a worker that could have been replaced."""
+    return f"It could have gone on from step {step}. "
 
 
 def restart(failure: Failure, delay_s: float, number: int, budget: int, at_start: bool) -> str:

@@ -1,6 +1,6 @@
 """The account of a job: what each second of each replica went to, and what failures cost (A1).
 
-``update`` runs once after an event, when all that follows from it is told. It looks only at the
+``update`` runs once after an event, when all that follows from it was sent. It looks only at the
 slots of which something has changed, and at all of them when a quorum breaks or comes to stand.
 What a Progress tells began a while ago, because heartbeats come about once a second: such a change
 is booked from then on. Time that was booked as training and proves to be lost is booked again:
@@ -111,7 +111,7 @@ class Account:
             self.ledger.rebook(stop.replica_id, since, GOES_ON, Use.STOPPED, charge)
 
     def update(self) -> None:
-        """Book what has changed; call it once all consequences of an event are told."""
+        """Book what has changed; call it once all consequences of an event were sent."""
         picture = self._picture
         if not self.is_open and picture.job is not None:
             self._open()
@@ -167,7 +167,7 @@ class Account:
         return self._picture.step
 
     def now(self, now: float) -> int:
-        """The moment for which figures are told: now, or the job's end."""
+        """The moment for which figures are given: now, or the job's end."""
         return self.ledger.now if self._is_closed else max(self.ledger.now, microseconds(now))
 
     def book(self, replica_id: str) -> SlotBook:
@@ -263,7 +263,7 @@ class Account:
 
     @property
     def _is_forming(self) -> bool:
-        """Whether no quorum stands and none has stood, or the job has begun anew."""
+        """Whether no quorum stands and none has stood, or the job has begun again."""
         if self._picture.stage is Stage.STANDS:
             return False
         change = self._picture.history.under_way

@@ -3,7 +3,7 @@
 A lighthouse that is started again goes on from it. What the replicas did meanwhile is known when
 their workers have reported: one whose very incarnation lives trained, if its step has moved on.
 Otherwise it went on with what it did, or had no quorum. All others are booked as absent. A document
-that contradicts itself is refused, and the account begins anew. Not here: the file
+that contradicts itself is refused, and the account begins again. Not here: the file
 (lighthouse/account_file.py).
 """
 
@@ -26,7 +26,7 @@ KEPT = frozenset({Use.FINISHED, Use.DRAINED})
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """What a slot was, when the record was written. ``step_us``: of a step; None: not known."""
+    """The state of a slot when the record was written. ``step_us``: of a step; None: not known."""
 
     use: Use
     incarnation: str
@@ -34,7 +34,7 @@ class Former:
     step_us: int | None
 
     def use_since(self, step: int, is_in_quorum: bool, at: int) -> tuple[Use, int | None]:
-        """What it has done since ``at``, and from when on it had no quorum; None: it has one."""
+        """Its use since ``at``, and from when on it had no quorum; None: it has one."""
         steps = 0 if self.step is None else max(0, step - self.step)
         if is_in_quorum:
             return (Use.TRAINING if steps else self.use), None

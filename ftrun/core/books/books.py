@@ -1,8 +1,8 @@
 """The books of one job: what its time goes to, its failures, its changes of membership.
 
-They are told facts and ask for none. ``take`` enters what has happened; ``settle`` draws the
-consequences once all of an event is told. Both return the records that are to be kept. Nobody
-decides by what the books say. Not here: when facts are told (telling.py), what is shown of the
+They receive facts and ask for none. ``take`` enters what has happened; ``settle`` draws the
+consequences once all of an event was sent. Both return the records that are to be kept. Nobody
+decides by what the books hold. Not here: when facts are sent (telling.py), what is shown of the
 books (snapshot.py).
 """
 
@@ -54,7 +54,7 @@ class Books:
         return self._records() if self.incidents.unsaved else []
 
     def settle(self, now: float) -> list[SaveIncident | SaveAccount]:
-        """All of an event is told: book the time, close what is over."""
+        """All of an event was sent: book the time, close what is over."""
         self.picture.now = now
         records: list[SaveIncident | SaveAccount] = []
         if self._is_told or self.incidents.have_changed:

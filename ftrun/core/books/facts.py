@@ -1,7 +1,7 @@
-"""What the books are told of a job: what happens, in order, and how a slot stands after an event.
+"""The books' facts of a job: what happens, in order, and how a slot stands after an event.
 
 Plain records. Whoever tells them waits for no answer, and nothing is decided by what the books make
-of them. Not here: when they are told (lighthouse/telling.py), what follows in the books (books.py).
+of them. Not here: when they are sent (lighthouse/telling.py), what follows in the books (books.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Fact:
 
 
 class Stage(Enum):
-    """What all slots have in common. BROKEN: no quorum stands; EMPTY: and there is none."""
+    """The stage of the whole job. BROKEN: no quorum stands; EMPTY: and there is none."""
 
     TAKEOVER = "takeover"
     EMPTY = "empty"

@@ -54,7 +54,7 @@ def note_response(picture: Picture, incident: Incident) -> None:
 
 
 def note_returns(picture: Picture, incident: Incident) -> None:
-    """Which of its replicas are back; once all are, it is over."""
+    """Note those of its replicas that are back; once all are, it is over."""
     for part in incident.parts:
         if part.back_at is not None:
             continue

@@ -79,7 +79,7 @@ def _part(found: Record, began_at: float, record: Record) -> Part:
 
 
 def _evidence(found: Record, record: Record) -> FailureEvidence | None:
-    """What an agent has sent of it; the verdict is that of the whole record."""
+    """The evidence that an agent has sent; the verdict is that of the whole record."""
     if found["worker"] is None:
         return None
     step = found["step"]

@@ -15,9 +15,9 @@ that the agent states, so that only one clock counts. Consequences come after al
 incident is open until all of its replicas are back in a quorum, or have been started again if they
 never were in one, or are not to come back. Everything is bounded (Q8), and decides nothing.
 
-A lighthouse that is started again takes over the records of its last life, so a failure is told
+A lighthouse that is started again takes over the records of its last life, so a failure is reported
 once, under one number. If its files are lost, the agents still know the numbers of the records that
-they were sent. What nobody is left to report is closed as not known.
+they were sent. An incident of which nobody is left to report is closed as not known.
 
 Not here: what follows from one (incident_following.py), the record as JSON (incident_record.py) and
 back (incident_reading.py), the evidence of one replica (core/agent/).

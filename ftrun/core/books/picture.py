@@ -1,4 +1,4 @@
-"""The job as the facts tell it: what all books read, and nothing but this.
+"""The job as the facts describe it: what all books read, and nothing else.
 
 Not here: what the books make of it (account.py, incidents.py).
 """

@@ -1,4 +1,4 @@
-"""What a slot's time is used for, at each moment: exactly one ``Use`` (docs/ACCOUNT.md).
+"""The use of a slot's time, at each moment: exactly one ``Use`` (docs/ACCOUNT.md).
 
 ``use_of`` decides it from the slot, the job's stage and the worker's last Progress. Not
 here: the seconds (ledger.py), when it is asked and from when on the answer counts (account.py).

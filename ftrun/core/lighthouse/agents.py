@@ -1,6 +1,6 @@
 """The agents of one job: the attached ones, and those that went away a short while ago.
 
-If no agent at all has been heard for three heartbeats, it is the lighthouse that is cut off:
+If no agent at all has sent anything for three heartbeats, it is the lighthouse that is cut off:
 it is **deaf**. It loses nobody then, whether they are silent or their streams break, and decides
 nothing: a survivor that owes it an answer is not replaced. When somebody speaks again, all others
 have gone on training without it, and their streams may be slow to come back. So it begins another
@@ -20,8 +20,8 @@ from ftrun.core.lighthouse.suspicion import SilenceCheck
 
 FAILURES_KEPT = 8
 DEAF_SHARE = 0.6
-"""The share of the heartbeat timeout in which nobody is heard: three heartbeats of everybody. When
-the first of all is given up, the last one was heard a heartbeat after it at most."""
+"""The share of the heartbeat timeout in which no agent sends anything: three heartbeats of all.
+When the first of them is given up, the last one has sent something a heartbeat after it at most."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Agents(dict[str, Agent]):
     """Agents by id; one that is gone stays for ``reassign_grace_s``, in case it comes back.
 
     ``check_at``: when the first of them can be overdue; None without any. ``heard_at``: when any of
-    them was heard last. ``is_deaf``: see above.
+    them sent last. ``is_deaf``: see above.
     """
 
     def __init__(self, state: MembershipState) -> None:
@@ -139,7 +139,7 @@ class Agents(dict[str, Agent]):
     # ------------------------------------------------------------ who is overdue
 
     def becomes_deaf(self) -> bool:
-        """Whether nobody is heard, so that no silence and no end of a stream proves anything."""
+        """Whether no agent sends anything, so that neither silence nor a stream's end counts."""
         state = self._state
         silent_s = state.now - self.heard_at
         least_s = DEAF_SHARE * state.spec.heartbeat_timeout_s

@@ -4,16 +4,27 @@ Theory of operation. Equal state id means equal weights and settings (S1), becau
 applies the same averaged gradients. A script may break that: a newcomer whose learning rate comes
 from a variable that did not heal steps further than the others. So workers show marks of their
 steps (core/worker/marks.py), and marks of one state are compared here. They are judged once more
-than half of the quorum has shown equal ones, or all have shown theirs: the ones of most replicas
-count; of equally many, those of replicas that never healed, then of the lowest slot.
+than half of the quorum has shown equal ones, or all have shown theirs: the ones of most witnesses
+(below) count; else those of most replicas; of equally many, those of replicas that never healed,
+then of the lowest slot.
 
-A newcomer whose settings or parameters differ is replaced, and heals anew, within its restart
+A newcomer whose settings or parameters differ is replaced, and heals again, within its restart
 budget. A replica that trains from the beginning is only reported, once: a script that gives each
 rank settings of its own trains so under any launcher. Another position in the script is reported
 too, because the state is right then, and only the batches are others.
 
-Not here: what follows for a replica that is replaced (losses.py), a wrong place in the script
-(inject/zero_edit/loop.py).
+Silent corruption. Replicas whose parameters were equal in one comparison, and are not in a later
+one while their settings are, did not get there by the script: memory or a device has altered bits.
+The *witnesses* are those that took part in the last comparison in which all were equal. A replica
+that came later is none, because it may have healed from the one that was corrupted since.
+
+| the witnesses                       | heal                | stop     | report           |
+|-------------------------------------|---------------------|----------|------------------|
+| two or more, and most, are equal    | the others heal     | job ends | the others named |
+| else: nobody can tell which is right| both sides named    | job ends | both sides named |
+
+Not here: what follows for a replica that is replaced (losses.py) and for its node (set_aside.py), a
+wrong place in the script (inject/zero_edit/loop.py).
 """
 
 from __future__ import annotations
@@ -21,16 +32,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from ftrun.core.failure_kinds import DIVERGED
-from ftrun.core.ids import replica_order
+from ftrun.core.failure_kinds import CORRUPTED, DIVERGED, HEAL, STOP
+from ftrun.core.ids import StateId, replica_order
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
-from ftrun.core.lighthouse.words import replicas
+from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.messages import Mark, Progress
 
 STATES_MAX = 64
 MARKS_MAX = 8
 NAMED_MAX = 160
+_ADVICE = "; `ftrun restart REPLICA` heals one from the others"
 Shown = tuple[str, str, str]
 """Settings, parameters and position of a mark."""
 
@@ -53,13 +65,18 @@ class _Known:
 class Divergence:
     """``_states``: by step and lineage, what each incarnation has shown; the newest states only.
 
-    ``_reported``: incarnations that were reported already.
+    ``_reported``: incarnations that were reported already, and the step of the agreement before.
+    ``agreed``: the last state at which the parameters of all members, two at least, were equal;
+    ``_witnesses``: those members. ``ends``: why the job is to end; "": it is not.
     """
 
     def __init__(self, state: MembershipState) -> None:
         self._state = state
+        self.agreed: StateId | None = None
+        self.ends = ""
+        self._witnesses: frozenset[tuple[str, str]] = frozenset()
         self._states: dict[tuple[int, str], _Known] = {}
-        self._reported: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str, int]] = set()
 
     def note(self, replica: Replica, progress: Progress) -> None:
         """A member shows its marks: compare them with those of the others."""
@@ -69,9 +86,13 @@ class Divergence:
             known = self._of(mark)
             if known is None:
                 continue
-            known.add((replica.replica_id, replica.incarnation), _shown(mark))
+            key = replica.replica_id, replica.incarnation
+            is_new = key not in known.shown
+            known.add(key, _shown(mark))
             if known.are_unlike and self._judge(mark, known.shown):
                 return
+            if is_new and mark.parameters and len(known.shown) >= len(self._state.live):
+                self._agree(mark, known.shown)
 
     def _of(self, mark: Mark) -> _Known | None:
         """What was shown of this state; None: it is too old."""
@@ -86,14 +107,30 @@ class Divergence:
                 del self._states[min(self._states)]
         return self._states[key]
 
-    def _judge(self, mark: Mark, shown: dict[tuple[str, str], Shown]) -> bool:
-        """Whether somebody is replaced."""
+    def _members(self, shown: dict[tuple[str, str], Shown]) -> dict[str, Shown]:
         state = self._state
-        members = {
+        return {
             name: found
             for (name, incarnation), found in shown.items()
             if name in state.live and state.replicas[name].incarnation == incarnation
         }
+
+    def _agree(self, mark: Mark, shown: dict[tuple[str, str], Shown]) -> None:
+        """Note the members as witnesses if all of them have shown equal parameters."""
+        members, live = self._members(shown), self._state.live
+        digests = {parameters for _, parameters, _ in members.values()}
+        is_whole = members.keys() == live and len(live) > 1
+        if mark.step and is_whole and len(digests) == 1:
+            self.agreed = StateId(mark.step, mark.lineage)
+            self._witnesses = frozenset((x, self._state.replicas[x].incarnation) for x in live)
+
+    def _is_witness(self, name: str) -> bool:
+        return (name, self._state.replicas[name].incarnation) in self._witnesses
+
+    def _judge(self, mark: Mark, shown: dict[tuple[str, str], Shown]) -> bool:
+        """Whether somebody is replaced."""
+        state = self._state
+        members = self._members(shown)
         groups = _grouped(members, slice(0, 2))
         if len(groups) < 2:
             groups = _grouped(members, slice(0, 3))
@@ -104,6 +141,9 @@ class Divergence:
             return False  # others may still show theirs
         wrong = [name for names in groups.values() if names is not right for name in names]
         theirs = members[right[0]]
+        odd = [name for name in wrong if self._is_corrupted(name, members[name], theirs)]
+        if odd:
+            return self._corrupted(mark.step, odd, right)
         newcomers = [
             name
             for name in wrong
@@ -114,20 +154,59 @@ class Divergence:
             if name in newcomers:
                 state.replace([name], f"{cause}; it is replaced, and heals anew")
             else:
-                self._report(name, cause)
+                self._report(name, f"Replica {name} {cause}.")
         return bool(newcomers)
 
-    def _weight(self, names: list[str]) -> tuple[int, int]:
-        """Of how many replicas a group is, and of how many that never healed."""
-        return len(names), sum(not self._state.replicas[name].has_healed for name in names)
+    def _is_corrupted(self, name: str, mine: Shown, theirs: Shown) -> bool:
+        """Whether its parameters alone differ, and did not when all were compared last."""
+        return self._is_witness(name) and mine[0] == theirs[0] and mine[1] != theirs[1]
 
-    def _report(self, name: str, cause: str) -> None:
-        known = name, self._state.replicas[name].incarnation
+    def _corrupted(self, step: int, odd: list[str], right: list[str]) -> bool:
+        """Some have other parameters than ``right``. Whether somebody is replaced."""
+        state, agreed = self._state, self.agreed
+        assert agreed is not None, "witnesses have agreed"
+        is_known = self._has_most_witnesses(right)
+        since = f"since a step after {agreed.step} and up to {step}"
+        action = state.spec.on_corruption
+        if not is_known:
+            cause = (
+                f"{replicas(odd)} and {replicas(right)} hold unlike parameters {since}, and nobody "
+                "can tell which are right: memory or a device has altered some (silent corruption)"
+            )
+        else:
+            cause = (
+                f"{CORRUPTED} {since}: its parameters are not those of {replicas(right)} any more, "
+                "which memory or a device of its node has altered (silent corruption)"
+            )
+        if action == STOP:
+            who = f"{replicas(odd)} " if is_known else ""
+            self.ends = f"{who}{cause}; --on-corruption stop"
+        elif action == HEAL and is_known:
+            state.replace(odd, f"{cause}; it heals from them")
+            return True
+        else:
+            for name in odd if is_known else odd[:1]:
+                text = f"replica {name} {cause}" if is_known else cause
+                self._report(name, sentence(f"{text}. Training goes on{_ADVICE}"), agreed.step)
+        return False
+
+    def _has_most_witnesses(self, names: list[str]) -> bool:
+        mine, all_ = (sum(map(self._is_witness, x)) for x in (names, self._state.live))
+        return mine > 1 and 2 * mine > all_  # one alone may itself be the one that is corrupted
+
+    def _weight(self, names: list[str]) -> tuple[bool, int, int]:
+        """Whether a group has most witnesses, its size, and how many of it never healed."""
+        most = self._has_most_witnesses(names)
+        return most, len(names), sum(not self._state.replicas[name].has_healed for name in names)
+
+    def _report(self, name: str, text: str, agreed: int = 0) -> None:
+        """Once, and once more each time that all have agreed since."""
+        known = name, self._state.replicas[name].incarnation, agreed
         if known in self._reported:
             return
         living = {(r.replica_id, r.incarnation) for r in self._state.replicas.values()}
-        self._reported = (self._reported & living) | {known}
-        self._state.outbox.notice("diverged", [name], f"Replica {name} {cause}.")
+        self._reported = {x for x in self._reported if x[:2] in living} | {known}
+        self._state.outbox.notice("diverged", [name], text)
 
 
 def _cause(step: int, mine: Shown, theirs: Shown, others: Collection[str]) -> str:

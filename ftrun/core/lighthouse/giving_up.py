@@ -128,7 +128,7 @@ class GivingUp:
 
 
 def _fate(name: str, trains: set[str], done: set[str]) -> str:
-    """What becomes of a job without replica ``name``: whether others train, or have finished."""
+    """The future of a job without replica ``name``: whether others train, or have finished."""
     who = sentence(replicas(trains or done))
     if not trains:
         return f"{who} {'has' if len(done) == 1 else 'have'} finished."

@@ -59,7 +59,7 @@ class Leaving:
         self.drain(sorted(found, key=replica_order))
 
     def drain(self, replica_ids: Iterable[str]) -> None:
-        """These replicas shall leave at a boundary; those that are in no quorum leave now.
+        """These replicas are to leave at a boundary; those that are in no quorum leave now.
 
         While no quorum stands, a replica that has trained may hold the state that the job goes on
         with: it leaves once a quorum stands.

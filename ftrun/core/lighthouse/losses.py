@@ -28,7 +28,7 @@ class Losses:
     def lose(self, losses: Sequence[Loss], *, is_dead: bool, restart: bool = False) -> None:
         """Remove these incarnations; those that are unknown or removed already change nothing.
 
-        ``is_dead``: their processes cannot act any more. ``restart``: their agents shall kill them.
+        ``is_dead``: their processes cannot act any more. ``restart``: their agents must kill them.
         """
         state = self._state
         state.is_dirty = True

@@ -184,7 +184,7 @@ class Lighthouse:
         )
 
     def _tell(self, *more: Fact) -> None:
-        """Tell the books what has happened and changed since the last time, and then ``more``."""
+        """Send the books what has happened and changed since the last time, and then ``more``."""
         state = self.state
         tell(state, *more)
         for record in self.books.take(state.facts, state.now):
@@ -192,7 +192,7 @@ class Lighthouse:
         state.facts.clear()
 
     def _account_for_the_end(self) -> None:
-        """The job ends in this event: what its agents are told has what its time went to."""
+        """The job ends in this event: what its agents receive has what its time went to."""
         outcome, account = self.state.outcome, self.books.account
         if outcome is not None and outcome.account is None and account.is_open:
             self.state.account_for(account.of_job(self.state.now))
@@ -275,7 +275,7 @@ class Lighthouse:
         )
 
     def operation(self, number: int, request_id: str = "") -> Operation | None:
-        """What has become of a request, by its number or its id; None: it is not known."""
+        """The state of a request, by its number or its id; None: it is not known."""
         return self.operators.get(number, request_id)
 
     def check(self) -> None:
@@ -461,7 +461,8 @@ class Lighthouse:
     def _on_heartbeat(self, agent: Agent, heartbeat: m.Heartbeat) -> None:
         if not heartbeat.quiet:
             glance = self.glances.now() if heartbeat.wants_glance else None
-            self.state.outbox.to_agent(agent.agent_id, m.HeartbeatAck(glance))
+            ack = m.HeartbeatAck(glance, self.membership.divergence.agreed)
+            self.state.outbox.to_agent(agent.agent_id, ack)
         for line in heartbeat.progress:
             replica = self.state.replicas.find(line.replica_id, line.incarnation)
             if replica is not None and replica.agent_id == agent.agent_id:

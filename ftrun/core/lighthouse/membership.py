@@ -76,7 +76,7 @@ class Membership:
         }
 
     def drain(self, replica_ids: Iterable[str]) -> None:
-        """These replicas shall leave (leaving.py)."""
+        """These replicas are to leave (leaving.py)."""
         self.leaving.drain(replica_ids)
 
     def end(self, exit_code: int, reason: str, kind: str = "") -> None:
@@ -85,14 +85,21 @@ class Membership:
         self.state.end(exit_code, reason, kind)
 
     def end_if_deserted(self) -> None:
-        """All nodes leave: the job ends once nothing runs on them, and its next run is another."""
-        if self.state.phase is Phase.EMPTY and not len(self.state.replicas):
+        """All nodes leave: the job ends once nothing runs on them, and its next run is another.
+
+        A replica that has left the job keeps its slot until its processes are gone.
+        """
+        state = self.state
+        is_held = any(slot.agent_id and not slot.is_finished for slot in state.slots.values())
+        if state.phase is Phase.EMPTY and not len(state.replicas) and not is_held:
             self.end(int(ExitCode.PREEMPTED), "all nodes have left", ALL_LEFT)
 
     # ------------------------------------------------------------ the rules
 
     def run_rules(self) -> None:
         """Apply rules until none changes anything, once all of an event is noted."""
+        if self.divergence.ends and self.state.outcome is None:
+            self.end(int(ExitCode.CORRUPTED), self.divergence.ends)
         if self.state.spec.hang_timeout_s:
             self._end_standstill()
             self._end_standoff()

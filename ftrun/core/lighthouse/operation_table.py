@@ -50,7 +50,7 @@ class OperationTable(dict[int, Operation]):
         return found
 
     def journaled(self) -> tuple[JournaledOperation, ...]:
-        """What survives the lighthouse."""
+        """The requests that survive the lighthouse."""
         kept = (x for x in self.values() if x.request.command != "stack" and not x.refused)
         return tuple(_journaled(x) for x in kept)
 

@@ -34,11 +34,11 @@ class Presence:
 
     ``_asking``: incarnations by replica_id, of which a worker has asked since the last answer.
     ``_part``: the slots that take part in the set-up; none before its first answer. ``_worlds``:
-    incarnations whose process groups are those of all replicas; ``_set_up``: those that were told
+    incarnations whose process groups are those of all replicas; ``_set_up``: those that were asked
     of each other, by replica_id, until they train; ``_gone_at``: when one of them was missed;
-    ``_ending``: incarnations that were told to begin again, and may ask until they end;
-    ``_on_way``: those that were told who trains, and have not joined them. ``is_idle``: nobody has
-    asked since all that were told have joined, so there is nothing to do.
+    ``_ending``: incarnations that were asked to begin again, and may ask until they end;
+    ``_on_way``: those that know who trains, and have not joined them. ``is_idle``: all of these
+    have joined and nobody has asked since, so there is nothing to do.
     """
 
     def __init__(self, state: MembershipState) -> None:

@@ -46,7 +46,7 @@ class Reach:
     def gone(self) -> list[tuple[Agent, str]]:
         """The attached agents that are lost now, each with the reason.
 
-        The takeover is told of those that it need not wait for any more.
+        The takeover gets the names of those that it need not wait for any more.
         """
         state, found = self._state, []
         late_s = 0.0 if self.due is None else state.now - self.due
@@ -101,7 +101,7 @@ class Reach:
         return agent.last_message_at > asked_at
 
     def _is_in_touch(self, since: float) -> bool:
-        """Whether half of the agents have been heard since then, so that we are not cut off."""
+        """Whether half of the agents have sent something since then, so that we are not cut off."""
         known = self._known()
         heard = sum(agent.last_message_at > since for agent in known)
         return 2 * heard >= len(known)

@@ -128,7 +128,10 @@ class Running:
     def on_started(self, agent: Agent, started: m.ReplicaStarted) -> None:
         name = started.replica_id
         running = m.RunningReplica(name, started.incarnation)
-        if self._start(agent, running) is not None:
+        if self._state.replicas.find(name, started.incarnation) is not None:
+            self._state.slots[name].restarts = started.restarts  # a worker of it was replaced
+            self._state.slots[name].restarts_left = started.restarts_left
+        elif self._start(agent, running) is not None:
             self._state.slots[name].restarts = started.restarts
             self._state.slots[name].restarts_left = started.restarts_left
             self._state.record(name, started)
@@ -197,7 +200,7 @@ class Running:
         self._membership.leaving.ended(name, finished.incarnation)
 
     def _note_absence(self, slot: Slot, finished: m.ReplicaFinished) -> None:
-        """Its script has ended well, and has not done what its peers do; it may be told again."""
+        """Its script has ended well, and has not done what its peers do; it may be asked again."""
         if slot.absence is not None:
             return
         name = slot.replica_id

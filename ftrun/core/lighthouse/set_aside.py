@@ -1,10 +1,11 @@
 """Sets a node aside when replicas keep dying on it and other nodes can take its slots.
 
 A node's failures are counted while nothing that it runs makes progress, and for ``WINDOW_S`` at
-most. With ``FAILURES_MAX`` of them, or when its own ``--health-check`` fails once, it gets no more
-slots, and each of its slots whose replica is dead goes to another node. That node must have room,
-and must have had no failure itself: an error that is in the script would only move on. Where there
-is none, nothing changes: the agent goes on with its restarts, and the lighthouse says so.
+most. With ``FAILURES_MAX`` of them, or once when its own ``--health-check`` fails or a replica's
+parameters were corrupted on it (divergence.py), it gets no more slots, and each of its slots whose
+replica is dead goes to another node. That node must have room, and must have had no failure itself:
+an error that is in the script would only move on. Where there is none, nothing changes: the agent
+goes on with its restarts, and the lighthouse reports it.
 
 A node that was set aside comes back as a new agent, or when a slot is free and no other node is
 left. Not here: restarts on the same node (core/agent/restarts.py), slots of agents that leave
@@ -24,6 +25,10 @@ from ftrun.core.messages import FailureEvidence
 
 FAILURES_MAX = 3
 WINDOW_S = 600.0
+_UNWELL = {
+    kinds.UNHEALTHY: "its --health-check fails",
+    kinds.CORRUPTION: "it has altered a replica's parameters",
+}
 
 
 class SetAside:
@@ -40,14 +45,14 @@ class SetAside:
         is_final = evidence.verdict in kinds.ENDING_VERDICTS
         if self._state.phase is Phase.ENDED or is_final or found <= kinds.CONSEQUENCES:
             return
-        is_unwell = kinds.UNHEALTHY in found
+        unwell = next((_UNWELL[kind] for kind in _UNWELL if kind in found), "")
         if evidence.has_step and evidence.step > agent.failed_at_step:
             agent.failures.clear()  # it has trained since the last failure
         agent.failed_at_step = self._state.step_max
         agent.failures.append(self._state.now)
         recent = [at for at in agent.failures if at > self._state.now - WINDOW_S]
-        if is_unwell or len(recent) >= FAILURES_MAX or agent.is_aside:
-            self._move(agent, "its --health-check fails" if is_unwell else self._words(recent))
+        if unwell or len(recent) >= FAILURES_MAX or agent.is_aside:
+            self._move(agent, unwell or self._words(recent))
 
     def progressed(self, agent: Agent, step: int) -> None:
         """Something that it runs is at ``step``."""

@@ -46,7 +46,7 @@ class Absence:
     how: str = GIVEN_UP
 
     def words(self) -> str:
-        """What has become of it, and why."""
+        """Its outcome, and why."""
         at = "" if self.how == IDLE else f" at step {self.step}"
         return f"replica {self.replica_id} {_HOW[self.how]}{at} ({self.why})"
 
@@ -193,7 +193,7 @@ class SlotTable(dict[str, Slot]):
         self.changed.add(replica_id)
 
     def of(self, agent_id: str) -> tuple[str, ...]:
-        """The slots that an agent shall run, in order."""
+        """The slots that an agent is to run, in order."""
         return tuple(slot.replica_id for slot in self.values() if slot.runs_at == agent_id)
 
     def by_agent(self) -> dict[str, list[str]]:

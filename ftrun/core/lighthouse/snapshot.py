@@ -45,7 +45,7 @@ INCIDENTS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a picture is made of.
+    """The sources of a picture.
 
     ``wait``: the wait that holds the job up, if any. ``hung``: the replica that is about to be
     replaced, because the others wait for it.

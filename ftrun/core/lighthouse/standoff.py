@@ -122,7 +122,7 @@ class Standoff:
         return known
 
     def _sides(self) -> _Sides | None:
-        """Who waits where; None: somebody does not wait, or all wait in places of one kind."""
+        """The places where replicas wait; None: one does not wait, or all are of one kind."""
         state = self._state
         if not state.stalled or state.phase not in TRAINING:
             return None
@@ -140,7 +140,7 @@ class Standoff:
 
 
 def _judged(sides: _Sides, waited_s: float) -> FoundStandoff:
-    """Who is given up, with words that name both places."""
+    """The replicas to give up, with words that name both places."""
     wrong = sides.wrong()
     calls, steps = (replicas({x.replica_id for x in side}) for side in (sides.calls, sides.steps))
     in_call, in_step = _call(sides.calls[0]), _step(sides.steps[0])

@@ -57,7 +57,7 @@ class MembershipState:
     lighthouse. ``agents_seen``: the most agents that were attached at once. ``changing_since``:
     when the change of membership began that is under way.
 
-    For the books, which are told of it (telling.py): ``facts``: what has happened; ``changed``: the
+    For the books, which receive it (telling.py): ``facts``: what has happened; ``changed``: the
     slots of which something has changed; ``told``: how the job stood.
 
     Handlers note what has happened, and the rules decide once, when all of an event is noted.
@@ -329,7 +329,7 @@ class MembershipState:
         self.outbox.to_all(self.outcome)
 
     def account_for(self, account: JobAccount) -> None:
-        """What the time of the job went to, which ends in this event: its agents are told it."""
+        """The uses of the job's time, which ends in this event: its agents receive them."""
         assert self.outcome is not None
         former, self.outcome = self.outcome, replace(self.outcome, account=account)
         self.outbox.swap(former, self.outcome)

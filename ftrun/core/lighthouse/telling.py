@@ -1,4 +1,4 @@
-"""Tells the books what they cannot be told where it happens: how slots and the job stand now.
+"""Sends the books what cannot be sent where it happens: how slots and the job stand now.
 
 Not here: the facts (facts.py), what follows in the books (books.py).
 """
@@ -20,7 +20,7 @@ STAGES = {
 
 
 def tell(state: MembershipState, *failure: Fact) -> None:
-    """Tell how the changed slots and the job stand now, and then of a failure.
+    """Send how the changed slots and the job stand now, and then of a failure.
 
     The record of a failure has how the others stood when it came.
     """

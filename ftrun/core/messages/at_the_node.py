@@ -1,10 +1,10 @@
-"""What an agent and its workers tell each other, and no lighthouse sees."""
+"""Messages between an agent and its workers, which no lighthouse sees."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ftrun.core.ids import WorkerKey
+from ftrun.core.ids import StateId, WorkerKey
 from ftrun.core.messages.from_worker import LeaveReason
 
 
@@ -24,9 +24,11 @@ class Lease:
     ``until_s``: on the monotonic clock, which the agent and its workers share. The agent sends each
     new lease ahead of time, because a stopped agent cannot send anything later. When a lease ends
     the agent sends it again, so that its workers notice at once and not at their next tick.
+    ``agreed``: as in HeartbeatAck.
     """
 
     until_s: float
+    agreed: StateId | None = None
 
 
 @dataclass(frozen=True, slots=True)

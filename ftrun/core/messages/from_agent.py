@@ -1,10 +1,11 @@
-"""What an agent sends to the lighthouse."""
+"""Messages of an agent to the lighthouse."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ftrun.core.failure_kinds import HEAL
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages.from_worker import FromWorker, Progress
 from ftrun.core.messages.loss import Loss
@@ -18,7 +19,8 @@ class JobSpec:
     ``rebalance``: replicas may be moved to nodes that join late. ``hang_timeout_s``: how long a
     member's loop may stand still while the others wait for it; 0: for ever. ``accepts_fewer``: the
     user has stated ``min_replicas``, so a job that ends with as many has done what was asked for.
-    ``spare_nodes``: how many nodes are to stand by.
+    ``spare_nodes``: how many nodes are to stand by. ``on_corruption``: what follows when replicas
+    hold unlike parameters that were equal (core/failure_kinds.py).
     """
 
     job_id: str
@@ -33,6 +35,7 @@ class JobSpec:
     hang_timeout_s: float = 0.0
     accepts_fewer: bool = False
     spare_nodes: int = 0
+    on_corruption: str = HEAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +219,7 @@ class ReplicaProgress:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """What the agent measures of one worker's process; None: not known, or there is no such thing.
+    """The agent's measurements of one worker's process; None: not known, or there is no such thing.
 
     ``device``: "cpu" or "cuda:3". ``cpu_share``: of one core. GPU figures are of the device, all
     processes together. ``age_s``: since this was measured. ``node``: on which it runs; "": the

@@ -1,4 +1,4 @@
-"""What a worker sends to the lighthouse; its agent relays it unchanged."""
+"""Messages of a worker to the lighthouse; its agent relays it unchanged."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class HealProgress:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What must be equal on all replicas that hold one state: ``step`` and ``lineage`` name it.
+    """The facts that are equal on all replicas with one state: ``step`` and ``lineage`` name it.
 
     ``settings``: of the optimizers, for people too. ``parameters``: their digest; "": not of every
     step. ``position``: where the script stands.

@@ -1,4 +1,4 @@
-"""What the agents of one replica group's nodes tell each other, and no lighthouse sees.
+"""Messages between the agents of one replica group's nodes, which no lighthouse sees.
 
 One agent **leads** the group: it alone has a supervisor and a link to the lighthouse. The agents of
 the group's other nodes are its **hands**: they start, signal and watch the workers of their node,

@@ -1,11 +1,11 @@
-"""What the lighthouse sends to an agent."""
+"""Messages of the lighthouse to an agent."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ftrun.core.ids import WorkerKey
+from ftrun.core.ids import StateId, WorkerKey
 from ftrun.core.messages.from_agent import RunningReplica
 from ftrun.core.messages.to_worker import ToWorker
 from ftrun.core.version import PROTOCOL_VERSION
@@ -105,9 +105,13 @@ class JobGlance:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAck:
-    """The answer to a Heartbeat that is not quiet: the lighthouse lives and knows this agent."""
+    """The answer to a Heartbeat that is not quiet: the lighthouse lives and knows this agent.
+
+    ``agreed``: the last state of which all members have shown the same parameters.
+    """
 
     glance: JobGlance | None = None
+    agreed: StateId | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,7 @@ class SlotAccount:
 
 @dataclass(frozen=True, slots=True)
 class JobAccount:
-    """What the job's time went to (docs/ACCOUNT.md): in replica-seconds, but for ``wall_s``.
+    """The uses of the job's time (docs/ACCOUNT.md): in replica-seconds, except for ``wall_s``.
 
     ``goodput``: None: no quorum has stood, or nothing counts. ``slots``: none of a job of very
     many.

@@ -1,4 +1,4 @@
-"""What the lighthouse sends to a worker; its agent relays it unchanged."""
+"""Messages of the lighthouse to a worker; its agent relays it unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is the lighthouse, if several can be: decided by compare-and-set on one register.
+"""The election of one of several lighthouses, by compare-and-set on one register.
 
 Not here: the stores that hold it, clocks, threads (lighthouse/).
 """

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What the register holds beside its version.
+    """The content of the register beside its version.
 
     ``epoch``: rises with each holder, and with the journal's. ``holder``: one life of one process.
     ``address``: where it takes agents. ``silence_s``: how long it may write nothing before another
@@ -31,7 +31,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a Read has found. Version 0: the register has never been written."""
+    """The result of a Read. Version 0: the register has never been written."""
 
     version: int
     value: Value | None

@@ -22,7 +22,7 @@ clocks of two machines.
 | leading, suspended | | an accepted write: proven; another's value: Depose, watching |
 
 A write without an answer may have been carried out, and may be later. So the register is read, and
-our own name and serial tell which of our writes is there. One request is under way at a time.
+our own name and serial show which of our writes is there. One request is under way at a time.
 
 What this does not see: a machine whose clock stands still while it does (a suspended host). When it
 goes on, it may answer agents for 2/3 T at most; it can write nothing.
@@ -191,7 +191,7 @@ class Leadership:
 
     @property
     def _blind_s(self) -> float:
-        """After so long without an answer, the silence was not observed: it begins anew."""
+        """After so long without an answer, the silence was not observed: it begins again."""
         return self._settings.silence_s / 2
 
     def _on_found(self, version: int, value: Value | None, *, with_journal: bool) -> None:
@@ -256,7 +256,7 @@ class Leadership:
 
     @property
     def _missed_at(self) -> float:
-        """When people are told that an answer is missed; a pause of our own is no such case."""
+        """When a missed answer is reported to people; a pause of our own is no such case."""
         pause_s = self._settings.silence_s / WRITES_PER_SILENCE
         return max(self._proven_until, self._asked_at + pause_s)
 

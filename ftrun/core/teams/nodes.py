@@ -46,8 +46,8 @@ class TeamRules:
     last_call_s: float
 
     def size(self) -> str:
-        """As --nnodes has it."""
-        return str(self.most) if self.least == self.most else f"{self.least}:{self.most}"
+        """In words: ``2``, ``1 to 2``."""
+        return str(self.most) if self.least == self.most else f"{self.least} to {self.most}"
 
 
 @dataclass(frozen=True, slots=True)

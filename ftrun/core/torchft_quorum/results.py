@@ -1,4 +1,4 @@
-"""What one rank of a replica group makes of a quorum: its place, its store, its heal.
+"""The consequences of a quorum for one rank of a replica group: its place, its store, its heal.
 
 The groups with the highest step are up to date. Each rank takes the store of one of them, its
 *primary*: rank 0 the first's, rank 1 the second's, and so on, around. A group that is behind heals,

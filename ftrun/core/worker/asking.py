@@ -17,7 +17,7 @@ from ftrun.core.worker.exchange import ExchangeQuestion
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What one worker knows now.
+    """The present knowledge of one worker.
 
     ``roster``: the lighthouse's answer to the last ``AskLighthouse``; None: it has not come yet.
     ``quorum``: the one in force, or None. ``now``: the time, in seconds. ``is_alone``:

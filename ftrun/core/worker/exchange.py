@@ -398,7 +398,7 @@ def may_answer(asked: Attempt, in_force: Attempt | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Which contributions of one exchange count.
+    """The choice of the contributions that count in one exchange.
 
     ``alike``: those of one place, in the order of the slots. ``unlike``: who stands where, for
     people; "" if all are alike. ``is_out``: this worker is among those that do not count.

@@ -77,7 +77,7 @@ class Exchanging:
 
     @property
     def judgement(self) -> Judgement:
-        """Which contributions count, once the exchange is complete."""
+        """The contributions that count, once the exchange is complete."""
         if self.is_void:
             return Judgement((self._own,))
         return judge(self._own, self._kept.under(self._name))
@@ -93,6 +93,7 @@ class Exchanging:
         kept, quorum = self._kept, known.quorum
         self.is_void = self.is_void or known.is_alone
         if self.is_void:
+            kept.waits_no_longer()
             return None
         attempt = quorum.attempt if quorum is not None else None
         members = {x.replica_id: x for x in quorum.members} if quorum is not None else {}

@@ -31,7 +31,7 @@ class HealState:
     ``is_fresh``: the worker holds what it started with. ``heals_first``: newcomers heal before
     their forward pass (a synchronous quorum). ``healed_to``: the step of the state that it began
     with, that was applied last, or with which it came back after it was left out.
-    ``given_at``: the same, but for the last. ``has_committed``: this process has committed a step.
+    ``given_at``: the same but the last. ``has_committed``: this process has committed a step.
     ``catches_up``: the step was begun for the peers' state alone.
     """
 

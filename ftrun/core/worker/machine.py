@@ -694,6 +694,7 @@ class StepMachine(Showing):
 
     def _on_lease(self, event: m.Lease) -> None:
         self._lease.renew(event.until_s)
+        self.agreed = event.agreed
         isolated_s = self._lease.begins_again(self._now)
         if isolated_s is not None:
             self._end_isolation(isolated_s)

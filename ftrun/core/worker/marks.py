@@ -8,6 +8,7 @@ these are the same on all replicas. Not here: what is done about a difference
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ INTERVAL_S = 0.1
 """Between reports of progress; of marks that are noted more often only those at each tenth step
 are shown."""
 TEXT_CHARS_MAX = 400
+COMPARED_MAX = 64
 PARAMETERS_EVERY = 100
 """The digest of the parameters takes a pass over all of them."""
 
@@ -40,9 +42,13 @@ class _Noted:
 
 
 class Marks:
-    """The newest marks of one worker. Other threads may call ``shown``."""
+    """The newest marks of one worker. Other threads may call ``shown``.
+
+    ``compared``: the last states of which the parameters were shown.
+    """
 
     def __init__(self) -> None:
+        self.compared: deque[StateId] = deque(maxlen=COMPARED_MAX)
         self._newest: dict[int, _Noted] = {}  # by ``EVERY``; replaced, never changed
         self._due_at = 0.0
 
@@ -61,6 +67,8 @@ class Marks:
         position: Callable[[], str] = str,
     ) -> None:
         """The worker has committed up to ``state``; the callables give texts when shown."""
+        if parameters:
+            self.compared.append(state)
         noted, newest = _Noted(state, settings, parameters, position), dict(self._newest)
         for every in EVERY:
             if state.step % every == 0:

@@ -7,6 +7,7 @@ ftrun itself. Begin with ``states.py``.
 
 | file | what it patches or keeps |
 |---|---|
+| one_group.py, memory.py | one replica group, whose workers go on from the agent's memory |
 | world/ | ``torch.distributed``: the script's process groups, which follow the quorums |
 | mates.py | the workers of one replica, where these are several |
 | wrapping.py | DistributedDataParallel |
@@ -17,6 +18,7 @@ ftrun itself. Begin with ``states.py``.
 | exactly_once.py | the loader of training batches, under ``--data exactly-once`` |
 | around.py | loops that cannot be set, and stand elsewhere than at the peers |
 | passing.py | the way of a newcomer past loops that its peers have left |
+| inside.py | steps that begin where peers wait for what only a newcomer gives |
 | headers.py, counting.py | the loops of the script that can be set where they stand |
 | frames.py | the script's frames: where it stands |
 | place.py, noting.py | a replica's place in the script, as it heals; what it is made of |
@@ -48,7 +50,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.loop import Loop
+    from ftrun.inject.zero_edit.patches import Patches
     from ftrun.inject.zero_edit.variables import Variables
+    from ftrun.inject.zero_edit.world.opening import Opening
     from ftrun.training.context import WorkerContext
 
 
@@ -66,12 +70,11 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
 
     from ftrun.checkpoint import meshes
     from ftrun.inject import torch_private
-    from ftrun.inject.zero_edit import counting, files, loaders, refusals, sharding
+    from ftrun.inject.zero_edit import counting, refusals, sharding
     from ftrun.inject.zero_edit.attaching import Attaching, Stage
     from ftrun.inject.zero_edit.checkpoints import Checkpoints
     from ftrun.inject.zero_edit.loop import Loop
     from ftrun.inject.zero_edit.patches import Patches
-    from ftrun.inject.zero_edit.world.objects import Objects
     from ftrun.inject.zero_edit.world.opening import Opening
     from ftrun.inject.zero_edit.wrapping import Wrapping
 
@@ -91,11 +94,6 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
         sharding.install(script.models)
     elif variables is None and here.replicas > 1:
         sharding.refuse_all(patches)
-    script.stepping.install(patches)
-    loaders.OPEN.before_draw, loaders.OPEN.ended = loop.before_draw, loop.loader_ended
-    loaders.install(patches, script.exactly_once.claim)
-    counting.RANGES.before_turn = loop.before_turn
-    counting.install()
     opening = Opening(
         here,
         script.mates,
@@ -105,11 +103,7 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
         lambda: loop.on_world(),
         lambda: leave(),
     )
-    opening.install(patches)
-    Objects(script.world).install(patches)
-    files.install(patches, script.drafts)
-    script.rewriting.install(patches)
-    script.directories.install(patches)
+    _install_rooms(loop, opening, patches)
     Checkpoints(script.mates, script.world, script.drafts).install(patches)
 
     def undo() -> None:
@@ -129,7 +123,6 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
             undo,
             lambda: script.makes_manager,
             script.mates.are_here,
-            lambda: bool(script.peers.place.entry),
         )
         script.models.makes_ddp = attaching.makes_ddp
         loop.on_raise = attaching.raised
@@ -137,6 +130,24 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
             loop.on_world = variables.before_read = attaching.asks_for_world
         attaching.install()
     return loop
+
+
+def _install_rooms(loop: Loop, opening: Opening, patches: Patches) -> None:
+    """Patch what is alike whoever keeps the script's state."""
+    from ftrun.inject.zero_edit import counting, files, loaders
+    from ftrun.inject.zero_edit.world.objects import Objects
+
+    script = loop.script
+    script.stepping.install(patches)
+    loaders.OPEN.before_draw, loaders.OPEN.ended = loop.before_draw, loop.loader_ended
+    loaders.install(patches, script.exactly_once.claim)
+    counting.RANGES.before_turn = loop.before_turn
+    counting.install()
+    opening.install(patches)
+    Objects(script.world).install(patches)
+    files.install(patches, script.drafts)
+    script.rewriting.install(patches)
+    script.directories.install(patches)
 
 
 def watch(here: WorkerContext) -> None:

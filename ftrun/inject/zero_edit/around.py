@@ -122,7 +122,7 @@ def collecting(frames: Sequence[FrameType]) -> list[str]:
 
 
 def _untracked(frame: FrameType) -> list[Iteration]:
-    """The loops around the line at which a frame stands, but for those that can be set."""
+    """The loops around the line at which a frame stands, except for those that can be set."""
     return [loop for loop in _around(frame) if loop.header and _is_fixed(loop, frame)]
 
 

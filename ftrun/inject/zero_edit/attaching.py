@@ -59,7 +59,6 @@ class Attaching:
         undo: removes all patches.
         is_own: whether ftrun makes a Manager for the script at this moment.
         is_shared: whether all workers of this replica come to the same place.
-        is_newcomer: whether peers train, as far as this worker has looked for them.
     """
 
     def __init__(
@@ -68,9 +67,8 @@ class Attaching:
         undo: Callable[[], None],
         is_own: Callable[[], bool],
         is_shared: Callable[[], bool] = lambda: True,
-        is_newcomer: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._is_shared, self._is_newcomer = is_shared, is_newcomer
+        self._is_shared = is_shared
         self.stage = Stage.OPEN
         self._variables = variables
         self._undo = undo
@@ -88,20 +86,21 @@ class Attaching:
         torchft_names.ON_IMPORT.append(self._imports_torchft)
         register_optimizer_step_post_hook(self._stepped)
 
-    def raised(self, error: BaseException) -> None:
-        """The script has failed before its first step. Was it at something that is not offered?
+    def raised(self, error: Exception, is_early: bool) -> None:
+        """The script has failed. If ``is_early``, was it at something that is not offered?
 
         The world of an open script is not all that torch.distributed is. If the error comes from
-        there, the script runs as under torchrun, where the same error is the script's own. Within
-        a replica of several workers a collective fails too because one of them has died.
+        there before the first step, the script runs as under torchrun, where the same error is the
+        script's own. Within a replica of several workers a collective fails too because one of them
+        has died.
 
         Raises:
-            Refused: it was.
+            Refused: it was, or ftrun itself has failed.
         """
         is_open = self.stage in (Stage.OPEN, Stage.TAKEN)
-        if is_open and not self._is_newcomer():  # else its peers train, and need not begin again
+        if is_open:
             refuse_own(error)
-        if not (is_open and _has_group()):
+        if not (is_early and is_open and _has_group()):
             return
         frames = traceback.extract_tb(error.__traceback__)
         is_there = frames and any(part in frames[-1].filename for part in _DISTRIBUTED)

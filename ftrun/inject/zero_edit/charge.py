@@ -45,7 +45,8 @@ class Charge:
         self._is_told = True
         if trial is not None:
             trial.watch(models.wrapped)
-        if self._script.mates.rank == 0 and not self._script.joins_at():
+        is_told = self._script.memory is None  # else the agent tells what is taken
+        if self._script.mates.rank == 0 and is_told and not self._script.joins_at():
             told.say(line(models, stepping, self._batches_of))
 
     def made_late(self, what: str) -> None:
@@ -83,7 +84,7 @@ def line(models: Models, stepping: Stepping, loop: str) -> str:
 def parts(models: Models, stepping: Stepping) -> tuple[list[str], list[str]]:
     """Describe the objects that are carried, and those that are not.
 
-    Each comes with the line of the script that made it, but for modules that nothing wraps.
+    Each comes with the line of the script that made it, except for modules that nothing wraps.
     """
     optimizers = stepping.optimizers.all()
     sites = dict(zip(map(id, models.wrapped), models.sites, strict=True))

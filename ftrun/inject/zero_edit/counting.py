@@ -292,7 +292,7 @@ class Ranges:
         return tuple((spot, number) for spot, number in found if number is not None)
 
     def over(self, functions: Collection[str]) -> tuple[tuple[Spot, range], ...]:
-        """What each loop over a ``range`` in one of these functions goes over."""
+        """The ranges of each loop over a ``range`` in one of these functions."""
         live = self._live().items()
         return tuple((x, y.over) for x, y in live if isinstance(y, Numbers) and x.name in functions)
 

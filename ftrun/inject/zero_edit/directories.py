@@ -9,8 +9,8 @@ of the same name it is given as if it were new. Directories for temporary files 
 
 A worker also leaves what was not there when its script asked (``os.path.exists``), because a
 newcomer finds what its predecessor has made since. As a rule it takes a shorter way then (a cache).
-Some scripts end ("the experiment exists already"): the next newcomer is told what its predecessor
-was told.
+Some scripts end ("the experiment exists already"): the next newcomer gets the answers that its
+predecessor got.
 
 Not here: what is written to files (rewriting.py, files.py).
 """
@@ -29,8 +29,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
+from ftrun.base import clock
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.files import Drafts, is_by_script
 from ftrun.inject.zero_edit.frames import call_site, is_script
@@ -38,6 +40,8 @@ from ftrun.inject.zero_edit.patches import Patches
 
 FILE = "made-{replica_id}.{group_rank}"
 MADE_MAX = ABSENT_MAX = 256
+ASKS_IN_A_LOOP = 4
+"""So often between two steps for one path that is not there, and the script waits for it."""
 ASKS = {os.path: ("exists", "lexists", "isfile", "isdir"), Path: ("exists", "is_file", "is_dir")}
 _PLAIN: Any = os.mkdir
 _NUMBER = re.compile(r"\d+")
@@ -55,6 +59,8 @@ class Directories:
 
     Attributes:
         is_successor: a worker of this slot has trained before.
+        steps: how many steps have ended; ``waits_for_file``: called in training, when the script
+            asks in a loop for what is not there, with words, and since when.
     """
 
     def __init__(
@@ -67,6 +73,10 @@ class Directories:
         self._absent: Counter[str] = Counter()  # what was not there, and how often
         self._asked: Counter[str] = Counter()
         self._is_registered = self.is_successor = self._repeats = False
+        self.steps: Callable[[], int] = lambda: 0
+        self.waits_for_file: Callable[[str, float], None] = lambda words, since_s: None
+        self._asked_last: tuple[int, CodeType, str] | None = None
+        self._asked_at, self._times = 0.0, 0
         with contextlib.suppress(OSError, ValueError, TypeError):
             made, links, absent, ends = json.loads(path.read_text())
             self._theirs = [(kind, whole) for kind, whole in made]
@@ -86,11 +96,12 @@ class Directories:
     def asks(self, plain: Callable[..., bool], path: Any, *args: Any, **kwargs: Any) -> bool:
         """The script asks whether something is there."""
         is_there, frame = plain(path, *args, **kwargs), sys._getframe(2)
-        if not (
-            is_script(frame.f_code.co_filename)
-            and self._is_set_up()
-            and isinstance(path, (str, os.PathLike))
-        ):
+        is_path = isinstance(path, (str, os.PathLike))
+        if not self._is_set_up():
+            if is_path and not is_there and self._drafts.has_begun():
+                self._waits(frame, path)
+            return is_there
+        if not (is_path and is_script(frame.f_code.co_filename)):
             return is_there
         spot = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         place = f"{plain.__name__} {spot} {os.path.abspath(os.fsdecode(path))}"
@@ -110,6 +121,19 @@ class Directories:
             "ended before its first step"
         )
         return False
+
+    def _waits(self, frame: FrameType, path: Any) -> None:
+        """The script asks for what is not there: in a loop, it waits for another rank."""
+        if threading.current_thread() is not threading.main_thread() or self._drafts.is_forked:
+            return
+        asked = self.steps(), frame.f_code, os.fsdecode(path)
+        if asked != self._asked_last:
+            self._asked_last, self._asked_at, self._times = asked, clock.now(), 0
+        self._times += 1
+        if self._times >= ASKS_IN_A_LOOP:
+            spot = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+            words = f"{spot} waits for {os.fsdecode(path)}"
+            self.waits_for_file(words, clock.now() - self._asked_at)
 
     def __call__(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         whole = _whole(path) if dir_fd is None and self._is_set_up() else None
@@ -143,7 +167,7 @@ class Directories:
         self._leave()
 
     def joined(self) -> None:
-        """This replica has come to its peers, perhaps with what its predecessor was told."""
+        """This replica has come to its peers, perhaps with the answers that its predecessor got."""
         if self.is_successor:
             self._leave(ends=self._repeats)
 

@@ -65,6 +65,7 @@ class Ending:
         self._given: tuple[State, State] = _NOTHING
         self.has_followed = self.is_behind = self.is_replaying = False
         self.stands_still = self._is_offered = False
+        self._at_draw: dict[int, int] = {}
 
     @property
     def _is_of_commit(self) -> bool:
@@ -133,6 +134,28 @@ class Ending:
         self._carried.apply(self._given[0])
         self.load_tensors(self._given[1])
 
+    # ------------------------------------------------------------ a newcomer before its first pass
+
+    def joined_at_draw(self) -> None:
+        """This replica has the state of peers that have come to the pass of their step, and stands
+        at the draw of its batch: the script may change its model in between, for example normalize
+        a weight. That is in the state already."""
+        live = self._carried.state(), self._tensors.state()
+        self._at_draw = _versions(live)
+        self._copy = (_copied(live[0]), _copied(live[1])) if self.can_copy else None
+
+    def pass_begins(self) -> None:
+        """The first pass after a draw at which it has joined: it has its peers' state again."""
+        before, self._at_draw = self._at_draw, {}
+        if before and _versions((self._carried.state(), self._tensors.state())) != before:
+            if self._copy is None:
+                told.once(
+                    "what the script changes between the draw of a batch and the pass of its model "
+                    "was done twice here, because the state is too large for a copy"
+                )
+            self._restore(is_late=True)
+        self._copy = None if before else self._copy
+
     # ------------------------------------------------------------ steps that its peers have taken
 
     def replay(self, steps: int, *, is_over: bool) -> None:
@@ -168,6 +191,18 @@ class Ending:
         if self.is_behind and not self.replays:
             self._restore()  # before the next pass, which may begin with a broadcast of buffers
 
+    def meets_peers(self) -> None:
+        """A call of the script's meets its peers, who have begun their step there: all that they
+        have done since the steps that it went through again has healed too."""
+        if self.is_behind and self.is_replaying and not self.replays:
+            self._restore(is_late=True)
+            if self._tensors.lacking:
+                told.once(
+                    f"{', '.join(self._tensors.lacking)}: made anew on the way from the place of "
+                    "the last step to the call at which the peers wait, so it is this rank's own"
+                )
+            self.goes_on()
+
     def goes_on(self) -> bool:
         """The script draws, or begins a pass or a reduction: whether that is of its own steps.
 
@@ -194,14 +229,14 @@ class Ending:
             self._restore()
         self._is_offered = True
 
-    def _restore(self) -> None:
+    def _restore(self, *, is_late: bool = False) -> None:
         if self._copy is None:
             return
         state, tensors = copy.deepcopy(self._copy)
         with self._carried.versions_kept():
             self._carried.apply({**state, CALLBACKS: []})
             if tensors and not self._carried.has_ended:
-                self._tensors.load(tensors)
+                self._tensors.load(tensors, is_late=is_late)
 
 
 def part(manager: Manager, mates: Mates, replica_id: str) -> None:
@@ -214,6 +249,11 @@ def part(manager: Manager, mates: Mates, replica_id: str) -> None:
         told.say(f"replica {replica_id} ends although others have not come to the end")
     if mates.is_lead and not manager.session.ends_early:
         told.rank_0_missing(replica_id, manager.session.exchanges.members())
+
+
+def _versions(tree: Any) -> dict[int, int]:
+    """How often each tensor was written to, by its memory."""
+    return {x.data_ptr(): x._version for x in leaves([*tree]) if type(x) is torch.Tensor}
 
 
 def _copied(tree: Any) -> Any:

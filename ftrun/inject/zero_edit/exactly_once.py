@@ -21,7 +21,7 @@ from torch.utils.data.distributed import DistributedSampler
 from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site
-from ftrun.inject.zero_edit.loaders import LoaderIterator
+from ftrun.inject.zero_edit.loaders import LoaderIterator, Order
 from ftrun.training.elastic_loader import ElasticLoader
 from ftrun.training.elastic_sampler import Drawing, ElasticSampler
 from ftrun.training.manager import Manager
@@ -170,7 +170,7 @@ class ExactIterator(LoaderIterator):
         count = min(self.loader.batch_size, len(dataset))
         return self.loader.collate_fn([dataset[index] for index in range(count)])
 
-    def _seek(self, epoch: int | None, batch: int, *, anew: bool = False) -> None:  # noqa: ARG002
+    def _seek(self, epoch: int | None, batch: int, order: Order | None) -> None:  # noqa: ARG002
         """Take the epoch; the samples follow from what has healed, and not from ``batch``."""
         if epoch is not None:
             self._set_epoch(epoch)

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
 from types import FrameType, GeneratorType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -33,6 +34,7 @@ from ftrun.inject.zero_edit.frames import (
     spots_of,
 )
 from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.place import Moved
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.values.kinds import plain_values
 
@@ -112,6 +114,21 @@ class OpenIterators:
 OPEN = OpenIterators()
 MADE: WeakKeyDictionary[Any, tuple[Spot, int]] = WeakKeyDictionary()
 """Where each loader was made, and how many had been made there before."""
+CHANGING: WeakKeyDictionary[Any, tuple[Values, set[str]]] = WeakKeyDictionary()
+"""The facts of each loader when it was first iterated over, and those that have changed since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the order of an iterator's samples follows from, at the place of peers.
+
+    ``moved``: their facts (``LoaderIterator.moved``); ``before``: those here before the script's
+    variables were set. ``is_anew``: its sampler draws its order again in any case.
+    """
+
+    moved: Moved = ()
+    before: Values = field(default_factory=dict)
+    is_anew: bool = False
 
 
 class LoaderIterator:
@@ -124,6 +141,8 @@ class LoaderIterator:
         is_training: it gives the batches of training steps.
         begins_steps: a step begins at each draw, not at the forward pass after it.
         epoch: of its sampler, when its first batch was drawn: some samplers count on by themselves.
+        began_with: its facts then.
+        moved: the facts that have ever changed: then, and at the last draw that was noted.
         entry: the script's frames at the first draw.
         drawn_again: the same at the second.
         began: how many draws of all loaders there were before its first one.
@@ -146,7 +165,8 @@ class LoaderIterator:
         self.loader = loader
         self.number = 0
         self.cursor = Cursor()
-        self.epoch = self._read_epoch()
+        self.moved: Moved = ()
+        self._look()
         self.entry: tuple[Spot, ...] = ()
         self.drawn_again: tuple[Spot, ...] = ()
         self.began = 0
@@ -193,7 +213,8 @@ class LoaderIterator:
 
     def numbers(self, first: int) -> tuple[Any, ...]:
         """The fields of a LoaderPlace, at a step that began with batch ``first``."""
-        return self.spot, self.number, self.epoch, first, self.cursor.held, *self.made
+        held = self.cursor.held
+        return self.spot, self.number, self.epoch, first, held, *self.made, self.moved
 
     def measure(self) -> None:
         """Find out how many batches it has; the length of an IterableDataset is not certain."""
@@ -207,10 +228,38 @@ class LoaderIterator:
         """Whether a batch can be passed over only by reading it."""
         return isinstance(getattr(self.loader, "dataset", None), IterableDataset)
 
-    def facts(self) -> list[Values]:
-        """The plain values that the order of its samples may depend on."""
-        parts = [getattr(self.loader, x, None) for x in ("dataset", "sampler", "batch_sampler")]
-        return [plain_values(vars(part)) for part in parts if hasattr(part, "__dict__")]
+    def _parts(self) -> dict[str, Any]:
+        """What the order of its samples may depend on."""
+        parts = {x: getattr(self.loader, x, None) for x in ("dataset", "batch_sampler")}
+        return {**parts, "sampler": self._sampler}
+
+    def facts(self) -> Values:
+        """The plain values of the parts, but for the epoch."""
+        return {
+            f"{part}.{name}": value
+            for part, one in self._parts().items()
+            if hasattr(one, "__dict__")
+            for name, value in plain_values(vars(one)).items()
+            if (part, name) != ("sampler", "epoch")
+        }
+
+    def note_facts(self) -> None:
+        """See which facts have changed since the loader was first iterated over: a sampler may
+        count how far it is, and begin there."""
+        now = self.facts()
+        first, names = CHANGING.setdefault(self.loader, (self.began_with, set()))
+        names.update(name for name, value in now.items() if first.get(name, value) != value)
+        self.moved = tuple((x, self.began_with.get(x), now.get(x)) for x in sorted(names))
+
+    def _put(self, facts: Values) -> None:
+        parts = self._parts()
+        for name, value in facts.items():
+            part, _, attribute = name.partition(".")
+            if hasattr(parts[part], "__dict__"):
+                vars(parts[part])[attribute] = value
+
+    def _look(self) -> None:
+        self.epoch, self.began_with = self._read_epoch(), self.facts()
 
     def _read_epoch(self) -> int | None:
         epoch = getattr(self._sampler, "epoch", None)
@@ -245,7 +294,7 @@ class LoaderIterator:
         if cursor.has_ended:
             raise StopIteration
         if not cursor.drawn and not hasattr(self._inner, "_send_idx"):
-            self.epoch = self._read_epoch()  # workers of the loader draw their indices earlier
+            self._look()  # workers of the loader draw their indices earlier
         try:
             batch = self._take()
         except StopIteration:
@@ -272,35 +321,51 @@ class LoaderIterator:
         if self.cursor.drawn == 0:
             self._begin()
 
-    def go_to(self, epoch: int | None, batch: int, *, anew: bool = False) -> int:
+    def go_to(self, epoch: int | None, batch: int, order: Order | None = None) -> int:
         """Let the next draw give number ``batch`` (from 0) of ``epoch``; nothing else is loaded.
 
-        A sampler whose epoch differs draws its order again; ``anew``: it does so in any case.
+        A sampler whose epoch or ``order`` differs draws its order again.
 
         Returns:
             By how much its number has grown.
         """
         drawn = self.cursor.drawn
-        self._seek(epoch, batch, anew=anew)
+        self._seek(epoch, batch, order)
         self.cursor.set_to(batch)
         return batch - drawn
 
-    def move_to(self, epoch: int | None, batch: int, *, anew: bool = False) -> int:
+    def move_to(self, epoch: int | None, batch: int, order: Order | None = None) -> int:
         """The step under way, whose batches are drawn, began with number ``batch`` of ``epoch``."""
         drawn, target = self.cursor.drawn, batch + self.cursor.ahead
-        self._seek(epoch, target, anew=anew)
+        self._seek(epoch, target, order)
         self.cursor.move(batch)
         return target - drawn
 
-    def _seek(self, epoch: int | None, batch: int, *, anew: bool = False) -> None:
-        drawn = self.cursor.drawn
-        if anew or batch < drawn or (epoch is not None and epoch != self.epoch):
+    def _seek(self, epoch: int | None, batch: int, order: Order | None) -> None:
+        drawn, now = self.cursor.drawn, {} if order is None else self.facts()
+        begun = {} if order is None else {name: value for name, value, _ in order.moved}
+        is_other = order is not None and (order.is_anew or {**now, **begun} != self.began_with)
+        if is_other or batch < drawn or (epoch is not None and epoch != self.epoch):
+            self._put(begun)
             if epoch is not None:
                 self._set_epoch(epoch)
             self._begin()
+            self.began_with = {**now, **begun}
             drawn = 0
         self.epoch = epoch
         self._skip(batch - drawn)
+        if order is not None and begun:
+            self._put(self._left(begun, now, order))
+
+    def _left(self, begun: Values, now: Values, order: Order) -> Values:
+        """What the facts are to be at the place: as the script's variables were set to, else as
+        those of the peers. One that counts by itself, as its batches are drawn, stays."""
+        drawn = self.facts()
+        return {
+            name: theirs if now.get(name) == order.before.get(name) else now.get(name, theirs)
+            for name, _, theirs in order.moved
+            if drawn.get(name) == begun[name]
+        }
 
     def _set_epoch(self, epoch: int) -> None:
         sampler = self._sampler

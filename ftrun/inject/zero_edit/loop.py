@@ -34,12 +34,14 @@ from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.ending import part
 from ftrun.inject.zero_edit.exactly_once import ExactIterator
 from ftrun.inject.zero_edit.frames import Spot, stack
+from ftrun.inject.zero_edit.inside import Inside
 from ftrun.inject.zero_edit.loaders import LoaderIterator, refuse_threads
+from ftrun.inject.zero_edit.memory import Memory
 from ftrun.inject.zero_edit.moving import Moving, come_near
 from ftrun.inject.zero_edit.noting import Noted
 from ftrun.inject.zero_edit.passing import peers_are_gone, stands_elsewhere
 from ftrun.inject.zero_edit.place import Place, digest
-from ftrun.inject.zero_edit.refusals import Refused, is_unfit
+from ftrun.inject.zero_edit.refusals import Refused, is_unfit, ours
 from ftrun.inject.zero_edit.script import Script
 from ftrun.inject.zero_edit.states import Course, Event, State
 from ftrun.training.context import WorkerContext
@@ -53,16 +55,17 @@ class Loop:
 
     Attributes:
         script: the rooms that keep the script.
-        on_raise: called if the script fails before its first step.
+        on_raise: called if the script fails; whether it has ended no step.
         on_world: called before the script makes its process group.
     """
 
-    def __init__(self, here: WorkerContext) -> None:
-        self.on_raise: Callable[[BaseException], None] = lambda error: None
+    def __init__(self, here: WorkerContext, memory: Memory | None = None) -> None:
+        self.on_raise: Callable[[Exception, bool], None] = lambda error, is_early: None
         self.on_world: Callable[[], None] = lambda: None
         self._course = Course()
-        self.script = Script(here, self._course, self)
+        self.script = Script(here, self._course, self, memory)
         self._charge, self._moving = Charge(self.script), Moving(self.script)
+        self.script.directories.waits_for_file = Inside(self.script).waits_for_file
         self._pid = os.getpid()  # not of a loader's workers
         self.script.stepping.on_late = self.script.models.on_late = self._charge.made_late
         self._first: Noted | None = None  # the script at its first step
@@ -71,6 +74,7 @@ class Loop:
 
     # ------------------------------------------------------------ draws
 
+    @ours
     def before_draw(self, iterator: LoaderIterator) -> None:
         """A loader is asked for its next batch."""
         script = self.script
@@ -85,6 +89,7 @@ class Loop:
         if isinstance(iterator, ExactIterator):
             self._begin_at_draw(iterator)
 
+    @ours
     def before_turn(self, spot: Spot) -> None:
         """A turn of a loop begins that may be one around steps without a loader."""
         script = self.script
@@ -105,12 +110,14 @@ class Loop:
         elif isinstance(iterator, ExactIterator):
             stands_elsewhere(self.script.peers.place, stack())
 
+    @ours
     def before_evaluation(self) -> None:
         """A model is evaluated."""
         self.script.noting.evaluation()
         if self.script.trial is not None:
             self.script.trial.evaluates()
 
+    @ours
     def loader_ended(self, iterator: LoaderIterator) -> None:
         if iterator.is_training and self._course.now is State.BETWEEN:
             has_lost = not (self._outcome or self.script.exactly_once.is_on)
@@ -127,6 +134,7 @@ class Loop:
 
     # ------------------------------------------------------------ steps
 
+    @ours
     def before_forward(self) -> bool:
         """A forward pass in training: the first one after a commit begins a step.
 
@@ -156,6 +164,7 @@ class Loop:
         self._pass_over(draws)
         return False
 
+    @ours
     def before_reduction(self) -> bool:
         """A backward pass reduces gradients; False: they are this replica's alone.
 
@@ -173,6 +182,7 @@ class Loop:
                 return False
         return True
 
+    @ours
     def commit(self) -> bool:
         """The first optimizer steps: whether it may. Further ones of the same step follow it."""
         script = self.script
@@ -198,6 +208,7 @@ class Loop:
     def _begin(self, draws: list[LoaderIterator], *, is_late: bool = False) -> None:
         """Begin a step at the place of the last draw; none that ``is_late``, in a pass, has one."""
         script, noting, standing = self.script, self.script.noting, self.script.standing
+        manager = script.manager()
         noted = (draws[0].noted if draws else None) or noting.stands(draws, passes=is_late)
         if self._first is None:
             script.counters.begin(noted.read)
@@ -205,10 +216,9 @@ class Loop:
         place = None if noted.is_passed else noting.place(draws, noted, first)
         if place is not None:
             script.frameworks.capture()
-            standing.is_at(place)
+            standing.is_at(place, manager.current_step())
         else:
-            standing.goes_on(noting.numbers(draws, standing.functions))
-        manager = script.manager()
+            standing.goes_on(noting.numbers(draws, standing.functions), manager.current_step())
         if not self._course.now.has_stepped:
             self._charge.take(manager)
             script.directories.begins()
@@ -227,7 +237,7 @@ class Loop:
     def _has_begun(self, manager: Manager) -> None:
         self.script.show_place(manager)
         if self.script.trial is not None:
-            self.script.trial.begins(manager.current_step())
+            self.script.trial.begins(self.script.steps_of(manager))
 
     def _decide(self) -> None:
         """The step under way ends."""
@@ -239,7 +249,7 @@ class Loop:
         if self._outcome:
             script.marking.mark(manager)
             if script.trial is not None:
-                script.trial.committed(manager, self._charge.facts)
+                script.trial.committed(script.steps_of(manager), manager, self._charge.facts)
         script.standing.step_ended()
         script.lost += not self._outcome
         script.noting.commit()
@@ -309,10 +319,11 @@ class Loop:
         script.counters.restore(loaded)
         script.rewriting.joined()
         script.directories.joined()
-        until = manager.current_step() - loaded.taken
         begin_again = iterator.begin_again if iterator is not None else lambda: None
-        with script.randomness.joining(until, begin_again):
+        with script.randomness.joining(loaded.step, begin_again):
             self._go_to(loaded, iterator, is_drawn=False)
+        if self._course.now is State.STEPPING and iterator is not None:
+            script.ending.joined_at_draw()
         script.frameworks.capture()
         self._has_begun(manager)
         return True
@@ -332,7 +343,8 @@ class Loop:
     def _go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
         """Set all to the peers' place, in a step that has begun."""
         self._moving.go_to(place, first, is_drawn=is_drawn)
-        self.script.standing.is_at(place)
+        self.script.standing.empty = place.empty
+        self.script.standing.is_at(place, place.step)
         if self.script.ending.is_replaying:
             self._course.goes(Event.PLACED, State.REPLAYING)
 
@@ -350,13 +362,15 @@ class Loop:
 
     # ------------------------------------------------------------ the end
 
-    def raised(self, error: BaseException) -> None:
+    def raised(self, error: Exception) -> None:
         """The script has failed. Raises ``Refused`` if it is to begin again in another form."""
-        if self.script.steps == 0 and isinstance(error, Refused):
+        is_early = self.script.steps == 0
+        if not isinstance(error, Refused):
+            self.on_raise(error, is_early)
+        elif is_early:
             is_unfit(self.script.here, error)
-        elif self.script.steps == 0:
-            self.on_raise(error)
 
+    @ours
     def ends(self) -> None:
         """The script has ended well: wait for replicas that must heal once more."""
         script, manager = self.script, self.script.made

@@ -50,6 +50,7 @@ class Models:
             None: no DistributedDataParallel. An evaluation, or a pass that only accumulates, has
             left it so, and all ranks do the same.
         goes_again: whether the next pass is of a step that the peers have taken already.
+        is_averaged: the shards of FSDP2 are averaged across the replicas, or need not be.
         on_first: called when there is a first one.
         on_late: called with what was made after the first step.
     """
@@ -69,7 +70,7 @@ class Models:
         self.mates, self.world = mates, world
         self._mesh: Any = None
         self._sharded: dict[int, Any] = {}  # by id: the hook before its forward pass
-        self._is_averaged = self._is_alone = False
+        self.is_averaged = self._is_alone = False
         self.manager = manager
         self.before_forward = before_forward
         self.before_evaluation = before_evaluation
@@ -148,9 +149,9 @@ class Models:
 
     def average_sharded(self, manager: Manager, optimizers: Sequence[Optimizer]) -> None:
         """Before the first step: average all models that FSDP2 shards across the replicas."""
-        if self._is_averaged or not self._sharded:
+        if self.is_averaged or not self._sharded:
             return
-        self._is_averaged = True
+        self.is_averaged = True
         known = {id(p) for module in self.wrapped for p in parameters_of(module)}
         for optimizer in optimizers:
             if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):

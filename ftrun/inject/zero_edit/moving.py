@@ -17,7 +17,7 @@ from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import around, told
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
-from ftrun.inject.zero_edit.loaders import LoaderIterator, follow
+from ftrun.inject.zero_edit.loaders import LoaderIterator, Order, follow
 from ftrun.inject.zero_edit.noting import matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
 from ftrun.inject.zero_edit.values.sources import Taken
@@ -92,6 +92,7 @@ class Moving:
         Raises:
             UserError: it has not come to a loop in which its peers are.
         """
+        self._script.ending.pass_begins()
         ranges, self._ranges = self._ranges, []
         _refuse(_words_of([x for x in ranges if not RANGES.set(*x)]))
         if self._begun_with:
@@ -103,10 +104,14 @@ class Moving:
         noting.has_place = True
         noting.idle.update(place.idle)
         world.is_following = place.has_finished
+        world.on_live = self._script.ending.meets_peers if place.behind else None
         world.given.take(place.details().given)
         world.replay(place.exchanges, place.calls)
 
     def _tell(self, place: Place, taken: Taken) -> None:
+        if self._script.memory is not None:  # the agent tells of it
+            self._script.memory.tell(taken.lacking)
+            return
         here, is_lead = self._script.here, self._script.mates.is_lead
         if is_lead or taken.of_its_own:
             who = f"replica {here.replica_id}"
@@ -150,7 +155,7 @@ def _items(place: Place, before: Mapping[Spot, int]) -> int | None:
 
 def _move(
     found: Sequence[tuple[LoaderPlace, LoaderIterator]],
-    facts: Sequence[list[Values]],
+    facts: Sequence[Values],
     items: int | None,
     *,
     is_drawn: bool,
@@ -162,7 +167,7 @@ def _move(
     for number, ((loader, iterator), before) in enumerate(zip(found, facts, strict=True)):
         set_to = iterator.move_to if is_drawn else iterator.go_to
         has_its_order = is_known and number == 0 and iterator.order is not None
-        by = set_to(loader.epoch, loader.drawn, anew=has_its_order or iterator.facts() != before)
+        by = set_to(loader.epoch, loader.drawn, Order(loader.moved, before, has_its_order))
         iterator.cursor.held = loader.held
         if iterator.spot != loader.spot:  # its peers have come to a later one of this loop
             iterator.spot, iterator.number = loader.spot, loader.number

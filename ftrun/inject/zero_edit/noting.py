@@ -135,6 +135,8 @@ class Noting:
         if iterator.noted is None:
             noted = self._note(here, frames, begins=is_first) if is_noted else self._pass()
             iterator.noted = noted
+            if is_noted:
+                iterator.note_facts()
             is_between = is_noted and not self._has_passed
             if is_between and (is_first or not (self._is_left or draws_ahead)):
                 self._is_left = True

@@ -3,7 +3,7 @@
 A script may train in several loops: a warm-up and then the rest, two loaders in each epoch, a list
 of stages. A newcomer that comes to a loop in which its peers do not stand passes over it: it takes
 one batch there, so that what follows the loop finds its variables, and then loader and ``range``
-loops end. What it does on the way counts nowhere. Its forward passes are its own, no optimizer
+loops end. Its work on the way counts nowhere. Its forward passes are its own, no optimizer
 steps, files are not written, and a collective has its own value, or for a broadcast what the root
 gave there last. When it comes to the loop of its peers it joins, and takes their state.
 

@@ -13,6 +13,9 @@ from typing import Any
 
 from ftrun.inject.zero_edit.frames import NOWHERE, Spot, Values
 
+Moved = tuple[tuple[str, Any, Any], ...]
+"""Names of facts, and for each two values (``LoaderIterator.moved``)."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoaderPlace:
@@ -22,6 +25,7 @@ class LoaderPlace:
     ``epoch``: of its sampler; None: the sampler has none. ``drawn``: the number of the first batch
     that the next step trains on. ``held``: how far the loop draws ahead (cursor.py). ``made_at``:
     where the script made the loader; ``made_before``: how many it had made there before.
+    ``moved``: facts of its sampler that change: as it began, and at this place.
     """
 
     spot: Spot
@@ -31,6 +35,7 @@ class LoaderPlace:
     held: int | None = None
     made_at: Spot = NOWHERE
     made_before: int = 0
+    moved: Moved = field(default=(), compare=False)
 
 
 Numbers = tuple[list[tuple[Any, ...]], tuple[tuple[Spot, int], ...], tuple[Spot, int] | None]
@@ -77,7 +82,8 @@ class Place:
     ``commits`` is the number of steps by which the counters are older than loaders and ranges.
     ``idle``: of passes that begin no step (noting.py).
     ``behind``: the steps that were taken since with the batches of this place, as in a loop that
-    trains two models with each batch.
+    trains two models with each batch. ``step``: how many were committed at this place; ``empty``:
+    in all, how many of those committed up to now were no steps of the script's (inside.py).
     """
 
     stack: tuple[Spot, ...] = ()
@@ -95,6 +101,8 @@ class Place:
     turn: tuple[Spot, int] | None = None
     idle: tuple[tuple[Spot, ...], ...] = field(default=(), compare=False, hash=False)
     over: tuple[tuple[Spot, range], ...] = field(default=(), compare=False, hash=False)
+    step: int = field(default=0, compare=False, hash=False)
+    empty: int = field(default=0, compare=False, hash=False)
 
     def encode(self) -> str:
         """As JSON."""

@@ -123,7 +123,7 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What a predecessor has left. ``is_between``: two steps; else it is of a place. ``order``: of
+    """A predecessor's generators. ``is_between``: two steps; else it is of a place. ``order``: of
     the iterator that it drew from, see ``Randomness.note``."""
 
     is_between: bool

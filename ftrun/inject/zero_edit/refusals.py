@@ -8,11 +8,13 @@ Not here: the reasons (each module refuses where it would have to carry somethin
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, ParamSpec, TypeVar
 
 import ftrun
 from ftrun.base.errors import FtrunError, UserError
@@ -21,6 +23,8 @@ from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
 from ftrun.inject.zero_edit.trial import note_refusal
 from ftrun.training.context import WorkerContext
 
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 _OURS = f"{Path(ftrun.__file__).parent}{os.sep}"
 KILL_WAIT_S = 5.0
 """The agent kills this process at once; on several nodes the job ends instead."""
@@ -63,22 +67,41 @@ def refuse(text: str) -> NoReturn:
     want(Form.ONE_WORLD, text)
 
 
-def refuse_own(error: BaseException, *, must_be: bool = False) -> None:
+def refuse_own(error: Exception, *, must_be: bool = False) -> None:
     """Refuse because of an error that ftrun's own code has raised, and not on purpose.
 
-    ``must_be``: the script had no part in it, wherever it was raised.
+    ``must_be``: ftrun has called what raised it, for example an object of the script's.
 
     Raises:
         Refused: it is one.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    is_meant = isinstance(error, (FtrunError, SystemExit, KeyboardInterrupt))
-    if frames and not is_meant and (must_be or frames[-1].filename.startswith(_OURS)):
-        place = f"{frames[-1].filename.removeprefix(_OURS)}:{frames[-1].lineno}"
-        refuse(
-            f"ftrun itself failed before the first step ({type(error).__name__}: "
-            f"{str(error)[:200]}, in {place}). Please report it"
-        )
+    ours = [x for x in frames if x.filename.startswith(_OURS)]
+    is_last = bool(ours) and frames[-1] is ours[-1]
+    is_meant = isinstance(error, FtrunError) or (isinstance(error, TimeoutError) and is_last)
+    if is_meant or not ours or not (must_be or is_last):
+        return
+    what = f"{type(error).__name__}: {str(error)[:200]}"
+    place = f"{ours[-1].filename.removeprefix(_OURS)}:{ours[-1].lineno}"
+    if is_last:
+        refuse(f"ftrun itself failed ({what}, in {place}). Please report it")
+    site = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}"
+    refuse(f"{site}: {frames[-1].name}() raised {what}, when ftrun called it to heal ({place})")
+
+
+def ours(handler: Callable[Given, Found]) -> Callable[Given, Found]:
+    """What ftrun does at an event of the script's, or on its behalf. An error in it is not the
+    script's, also if an object of the script's has raised it that ftrun has asked."""
+
+    @functools.wraps(handler)
+    def handled(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+        try:
+            return handler(*args, **kwargs)
+        except Exception as error:
+            refuse_own(error, must_be=True)
+            raise
+
+    return handled
 
 
 def want(form: Form, text: str) -> NoReturn:

@@ -9,7 +9,7 @@
 3. While the loop runs a draft is written, and takes the file's name when it is closed. A replica
    that dies meanwhile leaves the older file whole.
 4. While a newcomer passes over loops that its peers have left (passing.py), nothing that it writes
-   counts, also to files that it appends to, or makes anew.
+   counts, also to files that it appends to, or writes again.
 
 A file counts if the script's own line opens it, by ``open``, pathlib or ``logging``; not one that
 a package opens. Modes that read too are left alone. A job that goes on from a snapshot is like a
@@ -171,7 +171,8 @@ class Rewriting:
 
     def _is_to_hold(self, path: Path, mode: str) -> bool:
         if not self._is_known():
-            if mode in MODES and len(self._emptied) < HELD_MAX and path.stat().st_size:
+            is_there = mode in MODES and path.exists()
+            if is_there and len(self._emptied) < HELD_MAX and path.stat().st_size:
                 self._emptied.append(path.name)
             return False
         if mode in APPENDING and len(self._held) >= HELD_MAX:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
@@ -20,13 +20,14 @@ from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.marking import Marking
 from ftrun.inject.zero_edit.mates import Mates
+from ftrun.inject.zero_edit.memory import Memory
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.noting import Noting
 from ftrun.inject.zero_edit.passing import Passing
 from ftrun.inject.zero_edit.peers import Peers
 from ftrun.inject.zero_edit.place import Place, summary
 from ftrun.inject.zero_edit.randomness import Randomness
-from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.refusals import ours, refuse
 from ftrun.inject.zero_edit.rewriting import Rewriting
 from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.standing import Standing
@@ -45,7 +46,7 @@ from ftrun.training.manager import Manager
 
 
 class Handlers(Protocol):
-    """What the rooms call when something happens (loop.py)."""
+    """The methods that the rooms call when something happens (loop.py)."""
 
     def before_forward(self) -> bool:
         """A forward pass in training; False: it does not count."""
@@ -78,8 +79,10 @@ class Script:
         lacking: what the last place could not set, in words.
     """
 
-    def __init__(self, here: WorkerContext, course: Course, on: Handlers) -> None:
-        self.here, self.course = here, course
+    def __init__(
+        self, here: WorkerContext, course: Course, on: Handlers, memory: Memory | None = None
+    ) -> None:
+        self.here, self.course, self.memory = here, course, memory
         self.made: Manager | None = None
         self.makes_manager = False
         self.steps = self.lost = 0
@@ -89,7 +92,7 @@ class Script:
         self.mates = Mates(here)
         self.peers = Peers(here, self.mates, self.manager)
         self.frameworks = Frameworks()
-        self.world = World(here, self.mates.rank, _one_world)
+        self.world = World(here, self.mates.rank, _one_world) if memory is None else memory.world
         self.quorums = Quorums(self.world, here)
         self.counters = Counters(
             self._file(counters.FILE),
@@ -104,9 +107,11 @@ class Script:
             lambda: self.models.beside(),
             self.counters.walk,
         )
+        self.tensors.keeps_all = memory is not None
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
         self.sparing = Sparing(self._needs_place, step)
-        self.randomness = Randomness(self._file(randomness.FILE), self.mates.rank, step, self._life)
+        kind = Randomness if memory is None else memory.randomness
+        self.randomness = kind(self._file(randomness.FILE), self.mates.rank, step, self._life)
         self.noting = Noting(
             self.frameworks,
             self.counters,
@@ -163,20 +168,24 @@ class Script:
         self.directories = Directories(
             self._file(directories.FILE), self.drafts, lambda: self.peers.can_be_found
         )
+        self.directories.steps = lambda: self.steps
         self.rewriting = Rewriting(
             self.drafts,
-            is_successor=here.restarts > 0 or bool(here.snapshot_dir),
-            is_known=lambda: self.peers.can_be_found or self._joins(),
+            is_successor=here.restarts > 0 or bool(here.snapshot_dir) or self._joins(),
+            is_known=lambda: self.memory is not None or self.peers.can_be_found or self._joins(),
         )
 
     def _joins(self) -> bool:
         """Whether it is known before the script makes its process group that it has peers to join:
         its predecessor trained in this form, and a replica of this node does."""
+        if self.memory is not None:
+            return self.memory.world.is_newcomer
         return self.here.peers_train and self.directories.is_successor
 
     def _life(self) -> str:
-        """Of the job; "" before the first step."""
-        return self.carried.life if self.course.now.has_stepped else ""
+        """Of the job; "" before the first step, and where the agent's memory has all."""
+        is_left = self.course.now.has_stepped and self.memory is None
+        return self.carried.life if is_left else ""
 
     def _file(self, name: str) -> Path:
         """A file of this slot, which outlives this worker."""
@@ -190,19 +199,27 @@ class Script:
         """The Manager of this process, made at the script's first need of its peers."""
         if self.made is None:
             self.makes_manager = True
-            self.made = injected.manager(use_async_quorum=False)
+            made: Any = self.memory or injected.manager(use_async_quorum=False)
+            self.made = cast(Manager, made)
             self.makes_manager = False
             ending = self.ending
-            self.made.register_state_dict_fn(KEY, ending.load, ending.state)
-            self.made.register_state_dict_fn(tensors.KEY, ending.load_tensors, ending.tensors)
+            for key, load, state in (
+                (KEY, ending.load, ending.state),
+                (tensors.KEY, ending.load_tensors, ending.tensors),
+            ):
+                self.made.register_state_dict_fn(key, ours(load), ours(state))
             self.made.session.healing.heal_unlike(tensors.KEY)
             self.made.session.heal_with_place()
             self.made.session.before_reduction = self._before_reduction
             if self.made.session.snapshots is not None:
-                self.made.session.snapshots.position = lambda: self.standing.shown().encode()
+                self.made.session.snapshots.position = ours(lambda: self.standing.shown().encode())
             if self.made.session.resuming is not None:
                 self.made.session.resuming.form = Form.DDP.value
         return self.made
+
+    def steps_of(self, manager: Manager) -> int:
+        """How many steps of the script's are committed."""
+        return manager.current_step() - self.standing.empty
 
     def start(self, manager: Manager, *, allow_heal: bool) -> Place | None:
         """Begin a step; the peers' place, if this replica has healed to it.
@@ -242,7 +259,7 @@ class Script:
                 "and goes on with the state before it: its peers keep no copy of one so large. "
                 "It heals at the next step"
             )
-        if self.ending.loader_ended():
+        if self.memory is None and self.ending.loader_ended():
             self.manager().session.keep_state()
 
     def _catch_up(self) -> None:
@@ -266,8 +283,8 @@ class Script:
     def show_place(self, manager: Manager) -> None:
         """Show peers that heal, and people, where the script stands in this step."""
         shown = self.standing.shown
-        manager.session.progress.position = lambda: summary(shown())
-        manager.session.exchanges.show_place(lambda: self._encoded(shown()))
+        manager.session.progress.position = ours(lambda: summary(shown()))
+        manager.session.exchanges.show_place(ours(lambda: self._encoded(shown())))
 
     def _encoded(self, place: Place) -> str:
         """For a newcomer, in any thread."""
@@ -288,6 +305,7 @@ class Script:
             or not self.course.now.has_stepped
             or manager.session.snapshots is not None
             or manager.session.awaits_newcomers
+            or not self.world.is_whole
             or self.here.min_replicas > 1
             or self.exactly_once.is_on
             or self.trial is not None

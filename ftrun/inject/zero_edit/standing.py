@@ -18,30 +18,39 @@ class Standing:
     Attributes:
         place: the last one that was noted; ``functions``: on the stack there; ``is_in_package``:
             one of them runs the training loop for the script.
+        empty: the steps of the job that were none of the script's.
         shown: gives, in any thread, what peers get. At a step that was passed its loaders and
             ranges are those of this step, and the rest is ``place``, which is older.
     """
 
     def __init__(self) -> None:
-        self.is_at(Place())
+        self.empty = 0
+        self.is_at(Place(), 0)
 
-    def is_at(self, place: Place) -> None:
-        """The replica was found at ``place``, or was set to it."""
-        behind, place = place.behind, replace(place, behind=0)
+    def is_at(self, place: Place, step: int) -> None:
+        """The replica was found at ``place``, or was set to it; ``step``: committed there."""
+        behind, place = place.behind, replace(place, behind=0, step=step)
         self.place = place
         self._base: Callable[[], Place] = lambda: place
-        self.shown: Callable[[], Place] = partial(_behind, self._base, behind)
+        self.shown: Callable[[], Place] = partial(_behind, self._base, behind, self.empty)
         self.functions = frozenset(spot.name for spot in place.stack)
         self.is_in_package = any(not spot.line for spot in place.stack)
         self._steps = behind  # that have ended since ``place``
         self._since = behind  # the same since the step whose batches ``shown`` has
 
-    def goes_on(self, numbers: Numbers | None) -> None:
-        """A step begins that has no place; ``numbers``: of it (``Noting.numbers``)."""
+    def goes_on(self, numbers: Numbers | None, step: int) -> None:
+        """A step begins that has no place; ``numbers``: of it (``Noting.numbers``); ``step``: as
+        in ``is_at``."""
         if numbers is not None:
-            self._base = partial(_later, self.place, numbers, self._steps)
+            self._base = partial(_later, self.place, numbers, self._steps, step)
             self._since = 0
-        self.shown = partial(_behind, self._base, self._since)
+        self.shown = partial(_behind, self._base, self._since, self.empty)
+
+    def goes_back(self) -> None:
+        """A step begins in the middle of what follows the last one. Who joins in it goes through
+        all steps since the place, so that what it counts on its way is as here."""
+        place = self.place
+        self.shown = partial(_behind, lambda: place, self._steps, self.empty)
 
     def is_like(self, place: Place) -> bool:
         """Whether this replica, which heals at a step that it has begun, stands at ``place``.
@@ -68,18 +77,19 @@ class Standing:
 
     def finish(self) -> None:
         """The script has come to its end."""
-        end = replace(self.place, has_finished=True, commits=self._steps)
+        end = replace(self.place, has_finished=True, commits=self._steps, empty=self.empty)
         self.shown = lambda: end
 
 
-def _later(place: Place, numbers: Numbers, commits: int) -> Place:
+def _later(place: Place, numbers: Numbers, commits: int, step: int) -> Place:
     loaders = tuple(LoaderPlace(*x) for x in numbers[0])
     ranges, turn = numbers[1:]
-    return replace(place, loaders=loaders, ranges=ranges, over=(), turn=turn, commits=commits)
+    now = replace(place, loaders=loaders, ranges=ranges, over=(), turn=turn, commits=commits)
+    return replace(now, step=step)
 
 
-def _behind(base: Callable[[], Place], steps: int) -> Place:
-    return replace(base(), behind=steps) if steps else base()
+def _behind(base: Callable[[], Place], steps: int, empty: int) -> Place:
+    return replace(base(), behind=steps, empty=empty) if steps or empty else base()
 
 
 def _text(shown: Callable[[], Place], steps: int) -> str:

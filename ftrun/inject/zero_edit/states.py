@@ -18,8 +18,9 @@ passes over the loops in which they are not, joins where they are, and is set to
 | FOLLOWING | the same, between two of these and after the last one |
 | ENDED | has come to the end of the script |
 
-It is some steps after its place if its peers have finished, or have taken several steps with one
-batch: then it goes on with them in the step that has begun.
+It is some steps after its place if its peers have finished, have taken several steps with one
+batch, or wait for it between two steps (inside.py): then it goes on with them in the step that has
+begun.
 
 What has happened is one of the script's events, or the Manager has begun a step (BEGUN), or the
 replica was set to its peers' place (PLACED). A step begins as STEPPING in any case, because it is
@@ -62,7 +63,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What the script does, and what follows from it."""
+    """The script's activity, and what follows from it."""
 
     DRAW = "a loader is asked for a batch"
     PASS = "a forward pass in training"

@@ -24,6 +24,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ftrun.base.files import write_whole
 from ftrun.checkpoint.leaves import local_of
 from ftrun.inject.zero_edit.frames import script_frames
 from ftrun.inject.zero_edit.randomness import States, seed_with
@@ -149,9 +150,9 @@ class Trial:
             _add(hashed, (args, kwargs), DEEP)
             self._inputs.setdefault(self._step, []).append(hashed.hexdigest())
 
-    def committed(self, manager: Manager, facts: Callable[[], dict[str, Any]]) -> None:
-        """A step is committed: all end at the trial's last one."""
-        self._step = manager.current_step()
+    def committed(self, step: int, manager: Manager, facts: Callable[[], dict[str, Any]]) -> None:
+        """So many steps are committed: all end at the trial's last one."""
+        self._step = step
         self._note_sizes()
         self._note_draws()
         self._complete_for += 1
@@ -301,6 +302,4 @@ def _is_in(path: str | os.PathLike[str], here: str) -> bool:
 
 
 def _write(path: Path, facts: dict[str, Any]) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(facts, default=str))
-    os.replace(draft, path)
+    write_whole(path, json.dumps(facts, default=str))

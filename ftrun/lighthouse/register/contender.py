@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class Leader(Protocol):
-    """What a contender calls. Each call returns at once."""
+    """The interface that a contender calls. Each call returns at once."""
 
     def leads(self, value: Value) -> None:
         """This process leads, from this value's journal, under its epoch."""

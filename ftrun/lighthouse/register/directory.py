@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from ftrun.base.errors import ProtocolError
+from ftrun.base.files import sync
 from ftrun.core.register.events import Accepted, Answered, Refused, Value
 from ftrun.lighthouse.register.store import StoreError, decode_head, encode_head
 from ftrun.protocol.limits import MESSAGE_BYTES_MAX
@@ -105,7 +106,7 @@ class DirectoryStore:
             # NFS repeats a call whose answer was lost, and then reports the name that it has made.
             if draft.stat().st_nlink < 2:
                 return False
-        _fsync_directory(self._directory)
+        sync(self._directory)
         if self._highest() > version + KEPT:  # else nobody can have removed this name before
             name.unlink(missing_ok=True)
             return False
@@ -204,14 +205,6 @@ def _payload(data: bytes) -> bytes:
 
 def _digest(payload: bytes) -> bytes:
     return hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
-
-
-def _fsync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 async def _in_thread(call: Callable[[], T]) -> T:

@@ -28,7 +28,7 @@ class Store(Protocol):
     """Where it is, for people."""
 
     async def read(self, *, with_journal: bool) -> Answered:
-        """What the register holds now, at the latest of its versions.
+        """The content of the register now, at the latest of its versions.
 
         Raises:
             StoreError: there is no answer.

@@ -237,8 +237,8 @@ class Session:
         line = f"{tally.kills} kill{'' if tally.kills == 1 else 's'} in {elapsed}"
         if found:
             line += (
-                f"; {len(found)} replaced, after {duration(statistics.median(found))} in the "
-                f"median and {duration(max(found))} at most"
+                f"; {len(found)} replaced: median {duration(statistics.median(found))}, "
+                f"max {duration(max(found))}"
             )
         if tally.missing:
             line += f"; {tally.missing} not replaced within {duration(REPLACED_S_MAX)}"

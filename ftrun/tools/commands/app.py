@@ -22,6 +22,15 @@ from ftrun.tools.commands.looking import explain, logs, report, status
 from ftrun.tools.commands.operate import chaos, drain, kill, ps, restart, stack
 from ftrun.tools.commands.sbatch import SbatchCommand, sbatch
 
+GROUPS = {
+    "Run a job": ("run", "check", "sbatch", "lighthouse"),
+    "Look at a job": ("status", "ps", "logs", "explain", "report", "stack"),
+    "Act on a job": ("drain", "restart", "kill", "chaos"),
+    "Prepare machines": ("doctor", "certs"),
+}
+"""The headings of ``ftrun --help``, and the commands below each."""
+HELP_CHARS_MAX = 200
+
 
 class _RunByDefault(TyperGroup):
     """Makes ``run`` the command if none is named: ``ftrun train.py`` is ``ftrun run train.py``."""
@@ -32,6 +41,14 @@ class _RunByDefault(TyperGroup):
         if args and args[0] not in own | set(self.commands):
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
+        """Write the commands heading by heading."""
+        for heading, names in GROUPS.items():
+            with formatter.section(heading):
+                commands = ((name, self.commands[name]) for name in names)
+                rows = [(name, x.get_short_help_str(HELP_CHARS_MAX)) for name, x in commands]
+                formatter.write_dl(rows)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete the first word: a command, or an option of ``ftrun`` or ``ftrun run``."""
@@ -93,24 +110,18 @@ app.command(
 app.command(cls=SbatchCommand, options_metavar="[--print]")(sbatch)
 app.command(help="Run a lighthouse by itself, for jobs of several nodes.")(lighthouse)
 app.command(help="Show a job live: its replicas, its steps, what failures cost.")(status)
-app.command(help="Tell what failed in a job that runs here, or that has ended.")(explain)
+app.command(help="Show what failed in a job, also after its end.")(explain)
 app.command(help="Write one HTML file about a job, for a mail or a colleague.")(report)
-app.command(help="Show the logs of a job's workers, also of one that has finished.")(logs)
-app.command(help="Check this machine before a job does: a verdict and a remedy each.")(doctor)
+app.command(help="Show the logs of a job's workers, also after its end.")(logs)
+app.command(help="Check this machine before a job does, with remedies.")(doctor)
 app.command(
-    help="Try an unmodified script with a death: what heals, and what does not.",
+    help="Try a script with deaths: what heals, and what does not.",
     context_settings={"allow_interspersed_args": False},
 )(check)
-app.command(help="Kill random workers of a running job now and then, to test a script.")(chaos)
-app.command(help="Write a development CA, and certificates for a lighthouse and its agents.")(certs)
-app.command(help="Let a replica, a node or the whole job leave in order; peers lose nothing.")(
-    drain
-)
-app.command(help="Let a replica leave in order and start anew; a drained one starts again.")(
-    restart
-)
-app.command(
-    help="Kill a replica or one of its workers now (SIGKILL); it heals as after any death."
-)(kill)
+app.command(help="Kill random workers of a job now and then, to test a script.")(chaos)
+app.command(help="Write certificates to try TLS with.")(certs)
+app.command(help="Let a replica, node or job leave in order; peers lose nothing.")(drain)
+app.command(help="Let a replica leave in order and start again; also a drained one.")(restart)
+app.command(help="Kill a replica or one of its workers now (SIGKILL); it heals.")(kill)
 app.command(help="Print the Python stacks of all threads of a job's workers.")(stack)
 app.command(help="List the jobs of this user on this machine.")(ps)

@@ -50,8 +50,8 @@ SHARED: dict[str, tuple[Any, Any]] = {
 def _operation(**defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function that declares its own arguments only.
 
-    The command has those and ``SHARED``; ``defaults`` replaces some of its defaults. What typer
-    reads is the signature, so the wrapper's is put together here.
+    The command has those and ``SHARED``; ``defaults`` replaces some of its defaults. typer
+    reads the signature, so the wrapper's is put together here.
     """
 
     def decorate(declared: Callable[..., None]) -> Callable[..., None]:

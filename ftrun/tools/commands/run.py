@@ -24,7 +24,7 @@ EPILOG = (
     "docs/TORCHRUN_REFERENCE.md. Each option may also stand in the environment "
     "(FTRUN_MAX_RESTARTS, PET_MAX_RESTARTS) or in ftrun.toml (max-restarts = 3)."
 )
-HELP = "Run SCRIPT in replica groups; arguments after SCRIPT are its own."
+HELP = "Run SCRIPT in replica groups; words after SCRIPT are its own."
 
 
 def run(ctx: typer.Context, script: list[str] | None = None, **options: Any) -> None:

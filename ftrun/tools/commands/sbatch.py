@@ -37,7 +37,7 @@ def sbatch(
         bool, typer.Option(PRINT, help="Print the batch script, and submit nothing.")
     ] = False,
 ) -> None:
-    """Submit a job to Slurm, as sbatch does, with the flags that ftrun needs.
+    """Submit a job to Slurm as sbatch does, with the flags of ftrun.
 
     For example: ftrun sbatch --nodes=4 --time=8:00:00 -- --replicas 4 train.py
     """
@@ -89,6 +89,12 @@ def _resolve(ctx: typer.Context, own: list[str], batch: Batch) -> RunSettings:
     config = options["config"]
     stated = gather(options, os.environ, None if config is None else Path(config))
     settings = resolve(script, stated)
+    own_nodes = stated["nodes"]
+    if own_nodes.is_given and batch.nodes not in (None, own_nodes.value):
+        raise UserError(
+            f"--nodes {batch.nodes} of sbatch and {own_nodes.source} {own_nodes.value} of ftrun "
+            "differ. Nothing was submitted. Leave the latter out: the nodes find each other."
+        )
     if batch.has_nodes and not stated["replicas"].is_given:
         raise UserError(
             "A job of several nodes needs --replicas N behind --: groups that heal from each "
@@ -116,7 +122,7 @@ def _submit(script: str) -> int:
 
 
 class SbatchCommand(TyperCommand):
-    """Takes all words as they are, but for those that are its own."""
+    """Takes all words as they are, except for those that are its own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep sbatch's options and the ``--`` from being read as options of this command."""

@@ -24,6 +24,7 @@ from typing import Any
 from ftrun.agent.devices import own_address
 from ftrun.base import clock
 from ftrun.base.addresses import address_towards, interface_address, is_loopback, join_address
+from ftrun.base.files import write_whole
 from ftrun.engines.place import Place
 from ftrun.tools.doctor.findings import Finding, ok, problem
 
@@ -79,12 +80,8 @@ class Trial:
         return own_address(join_address(first["host"], first["port"]))
 
     def _write(self, kind: str, record: Mapping[str, Any]) -> None:
-        """By a rename, so that nobody reads half of it."""
-        path = self.directory / f"{kind}.{self.place.node}"
-        draft = path.with_name(f"draft.{path.name}")
         with contextlib.suppress(FileNotFoundError):  # the first node waits for this one no more
-            draft.write_text(json.dumps(record))
-            draft.rename(path)
+            write_whole(self.directory / f"{kind}.{self.place.node}", json.dumps(record))
 
     def _read(self, kind: str, number: int) -> Any:
         name = f"{kind}.{number}"

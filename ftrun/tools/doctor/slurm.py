@@ -1,4 +1,4 @@
-"""What a cluster's Slurm will do to a job of ftrun: its settings, in words.
+"""The effects of a cluster's Slurm settings on a job of ftrun, in words.
 
 Not here: a task's place (engines/slurm.py), the nodes of a job (pairs.py).
 """

@@ -1,7 +1,7 @@
 """Packs a function and its arguments for workers, which are processes of another tree.
 
 A function that a module defines travels by its name. One of the program's main module does so too,
-and the worker runs that module again. What has no name that can be imported (a lambda, a function
+and the worker runs that module again. A function that has no importable name (a lambda, a function
 inside another one, a cell of a notebook) travels by value if ``cloudpickle`` is installed.
 
 Not here: the files (packed.py), the call in a worker (inject/function.py).

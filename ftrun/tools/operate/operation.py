@@ -14,7 +14,6 @@ from typing import Any, TextIO
 
 from ftrun.base.errors import ExitCode, UserError
 from ftrun.base.words import plain
-from ftrun.core.lighthouse.status import OperationStatus
 from ftrun.tools.status.asking import AgentsLeft, Asker, RequestLost
 from ftrun.tools.status.jobs import read_job
 from ftrun.tools.status.once import StatusQuery
@@ -89,32 +88,22 @@ def run_operation(
     sent: dict[str, Any] = {"command": command, "replica": target.replica, "node": target.node}
     if target.rank is not None:
         sent["rank"] = target.rank
+    is_awaited = wait or command == "stack"
     asker = Asker(query, sent, timeout_s, partial(print, file=out, flush=True))
     try:
-        operation = asker.begin()
-        shown = _show(operation, "", out)
-        while operation["state"] == "under way" and (wait or command == "stack"):
-            if asker.left_s <= 0:
-                print(f"That is not done after {timeout_s:g} s, and goes on.", file=out)
-                return NOT_DONE
-            operation = asker.follow(operation)
-            shown = _show(operation, shown, out)
+        operation = asker.run(waits=lambda: is_awaited)
     except AgentsLeft:
         print("All agents have left, and their lighthouse with them.", file=out)
         return ExitCode.OK
     except RequestLost as error:
         print(error, file=out)
         return NOT_DONE
+    if operation["state"] == "under way" and is_awaited:
+        print(f"That is not done after {timeout_s:g} s, and goes on.", file=out)
+        return NOT_DONE
     for stack in operation["stacks"]:
         _show_stack(stack["replica_id"], stack["group_rank"], stack["text"], out)
     return NOT_DONE if operation["state"] == "failed" else ExitCode.OK
-
-
-def _show(operation: OperationStatus, shown: str, out: TextIO) -> str:
-    text = plain(operation["text"])
-    if text and text != shown:
-        print(text, file=out, flush=True)
-    return text
 
 
 def _show_stack(replica_id: str, group_rank: int, text: str, out: TextIO) -> None:

@@ -5,13 +5,13 @@ Not here: the options (commands/looking.py), the page (page.py).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, UserError
+from ftrun.base.files import write_whole
 from ftrun.tools.report.page import render
 from ftrun.tools.report.story import read_story
 from ftrun.tools.status.jobs import read_job, running_jobs
@@ -35,10 +35,8 @@ def report(job_id: str | None, log_dir: Path, output: Path) -> int:
             f"in which {directory.name}/{EVENTS[1]} is"
         )
     page = render(story, clock.wall(), version("ftrun"))
-    draft = output.with_name(f".{output.name}.draft")
     try:
-        draft.write_text(page, encoding="utf-8")
-        os.replace(draft, output)
+        write_whole(output, page)
     except OSError as error:
         raise UserError(f"-o {output}: {error.strerror}. Nothing was written") from None
     words = f"{output}: job {directory.name}, {len(page.encode()) // 1024} KiB, one file."

@@ -99,8 +99,8 @@ def _tiles(story: Story) -> str:
         ("lost, in replica-time", duration(float(account.get("lost_s", 0.0))), False),
     ]
     if backs:
-        half = f"{duration(median(backs))} / {duration(backs[-1])}"
-        tiles.append(("until a failed replica trained again: half / longest", half, False))
+        times = f"{duration(median(backs))} / {duration(backs[-1])}"
+        tiles.append(("time to recover: median / max", times, False))
     return (
         "<div class=tiles>"
         + "".join(
@@ -184,7 +184,7 @@ def _step_times(story: Story) -> str:
         name, times = found[0]
         share = 100 * times / sum(story.slowest.values())
         words += f" Replica {name} had the longest own part in {share:.0f} % of them."
-    heads = ["duration", "#shortest", "#half", "#nine of ten", "#longest"]
+    heads = ["duration", "#min", "#median", "#p90", "#max"]
     return (
         "<h2>How long a step took</h2>"
         + picture
@@ -227,7 +227,7 @@ def _failures(story: Story) -> str:
                 _Number(duration(sum(cost.get("replica_seconds", 0.0) for cost in costs))),
             ]
         )
-    heads = ["first cause", "#incidents", "#back after: half", "#longest", "#steps lost", "#cost"]
+    heads = ["first cause", "#incidents", "#recovered: median", "#max", "#steps lost", "#cost"]
     return "<h2>Failures by cause</h2>" + _table(heads, rows)
 
 

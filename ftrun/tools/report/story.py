@@ -1,7 +1,7 @@
 """A job's events as the report needs them: its ends, account, curves, failures, changes.
 
-Pure: lines in, records out. What a line lacks is left out, because a report is also asked for after
-a crash. Not here: files (command.py), how it looks (page.py).
+Pure: lines in, records out. Facts that a line lacks are left out, because a report is also asked
+for after a crash. Not here: files (command.py), how it looks (page.py).
 """
 
 from __future__ import annotations

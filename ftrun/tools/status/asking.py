@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from ftrun.base import clock
 from ftrun.base.errors import PeerError, UserError
+from ftrun.base.words import plain
 from ftrun.core.lighthouse.status import OperationStatus
 from ftrun.tools.status.client import LighthouseUnreachable, answer_of, request
 from ftrun.tools.status.jobs import agent_lives, read_job
@@ -47,7 +48,7 @@ class Asker:
 
     Args:
         query: names the job; ``sent``: the request's fields for ``POST /operations``.
-        say: gets a line for people.
+        say: gets each new sentence about the operation, and about a lighthouse that is silent.
     """
 
     def __init__(
@@ -73,6 +74,20 @@ class Asker:
     def left_s(self) -> float:
         """The seconds until the deadline."""
         return self._deadline - clock.now()
+
+    def run(self, *, waits: Callable[[], bool], wait_s: float = WAIT_S) -> OperationStatus:
+        """Send the request, and follow the operation to its end, while ``waits`` and there is time.
+
+        Raises: as ``begin`` and ``follow``.
+        """
+        operation, shown = self.begin(), ""
+        while True:
+            if operation["text"] not in ("", shown):
+                shown = operation["text"]
+                self._say(plain(shown))
+            if operation["state"] != "under way" or self.left_s <= 0 or not waits():
+                return operation
+            operation = self.follow(operation, wait_s)
 
     def begin(self) -> OperationStatus:
         """Send the request; what has become of it so far.

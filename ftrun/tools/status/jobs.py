@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.base.addresses import is_loopback, parse_address
-from ftrun.base.errors import UserError, naming
+from ftrun.base.errors import UserError
+from ftrun.base.files import write_whole
 from ftrun.base.linux import boot_id
 from ftrun.protocol.auth import state_home
 from ftrun.protocol.tls import TlsFiles
@@ -84,14 +85,10 @@ def write_job(job: RunningJob, directory: Path | None = None) -> Path:
         OSError: it cannot be written; the job can go on without it.
     """
     path = _path(job.job_id, directory)
-    draft = path.with_suffix(f".{os.getpid()}.draft")
     try:
-        fd = _open(draft)
+        _put(path, job)
     except FileNotFoundError:  # the last job of this place has just removed the directory
-        fd = _open(draft)
-    with naming(draft), os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(job)) + "\n")
-    os.replace(draft, path)
+        _put(path, job)
     return path
 
 
@@ -165,9 +162,9 @@ def birth_mark(pid: int) -> str:
     return "" if state in ZOMBIE_STATES else f"{_here()}/{start_ticks}"
 
 
-def _open(draft: Path) -> int:
-    draft.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+def _put(path: Path, job: RunningJob) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_whole(path, json.dumps(asdict(job)) + "\n", mode=0o600)
 
 
 def _here() -> str:

@@ -102,8 +102,11 @@ def launcher(name: str, mode: str, sites: Path) -> Launcher | None:
 
 @contextmanager
 def _ftrun_group(job: Job, environment: Mapping[str, str], nodes: int) -> Iterator[None]:
-    """One replica of all workers, which restarts as a whole from the script's checkpoints."""
-    options = ("--replicas", "1", "--workers-per-replica", str(WORKERS), "--max-restarts", RESTARTS)
+    """One replica of all workers; a lost one is replaced from memory, the script is as it is."""
+    options = (
+        *("--workers-per-replica", str(WORKERS), "--max-restarts", RESTARTS),
+        *("--memory-snapshots", "auto"),
+    )
     with jobs.Job(
         job.out,
         job.script,

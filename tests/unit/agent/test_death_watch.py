@@ -15,7 +15,7 @@ import pytest
 
 from ftrun.agent import death_watch
 from ftrun.agent.death_watch import THREAD_NAME, DeathWatch
-from ftrun.base import life_lock
+from ftrun.base import futex
 from ftrun.core.ids import WorkerKey
 from tests.tracing import held_back
 
@@ -219,7 +219,7 @@ def test_without_room_for_a_thread_the_pidfd_has_to_do(monkeypatch: pytest.Monke
 
 
 def test_where_the_system_lacks_it_nothing_is_promised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(life_lock, "_FUTEX_NUMBERS", {})
+    monkeypatch.setattr(futex, "_FUTEX_NUMBERS", {})
 
     async def test(node: Node) -> None:
         key = WorkerKey("0", "a", 0)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from ftrun.agent.team.door import Door, HandStream
 from ftrun.agent.team.hand import cause
-from ftrun.agent.team.main import open_token, with_own_address
+from ftrun.agent.team.main import open_token
+from ftrun.agent.team.meeting import with_own_address
 from ftrun.base.errors import UserError
 from ftrun.core.messages import AskLease, FromHand, Goodbye, HandHello, LeaseLeft
 from ftrun.protocol.auth import TOKEN_PATTERN, new_token
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
 from ftrun.protocol.tls import PLAINTEXT
-from tests.jobs import free_port
 from tests.unit.run_settings import resolved
 
 TOKEN = new_token()
+LOADED = (
+    "import sys, ftrun.tools.start, ftrun.agent.team.meeting, ftrun.agent.plan; print(*sys.modules)"
+)
 HELLO = HandHello("n1", "10.0.0.2", 2, None, "2")
 
 
@@ -46,10 +51,10 @@ def met(*messages: Any, token: str = TOKEN, until: type) -> tuple[list[Any], lis
     """What a hand that sends these has got, up to a message of a kind; and what the lead has."""
 
     async def run() -> tuple[list[Any], list[Any]]:
-        lead, port = Lead(), free_port()
+        lead = Lead()
         door = Door(TOKEN, PLAINTEXT)
         door.listener = lead
-        await door.start("127.0.0.1", port)
+        port = await door.start("127.0.0.1")
         got: asyncio.Queue[Any] = asyncio.Queue()
         connection = LighthouseConnection((f"127.0.0.1:{port}",), token, got.put_nowait)
         running = asyncio.ensure_future(connection.run())
@@ -72,7 +77,7 @@ def met(*messages: Any, token: str = TOKEN, until: type) -> tuple[list[Any], lis
 def test_a_hand_asks_by_its_own_clock_and_its_end_is_seen() -> None:
     got, seen = met(HELLO, AskLease(7.0), until=LeaseLeft)
     assert got[1:] == [LeaseLeft(7.0, 5.0)]
-    assert seen == [HELLO, AskLease(7.0), "it has ended"]
+    assert seen == [HELLO, AskLease(7.0), "its connection has ended"]
 
 
 def test_nobody_comes_in_without_the_token() -> None:
@@ -119,5 +124,15 @@ def test_a_nodes_own_address_is_known_before_anything_is_started() -> None:
 def test_why_no_node_answers_is_told_without_grpcs_frame() -> None:
     tried = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
     assert cause(f"{tried}Failed to connect to remote host: Connection refused").endswith("refused")
+    assert "--tls-ca turns on" in cause(f"{tried}Socket closed")
     words = cause(f"{tried}Tls handshake failed (TSI): SSL_ERROR_SSL: bad purpose: OK")
     assert words.startswith("the TLS handshake fails: bad purpose. The first node's --tls-cert")
+
+
+def test_what_is_asked_before_the_start_does_not_load_grpc() -> None:
+    """It would print lines of its own: nothing has told it to be silent yet (protocol/quiet.py)."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "ftrun.agent.team.meeting" in done.stdout.split()
+    assert "grpc" not in done.stdout.split()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ftrun.base import life_lock, linux
+from ftrun.base import futex, life_lock, linux
 from ftrun.base.life_lock import OWNER_DIED, RELEASED, WAITERS, LifeLock, LifeLocks
 
 TIMEOUT_S = 120.0
@@ -192,7 +192,7 @@ def test_what_cannot_be_had_is_an_error_of_the_system(
         life_lock.hold(f"/proc/{os.getpid()}/fd/987654:0")
     lock = locks.lock(0)
     with monkeypatch.context() as refusing:
-        refusing.setattr(life_lock, "_FUTEX_WAIT", 99)
+        refusing.setattr(futex, "_FUTEX_WAIT", 99)
         with pytest.raises(OSError, match="not implemented"):
             lock.wait_while(0)
     monkeypatch.setattr("platform.machine", lambda: "vax")

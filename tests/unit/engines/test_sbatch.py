@@ -65,6 +65,7 @@ def test_what_is_stated_stays_and_both_sides_get_it(script: Path) -> None:
         ("--signal=KILL@60 -- --replicas 2 train.py", "SIGKILL: a program cannot handle"),
         ("--signal=USR2@9 -- --replicas 2 --preempt-signal USR1 train.py", "differ"),
         ("--no-requeue -- --replicas 2 --requeue train.py", "--no-requeue, and --requeue"),
+        ("-N2 -- --nodes 3 --replicas 2 train.py", "--nodes 3 of ftrun differ"),
         ("--wrap=true -- --replicas 2 train.py", "--wrap"),
         ("-N1 : -N2 -- --replicas 2 train.py", "several components"),
     ],

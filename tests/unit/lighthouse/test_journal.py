@@ -93,12 +93,13 @@ def test_a_journal_that_may_not_be_read_is_the_users_to_mend(tmp_path: Path) -> 
 
 
 def test_a_write_that_fails_leaves_the_old_record(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    JournalFile(path).write(STATE)
-    (tmp_path / "journal.draft").mkdir()
+    here, away = tmp_path / "here", tmp_path / "away"
+    here.mkdir()
+    JournalFile(here / "journal").write(STATE)
+    here.rename(away)
     with pytest.raises(OSError, match="directory"):
-        JournalFile(path).write(JournalState(9))
-    assert JournalFile(path).load() == STATE
+        JournalFile(here / "journal").write(JournalState(9))
+    assert JournalFile(away / "journal").load() == STATE
 
 
 WRITER = """

@@ -178,7 +178,8 @@ def test_a_journal_that_cannot_be_written_stops_it(tmp_path: Path) -> None:
     async def main() -> None:
         with LighthouseProcess(tmp_path, new_token()) as lighthouse:
             agent = ScriptedAgent("node-a", SPEC, [lighthouse.grpc], lighthouse.token)
-            (tmp_path / "journal.draft").mkdir()
+            (tmp_path / "journal").unlink(missing_ok=True)
+            (tmp_path / "journal").mkdir()  # nothing can take its place
             await agent.until(lambda: Disconnected in map(type, agent.received))
             assert m.NewQuorum not in [
                 type(x.message) for x in agent.received if isinstance(x, m.ToWorkers)

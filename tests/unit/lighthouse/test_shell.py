@@ -84,7 +84,8 @@ def test_a_session_that_was_replaced_or_ended_is_not_heard(tmp_path: Path) -> No
 
 def test_nothing_leaves_when_the_journal_fails(tmp_path: Path) -> None:
     async def test(shell: Shell, journal: JournalFile) -> None:
-        (tmp_path / "journal.draft").mkdir()
+        (tmp_path / "journal").unlink(missing_ok=True)
+        (tmp_path / "journal").mkdir()  # nothing can take its place
         session = Session("node")
         shell.start()
         shell.attached(session, HELLO)

@@ -18,7 +18,7 @@ from ftrun.snapshots.manifest import Damaged, Unknown
 from ftrun.snapshots.memory import PIECE_BYTES, SharedMemory, offsets_of
 from ftrun.snapshots.starting import prepare
 from tests.unit.run_settings import run_settings
-from tests.unit.snapshots.written import newest, tree_of, write_tree
+from tests.unit.snapshots.written import ORIGIN, newest, tree_of, write_tree
 
 
 def written(where: Path, *steps: int) -> None:
@@ -29,12 +29,39 @@ def written(where: Path, *steps: int) -> None:
 
 def test_the_newest_is_that_of_the_highest_step(tmp_path: Path) -> None:
     assert directory.look(tmp_path / "none").newest is None
-    written(tmp_path, 9, 10_000_000, 100)
+    written(tmp_path, 9, 100, 10_000_000)
     (tmp_path / "step-7").mkdir()  # not a name of ours
     assert [int(p.name[5:]) for p in directory.snapshots(tmp_path)] == [10_000_000, 100, 9]
     assert newest(tmp_path).manifest.step == 10_000_000
     below = directory.look(tmp_path, below=10_000_000).newest
     assert below is not None and below.manifest.step == 100
+
+
+def test_a_job_goes_on_from_the_newest_that_all_replicas_agreed_on(tmp_path: Path) -> None:
+    settings = run_settings(snapshot=tmp_path)
+    origin = {**ORIGIN, "script": settings.script.name}
+    for step in (1, 2, 3, 4):
+        tree = tree_of(step, a={"x": torch.ones(2)})
+        write_tree(tmp_path, tree, keep=9, agreed=0, origin=origin)
+    paths = directory.snapshots(tmp_path)
+    assert newest(tmp_path).path == paths[0]  # none is better
+    before = directory.age_s(tmp_path)
+    directory.agree(paths[2], 3)
+    looked = directory.look(tmp_path)
+    assert looked.newest is not None and looked.newest.manifest.agreed == 3
+    assert looked.unagreed == tuple(paths[:2]) and "it is not known" in looked.words()
+    text = " ".join(prepare(settings))
+    assert "step-000000000004, step-000000000003: newer, and passed over" in text
+    after = directory.age_s(tmp_path)
+    assert before is not None and after is not None and after >= before
+    assert directory.prune(tmp_path, 1, keeps_agreed=True) == 2
+    assert directory.snapshots(tmp_path) == [paths[0], paths[2]]
+
+
+def test_what_is_ahead_of_the_snapshot_that_is_written_is_given_up(tmp_path: Path) -> None:
+    written(tmp_path, 1, 9, 4)
+    assert newest(tmp_path).manifest.step == 4
+    assert (tmp_path / "step-000000000009.given-up").is_dir()
 
 
 def test_an_age_is_by_the_clock_of_the_file_system(tmp_path: Path) -> None:
@@ -101,7 +128,7 @@ def test_another_format_is_refused_and_older_ones_are_not_taken_instead(tmp_path
     path.write_bytes(signed({**parts, "format": "ftrun.snapshot/9"}))
     with pytest.raises(Unknown, match=r"ftrun\.snapshot/9"):
         directory.look(tmp_path)
-    with pytest.raises(UserError, match="Update ftrun, or begin anew with --resume none"):
+    with pytest.raises(UserError, match="Update ftrun, or start over with --resume none"):
         prepare(run_settings(snapshot=tmp_path))
 
 
@@ -113,7 +140,7 @@ def test_a_start_says_where_the_job_begins(tmp_path: Path) -> None:
     settings = run_settings(snapshot=where, script=run_settings().script)
     assert prepare(run_settings()) == []
     [line] = prepare(settings)
-    assert line.startswith(f"No snapshot is in {where} yet, so the job begins anew.")
+    assert line.startswith(f"No snapshot is in {where} yet, so the job starts at step 0.")
     own = {"script": settings.script.name, "inject": "explicit"}
     origin = {**own, "workers_per_replica": 1, "replicas": 3, "job_id": "j"}
     write_tree(where, tree_of(5, a={"x": torch.ones(2)}), origin=origin)

@@ -224,7 +224,7 @@ def test_without_a_whole_one_it_begins_anew_and_says_so(
     with saving(tmp_path, replicas=1, every_s=3600.0, restarts=restarts) as running:
         running.step(value=0.5)
         assert running.managers["0"].current_step() == 1
-    assert "this replica begins anew" in caplog.text
+    assert "this replica starts over" in caplog.text
 
 
 def test_a_script_that_has_loaded_a_newer_state_keeps_it(

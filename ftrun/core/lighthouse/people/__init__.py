@@ -1,4 +1,4 @@
-"""What people ask of a running job: drain, restart, kill, stacks. Begin with operators.py.
+"""Requests of people to a running job: drain, restart, kill, stacks. Begin with operators.py.
 
 Not here: which requests survive the lighthouse (operation_table.py), their routes (lighthouse/ of
 the service).

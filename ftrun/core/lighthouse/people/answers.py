@@ -1,4 +1,4 @@
-"""What people are answered: refusals, and the sentence about each operation as it goes on.
+"""The answers to people: refusals, and the sentence about each operation as it goes on.
 
 Not here: what is done for a request (operators.py).
 """

@@ -184,7 +184,7 @@ class Counters:
     def take(self, place: Place) -> Taken:
         """Set the script's variables to the place of the peers, at the state that has healed."""
         theirs = place.details()
-        until = self._step() - place.taken
+        until = place.step
         left = None if self._left_for else left_at(self._path, until)
         taken = Taken(lacking=list(theirs.lacking))
         taken.has_left = bool(self._left_for) or left is not None

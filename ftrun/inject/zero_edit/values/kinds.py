@@ -1,4 +1,4 @@
-"""What a value is: the kinds of objects that a script's variables, attributes and items have.
+"""The kinds of objects that a script's variables, attributes and items have.
 
 Plain values are Python's numbers, texts, flags and None. Numbers of numpy, tensors that are one
 number, enum members and tuples of these are plain values too. A newcomer gets a new tensor, because

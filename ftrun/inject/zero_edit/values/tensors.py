@@ -94,6 +94,9 @@ class Tensors:
         modules: gives the modules whose parameters and buffers heal by themselves.
         beside: gives the other modules by name.
         walk: finds them.
+
+    Attributes:
+        keeps_all: also what is another tensor at each step heals, which peers do not give.
     """
 
     def __init__(
@@ -108,14 +111,14 @@ class Tensors:
         self._changed: set[Key] = set()
         self._others: set[Key] = set()
         self._grown: set[Key] = set()  # lists
-        self._has_begun = False
+        self._has_begun = self.keeps_all = False
         self.words: list[str] = []
         self.lacking: list[str] = []
 
     def look(
         self, reached: Sequence[Reached], drawn: Sequence[Set[str]] = (), *, begins: bool = False
     ) -> None:
-        """What the script's frames reach, innermost first. It runs at every draw.
+        """The objects that the script's frames reach, innermost first. It runs at every draw.
 
         ``begins``: at the first one of a loop, which may read all that was made before it.
         ``drawn``: for each frame the variables that its loops draw into, as batches.
@@ -163,6 +166,7 @@ class Tensors:
         if one_before is not None:
             self._others.add(key)
             begins |= one_before.kept is not None
+        begins |= self.keeps_all
         is_kept = is_dict or (begins and not is_batch)
         return _Known(identity, None, None if is_kept else _LATER, Thin(value))
 
@@ -211,8 +215,11 @@ class Tensors:
     def _trained(self) -> set[int]:
         return _memory_of(self._modules())
 
-    def load(self, tree: Mapping[str, Any]) -> None:
-        """Set the variables of the script's frames, on the thread that runs it."""
+    def load(self, tree: Mapping[str, Any], *, is_late: bool = False) -> None:
+        """Set the variables of the script's frames, on the thread that runs it.
+
+        ``is_late``: the script has gone on since they were set. What it has made anew stays.
+        """
         rebound = [cast(Key, tuple(key.split(" ", 1))) for key in tree.get(REBOUND, ())]
         self._others.update(rebound)  # donors must not differ in what they name
         self.words = []
@@ -231,7 +238,7 @@ class Tensors:
                 entry = left.pop(key)
                 self._changed.add(cast(Key, key))
                 holder = variables.find(key[1])
-                if holder is None:
+                if holder is None or (is_late and self._is_new(cast(Key, key), *holder)):
                     self.lacking.append(key[1])
                     continue
                 put_unit(variables, *holder, entry, own)
@@ -241,6 +248,10 @@ class Tensors:
         now = self._walk.walk(script_frames())
         for _ in range(2):  # what was given is there, and is kept
             self.look(now)
+
+    def _is_new(self, key: Key, holder: Mapping[Any, Any], name: str) -> bool:
+        known = self._known.get(key)
+        return known is None or identity_of(holder.get(name)) != known.identity
 
     def _load_modules(
         self,

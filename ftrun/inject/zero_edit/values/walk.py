@@ -61,7 +61,7 @@ _Node = tuple[str, Any, int, int, int, int]
 
 @dataclass(slots=True)
 class Reached:
-    """What one frame's variables reach, by path. ``function``: as a Spot names it."""
+    """The objects that one frame's variables reach, by path. ``function``: as a Spot names it."""
 
     function: str
     values: Values = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Walk:
     def walk(
         self, frames: Sequence[FrameType], variables: Sequence[Mapping[str, Any]] | None = None
     ) -> list[Reached]:
-        """What each frame reaches. It runs at every draw. ``variables``: copies of the frames'."""
+        """Find the objects of each frame, at every draw. ``variables``: copies of the frames'."""
         self._looks += 1
         self._before = self._of_tensors if self._looks % READ_ANEW else {}
         self._of_tensors = {}
@@ -288,7 +288,7 @@ class _Search:
 
 
 def values_of(frame: FrameType) -> Reached:
-    """What one frame reaches now, whatever was there before."""
+    """The objects that one frame reaches now, whatever was there before."""
     return Walk().walk([frame])[0]
 
 

@@ -7,6 +7,7 @@
 | kinds.py | each collective: what it gives and gets, and what it is while ranks are away |
 | calls.py | the life of one call |
 | world.py | all groups of a process: calls that meet no peer, waits |
+| replayed.py | the world of one replica group: calls are logged, and replayed |
 | quorums.py | the groups when ranks die and come |
 | kept.py | what was given before the first step, for a successor |
 | objects.py | torch's functions for objects: several calls that are one |

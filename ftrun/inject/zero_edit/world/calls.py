@@ -30,6 +30,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from ftrun.base import clock
 from ftrun.core.ids import Attempt
 from ftrun.inject.zero_edit.world.kept import Given
 from ftrun.inject.zero_edit.world.kinds import Kind, There, nbytes
@@ -150,6 +151,8 @@ class Call:
         is_large: its result is not kept. ``is_two``: it has a second phase, and ``has_result`` from
             then on.
         since: when peers were told first that this rank waits in it.
+        awaits: what it is held for, in words: its root is away, and may come back; "": it is not.
+        held_at: since when.
         waited: the script has waited for it. ``clears``: it has waited for all calls before.
     """
 
@@ -164,6 +167,7 @@ class Call:
     error: Exception | None = None
     tag: object = None
     since: float | None = None
+    awaits, held_at = "", 0.0
     takes_deputy = waited = clears = is_two = is_part = is_large = has_result = False
 
     def __init__(
@@ -205,11 +209,17 @@ class Call:
             self.restore()
         self.there, self.tag = there, there.since
         self.native, self.after = self.kind.issue(self, there)
-        self.state = State.ISSUED
+        self.state, self.awaits = State.ISSUED, ""
         if self.native is None:
             self._has_result()
         elif self.future is not None:
             self._listen()
+
+    def hold(self, reason: str) -> None:
+        """Wait until the rank is back that is to give it."""
+        if not self.awaits:
+            self.awaits, self.held_at = reason, clock.now()
+        self.state, self.native = State.HELD, None
 
     def given_last(self) -> list[torch.Tensor] | None:
         """What the root of this broadcast has given at this line last."""
@@ -286,16 +296,8 @@ class Call:
 
     def _is_through(self) -> None:
         self.state = State.THROUGH
-        world = self.shell.world
-        if self.kept is not None:
-            if self.is_large:
-                world.buffers.release(self.kept)
-            self.kept = None
-        kind = self.kind
-        if not (self.is_two or self.is_large):
-            self.result = list(map(world.buffers.copy, kind.outputs(self)))
-            if self.record is not None and not kind.is_by_rank:
-                self.record.result = self.result
+        world, kind = self.shell.world, self.kind
+        self._keep_result()
         if kind.is_settled:
             self.native = None
         self.shell.completed(self)
@@ -303,6 +305,18 @@ class Call:
             world.ready.append(self)
         if world.waiting:
             world.changed.notify_all()
+
+    def _keep_result(self) -> None:
+        """It is through: keep what others may need, and no more than that."""
+        buffers, kind = self.shell.world.buffers, self.kind
+        if self.kept is not None:
+            if self.is_large:
+                buffers.release(self.kept)
+            self.kept = None
+        if not (self.is_two or self.is_large):
+            self.result = list(map(buffers.copy, kind.outputs(self)))
+            if self.record is not None and not kind.is_by_rank:
+                self.record.result = self.result
 
     def _listen(self) -> None:
         native = self.native

@@ -44,6 +44,10 @@ class Impossible(Exception):
     """A call that cannot be made while a rank is away. The text says why."""
 
 
+class RootAway(Impossible):
+    """A call that only the rank gives which is away; it may come back."""
+
+
 @dataclass(slots=True)
 class There:
     """Who takes part in a group now.
@@ -203,7 +207,7 @@ def _fewer_broadcast(call: Call, there: There) -> Issued:
     if root not in there.here and is_deputy and not call.takes_deputy:
         given = call.given_last()
         if given is None:
-            raise Impossible(
+            raise RootAway(
                 f"a broadcast from rank {root} of the group, which is away and gave nothing there "
                 "before"
             )
@@ -250,7 +254,9 @@ def _spread(outputs: Any, inputs: Sequence[torch.Tensor], there: There) -> Issue
 
 def _fewer_scatter(call: Call, there: There) -> Issued:
     outputs, inputs, opts = call.args
-    root = there.index_of(opts.rootRank, "a scatter from")
+    if opts.rootRank not in there.here:
+        raise RootAway(f"a scatter from rank {opts.rootRank} of the group, which is away")
+    root = there.here.index(opts.rootRank)
     if there.is_alone:
         return None, lambda: outputs[0].copy_(inputs[0][there.own])
     options = dist.ScatterOptions()

@@ -77,6 +77,11 @@ class Quorums:
         self._store = ""
         self.awaits: Pause | None = None
 
+    @property
+    def has_full(self) -> bool:
+        """Whether groups with newcomers wait for a boundary: these heal in the step under way."""
+        return self._full is not None
+
     def _seats(self, quorum: Quorum) -> tuple[int, ...]:
         workers = self._here.workers_per_replica
         return tuple(
@@ -322,7 +327,8 @@ class Quorums:
         try:
             call.issue(there)
         except Impossible as error:
-            self._fail(f"{call.site or 'a collective'}: {error}")
+            if not self._world.holds(call, error):
+                self._fail(f"{call.site or 'a collective'}: {error}")
         except RuntimeError as error:
             call.state, call.error = State.FAILED, error
 
@@ -341,11 +347,17 @@ class Quorums:
                 if shell is None:
                     self._world.retire(built)
                     continue
-                shell.count_anew(self._world.in_use, shell.next if full.seats else None)
+                waits = [call.number for call in shell.awaiting()]
+                base = min(waits, default=shell.next)
+                shell.count_anew(self._world.in_use, base if full.seats else None)
                 self._world.put(shell, here, built)
             self._world.members = full.all_seats
             self._met = max(self._met, self._world.in_use)
             self._world.is_walking = False
+            for shell in self._world.shells.values():
+                for call in shell.awaiting():
+                    self._again(call)
+            self._world.changed.notify_all()
 
     # ------------------------------------------------------------ who waits for whom
 

@@ -31,7 +31,12 @@ BACKEND = "ftrun"
 
 
 class World(Around, Protocol):
-    """What a group needs of its world (world.py)."""
+    """What a group needs of its world (world.py). ``call``: the class of its calls."""
+
+    call: type[Call]
+
+    on_live: Callable[[], None] | None
+    is_ours: bool
 
     @property
     def is_apart(self) -> bool:
@@ -108,6 +113,10 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         parts = (frozenset(kept), frozenset(known), frozenset(second), frozenset(bare))
         return Position(self.next, since, *parts)
 
+    def awaiting(self) -> list[Call]:
+        """The calls that wait for a rank that is away. Under the world's lock."""
+        return [call for call in self.calls.values() if call.awaits]
+
     def completed(self, call: Call) -> None:
         """A call is through. Under the world's lock."""
         self.world.note(self, call)
@@ -131,8 +140,11 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         """
         self.round, self.base = begun, base
         if base is None:
-            self.next = 0
-            self.calls.clear()
+            waits = self.awaiting()
+            self.next = len(waits)
+            self.calls = dict(enumerate(waits))
+            for number, call in self.calls.items():
+                call.number = number
             self.gifts.clear()
             return
         self.next -= base
@@ -145,9 +157,12 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
     def _collective(self, name: str, *arguments: Any) -> Any:
         """Begin a call; returns its Work. The script waits at once if its options say so."""
         world, is_sync = self.world, not getattr(arguments[-1], "asyncOp", True)
+        if world.on_live is not None and not (world.is_apart or self.replays or world.is_ours):
+            on_live, world.on_live = world.on_live, None
+            on_live()
         site = near_site() if name == "broadcast" else ""
         with world.lock:
-            call = Call(self, KINDS[name], arguments, self.next, site, is_sync)
+            call = world.call(self, KINDS[name], arguments, self.next, site, is_sync)
             world.begin(self, call)
         if world.ready:
             world.complete_futures()

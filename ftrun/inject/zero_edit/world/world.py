@@ -34,7 +34,7 @@ from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
 from ftrun.inject.zero_edit.world.calls import Buffers, Call, Record, State, as_bytes
 from ftrun.inject.zero_edit.world.kept import Given, Kept, bodies_of, texts_of
-from ftrun.inject.zero_edit.world.kinds import Impossible, There, has_no_data, nbytes
+from ftrun.inject.zero_edit.world.kinds import Impossible, RootAway, There, has_no_data, nbytes
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
@@ -47,7 +47,7 @@ SENT_BYTES_MAX = 64 << 10
 CALLS_MAX = 1024
 """Of a group, whose results are kept because the script has not waited for all before them."""
 _waited = attrgetter("waited")
-WAIT_S = 1.0
+WAIT_S, POLL_S = 1.0, 0.05
 DECISION_S = 5.0
 """How long after the last heartbeat of a peer its failure waits for the lighthouse's decision."""
 
@@ -69,7 +69,13 @@ class World:
         given: what each broadcast has given last.
         following: the worker whose quorums these groups follow, once the world is open.
         waits_for: tells the others that this rank waits in a call.
+        may_hold: whether a call may wait for a rank that is away; ``lets_join``: that rank may join
+            where the main thread waits in the call (inside.py).
+        on_live: called before the first call of the script's that meets its peers' again.
+        is_ours: the call that begins is torch's DistributedDataParallel's.
     """
+
+    call = Call
 
     def __init__(
         self,
@@ -84,7 +90,10 @@ class World:
         self.buffers = Buffers()
         self.shells: dict[str, Shell] = {}
         self.given = Given()
-        self.is_open = self.is_walking = self.is_passing = self.is_following = False
+        self.is_open = self.is_walking = self.is_passing = self.is_following = self.is_ours = False
+        self.may_hold: Callable[[], bool] = lambda: False
+        self.lets_join: Callable[[], None] = lambda: None
+        self.on_live: Callable[[], None] | None = None
         self.in_set_up = True
         self.kept: Kept | None = None
         self.members: tuple[int, ...] = ()
@@ -94,7 +103,6 @@ class World:
         self.waits_for: Callable[[Call], AbstractContextManager[None]] = lambda call: nullcontext()
         self._here = here
         self.gives_up = gives_up
-        self._is_ours = False
         self._old: list[BuiltGroup] = []
         self.destroyed_at: dict[str, tuple[Attempt, int]] = {}  # how far each group had come
         self.fatal: Exception | None = None
@@ -126,10 +134,11 @@ class World:
         if has_no_data(call):
             call.state, call.waited = State.THROUGH, True
             return
-        if self.is_apart or (shell.replays and not self._is_ours):
+        waits = self._is_awaited(call)
+        if (self.is_apart and not waits) or (shell.replays and not self.is_ours):
             self._answer(shell, call)
             return
-        if self._is_ours:
+        if self.is_ours:
             call.takes_deputy = call.is_sync = True  # torch's code waits in one order everywhere
         else:
             self._record(call)
@@ -146,7 +155,9 @@ class World:
         number = shell.next
         shell.next += 1
         shell.calls[number] = call
-        if number in shell.gifts:
+        if waits:
+            call.hold("its groups are connected where the next step begins")
+        elif number in shell.gifts:
             bodies, tag = shell.gifts.pop(number)
             call.take(call.decoded(bodies), tag)
         elif not (shell.is_stopped or shell.there is None):
@@ -156,6 +167,19 @@ class World:
                 shell.calls.pop(number, None)
                 shell.next = number
                 raise
+
+    def _is_awaited(self, call: Call) -> bool:
+        """Whether peers wait in this call for this rank, which has healed in a step under way: it
+        meets them where the next step begins."""
+        return (
+            self.is_walking
+            and not (self.in_set_up or self.is_ours)
+            and call.kind.name in ("broadcast", "scatter")
+            and getattr(call.args[-1], "rootRank", None) == call.own
+            and call.is_sync
+            and call.given_last() is None
+            and self.may_hold()
+        )
 
     def _record(self, call: Call) -> None:
         call.record = Record(self.count, call.shell.key)
@@ -177,7 +201,15 @@ class World:
         try:
             call.issue(there)
         except Impossible as error:
-            self._cannot(f"{call_site()}: {error}")
+            if not self.holds(call, error):
+                self._cannot(f"{call_site()}: {error}")
+
+    def holds(self, call: Call, error: Impossible) -> bool:
+        """Whether a call waits for the rank that is away, because its successor may join there."""
+        may_wait = isinstance(error, RootAway) and call.is_sync and self.may_hold()
+        if may_wait:
+            call.hold(str(error))
+        return may_wait
 
     def _cannot(self, reason: str) -> None:
         self.gives_up(f"{reason}: ftrun cannot follow it while a rank is away")
@@ -185,14 +217,14 @@ class World:
     def _answer(self, shell: Shell, call: Call) -> None:
         """Answer a call that no peer comes to."""
         call.waited = True
-        if (shell.replays or self.is_following) and not self._is_ours:
+        if (shell.replays or self.is_following) and not self.is_ours:
             self._record(call)
             bodies = shell.replays.pop(0) if shell.replays else None
             if bodies is not None and not _unlike(call, bodies):
                 call.take(call.decoded(bodies), None)
                 return
         call.state = State.THROUGH
-        if self.is_walking and not self._is_ours and self.kept is not None:
+        if self.is_walking and not self.is_ours and self.kept is not None:
             call.site = call.site or near_site()
             bodies = self.kept.take(shell.key, call.site)
             if bodies is not None and not _unlike(call, bodies):
@@ -201,7 +233,7 @@ class World:
             if call.kind.outputs(call):
                 told.once(self.kept.unknown(call.site, call.kind.name.strip("_")))
         call.takes_deputy = call.given_last() is None
-        if self.is_passing and call.takes_deputy and not self._is_ours:
+        if self.is_passing and call.takes_deputy and not self.is_ours:
             self._see_that_it_is_known(call)
         there = There(len(shell.seats), shell.own, (shell.own,), None)
         try:
@@ -225,11 +257,11 @@ class World:
     @contextmanager
     def ours(self) -> Iterator[None]:
         """Calls of DistributedDataParallel itself: a newcomer makes them alone."""
-        self._is_ours = True
+        self.is_ours = True
         try:
             yield
         finally:
-            self._is_ours = False
+            self.is_ours = False
 
     @contextmanager
     def one_unit(self) -> Iterator[list[Call]]:
@@ -252,6 +284,8 @@ class World:
         following = self.following
         assert following is not None, "a call is made in a world that is open"
         following.may_wait()
+        if call.awaits:
+            self._let_root_join(call)
         with self.changed:
             if self.fatal is not None:
                 raise self.fatal
@@ -264,8 +298,18 @@ class World:
                 self._answer(self.shells[call.shell.key], call)
                 return
             self.waiting += 1
-            self.changed.wait(WAIT_S)
+            self.changed.wait(POLL_S if call.awaits else WAIT_S)
             self.waiting -= 1
+
+    def _let_root_join(self, call: Call) -> None:
+        if clock.now() - call.held_at > self._here.quorum_timeout_s:
+            self._cannot(f"{call_site()}: {call.awaits}")
+        if not self.is_walking:
+            told.once(
+                f"{call_site()}: {call.awaits}: this rank waits until it is back, at most "
+                f"{self._here.quorum_timeout_s:.0f} s, and it joins there"
+            )
+        self.lets_join()
 
     def _is_its_own(self, call: Call, following: Following) -> None:
         """Raise the error of a call, if its peers are there, or nobody says that one is lost."""
@@ -358,7 +402,8 @@ class World:
     def begins_step(self) -> None:
         """A step begins. Under the lock."""
         self.in_set_up = False
-        self._boundary_count = self.count
+        held = [call for shell in self.shells.values() for call in shell.awaiting()]
+        self._boundary_count = self.count - len(held)
         for shell in self.shells.values():
             shell.replays.clear()
 

@@ -1,4 +1,4 @@
-"""What all screens have in common, and the interface that they need of their app.
+"""The common base of all screens, and the interface that they need of their app.
 
 Not here: how it is done (app.py).
 """

@@ -79,7 +79,7 @@ class Page(Shown):
         return line((f" {self.heading}", STRONG))
 
     def body(self) -> RenderableType:
-        """What scrolls."""
+        """The text that scrolls."""
         return self._text
 
     def action_back(self) -> None:

@@ -101,17 +101,11 @@ class Requests:
             sent["rank"] = order.rank
         say = lambda words: self._hand(partial(told, words))  # noqa: E731
         asker = Asker(self._query(), sent, OPERATION_S, say)
-        operation, shown = asker.begin(), ""
-        while True:
-            if operation["text"] != shown:
-                shown = operation["text"]
-                self._hand(partial(told, plain(shown)))
-            if operation["state"] != "under way":
-                return operation
-            if asker.left_s <= 0 or self._stopped.is_set():
-                self._hand(partial(told, f"{order.command}: not done yet, and goes on."))
-                return None
-            operation = asker.follow(operation, WAIT_S)
+        operation = asker.run(waits=lambda: not self._stopped.is_set(), wait_s=WAIT_S)
+        if operation["state"] != "under way":
+            return operation
+        self._hand(partial(told, f"{order.command}: not done yet, and goes on."))
+        return None
 
     def _spawn(self, work: Callable[[], None], failed: Callable[[str], None]) -> None:
         def run() -> None:

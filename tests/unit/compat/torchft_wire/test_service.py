@@ -80,7 +80,8 @@ def test_ids_go_on_after_a_restart_and_after_the_loss_of_the_file(tmp_path: Path
 
 def test_a_file_that_cannot_be_written_ends_it(tmp_path: Path) -> None:
     async def test(service: TorchftService, client: Client) -> None:
-        (tmp_path / f"{FILE}.draft").mkdir()
+        (tmp_path / FILE).unlink(missing_ok=True)
+        (tmp_path / FILE).mkdir()  # nothing can take its place
         with pytest.raises(Exception, match=r"Timeout expired|Deadline Exceeded"):
             await client.quorum("a", 1.0)
         assert isinstance(service.failed.exception(), OSError)

@@ -8,6 +8,7 @@ from typing import Any
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.books.records import AccountRecord, SaveAccount
+from ftrun.core.failure_kinds import HEAL
 from ftrun.core.ids import NO_ATTEMPT, StateId, WorkerKey
 from ftrun.core.lighthouse.events import Instruction
 from ftrun.core.lighthouse.machine import (
@@ -30,10 +31,14 @@ SETTINGS = LighthouseSettings(assign_gather_s=0.0, join_gather_s=0.0)
 class BookedJob:
     """``incarnations`` by slot; ``now`` is the lighthouse's clock."""
 
-    def __init__(self, replicas: int = 2, workers: int = 1, age_s: float = 0.0) -> None:
+    def __init__(
+        self, replicas: int = 2, workers: int = 1, age_s: float = 0.0, action: str = HEAL
+    ) -> None:
         self.now = 0.0
         self.workers, self.age_s = workers, age_s
-        self.spec = m.JobSpec("job", replicas, workers, 1, 5.0, 3600.0, 20.0, nodes=replicas)
+        self.spec = m.JobSpec(
+            "job", replicas, workers, 1, 5.0, 3600.0, 20.0, nodes=replicas, on_corruption=action
+        )
         self.journal = JournalState()
         self.saved: SaveAccount | None = None
         self.sent: list[Any] = []

@@ -183,7 +183,7 @@ def _never_ends(
 
 BUGS = {
     "the slice of the dead is lost": ("after", _forgets_what_the_dead_had),
-    "slices follow the quorum": ("slices", _slices_by_rank),
+    "slices samples by quorum rank": ("slices", _slices_by_rank),
     "what was returned is forgotten": ("pending", _returns_nothing),
     "replicas weigh alike": ("weight", _counts_replicas_alike),
     "the last samples are dropped": ("slices", _never_ends),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
+from ftrun.core.failure_kinds import HEAL, REPORT, STOP
 from ftrun.core.lighthouse.divergence import STATES_MAX
 from ftrun.core.messages import Mark
 from tests.unit.core.books.booked_job import BookedJob
@@ -17,8 +21,8 @@ ODD = "SGD lr 0.5, momentum 0.9"
 class Job(BookedJob):
     """Formed, with some replicas that have healed into it."""
 
-    def __init__(self, replicas: int = 3, healed: str = "") -> None:
-        super().__init__(replicas)
+    def __init__(self, replicas: int = 3, healed: str = "", action: str = HEAL) -> None:
+        super().__init__(replicas, action=action)
         self.form()
         for name in healed:
             self.core.state.replicas[name].has_healed = True
@@ -28,6 +32,11 @@ class Job(BookedJob):
         line = m.ReplicaProgress(name, self.incarnations[name], word)
         self.sent.clear()
         self.send(name, m.Heartbeat((line,)))
+
+    def compare(self, step: int, *digests: str) -> None:
+        """All show their parameters, in the order of the slots."""
+        for name, digest in zip(self.incarnations, digests, strict=True):
+            self.marks(name, mark(step, parameters=digest))
 
     @property
     def replaced(self) -> dict[str, str]:
@@ -139,3 +148,63 @@ def test_a_number_of_settings_that_differs_is_named() -> None:
     job.marks("0", mark(5, "SGD lr 0.1, SGD lr 0.2"))
     job.marks("1", mark(5, "SGD lr 0.1"))
     assert "its optimizer has 1 settings, that of replica 0 2" in job.replaced["1"]
+
+
+def test_the_odd_one_of_three_that_were_equal_heals_from_the_others() -> None:
+    job = Job()
+    job.compare(100, "aa", "aa", "aa")
+    job.compare(200, "bb", "xx", "bb")
+    (name, cause), *more = job.replaced.items()
+    assert (name, more) == ("1", [])
+    assert cause.startswith("is corrupted since a step after 100 and up to 200: its parameters")
+    assert cause.endswith("(silent corruption); it heals from them")
+
+
+def test_agents_are_sent_the_last_state_that_all_agreed_on() -> None:
+    job = Job()
+    job.compare(100, "aa", "aa", "aa")
+    job.compare(200, "bb", "bb", "bb")
+    job.compare(300, "cc", "cc", "xx")
+    job.send("0", m.Heartbeat())
+    acks = [x.agreed for x in job.sent if isinstance(x, m.HeartbeatAck)]
+    assert acks[-1] is not None and acks[-1].step == 200
+
+
+@pytest.mark.parametrize("digests", [("bb", "xx"), ("bb", "xx", "bb", "xx"), ("bb", "xx", "yy")])
+def test_without_a_majority_nobody_is_replaced_and_both_sides_are_named(digests: Any) -> None:
+    job = Job(len(digests))
+    job.compare(100, *["aa"] * len(digests))
+    told: set[str] = set()
+    for name, digest in zip(job.incarnations, digests, strict=True):
+        job.marks(name, mark(200, parameters=digest))
+        assert job.replaced == {}
+        told |= job.told
+    (text,) = told
+    assert "hold unlike parameters since a step after 100 and up to 200" in text
+    assert "nobody can tell which are right" in text and "Training goes on" in text
+
+
+def test_corruption_is_reported_once_for_each_agreement() -> None:
+    job, told = Job(action=REPORT), list[str]()
+    for step, odd in ((100, "aa"), (200, "xx"), (300, "xx"), (400, "aa"), (500, "xx")):
+        for name in job.incarnations:
+            job.marks(name, mark(step, parameters=odd if name == "2" else "aa"))
+            assert job.replaced == {}
+            told += job.told
+    assert [text.partition(":")[0] for text in told] == [
+        "Replica 2 is corrupted since a step after 100 and up to 200",
+        "Replica 2 is corrupted since a step after 400 and up to 500",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("digests", "who"),
+    [(("a", "a", "x"), "replica 2 is corrupted"), (("a", "x"), "replica 1 and replica 0 hold")],
+)
+def test_the_job_stops_where_that_is_asked_for(digests: Any, who: str) -> None:
+    job = Job(len(digests), action=STOP)
+    job.compare(100, *["aa"] * len(digests))
+    job.compare(200, *digests)
+    outcome = job.core.state.outcome
+    assert outcome is not None and outcome.exit_code == 78 and outcome.reason.startswith(who)
+    assert outcome.reason.endswith("--on-corruption stop")

@@ -84,6 +84,15 @@ def test_a_node_whose_replicas_keep_dying_loses_its_slots_to_one_that_is_well() 
     assert m.AssignSlots(()) in job.sent
 
 
+def test_a_node_that_has_corrupted_a_replica_is_set_aside_at_once() -> None:
+    job = Job()
+    cause = f"{kinds.CORRUPTED} since a step after 100 and up to 200"
+    job.fails("a", "0", m.FailedWorker(0, 7, -9, kinds.CORRUPTION, cause, 0.0), step=200)
+    assert job.owner("0") == "b"
+    (text,) = set(job.notices("aside"))
+    assert text.endswith("host-a is set aside, because it has altered a replica's parameters.")
+
+
 def test_a_node_that_was_set_aside_takes_slots_again_when_no_other_is_left() -> None:
     """Seed 19160034: the other node was drained, and its replicas stayed down for ever."""
     job = Job()

@@ -86,7 +86,7 @@ def test_the_last_call_lets_more_come() -> None:
     assert came(team, a, 4.0) == []
     assert team.next_deadline() == 5.0
     (shown,) = team.handle(TimerFired(), 6.0)
-    assert shown == Show("2 of 2:4 nodes have come: n0 (10.0.0.1), a (10.0.0.1); more may come "
+    assert shown == Show("2 of 2 to 4 nodes have come: n0 (10.0.0.1), a (10.0.0.1); more may come "
                          "for 8 s.")  # fmt: skip
     assert came(team, b, 12.0) == []
     assert team.handle(TimerFired(), 14.0) == [TeamFormed((lead, a, b))]

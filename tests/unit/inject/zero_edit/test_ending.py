@@ -36,8 +36,12 @@ class Part:
         self.applied.append(self.weight.item())
 
 
+def _load(_state: dict[str, Any], *, is_late: bool = False) -> None:
+    """Of tensors that nobody has."""
+
+
 def made() -> tuple[Ending, Part]:
-    part, tensors = Part(), SimpleNamespace(state=dict, load=lambda state: None)
+    part, tensors = Part(), SimpleNamespace(state=dict, load=_load, lacking=[])
     return Ending(part, tensors), part  # type: ignore[arg-type]
 
 
@@ -134,8 +138,33 @@ def test_a_step_that_the_peers_have_taken_is_gone_through_alone() -> None:
     assert not ending.is_behind
 
 
+def test_what_a_newcomer_changes_between_its_draw_and_its_pass_is_in_its_peers_state() -> None:
+    ending, part = made()
+    ending.load({"weight": torch.ones(1)})
+    ending.joined_at_draw()
+    change(part, 2.0)
+    ending.pass_begins()
+    assert part.weight.item() == 1.0
+    change(part, 2.0)
+    ending.pass_begins()
+    assert part.weight.item() == 2.0, "a later pass"
+
+
+def test_a_call_that_meets_the_peers_ends_the_way_to_them() -> None:
+    """They have begun their step in that call: what follows the last step has healed with it."""
+    ending, part = made()
+    ending.load({"weight": torch.ones(1)})
+    ending.replay(1, is_over=False)
+    ending.meets_peers()
+    assert ending.goes_again and ending.is_behind, "a call within the step"
+    ending.step_again()
+    change(part, 9.0)  # an average that follows the step
+    ending.meets_peers()
+    assert part.weight.item() == 1.0 and not (ending.is_behind or ending.stands_still)
+
+
 def test_before_the_first_commit_there_is_no_state_to_give() -> None:
-    part, tensors = Part(), SimpleNamespace(state=lambda: {"units": {}}, load=lambda state: None)
+    part, tensors = Part(), SimpleNamespace(state=lambda: {"units": {}}, load=_load)
     part.first_state = lambda: {"life": "a"}  # type: ignore[attr-defined]
     ending = Ending(part, tensors, lambda: False)  # type: ignore[arg-type]
     assert (ending.state(), ending.tensors()) == ({"life": "a"}, {})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
-from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, follow
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Order, follow
 
 
 class Numbers(Dataset[int]):
@@ -170,8 +170,92 @@ def test_a_sampler_whose_values_have_healed_is_asked_anew() -> None:
     assert iterator.facts() == facts
     sampler.epoch = 1
     assert iterator.facts() != facts
-    assert iterator.go_to(None, 2, anew=True) == 2
+    assert iterator.go_to(None, 2, Order(before=facts)) == 2
     assert batches(iterator) == [[12], [13]]
+
+
+class Advanced(DistributedSampler[int]):
+    """The loop tells it how far it is; it begins there, and takes no epoch in between."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data, 2, 0, shuffle=True)
+        self.progress, self._is_reset = 0, True
+
+    def set_epoch(self, epoch: int) -> None:
+        assert self._is_reset, "reset the progress first"
+        self.epoch = epoch
+
+    def advance(self, count: int) -> None:
+        self.progress, self._is_reset = self.progress + count, False
+
+    def reset(self) -> None:
+        self.progress, self._is_reset = 0, True
+
+    def __iter__(self) -> Iterator[int]:
+        yield from [*super().__iter__()][self.progress :]
+
+
+class Counting(Advanced):
+    """It counts by itself what it gives."""
+
+    def __iter__(self) -> Iterator[int]:
+        for index in [*DistributedSampler.__iter__(self)][self.progress :]:
+            self.progress += 1
+            yield index
+
+    def advance(self, count: int) -> None:
+        pass
+
+
+class Consumed(Advanced):
+    """It gives whole batches, from the samples that were consumed on."""
+
+    def __iter__(self) -> Iterator[Any]:
+        order = [*DistributedSampler.__iter__(self)]
+        yield from (order[x : x + 4] for x in range(self.progress, len(order), 4))
+
+
+def loader_over(kind: type[Advanced], workers: int) -> tuple[Any, Any]:
+    sampler = kind(Numbers())
+    if kind is Consumed:
+        return sampler, DataLoader(
+            Numbers(), batch_sampler=cast("Any", sampler), num_workers=workers
+        )
+    return sampler, DataLoader(Numbers(), 4, sampler=sampler, num_workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("resumed", [0, 8])
+@pytest.mark.parametrize("is_reached", [True, False])
+@pytest.mark.parametrize("kind", [Advanced, Counting, Consumed])
+def test_a_sampler_that_keeps_its_own_progress_is_not_passed_over_twice(
+    kind: type[Advanced], is_reached: bool, resumed: int, workers: int
+) -> None:
+    """``resumed``: at the newcomer, from a file of the script's; ``is_reached``: as a variable."""
+    sampler, loader = loader_over(kind, workers)
+    for epoch in range(2):
+        sampler.reset()
+        sampler.set_epoch(epoch)
+        peer = iterator_of(loader)
+        for _ in range(3):
+            peer.note_facts()
+            if peer.cursor.drawn < 2 or not epoch:
+                next(peer)
+                sampler.advance(4)
+    assert {name for name, *_ in peer.moved} <= {"sampler.progress", "sampler._is_reset"} | {
+        "batch_sampler.progress",
+        "batch_sampler._is_reset",
+        "batch_sampler.epoch",
+    }
+    other, its_loader = loader_over(kind, workers)
+    other.progress = resumed
+    newcomer = iterator_of(its_loader)
+    before = newcomer.facts()
+    if is_reached:
+        vars(other).update({x: y for x, y in vars(sampler).items() if type(y) in (int, bool)})
+    newcomer.go_to(peer.epoch, 2, Order(peer.moved, before))
+    assert (other.progress, other._is_reset) == (sampler.progress, sampler._is_reset)
+    assert batches(newcomer) == batches(peer)
 
 
 def test_enumerate_counts_on_from_where_its_loader_was_moved() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ftrun.inject.zero_edit import randomness
-from ftrun.inject.zero_edit.loaders import LoaderIterator
+from ftrun.inject.zero_edit.loaders import LoaderIterator, Order
 from ftrun.inject.zero_edit.randomness import Randomness, States, renew_random
 
 
@@ -182,7 +182,7 @@ def test_a_sampler_without_a_seed_has_the_order_of_the_predecessor(tmp_path: Pat
         newcomer = Worker(tmp_path / "r", step=6)
         with newcomer.made.joining(6, lambda: None), newcomer.made.ordering() as is_known:
             assert is_known
-            other.go_to(None, 5, anew=True)
+            other.go_to(None, 5, Order(is_anew=True))
         assert [batch.tolist() for batch in other] == rest
 
 

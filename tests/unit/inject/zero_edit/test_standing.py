@@ -22,14 +22,14 @@ def numbers_at(batch: int) -> Numbers:
 
 def at_a_place() -> Standing:
     standing = Standing()
-    standing.is_at(place_at(3))
+    standing.is_at(place_at(3), 0)
     standing.step_ended()
     return standing
 
 
 def test_a_step_without_a_place_has_its_batches_and_older_counters() -> None:
     standing = at_a_place()
-    standing.goes_on(numbers_at(4))
+    standing.goes_on(numbers_at(4), 0)
     shown = standing.shown()
     assert shown == replace(place_at(3), loaders=place_at(4).loaders, commits=1)
     assert standing.position()() == (
@@ -40,29 +40,29 @@ def test_a_step_without_a_place_has_its_batches_and_older_counters() -> None:
 
 def test_a_step_with_the_batches_of_the_one_before_is_counted() -> None:
     standing = at_a_place()
-    standing.goes_on(None)
+    standing.goes_on(None, 0)
     assert standing.shown() == replace(place_at(3), behind=1)
     assert standing.position()().endswith("batch 3 of the loader at train.py:7, step 1 from there")
 
 
 def test_a_newcomer_at_a_second_step_with_one_batch_stands_like_its_peer() -> None:
     there, here = at_a_place(), Standing()
-    there.goes_on(None)
-    here.is_at(Place.decode(there.shown().encode()))
+    there.goes_on(None, 0)
+    here.is_at(Place.decode(there.shown().encode()), 0)
     assert here.is_like(there.shown()) and here.place.behind == 0
     assert here.position()() == there.position()()
     there.step_ended(), here.step_ended()
-    there.goes_on(numbers_at(4)), here.goes_on(numbers_at(4))
+    there.goes_on(numbers_at(4), 0), here.goes_on(numbers_at(4), 0)
     assert here.shown() == there.shown() and there.shown().behind == 0
 
 
 def test_one_that_is_noted_and_one_that_passes_stand_alike() -> None:
     """One of them has missed the end of the last step, and heals here."""
     passing, noting = at_a_place(), at_a_place()
-    passing.goes_on(numbers_at(4))
-    noting.is_at(place_at(4))
+    passing.goes_on(numbers_at(4), 0)
+    noting.is_at(place_at(4), 0)
     assert passing.is_like(noting.shown()) and noting.is_like(passing.shown())
-    noting.is_at(place_at(5))
+    noting.is_at(place_at(5), 0)
     assert not passing.is_like(noting.shown()) and not noting.is_like(passing.shown())
     assert passing.position()() != noting.position()()
 
@@ -70,7 +70,7 @@ def test_one_that_is_noted_and_one_that_passes_stand_alike() -> None:
 def test_a_loop_of_a_package_has_no_line() -> None:
     standing = at_a_place()
     assert not standing.is_in_package
-    standing.is_at(Place((Spot("trainer.py:train", 0), LINE)))
+    standing.is_at(Place((Spot("trainer.py:train", 0), LINE)), 0)
     assert standing.is_in_package
 
 
@@ -82,7 +82,7 @@ def test_counters_are_compared_where_both_have_them() -> None:
 
 def test_the_end_is_so_many_steps_after_the_last_place() -> None:
     standing = at_a_place()
-    standing.goes_on(numbers_at(4))
+    standing.goes_on(numbers_at(4), 0)
     standing.step_ended()
     standing.finish()
     assert standing.shown() == replace(place_at(3), has_finished=True, commits=2)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.base.files import sync
 from ftrun.core.register.events import Accepted, Answered, Refused, Value
 from ftrun.lighthouse.register import directory
 from ftrun.lighthouse.register.directory import KEPT, DirectoryStore
@@ -80,14 +81,14 @@ def test_a_write_on_which_another_has_built_meanwhile_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer that is stopped after its link must not take the journal away from the next one."""
-    store, real = DirectoryStore(tmp_path), directory._fsync_directory
+    store, real = DirectoryStore(tmp_path), sync
 
     def build_on_it(path: Path) -> None:
         real(path)
-        monkeypatch.setattr(directory, "_fsync_directory", real)
+        monkeypatch.setattr(directory, "sync", real)
         assert store._swap(1, replace(VALUE, holder="next")) == Accepted(2)
 
-    monkeypatch.setattr(directory, "_fsync_directory", build_on_it)
+    monkeypatch.setattr(directory, "sync", build_on_it)
     assert swap(store, 0, replace(VALUE, journal=b"kept")) == Accepted(1)
     assert read(store) == Answered(2, replace(VALUE, holder="next", journal=b"kept"))
 

@@ -56,7 +56,7 @@ class Replica:
                 self.counters.read(self.counters.walk.walk([frame])), loop
             )
             stack = (here, Spot("test_counters.py:run", 2))
-            place = Place(stack=stack, ranges=loop, counters=values, details=details)
+            place = Place(stack=stack, ranges=loop, counters=values, details=details, step=step)
             return Place.decode(place.encode())
 
         found = self.in_frame(at)
@@ -150,7 +150,7 @@ def test_a_value_of_another_time_is_not_taken(
     first.note(0), peer.note(0)
     first.note(1, best=0.5)
     again = Replica(tmp_path, "0", life)
-    taken = again.joins(peer.note(9, number), step, monkeypatch)
+    taken = again.joins(peer.note(step, number), step, monkeypatch)
     assert again.names["best"] is None and taken.of_its_own == []
 
 

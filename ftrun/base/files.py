@@ -1,0 +1,57 @@
+"""Files that appear whole or not at all: written beside their place, then renamed.
+
+Not here: what is in them; files that take their name only if nobody has it yet (protocol/auth.py,
+lighthouse/register/directory.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from ftrun.base.errors import naming
+
+
+def write_whole(
+    path: Path, data: bytes | str, *, mode: int | None = None, is_synced: bool = False
+) -> None:
+    """Put a file with ``data`` in the place of ``path``. No reader ever sees a part of it.
+
+    Args:
+        path: its directory exists.
+        data: bytes, or text for UTF-8.
+        mode: exactly these permissions; None: those that the umask leaves.
+        is_synced: the file and its name are on the disk when this returns.
+
+    Raises:
+        OSError: it could not be written, and the old file stays. It names a file.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        fd = os.open(draft, flags, 0o666 if mode is None else mode)
+        with naming(path), os.fdopen(fd, "wb") as file:
+            if mode is not None:
+                os.fchmod(fd, mode)  # whatever the umask
+            file.write(data if isinstance(data, bytes) else data.encode())
+            file.flush()
+            if is_synced:
+                os.fsync(fd)
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise
+    if is_synced:
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a directory, on the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,274 @@
+"""A worker that died is replaced inside its group, and the others wait in their call.
+
+That is so if the agent keeps its state in memory (``WorkerExited.kept``). The survivors are told at
+once, by a decree. The replacement starts when the dead process is gone. Then the board is looked at
+until all are in one group again. If that cannot be followed, all processes are ended, and all begin
+again from the last step that each has in memory. Where that is not to be had either, it is an
+ordinary failure: the whole group is started again, and its line tells why.
+
+Not here: the decision by what is in memory (core/replay/mending.py), budgets (restarts.py), the
+failure of a group (failed_slots.py), the words' meaning (words.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ftrun.core.agent import words
+from ftrun.core.agent.ending import Ending
+from ftrun.core.agent.events import (
+    BoardSeen,
+    HoldGroup,
+    LookAtBoard,
+    MakeDecree,
+    ReplaceWorker,
+    RewindMemory,
+    SignalReplica,
+    SignalWorker,
+    WorkerExited,
+)
+from ftrun.core.agent.evidence import Ends
+from ftrun.core.agent.failed_slots import FailedSlots, failure_of
+from ftrun.core.agent.outbox import Outbox
+from ftrun.core.agent.restarts import Restart
+from ftrun.core.agent.settings import SupervisorSettings
+from ftrun.core.agent.slot_state import Replaced, SlotPhase, SlotState
+from ftrun.core.agent.slot_table import NodeSlots
+from ftrun.core.agent.standby import StandbyPool
+from ftrun.core.agent.stopping import SIGKILL
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import ReplicaStarted
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.mending import Decree, Mended, Mending
+from ftrun.core.replay.settling import Generation
+
+LOOK_S = 0.02
+SLOW_S = 3.0
+"""A replacement that has not joined by then is spoken of before it has."""
+
+
+class Replacing:
+    """Replaces workers.
+
+    ``fail``: what happens to a group of which one cannot be replaced; ``group_ended``: once all of
+    its processes are gone.
+    """
+
+    def __init__(
+        self,
+        settings: SupervisorSettings,
+        slots: NodeSlots,
+        standbys: StandbyPool,
+        failures: FailedSlots,
+        ending: Ending,
+        out: Outbox,
+        fail: Callable[[SlotState, WorkerExited], None],
+        group_ended: Callable[[SlotState], None],
+    ) -> None:
+        self._settings = settings
+        self._slots = slots
+        self._standbys = standbys
+        self._failures = failures
+        self._ending = ending
+        self._out = out
+        self._fail = fail
+        self._group_ended = group_ended
+
+    def begin(self, slot: SlotState) -> None:
+        """A new incarnation, with new memory."""
+        if self._settings.has_memory_snapshots:
+            slot.mending = Mending(self._settings.join_timeout_s)
+
+    def takes(self, slot: SlotState, end: WorkerExited) -> bool:
+        """Replace a worker that has died, or is dying. False: its whole group has failed."""
+        kept, mending, rank = end.kept, slot.mending, end.group_rank
+        if kept is None or mending is None or self._ending.has_begun or slot.leaves is not None:
+            return False
+        if slot.hung is not None and slot.hung.group_rank == rank:
+            slot.hung = end = replace(slot.hung, pid=end.pid, kept=kept)
+        failure = failure_of(slot, end)
+        if kept.step >= 0:
+            slot.budget.progressed(kept.step)
+        is_counted, verdict = mending.counts(rank), None
+        if is_counted and mending.fallen is None and isinstance(kept.place, Generation):
+            verdict = slot.budget.failed(failure)
+            if not isinstance(verdict, Restart):
+                slot.verdict, slot.fall = verdict, words.would_have_gone_on(kept.step)
+                return False
+        outcome = mending.died(rank, kept.place, self._out.now)
+        if not isinstance(outcome, Decree):
+            if is_counted and verdict is None and self._can_begin_again(slot, rank):
+                verdict = slot.budget.failed(failure)
+            slot.fall = words.not_replaced(rank, mending.fallen)
+            slot.verdict = verdict if is_counted else Restart(0.0, slot.budget.spent)
+            if not isinstance(slot.verdict, Restart) or not self._can_begin_again(slot, rank):
+                return False
+        is_gone = rank not in slot.alive
+        slot.alive.add(rank)
+        slot.ends.note(self._out.now, failure)
+        slot.replaced[rank] = Replaced(end, failure, kept.step)
+        slot.stands(self._out.now)
+        slot.loop_watch.rest()
+        self._forget(slot, rank)
+        if not isinstance(outcome, Decree):
+            self._end_all(slot, slot.alive - {rank} if is_gone else slot.alive)
+            return True
+        self._out.add(MakeDecree(slot.replica_id, slot.incarnation, outcome.number))
+        slot.look_at = self._out.now + LOOK_S
+        slot.slow_at = self._out.now + SLOW_S if slot.slow_at is None else slot.slow_at
+        if is_gone:
+            self.gone(slot, rank)
+        return True
+
+    def _can_begin_again(self, slot: SlotState, rank: int) -> bool:
+        """Whether all may begin again from memory, because none has ended well."""
+        assert slot.mending is not None, "it has fallen"
+        return slot.mending.can_rewind and len(slot.alive | {rank}) == len(slot.lives)
+
+    def _end_all(self, slot: SlotState, ranks: set[int]) -> None:
+        """End all processes of the group; when they are gone, all begin again from memory."""
+        slot.ending, slot.look_at, slot.slow_at = set(ranks), None, None
+        slot.stuck_at = self._out.now + self._settings.stuck_after_s
+        self._out.add(HoldGroup(slot.replica_id, slot.incarnation))
+        self._out.add(SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
+
+    def ended(self, slot: SlotState, rank: int) -> bool:
+        """A process has ended. False: nobody has waited for that, in order to begin again."""
+        if slot.ending is None:
+            return False
+        slot.ending.discard(rank)
+        slot.dying.discard(rank)
+        if slot.phase is not SlotPhase.RUNNING:
+            slot.alive = slot.ending | {rank}  # without those that were to begin again
+            return False
+        if not slot.ending:
+            self._out.add(LookAtBoard(slot.replica_id, slot.incarnation))
+        return True
+
+    def _begin_again(self, slot: SlotState, event: BoardSeen) -> None:
+        """All processes of the group are gone, and nobody writes its memory any more."""
+        assert slot.mending is not None, "it has fallen"
+        slot.ending = slot.stuck_at = None
+        for known in slot.replaced.values():
+            known.is_gone = True
+        if slot.phase is not SlotPhase.RUNNING:
+            slot.alive.clear()
+            self._group_ended(slot)
+            return
+        decree = slot.mending.rewind(event.boundary, len(slot.lives), self._out.now)
+        if decree is None or event.boundary is None:
+            slot.alive.clear()
+            self._fail(slot, next(iter(slot.replaced.values())).end)
+            self._group_ended(slot)
+            return
+        slot.is_rewound = True
+        place = slot.replica_id, slot.incarnation
+        self._out.add(RewindMemory(*place, decree.number, event.boundary))
+        for rank in sorted(slot.lives):
+            self._replace(slot, rank)
+        slot.look_at, slot.slow_at = self._out.now + LOOK_S, self._out.now + SLOW_S
+
+    def waits_for_end(self, slot: SlotState, rank: int) -> bool:
+        """Whether a process that is to be replaced is not gone so far."""
+        known = slot.replaced.get(rank)
+        return slot.phase is SlotPhase.RUNNING and known is not None and not known.is_gone
+
+    def gone(self, slot: SlotState, rank: int) -> None:
+        """The process is gone, and with it its threads: its replacement may use its memory."""
+        slot.replaced[rank].is_gone = True
+        slot.dying.discard(rank)
+        self._replace(slot, rank)
+
+    def _replace(self, slot: SlotState, rank: int) -> None:
+        slot.lives[rank] = slot.started
+        slot.started += 1
+        standby = "".join(self._standbys.take(1, self._out.now))
+        key = WorkerKey(slot.replica_id, slot.incarnation, rank)
+        self._out.add(ReplaceWorker(key, slot.lives[rank], standby))
+
+    def kill(self, slot: SlotState) -> bool:
+        """A worker hangs, or has raised and does not end: end it, so that it is replaced.
+
+        False: the whole group has failed.
+        """
+        can = slot.mending is not None and slot.mending.fallen is None
+        if not can or slot.phase is not SlotPhase.RUNNING:
+            return False
+        slot.kill_at = slot.stacks_at = None
+        self._out.add(LookAtBoard(slot.replica_id, slot.incarnation))
+        return True
+
+    def look(self, slot: SlotState) -> None:
+        """It is time to look at the board."""
+        slot.look_at = None
+        self._out.add(LookAtBoard(slot.replica_id, slot.incarnation))
+        if slot.slow_at is not None and slot.slow_at <= self._out.now:
+            slot.slow_at = None
+            for known in slot.replaced.values():
+                self._out.add(words.is_replaced(known.failure, known.step))
+
+    def seen(self, event: BoardSeen) -> None:
+        """The board, while a replacement has not joined so far."""
+        slot = self._slots.of_incarnation(event.incarnation)
+        if slot is None or slot.mending is None:
+            return
+        if slot.ending is not None:
+            if not slot.ending:
+                self._begin_again(slot, event)
+            return
+        if slot.phase is not SlotPhase.RUNNING:
+            return
+        self._end_who_holds_up(slot, event)
+        now = self._out.now
+        outcome = slot.mending.look(event.board, list(event.joined), list(event.falls), now)
+        if isinstance(outcome, Fall):
+            first = next(iter(slot.replaced.values())).end
+            slot.fall = words.not_replaced(first.group_rank, outcome)
+            slot.verdict = Restart(0.0, slot.budget.spent)
+            if self._can_begin_again(slot, first.group_rank):
+                self._end_all(slot, slot.alive)
+            else:
+                self._fail(slot, first)
+        elif isinstance(outcome, Mended):
+            self._mended(slot, outcome.after_s)
+        elif slot.mending.is_under_way:
+            slot.look_at = now + LOOK_S
+
+    def _end_who_holds_up(self, slot: SlotState, event: BoardSeen) -> None:
+        """End those that have raised. If all wait, the one that has made the fewest calls hangs."""
+        ranks = [] if slot.kill_at is not None else sorted(slot.failure_reports)
+        if slot.hung is not None and slot.stacks_at is None:
+            done, found = event.board.done, slot.hung.group_rank
+            last = min(slot.living, key=lambda rank: (done[rank], rank != found), default=found)
+            slot.hung = replace(slot.hung, group_rank=last)
+            ranks = [last]
+        for rank in ranks:
+            key = WorkerKey(slot.replica_id, slot.incarnation, rank)
+            self._out.add(SignalWorker(key, SIGKILL))
+
+    def _mended(self, slot: SlotState, after_s: float) -> None:
+        number, budget = slot.budget.spent, self._settings.restarts.max_restarts
+        for rank, known in sorted(slot.replaced.items()):
+            then = words.went_on(known.step, after_s, number, budget)
+            if slot.is_rewound:
+                then = slot.fall + words.began_again(after_s, number, budget)
+            self._out.add(words.replaced(known.failure, then))
+            slot.failures.append(known.failure)
+            self._failures.was_replaced(slot, rank, known.step, then)
+        slot.ends = Ends()
+        slot.replaced.clear()
+        slot.fall, slot.verdict, slot.is_rewound = "", None, False
+        slot.look_at = slot.slow_at = None
+        slot.goes_on(self._out.now)
+        restarts, left = slot.started - 1, slot.budget.left
+        self._out.send(ReplicaStarted(slot.replica_id, slot.incarnation, restarts, left))
+
+    def _forget(self, slot: SlotState, rank: int) -> None:
+        """What is known of the dead process, which is not so of its replacement."""
+        slot.failure_reports.pop(rank, None)
+        slot.killed_on_request.discard(rank)
+        slot.done.discard(rank)
+        slot.hung = slot.stacks_at = None
+        if not slot.failure_reports:
+            slot.kill_at = None

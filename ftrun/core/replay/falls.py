@@ -1,0 +1,48 @@
+"""Why a lost worker cannot be replaced inside its group, so that all workers are restarted.
+
+Each reason is a number too, which a worker writes into its word of the board (snapshots/area.py).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Fall(IntEnum):
+    """A reason; 0 is none. ``words``: the end of "… cannot be replaced alone: "."""
+
+    NO_GENERATION = 1
+    LOG_FULL = 2
+    TOO_NEW = 3
+    INPUT = 4
+    PEER_LOG = 5
+    OTHER_CALL = 6
+    CALL = 7
+    DIES_AGAIN = 8
+    LATE = 9
+    NO_MEMORY = 10
+    SCRIPT = 11
+    DEVICE = 12
+
+    @property
+    def words(self) -> str:
+        """What has happened, and what the user can do."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Fall.NO_GENERATION: "it had no whole snapshot in memory yet",
+    Fall.LOG_FULL: "the results of its step's collectives did not fit into its log in memory",
+    Fall.INPUT: "another worker no longer has the input of a collective that must be made again",
+    Fall.PEER_LOG: "another worker's log no longer has its part of a collective",
+    Fall.OTHER_CALL: (
+        "the repeated step made another collective than before; such a script is not deterministic"
+    ),
+    Fall.CALL: "the script makes a collective that cannot be repeated (send, recv, a subgroup)",
+    Fall.DIES_AGAIN: "its replacements died before they had caught up",
+    Fall.LATE: "the others have waited for its replacement for too long",
+    Fall.NO_MEMORY: "there is too little memory for a snapshot of each worker",
+    Fall.SCRIPT: "ftrun does not know the place in this script from which a step can be repeated",
+    Fall.TOO_NEW: "another worker is more than a step behind it, so its snapshots are too new",
+    Fall.DEVICE: "memory snapshots are for CPU and Gloo so far",
+}

@@ -1,0 +1,152 @@
+"""The agent's side: a decree at each death, until all are in one group again, or a fall. Pure.
+
+| event               | it follows                                                              |
+|---------------------|-------------------------------------------------------------------------|
+| a worker has died   | a fall, if it cannot be replaced alone; else Decree: the number is       |
+|                     | raised, all are woken, and when the process is gone (not before, as its  |
+|                     | threads may still write) its replacement starts                          |
+| a look at the board | a fall, if a process has written one, or nothing has moved for too long; |
+|                     | Mended, once each rank has joined the group of the newest number         |
+
+The first death of a mend counts as a restart, and so does each further one of a rank that is being
+replaced. The first deaths of other ranks meanwhile belong to the same restart, as under torchrun,
+where it is always one of all workers (``counts``). Whether a restart is left, and whether an
+exception comes twice at one place, is for the group's budget (core/agent/restarts.py).
+
+A fall is told once, and the other workers are killed. When all are gone, and what is in memory is
+sound, all of them are replaced (``rewind``). For that the agent drops all logs, and what is newer
+than the newest generations that were made before one call, sets ``done`` to that call, clears the
+other words, and raises the number. So each call is a new one for all. Else all workers are
+restarted, in new memory.
+
+Not here: what the processes do (settling.py), starting one (core/agent/supervisor.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.settling import Board, Generation, missing
+
+DEATHS_MAX = 3
+SOUND = frozenset(
+    {
+        Fall.LOG_FULL,
+        Fall.INPUT,
+        Fall.PEER_LOG,
+        Fall.OTHER_CALL,
+        Fall.LATE,
+        Fall.TOO_NEW,
+    }
+)
+"""After these falls all generations are as good as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decree:
+    """Raise the board's number to this one, wake every process, start the replacement."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """All are in one group again, ``after_s`` from the first death on."""
+
+    after_s: float
+
+
+Outcome: TypeAlias = Decree | Mended | Fall | None
+
+
+@dataclass
+class Mending:
+    """One incarnation of a group. ``number``: of the newest decree. ``fallen``: it is over.
+
+    Args:
+        limit_s: that nothing may move for, while all wait.
+    """
+
+    limit_s: float
+    number: int = 0
+    fallen: Fall | None = None
+    _deaths: Counter[int] = field(default_factory=Counter)
+    _is_rewound: bool = False
+    _began_at: float = 0.0
+    _seen: tuple[object, ...] = ()
+    _moved_at: float = 0.0
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a lost worker's replacement has not joined yet: look at the board."""
+        return bool(self._deaths) and self.fallen is None
+
+    def counts(self, rank: int) -> bool:
+        """Whether the death of ``rank`` now is one more restart. Ask before ``died``."""
+        return not self._deaths or rank in self._deaths
+
+    def died(self, rank: int, place: Generation | Fall, now: float) -> Outcome:
+        """A worker has died; ``place``: where its replacement would begin (settling.begin)."""
+        if self.fallen is not None:
+            return None
+        if not self._deaths:
+            self._began_at = now
+        self._deaths[rank] += 1
+        if isinstance(place, Fall):
+            return self._fall(place)
+        if self._deaths[rank] > DEATHS_MAX:
+            return self._fall(Fall.DIES_AGAIN)
+        self.number += 1
+        self._moved_at = now
+        return Decree(self.number)
+
+    def look(self, board: Board, joined: list[int], falls: list[int], now: float) -> Outcome:
+        """Look at the board while ``is_under_way``.
+
+        Args:
+            joined: by rank, the decree of the group that it is connected to.
+            falls: by rank, what it has written as the reason of a fall; 0: none.
+        """
+        if not self.is_under_way:
+            return None
+        if any(falls):
+            return self._fall(Fall(next(filter(None, falls))))
+        is_back = (
+            over or number == self.number for number, over in zip(joined, board.over, strict=True)
+        )
+        if all(is_back):
+            self._deaths.clear()
+            self._is_rewound = False
+            return Mended(now - self._began_at)
+        seen = (tuple(board.published), tuple(joined), tuple(board.done))
+        is_computing = any(rank not in self._deaths for rank in missing(board))
+        if seen != self._seen or is_computing:
+            self._seen, self._moved_at = seen, now
+        return self._fall(Fall.LATE) if now >= self._moved_at + self.limit_s else None
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether what is in memory may be good enough to begin again from it, after a fall."""
+        return self.fallen in SOUND and not self._is_rewound
+
+    def rewind(self, boundary: int | None, workers: int, now: float) -> Decree | None:
+        """After a fall all processes are gone: replace all of them, or (None) restart the group.
+
+        Args:
+            boundary: of the memory that they have left (settling.common); None also if a worker
+                has ended well, because it is not to come back.
+        """
+        if boundary is None or not self.can_rewind:
+            return None
+        self.fallen, self._is_rewound = None, True
+        self._deaths.update(dict.fromkeys(range(workers), 0))
+        self.number += 1
+        self._moved_at = now
+        return Decree(self.number)
+
+    def _fall(self, reason: Fall) -> Fall:
+        self.fallen = reason
+        return reason

@@ -1,0 +1,295 @@
+"""A worker's generations in its agent's memory, in the place of a Manager.
+
+In one replica group there are no replicas to ask. So each worker is seen as a replica of one
+worker, whose only peer is its own predecessor: what a newcomer gets from its peers otherwise, the
+place and the state, it gets from the newest generation here. A step begins with a new generation.
+
+Not here: calls and their log (world/replayed.py), the memory itself (snapshots/area.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ftrun.base import clock
+from ftrun.checkpoint.format import pack, unpack
+from ftrun.checkpoint.leaves import Leaf, LeafSpec, local_of
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.settling import begin
+from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.place import Place
+from ftrun.inject.zero_edit.randomness import Randomness, States, _Left, _tensor
+from ftrun.inject.zero_edit.values.journal import packed, unpacked
+from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
+from ftrun.snapshots.area import NONE, AreaFull, GroupMemory, Word
+from ftrun.snapshots.memory import offsets_of
+from ftrun.training.context import WorkerContext
+
+Layouts = list[list[list[int]] | None]
+"""Of each DistributedDataParallel, in the order in which the script made them: for each bucket the
+numbers of its parameters; None: the first buckets."""
+
+
+EVERY_S, SHARE, AHEAD = 1.0, 0.01, 2
+"""Of short steps only some begin with a generation, as long as a replacement repeats little."""
+
+
+class _Randomness(Randomness):
+    """The random numbers of a worker: a generation has them."""
+
+    def __init__(
+        self, path: Path, rank: int, step: Callable[[], int], life: Callable[[], str]
+    ) -> None:
+        super().__init__(path, rank, step, life)
+        self.given: list[bytes] = []  # of the predecessor
+        self._noted: tuple[States, torch.Tensor | None] | None = None
+
+    def note(self, states: States, order: torch.Tensor | None) -> None:
+        self.is_noted, self._noted = True, (states, order)
+
+    def step_ended(self) -> None:
+        self.is_noted = False
+
+    def encoded(self) -> list[bytes]:
+        """The generators at the place that was noted last."""
+        if self._noted is None:
+            return []
+        states, order = self._noted
+        return [b"" if order is None else order.numpy().tobytes(), *states.encode()]
+
+    def _found(self, _until: int) -> _Left | None:
+        if not self.given:
+            return None
+        order, *states = self.given
+        return _Left(False, _tensor(order) if order else None, States.decode(states))
+
+
+class Memory:
+    """Stands in for the Manager and its session.
+
+    Args:
+        here: this worker, as a replica of one worker.
+        memory: of its group.
+
+    Attributes:
+        world: the script's groups; ``script``: the rooms, once they are there.
+        layouts: gives the buckets of this process now; None: they are about to change, so that
+            nobody could begin here. ``their_layouts``: those of the generation that it begins with.
+        place: of the state that was loaded.
+    """
+
+    snapshots = resuming = joining = None
+    ends_early = False
+
+    def __init__(self, here: WorkerContext, memory: GroupMemory) -> None:
+        self.session = self.exchanges = self.healing = self.progress = self
+        self.world = ReplayedWorld(here, int(here.replica_id), memory)
+        self.area, self.board = self.world.area, memory.board
+        self.place = ""
+        self.layouts: Callable[[], Layouts | None] = list
+        self.their_layouts: Layouts = []
+        self.script: Any = None
+        self._randomness: _Randomness | None = None
+        self._functions: dict[str, tuple[Callable[[Any], None], Callable[[], Any]]] = {}
+        self._step, self._number = 0, self.area.newest
+        self._head: Any = None
+        self._taken_at, self._took_s = clock.now(), 0.0
+        self._copying: threading.Thread | None = None
+        if self.world.is_newcomer:
+            self._open()
+
+    def randomness(self, *args: Any) -> Randomness:
+        self._randomness = _Randomness(*args)
+        return self._randomness
+
+    def _open(self) -> None:
+        done = self.board.all(Word.DONE)
+        found = begin(self.area.generations(), self.area.logs(), done, self.world.rank)
+        state = None if isinstance(found, Fall) else self.area.read(found.number)
+        if state is None:
+            self.world.falls(found if isinstance(found, Fall) else Fall.NO_GENERATION)
+            return
+        self._number = state.number
+        self._head, self._random, _ = unpacked(state.head)
+        self.their_layouts = self._head["layouts"]
+        self._step = self._head["step"]
+
+    # ------------------------------------------------------------ as a Manager
+
+    @property
+    def awaits_newcomers(self) -> bool:
+        """Whether a generation is due in the next step."""
+        return self._number == NONE or self.board.read(0, Word.DUE) == self._step
+
+    def _decide(self) -> None:
+        """Rank 0 says when the next one is due, for all alike: none has come to that step yet."""
+        since_s = clock.now() - self._taken_at
+        is_late = since_s > EVERY_S or since_s * SHARE > self._took_s
+        is_said = self.board.read(0, Word.DUE) > self._step
+        if not self.world.rank and not is_said and (is_late or self.world.is_half_full):
+            self.board.set(0, Word.DUE, self._step + AHEAD)
+
+    def current_step(self) -> int:
+        """From 1 on: what is at its first step has a state, too."""
+        return self._step + 1
+
+    def register_state_dict_fn(
+        self, key: str, load: Callable[[Any], None], state: Callable[[], Any]
+    ) -> None:
+        self._functions[key] = load, state
+
+    def start_quorum(self, *, allow_heal: bool) -> None:
+        """A step begins. ``allow_heal``: at a place."""
+        self.join()
+        if self.world.is_walking:
+            self._load()
+        elif allow_heal and self.awaits_newcomers:
+            self._take()
+        self._decide()
+        self.world.begins_step()
+
+    def should_commit(self) -> bool:
+        self._step += 1
+        return True
+
+    def is_healing(self) -> bool:
+        return False
+
+    def linger(self, _: object) -> bool:
+        self.world.ends()
+        return True
+
+    def peek_place(self, _: float) -> str | None:
+        """Where the predecessor has stood."""
+        found: str | None = None if self._head is None else self._head["place"]
+        return found
+
+    def wants_mark(self) -> bool:
+        return False
+
+    def keep_state(self) -> None:
+        """Of the end of a loop: no peer asks for it."""
+
+    def members(self) -> list[str]:
+        return []
+
+    heal_with_place = keep_state
+
+    def heal_unlike(self, _: str) -> None:
+        """Each has its own."""
+
+    show_place = watch_optimizer = heal_unlike
+
+    def tell(self, lacking: Sequence[str]) -> None:
+        """Tell what this replacement could not be given."""
+        if lacking:
+            told.say(f"rank {self.world.rank} goes on without {', '.join(lacking)}")
+
+    # ------------------------------------------------------------ generations
+
+    def _take(self) -> None:
+        """Copy the state, unless a replacement could not begin at it."""
+        world, layouts = self.world, self.layouts()
+        place: Place = self.script.standing.shown()
+        if world.fell or not world.is_open or layouts is None:
+            return
+        # Those since the place may have changed what is copied, so they must be in all logs.
+        calls = world.count
+        began = time.thread_time()
+        number = self._number + 1
+        world.opens_log(number)
+        given = pack({key: state() for key, (_, state) in self._functions.items()})
+        head = {
+            "step": self._step,
+            "place": replace(place, calls=()).encode(),
+            "layouts": layouts,
+            "structure": given.structure,
+            "specs": [asdict(leaf.spec) for leaf in given.leaves],
+        }
+        assert self._randomness is not None
+        text = packed(head, self._randomness.encoded())
+        own = self._stepped()
+        leaves = [leaf if _address(leaf) in own else _copied(leaf) for leaf in given.leaves]
+        later: list[Any] = [leaf.data for leaf in given.leaves if _address(leaf) in own]
+        versions = [x._version for x in later]
+
+        def copy() -> None:
+            try:
+                if self.area.write(
+                    number,
+                    text,
+                    leaves,
+                    calls,
+                    is_whole=lambda: versions == [x._version for x in later],
+                ):
+                    self.board.set(world.rank, Word.NEWEST, head["step"])
+            except AreaFull as error:
+                world.falls(Fall.NO_MEMORY, str(error))
+
+        self._number, self._taken_at = number, clock.now()
+        if len(later) == 0 or not number:
+            copy()
+        else:
+            self._copying = threading.Thread(target=copy, name="ftrun-copy", daemon=True)
+            self._copying.start()
+        self._took_s = time.thread_time() - began
+        self.script.sparing.took(self._took_s)
+
+    def _stepped(self) -> set[int]:
+        """The memory of what only optimizers change, so that a copy of it may take its time until
+        they do."""
+        found: set[int] = set()
+        for optimizer in self.script.stepping.optimizers.all():
+            for parameter in (x for group in optimizer.param_groups for x in group["params"]):
+                values = (parameter, *optimizer.state.get(parameter, {}).values())
+                found.update(
+                    local_of(x.detach()).data_ptr() for x in values if isinstance(x, torch.Tensor)
+                )
+        return found - {0}
+
+    def join(self) -> None:
+        """Wait for the copy under way: what it copies is about to change."""
+        if self._copying is not None:
+            self._copying.join()
+            self._copying = None
+
+    def _load(self) -> None:
+        """Go on with the predecessor's state."""
+        state, head = self.area.read(self._number), self._head
+        assert state is not None, "only a replacement writes here, and this is one"
+        own = pack({key: give() for key, (_, give) in self._functions.items()})
+        specs = [LeafSpec(**{k: _tuple(v) for k, v in x.items()}) for x in head["specs"]]
+        offsets, _ = offsets_of([spec.nbytes for spec in specs])
+        buffers = [
+            state.state[at : at + spec.nbytes].clone()
+            for at, spec in zip(offsets, specs, strict=True)
+        ]
+        tree: Mapping[str, Any] = unpack(head["structure"], specs, buffers, own.leaves)
+        self.place = head["place"]
+        assert self._randomness is not None
+        self._randomness.given = self._random
+        for key, (load, _) in self._functions.items():
+            load(tree[key])
+        self.world.is_walking = False
+        self.board.set(self.world.rank, Word.LOADED_AT, time.monotonic_ns())
+
+
+def _address(leaf: Leaf) -> int:
+    return leaf.data.data_ptr() if isinstance(leaf.data, torch.Tensor) else 0
+
+
+def _copied(leaf: Leaf) -> Leaf:
+    """A leaf that may change in the step."""
+    data = leaf.data.clone() if isinstance(leaf.data, torch.Tensor) else bytes(leaf.data)
+    return replace(leaf, data=data if isinstance(data, torch.Tensor) else memoryview(data))
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

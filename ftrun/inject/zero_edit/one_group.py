@@ -1,0 +1,251 @@
+"""An unmodified script in one replica group: its workers are replaced in the middle of a step.
+
+DistributedDataParallel and FSDP2 stay torch's own, with all that they compute. ftrun stands behind
+the process groups (world/replayed.py), and looks at where the script is. What fails here is never
+the script's failure: then a lost worker costs what it costs without memory snapshots.
+
+Not here: what is kept (memory.py), when a lost worker can be replaced alone (core/replay/).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ftrun.core.replay.falls import Fall
+from ftrun.inject.zero_edit import _install_rooms, sharding
+from ftrun.inject.zero_edit.frames import Spot
+from ftrun.inject.zero_edit.loaders import LoaderIterator
+from ftrun.inject.zero_edit.loop import Loop
+from ftrun.inject.zero_edit.memory import Layouts, Memory
+from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.world.kept import Kept
+from ftrun.inject.zero_edit.world.opening import Opening
+from ftrun.snapshots import area
+from ftrun.training import compiling, context
+from ftrun.training.context import WorkerContext
+
+
+def install(here: WorkerContext) -> Loop | None:
+    """Patch torch; call it once, before the script has any name of it. None: there is no memory."""
+    try:
+        group = area.GroupMemory.open(os.environ[area.VARIABLE])
+    except (KeyError, OSError, ValueError):
+        return None
+    rank = here.group_rank
+    key = replace(here.key, replica_id=str(rank), group_rank=0)
+    seen = replace(
+        here,
+        key=key,
+        replicas=here.workers_per_replica,
+        min_replicas=1,
+        workers_per_replica=1,
+        snapshot_dir="",
+        resume_dir="",
+    )
+    memory, patches = Memory(seen, group), Patches()
+    loop = _Loop(seen, memory)
+    memory.script = script = loop.script
+    script.models.install(patches)
+    models = _Models(loop, memory)
+    models.install(patches)
+
+    def leave() -> None:
+        patches.undo()
+        script.models.leave()
+        memory.world.falls(Fall.SCRIPT)
+
+    opening = _Opening(
+        seen, script.mates, memory.world, script.quorums, script.manager, lambda: None, leave
+    )
+    _install_rooms(loop, opening, patches)
+    context.before_claim(leave)
+    return loop
+
+
+class _Loop(Loop):
+    """A loop that never fails the script."""
+
+    def __init__(self, here: WorkerContext, memory: Memory) -> None:
+        self.memory = memory
+        super().__init__(here, memory)
+
+    def _guarded(self, call: Callable[..., Any], otherwise: Any, *args: Any) -> Any:
+        world = self.memory.world
+        if world.fell is not None and not world.is_apart:
+            return otherwise
+        try:
+            return call(*args)
+        except Exception as error:  # noqa: BLE001  # the script must not see it
+            world.falls(Fall.SCRIPT, f"{type(error).__name__}: {error}")
+            return otherwise
+
+    def before_draw(self, iterator: LoaderIterator) -> None:
+        self._guarded(super().before_draw, None, iterator)
+
+    def before_turn(self, spot: Spot) -> None:
+        self._guarded(super().before_turn, None, spot)
+
+    def before_evaluation(self) -> None:
+        self._guarded(super().before_evaluation, None)
+
+    def loader_ended(self, iterator: LoaderIterator) -> None:
+        self._guarded(super().loader_ended, None, iterator)
+
+    def before_forward(self) -> bool:
+        return bool(self._guarded(super().before_forward, True))
+
+    def commit(self) -> bool:
+        self._guarded(super().commit, True)
+        self.memory.join()
+        return True
+
+    def raised(self, error: BaseException) -> None:
+        """The script's own failure."""
+
+    def ends(self) -> None:
+        self._guarded(super().ends, None)
+        self.memory.world.ends()
+
+
+class _Models:
+    """torch's DistributedDataParallel and ``fully_shard``, as they are, with a look at them."""
+
+    def __init__(self, loop: Loop, memory: Memory) -> None:
+        self._models, self._memory = loop.script.models, memory
+        self._models.is_averaged = True  # by torch
+        self._orders: WeakKeyDictionary[Any, list[torch.Tensor]] = WeakKeyDictionary()
+        self._made: list[Any] = []
+        self._passes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._known: dict[int, list[list[int]]] = {}
+        memory.layouts = self._layouts
+
+    def install(self, patches: Patches) -> None:
+        patches.around(DistributedDataParallel, "__init__", self._make)
+        patches.around(DistributedDataParallel, "_ddp_init_helper", self._make_reducer)
+        patches.around(DistributedDataParallel, "forward", self._forward)
+        patches.when_imported(sharding.MODULE, self._patch_sharding)
+
+    def _patch_sharding(self, module: Any) -> None:
+        from ftrun.inject.zero_edit.patches import around_everywhere
+
+        def fully_shard(plain: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+            made = plain(model, *args, **kwargs)
+            for part in model if isinstance(model, (list, tuple)) else [model]:
+                self._models.add_sharded(part)
+            return made
+
+        around_everywhere(module, sharding.NAME, fully_shard)
+
+    # ------------------------------------------------------------ DistributedDataParallel
+
+    def _make(self, plain: Any, made: Any, *args: Any, **kwargs: Any) -> None:
+        with self._memory.world.ours():
+            plain(made, *args, **kwargs)
+        if made in self._orders:
+            if len(self._made) < len(self._memory.their_layouts):
+                made._has_rebuilt_buckets |= self._their_layout() is not None
+            self._made.append(made)
+            self._models.add(made.module, around=made)
+            if made.static_graph:
+                self._memory.world.falls(Fall.SCRIPT, "static_graph=True")
+
+    def _their_layout(self) -> list[list[int]] | None:
+        number, theirs = len(self._made), self._memory.their_layouts
+        return theirs[number] if number < len(theirs) else None
+
+    def _make_reducer(
+        self,
+        plain: Any,
+        made: Any,
+        parameters: list[torch.Tensor],
+        expect_sparse_gradient: list[bool],
+        names: dict[int, str],
+        static_graph: bool,
+    ) -> None:
+        """A replacement's buckets are at once those that its predecessor had in the end."""
+        self._orders[made] = parameters
+        layout = self._their_layout()
+        if layout is None:
+            plain(made, parameters, expect_sparse_gradient, names, static_graph)
+            return
+        order = [index for bucket in layout for index in bucket]
+        plain(
+            made,
+            [parameters[x] for x in order],
+            [expect_sparse_gradient[x] for x in order],
+            {now: names[before] for now, before in enumerate(order) if before in names},
+            static_graph,
+        )
+        made.reducer._push_all_rebuilt_params()
+        made.reducer._rebuild_buckets()
+        if self._layout(made) != layout:
+            self._memory.world.falls(Fall.OTHER_CALL, "other buckets of gradients")
+
+    def _layout(self, made: Any) -> list[list[int]]:
+        numbers = {id(x): index for index, x in enumerate(self._orders[made])}
+        buckets = made.reducer._get_zeros_like_grad_buckets()
+        return [[numbers[id(x)] for x in bucket.parameters()] for bucket in buckets]
+
+    def _layouts(self) -> Layouts | None:
+        found: Layouts = []
+        for number, made in enumerate(self._made):
+            rebuilds = not made.find_unused_parameters
+            if rebuilds and not made._has_rebuilt_buckets and self._passes.get(made, 0):
+                return None
+            if made._has_rebuilt_buckets and number not in self._known:
+                self._known[number] = self._layout(made)
+            found.append(self._known.get(number))
+        return found
+
+    @compiling.only_inside
+    def _forward(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        self._begins(model)
+        return plain(model, *args, **kwargs)
+
+    @compiling.never
+    def _begins(self, model: Any) -> None:
+        if model not in self._orders:
+            return
+        if not (model.training or model.module.training):
+            self._models.before_evaluation()
+        elif torch.is_grad_enabled():
+            self._models.before_forward()
+            if model.require_backward_grad_sync:
+                self._passes[model] = 1
+
+
+class _Opening(Opening):
+    """The script's groups, of all workers of this one replica group."""
+
+    def _check(self, size: int, rank: int) -> None:
+        """torch itself compares them."""
+
+    def _open(self, _limit: timedelta) -> None:
+        world: Any = self._world
+        if world.is_open:
+            return
+        here = self._here
+        world.members = tuple(range(here.replicas))
+        self._store = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        self._prefix = f"ftrun/{here.job_id}/{here.key.incarnation}/group"
+        world.is_walking = world.is_newcomer
+        path = Path(here.socket_path).parent / f"set-up-{self._mates.rank}"
+        world.kept = Kept(path, is_successor=world.is_newcomer)
+        world.is_open = True
+        world.opens(self._store, self._prefix)
+
+    def _is_shelled(self, backend: Any) -> bool:
+        names = {part.rpartition(":")[2] for part in str(backend).lower().split(",")}
+        is_gloo = names <= {"gloo"} or (names == {"undefined"} and not torch.cuda.is_available())
+        if self._world.is_open and not is_gloo:
+            self._world.falls(Fall.DEVICE)  # type: ignore[attr-defined]
+        return self._world.is_open and is_gloo

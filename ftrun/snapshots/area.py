@@ -1,0 +1,423 @@
+"""The agent's memory of one replica group: what a lost worker's replacement goes on from.
+
+Theory of operation. The agent makes one anonymous file for the group's board and one for each
+worker's area, and every worker maps them. They outlive the worker. They cost nothing until they are
+written, so each area is as large as it may ever become.
+
+An area holds generations (the worker's state at a step boundary) and logs (what each collective
+after it has given the worker), three of each: generation and log g are in slot g % 3.
+
+| order of the words     | so that                                                              |
+|------------------------|----------------------------------------------------------------------|
+| slot = -1, bytes, slot | a worker that dies in a copy leaves the generation before            |
+| bytes, entry, count    | what is counted in a log is whole                                    |
+
+Not here: who is to issue which call again (core/replay/), what a generation holds and what is
+logged (inject/zero_edit/world/), when the agent decrees (core/agent/). torch is imported late.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from ftrun.base import futex
+from ftrun.base.errors import UserError
+from ftrun.core.replay.settling import Board as Words
+from ftrun.core.replay.settling import Generation, Logged
+from ftrun.snapshots.memory import ALIGNMENT, SharedMemory, offsets_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from ftrun.checkpoint.leaves import Leaf
+
+VARIABLE = "FTRUN_MEMORY"
+"""A worker's environment: the place of its group's memory."""
+SLOTS = 3
+CALLS_MAX = 16384
+"""In one log."""
+_WORD = 8
+_ENTRY_WORDS = 4
+_HEADER_BYTES = 4096
+_INDEX_BYTES = CALLS_MAX * _ENTRY_WORDS * _WORD
+_DATA_AT = _HEADER_BYTES + SLOTS * _INDEX_BYTES
+# Of an area's header: words of the area, then 8 of each slot, then 8 of each log.
+_SLOT_BYTES, _LOG_BYTES, _NEWEST = range(3)
+_SLOT_AT, _LOG_AT = 8, 32
+_NUMBER, _HEAD, _STATE, _CALLS = range(4)
+_FIRST, _COUNT, _USED = range(1, 4)
+NONE = -1
+"""In place of a generation's number: there is none, or it is being written."""
+
+
+class AreaFull(UserError):
+    """A generation or a step's log does not fit into the memory that the agent has set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A worker's state at a step boundary.
+
+    ``head``: what its writer needs to read ``state``, which is a view of the agent's memory.
+    ``calls``: how many collectives the worker had issued before it.
+    """
+
+    number: int
+    head: bytes
+    state: torch.Tensor
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One call in a log. ``data`` is a view, in which tensors lie as ``offsets_of`` says."""
+
+    call: int
+    kind: int
+    data: torch.Tensor
+
+
+class Area:
+    """One worker's generations and logs. Only this worker, or its replacement, writes."""
+
+    def __init__(self, memory: SharedMemory, nbytes: int) -> None:
+        self.memory = memory
+        self.nbytes = nbytes
+        self._header = memory.words(0, _HEADER_BYTES // _WORD)
+        self._indexes = [
+            memory.words(_HEADER_BYTES + slot * _INDEX_BYTES, CALLS_MAX * _ENTRY_WORDS)
+            for slot in range(SLOTS)
+        ]
+
+    def clear(self) -> None:
+        """Hold nothing; the agent does so before any worker begins."""
+        self._header[_NEWEST] = NONE
+        for slot in range(SLOTS):
+            self._header[_SLOT_AT + 8 * slot] = self._header[_LOG_AT + 8 * slot] = NONE
+
+    def lay_out(self, state_bytes: int, log_bytes: int) -> None:
+        """Divide the area before the first generation: so large may each slot and log be.
+
+        What the first worker of this rank has asked for stays.
+
+        Raises:
+            AreaFull: the agent has set less aside.
+        """
+        if self._header[_SLOT_BYTES]:
+            return
+        slot, log = (-(-nbytes // 4096) * 4096 for nbytes in (state_bytes, log_bytes))
+        needed = _DATA_AT + SLOTS * (slot + log)
+        if needed > self.nbytes:
+            raise AreaFull(f"{needed} bytes are needed, and {self.nbytes} are set aside")
+        self._header[_SLOT_BYTES], self._header[_LOG_BYTES] = slot, log
+
+    @property
+    def layout(self) -> tuple[int, int]:
+        """The bytes of each slot and log; 0: ``lay_out`` was not called so far."""
+        return int(self._header[_SLOT_BYTES]), int(self._header[_LOG_BYTES])
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest whole generation; ``NONE``: there is none."""
+        return int(self._header[_NEWEST])
+
+    # ------------------------------------------------------------ generations
+
+    def write(
+        self,
+        number: int,
+        head: bytes,
+        leaves: Sequence[Leaf],
+        calls: int,
+        threads: int = 1,
+        *,
+        is_whole: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Copy a generation. In a thread of its own, if nothing changes the leaves meanwhile.
+
+        Returns:
+            Whether it ``is_whole`` then, and so is there.
+
+        Raises:
+            AreaFull: it has grown beyond what ``lay_out`` was told.
+        """
+        import torch
+
+        at, words = self._slot_at(number), _SLOT_AT + 8 * (number % SLOTS)
+        offsets, state = offsets_of([leaf.spec.nbytes for leaf in leaves])
+        begin = _aligned(len(head))
+        if begin + state > self._header[_SLOT_BYTES]:
+            room = self._header[_SLOT_BYTES]
+            raise AreaFull(f"a state of {begin + state} bytes, where there is room for {room}")
+        self._header[words + _NUMBER] = NONE
+        if head:
+            whole = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+            self.memory.view(at, len(head)).copy_(whole)
+        self.memory.fill(leaves, [at + begin + offset for offset in offsets], threads)
+        self._header[words + _HEAD], self._header[words + _STATE] = len(head), state
+        self._header[words + _CALLS] = calls
+        if not is_whole():
+            return False
+        self._header[words + _NUMBER] = number
+        self._header[_NEWEST] = number
+        return True
+
+    def read(self, number: int) -> State | None:
+        """A generation; None if it is not whole, or not there."""
+        words = _SLOT_AT + 8 * (number % SLOTS)
+        if number < 0 or self._header[words + _NUMBER] != number:
+            return None
+        at, head = self._slot_at(number), int(self._header[words + _HEAD])
+        state = self.memory.view(at + _aligned(head), int(self._header[words + _STATE]))
+        data = bytes(self.memory.view(at, head).numpy())
+        return State(number, data, state, int(self._header[words + _CALLS]))
+
+    def generations(self) -> list[Generation]:
+        """All that are whole."""
+        slots = [_SLOT_AT + 8 * slot for slot in range(SLOTS)]
+        known = [(int(self._header[x + _NUMBER]), int(self._header[x + _CALLS])) for x in slots]
+        return [Generation(number, calls) for number, calls in known if number != NONE]
+
+    def rewind(self, calls: int) -> None:
+        """The agent: hold the newest generation of this boundary, as if nothing had followed."""
+        newest = max(x.number for x in self.generations() if x.calls == calls)
+        for slot in range(SLOTS):
+            if self._header[_SLOT_AT + 8 * slot] > newest:
+                self._header[_SLOT_AT + 8 * slot] = NONE
+            self._header[_LOG_AT + 8 * slot] = NONE
+        self._header[_NEWEST] = newest
+        self.open_log(newest, calls)
+
+    # ------------------------------------------------------------ logs
+
+    def open_log(self, number: int, first_call: int) -> None:
+        """Begin the log of the step that leads from generation ``number`` to the next.
+
+        A replacement that comes to it again keeps what the lost worker has logged there.
+        """
+        words = _LOG_AT + 8 * (number % SLOTS)
+        if self._header[words + _NUMBER] == number:
+            return
+        self._header[words + _NUMBER] = NONE
+        self._header[words + _COUNT] = self._header[words + _USED] = 0
+        self._header[words + _FIRST] = first_call
+        self._header[words + _NUMBER] = number
+
+    def log(self, number: int, call: int, kind: int, tensors: Iterable[torch.Tensor] = ()) -> None:
+        """Add a call to an open log, with what its replacement will need. Calls come in order.
+
+        Raises:
+            AreaFull: the step has more calls or bytes than there is room for.
+        """
+        slot = number % SLOTS
+        words, index = _LOG_AT + 8 * slot, self._indexes[slot]
+        count, used = int(self._header[words + _COUNT]), int(self._header[words + _USED])
+        known = list(tensors)
+        offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
+        if count == CALLS_MAX or used + nbytes > self._header[_LOG_BYTES]:
+            raise AreaFull(f"a step's log of {count + 1} calls and {used + nbytes} bytes")
+        at = self._log_at(number) + used
+        for tensor, offset in zip(known, offsets, strict=True):
+            if tensor.nbytes:
+                into = self.memory.view(at + offset, tensor.nbytes).view(tensor.dtype)
+                into.copy_(tensor.detach().reshape(-1))
+        entry = count * _ENTRY_WORDS
+        index[entry : entry + _ENTRY_WORDS] = [call, used, nbytes, kind]
+        self._header[words + _USED] = used + nbytes
+        self._header[words + _COUNT] = count + 1
+
+    def find(self, call: int) -> Entry | None:
+        """What the logs have of a call."""
+        for slot in range(SLOTS):
+            words, index = _LOG_AT + 8 * slot, self._indexes[slot]
+            place = call - int(self._header[words + _FIRST])
+            if self._header[words + _NUMBER] != NONE and 0 <= place < self._header[words + _COUNT]:
+                entry = place * _ENTRY_WORDS
+                _, offset, nbytes, kind = index[entry : entry + _ENTRY_WORDS]
+                at = self._log_at(slot) + offset
+                return Entry(call, kind, self.memory.view(at, nbytes))
+        return None
+
+    def logged_until(self, number: int, first_call: int) -> int:
+        """The first call since generation ``number`` that no log has; ``first_call``: its first."""
+        call = first_call
+        for later in range(number, number + SLOTS):
+            words = _LOG_AT + 8 * (later % SLOTS)
+            if self._header[words + _NUMBER] == later and self._header[words + _FIRST] == call:
+                call += int(self._header[words + _COUNT])
+        return call
+
+    def logs(self) -> list[Logged]:
+        """What each log has."""
+        found = []
+        for slot in range(SLOTS):
+            words = _LOG_AT + 8 * slot
+            if self._header[words + _NUMBER] != NONE:
+                first = int(self._header[words + _FIRST])
+                found.append(Logged(first, first + int(self._header[words + _COUNT])))
+        return found
+
+    @property
+    def newest_log(self) -> int:
+        """The number of the log that was opened last; ``NONE``: there is none."""
+        return max(int(self._header[_LOG_AT + 8 * slot + _NUMBER]) for slot in range(SLOTS))
+
+    def log_bytes(self, number: int) -> int:
+        """How many bytes a log takes."""
+        return int(self._header[_LOG_AT + 8 * (number % SLOTS) + _USED])
+
+    def _slot_at(self, number: int) -> int:
+        return _DATA_AT + number % SLOTS * int(self._header[_SLOT_BYTES])
+
+    def _log_at(self, number: int) -> int:
+        begin = _DATA_AT + SLOTS * int(self._header[_SLOT_BYTES])
+        return begin + number % SLOTS * int(self._header[_LOG_BYTES])
+
+
+class Word(IntEnum):
+    """The words of one rank on the board. Times are the monotonic clock's nanoseconds.
+
+    ``PUBLISHED``, ``DONE``, ``OVER``: as core/replay/settling.py has them. ``JOINED``: the decree
+    whose group it is connected to. ``FALL``: why it cannot be followed (core/replay/falls.py).
+    ``STARTS``: how many processes the agent has started as this rank, so above 1 this is a
+    replacement. ``NEWEST``: the step of its newest generation. ``CUT_AT``: when it had dropped its
+    former groups; ``LOADED_AT``, ``JOINED_AT``: a replacement's times; ``AGAIN``: calls that it has
+    issued again. ``DUE``: of rank 0, the step at which all make their next generation.
+    """
+
+    PUBLISHED, DONE, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(10)
+    AGAIN, DUE = 10, 11
+
+
+_DECREE, _DIED_AT = range(2)
+_RANKS, _WORDS_EACH = 8, 16
+
+
+class Board:
+    """The words that the agent and all workers of a group share."""
+
+    def __init__(self, memory: SharedMemory, ranks: int) -> None:
+        self.ranks = ranks
+        self._words = memory.words(0, _board_bytes(ranks) // _WORD)
+
+    def read(self, rank: int, word: Word) -> int:
+        """One word of one rank."""
+        return int(self._words[_RANKS + _WORDS_EACH * rank + word])
+
+    def set(self, rank: int, word: Word, value: int) -> None:
+        """Write one word of one rank."""
+        self._words[_RANKS + _WORDS_EACH * rank + word] = value
+
+    def all(self, word: Word) -> list[int]:
+        """This word of each rank."""
+        return [self.read(rank, word) for rank in range(self.ranks)]
+
+    def look(self) -> Words:
+        """What core/replay decides by."""
+        published, done, over = map(self.all, (Word.PUBLISHED, Word.DONE, Word.OVER))
+        return Words(self.decree, published, done, [bool(x) for x in over])
+
+    @property
+    def decree(self) -> int:
+        """The number of the newest decree; 0: nobody has died so far."""
+        return int(self._words[_DECREE])
+
+    @property
+    def died_at(self) -> int:
+        """When the agent learned of the latest death."""
+        return int(self._words[_DIED_AT])
+
+    def make_decree(self, number: int, died_at: int) -> None:
+        """The agent: raise the number, and wake all who wait for it."""
+        self._words[_DIED_AT] = died_at
+        self._words[_DECREE] = number
+        futex.wake(self._at(), futex.ALL)
+
+    def wait(self, beyond: int, timeout_s: float) -> int:
+        """Wait for a decree with a higher number, ``timeout_s`` at most; returns the newest.
+
+        Raises:
+            OSError: this system refuses to wait.
+        """
+        if self.decree <= beyond:
+            futex.wait_while(self._at(), beyond & 0xFFFFFFFF, timeout_s)
+        return self.decree
+
+    def _at(self) -> int:
+        return ctypes.addressof(self._words) + _DECREE * _WORD  # its lower half, as all we run on
+
+
+class GroupMemory:
+    """The board and the areas of one group, as the agent or a worker of it sees them."""
+
+    def __init__(self, board: SharedMemory, areas: Sequence[SharedMemory], nbytes: int) -> None:
+        self._files = (board, *areas)
+        board.reserve(_board_bytes(len(areas)))
+        self.board = Board(board, len(areas))
+        self.nbytes = nbytes
+        self._areas: dict[int, Area] = {}
+
+    @classmethod
+    def make(cls, ranks: int, nbytes: int) -> GroupMemory:
+        """The agent: new memory, ``nbytes`` for each area at most.
+
+        Raises:
+            OSError: this system has no such memory, or no futex.
+        """
+        futex.number()
+        made = cls(SharedMemory(), [SharedMemory() for _ in range(ranks)], nbytes)
+        for rank in range(ranks):
+            made.area(rank).clear()
+            made.board.set(rank, Word.NEWEST, NONE)
+        return made
+
+    @classmethod
+    def open(cls, place: str) -> GroupMemory:
+        """A worker: the memory at this place.
+
+        Raises:
+            OSError: the agent is gone.
+        """
+        process, size, *numbers = place.split(":")
+        board, *areas = (
+            SharedMemory(os.open(f"{process}/{number}", os.O_RDWR | os.O_CLOEXEC))
+            for number in numbers
+        )
+        return cls(board, areas, int(size))
+
+    @property
+    def place(self) -> str:
+        """Where ``open`` finds it, in any process of this user on this node."""
+        numbers = ":".join(str(file.fd) for file in self._files)
+        return f"/proc/{os.getpid()}/fd:{self.nbytes}:{numbers}"
+
+    def area(self, rank: int) -> Area:
+        """A rank's area, mapped when it is asked for."""
+        if rank not in self._areas:
+            memory = self._files[1 + rank]
+            memory.reserve(self.nbytes)
+            self._areas[rank] = Area(memory, self.nbytes)
+        return self._areas[rank]
+
+    def held_bytes(self) -> int:
+        """How much memory all areas take now."""
+        return sum(os.fstat(file.fd).st_blocks * 512 for file in self._files)
+
+    def close(self) -> None:
+        """Let it go. It is free once every process that has mapped it has ended."""
+        self._areas.clear()
+        for file in self._files:
+            file.close()
+
+
+def _board_bytes(ranks: int) -> int:
+    return (_RANKS + _WORDS_EACH * ranks) * _WORD
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

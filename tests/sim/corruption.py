@@ -1,0 +1,127 @@
+"""Random lives of replicas whose memory alters their parameters, before the real lighthouse.
+
+The oracle knows what each replica holds, and what all held when all were last equal: the truth.
+Each corruption is unlike all others, so a witness that is like most witnesses holds the truth.
+"""
+
+from __future__ import annotations
+
+import random
+
+from ftrun.base.errors import ExitCode
+from ftrun.core import messages as m
+from ftrun.core.activity import Activity
+from ftrun.core.failure_kinds import CORRUPTED, HEAL, REPORT, STOP
+from ftrun.core.lighthouse.divergence import Divergence
+from tests.sim.violation import Violation
+from tests.unit.core.books.booked_job import BookedJob
+
+ROUNDS, EVERY = 12, 100
+
+
+class World:
+    """One schedule. ``healed``, ``undecided``: how often a corruption led to that."""
+
+    def __init__(self, seed: int, kind: type[Divergence] = Divergence) -> None:
+        self.draws = draws = random.Random(seed)
+        self.action = draws.choice((HEAL, HEAL, STOP, REPORT))
+        self.job = BookedJob(draws.randint(2, 5), action=self.action)
+        self.job.core.membership.divergence = kind(self.job.core.state)
+        self.job.form()
+        self.step = EVERY
+        self.lives = self.healed = self.undecided = 0
+        self.holds = dict.fromkeys(self.job.incarnations, "T")
+        self.truth, self.witnesses = "T", set[tuple[str, str]]()
+
+    def run(self) -> None:
+        """Run the schedule; raises Violation."""
+        for number in range(ROUNDS):
+            is_quiet = number >= ROUNDS - 3
+            fault = "" if is_quiet else self.draws.choice(("", "corrupt", "die", "both"))
+            if fault in ("corrupt", "both"):
+                self.lives += 1
+                self.holds[self._any()] = f"x{self.lives}"
+            if fault in ("die", "both"):
+                self._replace(self._any())
+            self._compare(self.draws.random() < 0.2 and not is_quiet)
+            if self.job.core.state.outcome is not None:
+                self._require(self.action == STOP, "the job has ended, and nobody asked for that")
+                code = self.job.core.state.outcome.exit_code
+                self._require(code == ExitCode.CORRUPTED, "it has another exit code")
+                return
+        self._check_end()
+
+    def _any(self) -> str:
+        return self.draws.choice(sorted(self.holds))
+
+    def _replace(self, *names: str) -> None:
+        """They die, and their successors heal, each from one of the quorum's donors."""
+        job, state = self.job, self.job.core.state
+        for name in names:
+            self.lives += 1
+            if name in state.replicas:
+                job.lose(name)
+            job.start(name, f"life{self.lives}")
+            job.report(name)
+        for other in self.holds.keys() - set(names):
+            job.report(other, self.step)
+        self._require(state.quorum is not None, "nobody is left")
+        job.build(*self.holds.keys() - set(names))
+        plan = job.core.membership.switching.plan
+        if plan is None:
+            raise Violation("Z2", "nobody joins those that are left")
+        for name in self.holds:
+            job.say(name, m.Built(plan.attempt))
+        for name in self.holds:
+            job.say(name, m.Promised(plan.attempt, plan.step))
+        for name in self.holds:
+            job.say(name, m.InForce(plan.attempt, plan.step))
+        quorum = state.quorum
+        assert quorum is not None
+        self._require(state.live == self.holds.keys(), "not all are back")
+        for name in names:
+            assert name not in quorum.donors
+            donor = self.draws.choice(quorum.donors)
+            job.say(name, m.Healed(quorum.attempt, self.step + 1, (donor,), 8, 0.1))
+            self.holds[name] = self.holds[donor]
+
+    def _compare(self, one_is_late: bool) -> None:
+        """All show their parameters of one state, in any order; one perhaps never."""
+        self.step += EVERY
+        names = sorted(self.holds)
+        self.draws.shuffle(names)
+        shown = names[one_is_late:]
+        before = len(self.job.sent)
+        for name in shown:
+            mark = m.Mark(self.step, f"s{self.step}", "SGD lr 0.1", self.holds[name])
+            self.job.progress(name, self.step, Activity.STEP, marks=(mark,))
+        new = self.job.sent[before:]
+        self.undecided += sum(isinstance(x, m.Notice) and "nobody can tell" in x.text for x in new)
+        orders = [x for x in new if isinstance(x, m.RestartReplica)]
+        for order in orders:
+            if order.reason.startswith(CORRUPTED):
+                self.healed += 1
+                self._require(self.action == HEAL, "nobody asked for that")
+                held = self.holds[order.replica_id]
+                self._require(held != self.truth, f"{order.replica_id} held what all had held")
+        if orders and self.job.core.state.outcome is None:
+            self._replace(*(order.replica_id for order in orders))
+        elif len(shown) == len(names) and len(set(self.holds.values())) == 1:
+            self.truth = self.holds[names[0]]
+            self.witnesses = set(self.job.incarnations.items())
+
+    def _check_end(self) -> None:
+        odd = len(set(self.holds.values())) > 1
+        alive = self.witnesses & set(self.job.incarnations.items())
+        held = [self.holds[name] for name, _ in alive]
+        is_known = 2 * held.count(self.truth) > len(held)
+        if odd and alive and self.action == STOP:
+            self._require(not any(x != self.truth for x in held), "the job goes on")
+        if alive and self.action == HEAL and is_known:
+            self._require(not any(x != self.truth for x in held), "one that is odd may be a donor")
+        if self.action == HEAL and alive and not is_known and odd:
+            self._require(self.undecided > 0, "nobody was told")
+
+    def _require(self, holds: bool, words: str) -> None:
+        if not holds:
+            raise Violation("Z2", f"{words} ({self.action}, {self.holds}, truth {self.truth})")

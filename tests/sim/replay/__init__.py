@@ -1,0 +1,1 @@
+"""Schedules of a group that recovers without replicas (ftrun/core/replay/)."""

@@ -1,0 +1,142 @@
+"""What outlives a process: each rank's area with its generations and logs, and the board's words.
+
+It is as snapshots/area.py, word by word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ftrun.core.replay.settling import Generation, Logged
+
+Stop: TypeAlias = "str | Callable[[], bool]"
+Thread: TypeAlias = Generator[Stop, Any, Any]
+"""A thread stops at a place, by name, or until a condition holds."""
+
+SLOTS = 3
+
+
+@dataclass
+class Slot:
+    """A generation. ``number``: -1 while it is written; ``step``: that it begins."""
+
+    number: int = -1
+    step: int = 0
+    calls: int = 0
+    words: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Log:
+    """A log. ``index``: (kind, offset, words) of each call from ``first`` on."""
+
+    number: int = -1
+    first: int = 0
+    count: int = 0
+    index: list[tuple[str, int, int]] = field(default_factory=list)
+    data: list[int] = field(default_factory=list)
+
+
+class Area:
+    """One rank's memory. ``room``: words of a log."""
+
+    def __init__(self, words: int, room: int) -> None:
+        self.slots = [Slot(words=[0] * words) for _ in range(SLOTS)]
+        self.logs = [Log(data=[0] * room) for _ in range(SLOTS)]
+        self.room = room
+        self.is_full = False
+        self.was_full = False
+        self.was_whole = False
+
+    def write(self, number: int, step: int, state: list[int], calls: int) -> Thread:
+        slot = self.slots[number % SLOTS]
+        slot.number = -1
+        yield "generation begun"
+        for index in range(len(state)):
+            slot.words[index] = state[index]
+            yield "word copied"
+        slot.step, slot.calls = step, calls
+        yield "calls noted"
+        slot.number = number
+        self.was_whole = True
+        yield "generation whole"
+
+    def open_log(self, number: int, first: int) -> Thread:
+        log = self.logs[number % SLOTS]
+        if log.number == number:
+            return
+        log.number = -1
+        yield "log closed"
+        log.count, log.first = 0, first
+        log.index.clear()
+        yield "log emptied"
+        log.number = number
+        self.is_full = False
+        yield "log open"
+
+    def log(self, call: int, kind: str, words: list[int]) -> Thread:
+        """Add a call to the newest log. After one that does not fit it takes none."""
+        log = max(self.logs, key=lambda known: known.number)
+        used = sum(size for _, _, size in log.index[: log.count])
+        if self.is_full or used + len(words) > self.room:
+            self.is_full = self.was_full = True
+            return
+        for index, word in enumerate(words):
+            log.data[used + index] = word
+            yield "word logged"
+        del log.index[log.count :]
+        log.index.append((kind, used, len(words)))
+        yield "entry logged"
+        log.count += 1
+        yield "call counted"
+
+    def rewind(self, calls: int) -> None:
+        """Hold the newest generation of this boundary, as if nothing had followed."""
+        whole = [slot.number for slot in self.slots if slot.number >= 0 and slot.calls == calls]
+        assert whole, f"no generation before call {calls}"
+        newest = max(whole)
+        for slot in self.slots:
+            if slot.number > newest:
+                slot.number = -1
+        for log in self.logs:
+            log.number = -1
+        self.is_full = False
+        for _ in self.open_log(newest, calls):
+            pass
+
+    def find(self, call: int) -> tuple[Log, str, int, int] | None:
+        for log in self.logs:
+            if log.number >= 0 and log.first <= call < log.first + log.count:
+                return log, *log.index[call - log.first]
+        return None
+
+    def generations(self) -> list[Generation]:
+        return [Generation(x.number, x.calls) for x in self.slots if x.number >= 0]
+
+    def logged(self) -> list[Logged]:
+        return [Logged(x.first, x.first + x.count) for x in self.logs if x.number >= 0]
+
+
+@dataclass
+class Words:
+    """The board. ``due``: the step that begins with the next generation, if not all do."""
+
+    number: int
+    published: list[int]
+    done: list[int]
+    joined: list[int]
+    over: list[bool]
+    falls: list[int]
+    due: int = 0
+
+
+def parts(value: int) -> list[int]:
+    """A value as two words, so that half of it can be there."""
+    return [value >> 16, value & 0xFFFF]
+
+
+def joined(words: list[int]) -> int:
+    """The value again."""
+    return words[0] << 16 | words[1]

@@ -1,0 +1,391 @@
+"""Planted bugs that the schedules of world.py must find: each is one change of one part."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ftrun.core.replay import settling
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.log_rules import Keeps, keeps
+from ftrun.core.replay.mending import Decree, Mending, Outcome
+from ftrun.core.replay.settling import Board, Generation, Logged, Source, Step
+from tests.sim.replay.memory import Area, Thread
+from tests.sim.replay.process import Call, Group, Process, Rules
+from tests.sim.replay.world import World
+
+# ---------------------------------------------------------------- decisions
+
+
+def _newest(
+    generations: Collection[Generation], logs: Collection[Logged], done: Sequence[int], rank: int
+) -> Generation | Fall:
+    known = [*done]
+    known[:] = [done[rank]] * len(known)
+    return settling.begin(generations, logs, known, rank)
+
+
+def _whatever_is_logged(
+    generations: Collection[Generation], _: Collection[Logged], done: Sequence[int], rank: int
+) -> Generation | Fall:
+    return settling.begin(generations, [Logged(0, 1 << 30)], done, rank)
+
+
+def _without_waiting(board: Board, rank: int, cut: int, group: int) -> Step:
+    found = settling.next_step(board, rank, cut, group)
+    return Step.CONNECT if found is Step.WAIT else found
+
+
+def _without_cut(board: Board, rank: int, cut: int, group: int) -> Step:
+    found = settling.next_step(board, rank, 1 << 30, group)
+    if found is Step.CONNECT and cut < board.number:
+        return Step.CUT
+    return found
+
+
+def _without_leaving(board: Board, rank: int, cut: int, group: int) -> Step:
+    words = Board(board.number, board.published, board.done, [False])
+    return settling.next_step(words, rank, cut, group)
+
+
+def _until_one_is_over(board: Board, rank: int, cut: int, group: int) -> Step:
+    if any(board.over):
+        return Step.LEAVE
+    return settling.next_step(board, rank, cut, group)
+
+
+def _only_its_own_next(first: int, begun: int, kept: Collection[int]) -> list[int] | Fall:
+    found = settling.again(first, begun, kept)
+    return found if isinstance(found, Fall) else found[-1:]
+
+
+def _backwards(first: int, begun: int, kept: Collection[int]) -> list[int] | Fall:
+    found = settling.again(first, begun, kept)
+    return found if isinstance(found, Fall) else found[::-1]
+
+
+def _from_the_log_if_it_can(
+    call: int, first: int | None, done: Sequence[int], *, is_open: bool
+) -> Source:
+    return settling.source(call, first if is_open else None, done, is_open=is_open)
+
+
+def _at_once(call: int, first: int | None, done: Sequence[int], *, is_open: bool) -> Source:
+    found = settling.source(call, first, done, is_open=is_open)
+    is_early = found is Source.WAIT and first is None and call < max(done)
+    return Source.LOG if is_early else found
+
+
+def _in_all_logs(_: int | None, done: Sequence[int], *, is_open: bool) -> int:
+    return min(done)
+
+
+def _everything(_: int | None, __: Sequence[int], *, is_open: bool) -> int:
+    return 0
+
+
+def _last_only(_: int | None, done: Sequence[int], *, is_open: bool) -> int:
+    return max(done) - 1
+
+
+def _what_one_has(generations: Sequence[Collection[Generation]]) -> int | None:
+    return settling.common(generations[:1])
+
+
+def _nothing_of_a_reduce(kind: str, *, is_root: bool) -> Keeps | None:
+    return Keeps.NOTHING if kind == "reduce" else keeps(kind, is_root=is_root)
+
+
+# ---------------------------------------------------------------- processes
+
+
+class WritesDoneInReplay(Process):
+    """A replacement counts what it takes from the log."""
+
+    def answer(self, call: Call) -> Thread:
+        yield from super().answer(call)
+        self.board.done[self.rank] = call.number + 1
+
+
+class LogsTwice(Process):
+    """A call that is in the log, but not counted in ``done``, is logged once more."""
+
+    def is_logged(self, call: Call) -> bool:
+        return False
+
+
+class CountsBeforeItLogs(Process):
+    """``done`` is raised first."""
+
+    def log(self) -> Thread:
+        call = self.next_logged()
+        if call is not None and call.number == self.board.done[self.rank]:
+            self.board.done[self.rank] += 1
+            yield "call counted"
+            self.board.done[self.rank] -= 1
+        yield from super().log()
+
+
+class GivesBeforeItLogs(Process):
+    """The script has a result, and may write over it, before it is logged."""
+
+    def wait(self, call: Call) -> Thread:
+        yield lambda: call.found is not None
+        given, call.found = call.found, -1
+        return given
+
+
+class ChangesWhileItCopies(Process):
+    """The optimizer does not wait for the copy."""
+
+    def copy(self, number: int, step: int, calls: int) -> Thread:
+        self.is_copying = step == 0
+        yield from self.area.write(number, step, self.state, calls)
+        self.is_copying = False
+
+
+class OpensTheLogLate(Process):
+    """The next log begins when the generation is whole."""
+
+    def boundary(self, step: int) -> Thread:
+        self.number += 1
+        self.is_copying = True
+        self.world.spawn(self, self._late(self.number, step, self.begun))
+        if step == 0:
+            yield lambda: not self.is_copying
+
+    def _late(self, number: int, step: int, calls: int) -> Thread:
+        yield from self.area.write(number, step, self.state, calls)
+        yield lambda: not self.is_busy
+        self.is_busy = True
+        yield from self.area.open_log(number, self.board.done[self.rank])
+        self.is_busy = self.is_copying = False
+
+
+class ReadsTheFirstCallLate(Process):
+    """The first call is read when the group is connected."""
+
+    def enter(self, group: Group, first: int) -> Thread:
+        self.first = min(self.board.done)
+        yield from super().enter(group, self.first)
+
+
+class PublishesInTheMiddle(Process):
+    """A call that was complete before the cut is still logged after ``done`` was published."""
+
+    def publish(self, number: int) -> Thread:
+        self.board.published[self.rank] = number
+        yield "published"
+
+
+class ReadsAPeerOnce(Process):
+    """A peer's log may be written over while it is read."""
+
+    def is_other(self, entry: object, former: object) -> bool:
+        return False
+
+
+class JoinsEarly(Process):
+    """A replacement has joined when it is connected."""
+
+    def note_joined(self) -> None:
+        if self.group is not None:
+            self.board.joined[self.rank] = self.group.number
+
+
+class LeavesAlone(Process):
+    """A process ends with its own script."""
+
+    def main(self) -> Thread:
+        for stop in super().main():
+            yield stop
+            if stop == "over":
+                self.has_left = True
+                return
+
+
+class AnswersLate(Process):
+    """A call is taken from the log only if it can be when it is begun."""
+
+    def from_log(self) -> list[Call]:
+        return [call for call in super().from_log() if call.number == self.begun - 1]
+
+
+# ---------------------------------------------------------------- memory and agent
+
+
+class WholeTooEarly(Area):
+    """A generation is whole before its words are there."""
+
+    def write(self, number: int, step: int, state: list[int], calls: int) -> Thread:
+        slot = self.slots[number % len(self.slots)]
+        slot.step, slot.calls = step, calls
+        slot.number = number
+        yield "generation whole"
+        yield from super().write(number, step, state, calls)
+
+
+class EmptiesTheLog(Area):
+    """A replacement empties the log that the lost worker had begun."""
+
+    def open_log(self, number: int, first: int) -> Thread:
+        log = self.logs[number % len(self.logs)]
+        if log.number == number:
+            log.number = -1
+        yield from super().open_log(number, first)
+
+
+class LogsOn(Area):
+    """What fits is logged, also after a call that did not."""
+
+    def log(self, call: int, kind: str, words: list[int]) -> Thread:
+        self.is_full = False
+        yield from super().log(call, kind, words)
+
+
+class TwoSlots(Area):
+    """The generation before the newest one is given up at once."""
+
+    def write(self, number: int, step: int, state: list[int], calls: int) -> Thread:
+        for slot in self.slots:
+            if slot.number < number - 1:
+                slot.number = -1
+        yield from super().write(number, step, state, calls)
+        for slot in self.slots:
+            if slot.number < number:
+                slot.number = -1
+
+
+class OneDecree(Mending):
+    """A death while a worker is being replaced needs no decree of its own."""
+
+    def died(self, rank: int, place: Generation | Fall, now: float) -> Outcome:
+        is_under_way, number = self.is_under_way, self.number
+        found = super().died(rank, place, now)
+        if isinstance(found, Decree) and is_under_way:
+            self.number = number
+            return None
+        return found
+
+
+class FallsTwice(Mending):
+    """A fall ends nothing."""
+
+    def _fall(self, reason: Fall) -> Fall:
+        return reason
+
+
+class ForgetsTheDead(Mending):
+    """All others are in one group again."""
+
+    def look(self, board: Board, joined: list[int], falls: list[int], now: float) -> Outcome:
+        for rank in self._deaths:
+            joined = [self.number if one == rank else x for one, x in enumerate(joined)]
+        return super().look(board, joined, falls, now)
+
+
+class _StartsAtOnce(World):
+    """The replacement starts while the dead process's last threads still write."""
+
+    def replace(self, process: Process, rewinds: int) -> Thread:
+        yield "replace"
+        self.ranks[process.rank] = self.start(process.rank, True)
+
+
+class _KeepsLogs(World):
+    """The logs stay at a rewind."""
+
+    def clear(self, boundary: int) -> None:
+        logs = [[replace(log, index=list(log.index)) for log in area.logs] for area in self.areas]
+        super().clear(boundary)
+        for area, known in zip(self.areas, logs, strict=True):
+            area.logs = known
+
+
+class _KeepsNewer(Area):
+    """The generations that are newer than the boundary stay."""
+
+    def rewind(self, calls: int) -> None:
+        numbers = [slot.number for slot in self.slots]
+        super().rewind(calls)
+        for slot, number in zip(self.slots, numbers, strict=True):
+            slot.number = number
+
+
+class _KeepsDone(World):
+    """``done`` stays at a rewind."""
+
+    def clear(self, boundary: int) -> None:
+        done = list(self.board.done)
+        super().clear(boundary)
+        self.board.done[:] = done
+
+
+class _KeepsOver(World):
+    """A script that was over stays over at a rewind."""
+
+    def clear(self, boundary: int) -> None:
+        over = list(self.board.over)
+        super().clear(boundary)
+        self.board.over[:] = over
+
+
+MUTANTS: dict[str, dict[str, Any]] = {
+    "begins at its newest generation": {"rules": Rules(begin=_newest)},
+    "begins though the log has a gap": {"rules": Rules(begin=_whatever_is_logged)},
+    "connects before all have published": {"rules": Rules(next_step=_without_waiting)},
+    "publishes before it has cut": {"rules": Rules(next_step=_without_cut)},
+    "waits for those that have left": {
+        "rules": Rules(next_step=_without_leaving),
+        "focus": "network",
+    },
+    "leaves when one script is over": {"rules": Rules(next_step=_until_one_is_over)},
+    "issues its last call alone again": {"rules": Rules(again=_only_its_own_next)},
+    "issues again backwards": {"rules": Rules(again=_backwards)},
+    "takes from the log while it connects": {"rules": Rules(source=_from_the_log_if_it_can)},
+    "takes from the log what not all have": {"rules": Rules(source=_at_once)},
+    "drops inputs while it connects": {
+        "rules": Rules(needed_from=_in_all_logs),
+        "focus": "watcher",
+    },
+    "keeps inputs for ever": {"rules": Rules(needed_from=_everything)},
+    "keeps the last input only": {"rules": Rules(needed_from=_last_only)},
+    "the first call is what one has": {"rules": Rules(in_all_logs=max)},
+    "the root of a reduce logs nothing": {"rules": Rules(keeps=_nothing_of_a_reduce)},
+    "newcomer writes done in replay": {"process": WritesDoneInReplay},
+    "logs a call twice": {"process": LogsTwice},
+    "counts before it logs": {"process": CountsBeforeItLogs},
+    "gives before it logs": {"process": GivesBeforeItLogs},
+    "the optimizer does not wait for the copy": {"process": ChangesWhileItCopies, "focus": "copy"},
+    "the log is opened late": {"process": OpensTheLogLate},
+    "the first call is read late": {"process": ReadsTheFirstCallLate},
+    "publishes in the middle of a call": {"process": PublishesInTheMiddle},
+    "reads a peer's log without a second look": {
+        "process": ReadsAPeerOnce,
+        "focus": "new completer",
+    },
+    "joins before it has caught up": {"process": JoinsEarly},
+    "ends with its own script": {"process": LeavesAlone},
+    "takes from the log only at the begin": {"process": AnswersLate},
+    "a generation is whole too early": {"area": WholeTooEarly},
+    "a replacement empties the log": {"area": EmptiesTheLog},
+    "logs on after a gap": {"area": LogsOn},
+    "only the newest generation is kept": {"area": TwoSlots},
+    "one decree for two deaths": {"mending": OneDecree},
+    "a fall is told twice": {"mending": FallsTwice},
+    "mended without the dead": {"mending": ForgetsTheDead},
+    "rewinds to what one has": {"rules": Rules(common=_what_one_has)},
+    "keeps the logs at a rewind": {"world": _KeepsLogs},
+    "keeps newer generations at a rewind": {"area": _KeepsNewer},
+    "keeps done at a rewind": {"world": _KeepsDone},
+    "keeps over at a rewind": {"world": _KeepsOver, "focus": "main"},
+    "a replacement starts at once": {"world": _StartsAtOnce},
+}
+
+
+def world(seed: int, name: str = "") -> World:
+    """The schedule of a seed, with a planted bug."""
+    changes = dict(MUTANTS[name]) if name else {}
+    kind: type[World] = changes.pop("world", World)
+    return kind(seed, **changes)

@@ -1,0 +1,449 @@
+"""One worker in a schedule: its script, and the shell under it as inject/zero_edit/world/ has it.
+
+Four threads: the script, one that completes calls, one that carries out decrees, one that copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ftrun.core.replay import settling
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.log_rules import Keeps, keeps, of_all
+from ftrun.core.replay.settling import Board, Generation, Source, Step
+from tests.sim.replay.memory import Thread, joined, parts
+from tests.sim.replay.script import FENCES, changed, first_state, needs, result, step
+from tests.sim.violation import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.replay.world import World
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The decisions; a planted bug replaces some."""
+
+    next_step: Callable[..., Step] = settling.next_step
+    source: Callable[..., Source] = settling.source
+    again: Callable[..., list[int] | Fall] = settling.again
+    in_all_logs: Callable[[list[int]], int] = settling.in_all_logs
+    needed_from: Callable[..., int] = settling.needed_from
+    begin: Callable[..., Generation | Fall] = settling.begin
+    common: Callable[..., int | None] = settling.common
+    keeps: Callable[..., Keeps | None] = keeps
+
+
+@dataclass
+class Call:
+    """A call of the script. ``place``: in the group in force; ``found``: its result.
+
+    ``is_kept``: its input is; not if its result comes from the log.
+    """
+
+    number: int
+    kind: str
+    root: int
+    given: int
+    place: int | None = None
+    found: int | None = None
+    is_through: bool = False
+    is_kept: bool = True
+
+
+class Process:
+    """One worker: its script, and the shell under it, in four threads."""
+
+    def __init__(self, world: World, rank: int, is_new: bool) -> None:
+        self.world, self.rank, self.is_new = world, rank, is_new
+        self.rules, self.board, self.area = world.rules, world.board, world.areas[rank]
+        self.is_alive, self.is_gone, self.has_left = True, False, False
+        self.gone_at = 0
+        self.begun, self.calls = 0, dict[int, Call]()
+        self.state = first_state(world.spec, rank)
+        self.group: Group | None = None
+        self.first: int | None = None
+        self.cut = self.number = -1
+        self.is_open = self.is_busy = False
+        self.is_copying = False
+
+    # ------------------------------------------------------------ the script
+
+    def main(self) -> Thread:
+        spec = self.world.spec
+        number = 0
+        if self.is_new:
+            yield "started"
+            number = yield from self.load()
+        else:
+            yield from self.boundary(0)
+        while number < len(spec.steps):
+            total = yield from self.step(number)
+            yield lambda: not self.is_copying
+            for index, word in enumerate(self.state):
+                self.state[index] = changed(word, index, total)
+                yield "word changed"
+            number += 1
+            yield from self.boundary(number)
+        yield lambda: not self.is_copying
+        self.world.see_that(
+            self.state == self.world.known.states[-1][self.rank], "end", f"of rank {self.rank}"
+        )
+        self.board.over[self.rank] = True
+        yield "over"
+        yield lambda: all(self.board.over)
+        self.has_left = True
+
+    def load(self) -> Thread:
+        found = self.rules.begin(
+            self.area.generations(), self.area.logged(), self.board.done, self.rank
+        )
+        if isinstance(found, Fall):
+            yield from self.falls(found)
+        assert not isinstance(found, Fall)
+        slot = next(x for x in self.area.slots if x.number == found.number)
+        for index, word in enumerate(slot.words):
+            self.state[index] = word
+            yield "word loaded"
+        self.begun = found.calls
+        known = self.world.known
+        self.number = found.number
+        is_right = self.state == known.states[slot.step][self.rank]
+        self.world.see_that(is_right, "torn", f"rank {self.rank}, generation {found.number}")
+        self.world.see_that(found.calls == known.calls[slot.step], "calls", f"{found}")
+        return slot.step
+
+    def boundary(self, step: int) -> Thread:
+        """A step may begin with a generation: each does, or those that rank 0 announces."""
+        if self.rank == 0 and self.world.is_rare and self.world.draws.random() < 0.5:
+            self.board.due = step + 2
+            yield "announced"
+        if self.world.is_rare and step not in (0, self.board.due):
+            return
+        self.number += 1
+        number = self.number
+        yield lambda: not self.is_busy
+        self.is_busy = True
+        yield from self.area.open_log(number, self.begun)
+        self.is_busy = False
+        self.is_copying = True
+        self.world.spawn(self, self.copy(number, step, self.begun))
+        if step == 0:
+            yield lambda: not self.is_copying
+
+    def copy(self, number: int, step: int, calls: int) -> Thread:
+        yield from self.area.write(number, step, self.state, calls)
+        self.is_copying = False
+
+    def step(self, number: int) -> Thread:
+        salt = self.world.known.salts[number]
+        run = step(self.world.spec, number, self.rank, self.state, salt)
+        request = next(run)
+        while True:
+            if request[0] == "begin":
+                answer = self.begin(*request[1:])
+                yield "call begun"
+            else:
+                answer = yield from self.wait(request[1])
+            try:
+                request = run.send(answer)
+            except StopIteration as end:
+                return end.value
+
+    # ------------------------------------------------------------ calls
+
+    def begin(self, kind: str, root: int, given: int) -> Call:
+        call = Call(self.begun, kind, root, given)
+        self.calls[call.number] = call
+        self.begun += 1
+        self.drop()
+        if self.from_where(call) is Source.LIVE:
+            self.issue(call)
+        self.note_joined()
+        return call
+
+    def drop(self) -> None:
+        """Keep no inputs that nobody needs."""
+        known = self.rules.needed_from(self.first, self.board.done, is_open=self.is_open)
+        for number in [x for x, call in self.calls.items() if x < known and call.is_through]:
+            del self.calls[number]
+        if self.is_open:
+            kept = [x for x in self.calls if x < min(self.board.done) and self.calls[x].is_through]
+            self.world.see_that(not kept, "kept", f"inputs that nobody needs: {kept}")
+
+    def issue(self, call: Call) -> None:
+        assert self.group is not None
+        call.place = self.group.issue(self.rank, call)
+
+    def from_where(self, call: Call) -> Source:
+        done = self.board.done
+        return self.rules.source(call.number, self.first, done, is_open=self.is_open)
+
+    def wait(self, call: Call) -> Thread:
+        yield lambda: call.is_through
+        found = self.world.known.results[call.number][self.rank]
+        text = f"rank {self.rank}, call {call.number}, {call.kind}"
+        self.world.see_that(call.found == found, "result", text)
+        given, call.found = call.found, -1  # the script writes over it
+        return given
+
+    def answer(self, call: Call) -> Thread:
+        """Take the result from the log, unless the call is issued meanwhile."""
+        text = f"rank {self.rank}, call {call.number}"
+        self.world.see_that(self.is_new, "repeats", f"a survivor takes from the log: {text}")
+        own = self.area.find(call.number)
+        if own is None or own[1] != call.kind:
+            yield from self.falls(Fall.OTHER_CALL)
+        call.is_kept = False
+        yield "from the log"
+        what = self.rules.keeps(call.kind, is_root=call.root == self.rank)
+        if what is Keeps.NOTHING:
+            inputs: dict[int, int] = {call.root: call.given}
+            call.found = result(call.kind, call.root, self.rank, inputs)
+        elif what is Keeps.RESULT:
+            call.found = yield from self.read(self.rank, call)
+        elif what is Keeps.ALIKE:
+            rank = of_all(call.number, self.world.spec.workers)
+            call.found = yield from self.read(rank, call)
+        else:
+            inputs = {}
+            for rank in range(self.world.spec.workers):
+                inputs[rank] = yield from self.read(rank, call)
+            call.found = result(call.kind, call.root, self.rank, inputs)
+        call.is_through = True
+
+    def read(self, rank: int, call: Call) -> Thread:
+        """The words of an entry; a living peer may write over its log meanwhile."""
+        area = self.world.areas[rank]
+        found = area.find(call.number)
+        if found is None:
+            yield from self.falls(Fall.PEER_LOG)
+        assert found is not None
+        log, _, offset, size = found
+        words = []
+        for index in range(size):
+            words.append(log.data[offset + index])
+            yield "part read"
+        if self.is_other(area.find(call.number), found):
+            yield from self.falls(Fall.PEER_LOG)
+        self.world.see_that(len(words) == 2, "entry", f"of call {call.number}: {words}")
+        return joined(words)
+
+    def is_other(self, entry: object, former: object) -> bool:
+        """Whether a peer has written over its log meanwhile."""
+        return entry != former
+
+    def completer(self) -> Thread:
+        """Gives each call its result, and logs those in order that the log lacks."""
+        while True:
+            yield self.has_work
+            for call in self.from_log():
+                yield from self.answer(call)
+            self.note_joined()
+            self.is_busy = True
+            self.complete()
+            yield "call complete"
+            yield from self.log()
+            self.is_busy = False
+
+    def has_work(self) -> bool:
+        if self.is_busy or all(call.is_through for call in self.calls.values()):
+            return False
+        return bool(self.ready() or self.next_logged() or self.from_log())
+
+    def from_log(self) -> list[Call]:
+        calls = [x for x in self.calls.values() if x.found is None and x.place is None]
+        return [call for call in calls if self.from_where(call) is Source.LOG]
+
+    def ready(self) -> list[tuple[Call, dict[int, int]]]:
+        if self.group is None:
+            return []
+        calls = [x for x in self.calls.values() if x.place is not None and x.found is None]
+        found = [(x, self.group.inputs(self.rank, x.place)) for x in calls if x.place is not None]
+        return [(call, inputs) for call, inputs in found if inputs is not None]
+
+    def complete(self) -> None:
+        for call, inputs in self.ready():
+            call.found = result(call.kind, call.root, self.rank, inputs)
+
+    def next_logged(self) -> Call | None:
+        """A call with a result whose turn it is; what the log has already does not wait."""
+        done = self.board.done[self.rank]
+        calls = [x for x in self.calls.values() if x.found is not None and not x.is_through]
+        return next((call for call in calls if call.number <= done), None)
+
+    def log(self) -> Thread:
+        while (call := self.next_logged()) is not None:
+            assert call.found is not None
+            if call.number == self.board.done[self.rank]:
+                what = self.rules.keeps(call.kind, is_root=call.root == self.rank)
+                value = call.given if what is Keeps.INPUT else call.found
+                is_here = self.rank == of_all(call.number, self.world.spec.workers)
+                is_empty = what is Keeps.NOTHING or (what is Keeps.ALIKE and not is_here)
+                words = [] if is_empty else parts(value)
+                if not self.is_logged(call):
+                    yield from self.area.log(call.number, call.kind, words)
+                self.board.done[self.rank] = call.number + 1
+            call.is_through = True
+            yield "call through"
+
+    def is_logged(self, call: Call) -> bool:
+        """Whether a worker that died before it had counted it has logged this call."""
+        return self.area.find(call.number) is not None
+
+    # ------------------------------------------------------------ decrees
+
+    def watcher(self) -> Thread:
+        while True:
+            board = yield from self.look()
+            group = -1 if self.group is None else self.group.number
+            found = self.rules.next_step(board, self.rank, self.cut, group)
+            yield from self.carry_out(found, board)
+            if found is Step.LEAVE:
+                return
+
+    def carry_out(self, found: Step, board: Board) -> Thread:
+        match found:
+            case Step.LEAVE:
+                self.leave_group()
+            case Step.GO_ON:
+                yield lambda: self.board.number != board.number or all(self.board.over)
+            case Step.CUT:
+                self.leave_group()
+                self.cut = board.number
+                yield "cut"
+            case Step.PUBLISH:
+                yield from self.publish(board.number)
+            case Step.WAIT:
+                yield lambda: self.is_news(board)
+            case Step.CONNECT:
+                yield from self.connect(board.number)
+
+    def look(self) -> Thread:
+        """The words are not read at one moment, but in this order."""
+        words = self.board
+        number = words.number
+        yield "look"
+        published = list(words.published)
+        yield "look"
+        return Board(number, published, list(words.done), list(words.over))
+
+    def is_news(self, board: Board) -> bool:
+        words = self.board
+        return (
+            words.number != board.number
+            or words.published != board.published
+            or all(self.board.over)
+        )
+
+    def leave_group(self) -> None:
+        if self.group is not None:
+            self.group.cut.add(self.rank)
+        self.group, self.first, self.is_open = None, None, False
+        for call in self.calls.values():
+            call.place = None
+
+    def publish(self, number: int) -> Thread:
+        yield lambda: not self.is_busy
+        self.board.published[self.rank] = number
+        yield "published"
+
+    def connect(self, number: int) -> Thread:
+        self.first = self.rules.in_all_logs(self.board.done)
+        yield "first call read"
+        if not self.is_alive:  # its last threads may write words, and make no connections
+            yield lambda: False
+        group = self.world.group(number)
+        group.here.add(self.rank)
+        yield "arrived"
+        board = self.board
+        yield lambda: group.stands or board.number != number or all(board.over)
+        if board.number == number and group.stands:
+            yield "connected"
+            yield from self.enter(group, self.first)
+        else:
+            self.first = None
+
+    def enter(self, group: Group, first: int) -> Thread:
+        self.group = group
+        kept = [call.number for call in self.calls.values() if call.is_kept]
+        again = self.rules.again(first, self.begun, kept)
+        if isinstance(again, Fall):
+            yield from self.falls(again)
+        assert not isinstance(again, Fall)
+        for number in again:
+            self.world.see_that(number in self.calls, "input", f"call {number} is not kept")
+            self.issue(self.calls[number])
+            yield "issued again"
+        while late := [x for x in self.calls.values() if x.place is None and x.number >= first]:
+            self.issue(min(late, key=lambda call: call.number))
+            yield "issued again"
+        self.is_open = True
+        self.note_joined()
+        yield "in force"
+
+    def note_joined(self) -> None:
+        """All calls before the first one are behind it."""
+        if self.is_open and self.group and self.has_caught_up:
+            self.board.joined[self.rank] = self.group.number
+
+    @property
+    def has_caught_up(self) -> bool:
+        first = self.first or 0
+        missing = [x for x in self.calls.values() if x.number < first and not x.is_through]
+        return self.begun >= first and not missing
+
+    def falls(self, reason: Fall) -> Thread:
+        self.board.falls[self.rank] = reason
+        yield lambda: False
+
+
+class Group:
+    """The connections of one decree. Messages may come in any order, or be lost at a cut."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.number, self._world = number, world
+        workers = world.spec.workers
+        self.here: set[int] = set()
+        self.cut: set[int] = set()
+        self.issued: list[tuple[str, int, int]] = []
+        self._counts = [0] * workers
+        self._got: list[dict[int, dict[int, int]]] = [{} for _ in range(workers)]
+
+    @property
+    def stands(self) -> bool:
+        return len(self.here) == self._world.spec.workers
+
+    def issue(self, rank: int, call: Call) -> int:
+        """A rank's next call on this group; returns its place."""
+        place = self._counts[rank]
+        self._counts[rank] += 1
+        what = (call.kind, call.root, call.number)
+        if place == len(self.issued):
+            self.issued.append(what)
+        if self.issued[place] != what:
+            text = f"{what} of rank {rank} meets {self.issued[place]} in group {self.number}"
+            raise Violation("meet", text)
+        self._world.see_that(
+            call.given == self._world.known.inputs[call.number][rank],
+            "input",
+            f"rank {rank} gives another input to call {call.number}",
+        )
+        self._got[rank].setdefault(place, {})[rank] = call.given
+        for other in range(self._world.spec.workers):
+            if other != rank and rank in needs(call.kind, call.root, other, len(self._counts)):
+                self._world.network.append((self, place, rank, other, call.given))
+        return place
+
+    def deliver(self, place: int, sender: int, receiver: int, given: int) -> None:
+        if receiver not in self.cut and sender not in self.cut:
+            self._got[receiver].setdefault(place, {})[sender] = given
+
+    def inputs(self, rank: int, place: int) -> dict[int, int] | None:
+        """What the call at this place needs; None: not all of it is there."""
+        kind, root, _ = self.issued[place]
+        got = self._got[rank].get(place, {})
+        if kind in FENCES:
+            return got if len(got) == len(self._counts) else None
+        return got if needs(kind, root, rank, len(self._counts)) <= got.keys() else None

@@ -1,0 +1,368 @@
+"""Random schedules of a group that recovers without replicas, with deaths at every word.
+
+Each thread of each process is a generator that stops at every word that it reads or writes; a
+schedule chooses which goes on, and where a process dies: in its own step, in the recovery, or as a
+replacement. Memory, board and agent outlive the processes. The oracle is an undisturbed run
+(script.py). A thread that waits stops at a condition, so that nobody waits for ever unseen.
+
+A planted bug (mutants.py) is other ``Rules``, or a subclass of a part.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.mending import DEATHS_MAX, Decree, Mended, Mending
+from ftrun.core.replay.settling import Board, Generation
+from tests.sim.replay.memory import Area, Thread, Words
+from tests.sim.replay.process import Group, Process, Rules
+from tests.sim.replay.script import Spec, Undisturbed
+from tests.sim.violation import Violation
+
+LIMIT_S = 60.0
+STEPS_MAX = 200_000
+PLACES = (
+    *("announced", "generation begun", "word copied", "calls noted", "generation whole"),
+    *("log closed", "log emptied", "log open", "word logged", "entry logged", "call counted"),
+    *("call begun", "call complete", "call through", "word changed", "over"),
+    *("cut", "published", "first call read", "arrived", "connected", "issued again", "in force"),
+    *("started", "word loaded", "from the log", "part read"),
+)
+"""Where a process can die, by name."""
+
+
+@dataclass
+class Death:
+    """The process that comes to ``place`` (None: any) for the ``count``-th time dies there."""
+
+    place: str | None
+    count: int
+
+
+class World:
+    """One schedule, from its seed. ``reason``: of the fall, if there was one.
+
+    ``focus``: threads of this name are always slow, or those of replacements, or the network.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        rules: Rules | None = None,
+        process: type[Process] = Process,
+        mending: type[Mending] = Mending,
+        area: type[Area] = Area,
+        focus: str = "",
+    ) -> None:
+        self.draws = random.Random(f"replay/{seed}")
+        self.seed, self.rules, self.process = seed, rules or Rules(), process
+        self.focus = focus
+        self.spec = Spec.drawn(self.draws)
+        self.known = Undisturbed(self.spec, [0] * len(self.spec.steps))
+        workers = self.spec.workers
+        is_small = self.draws.random() < 0.1
+        rooms = [self.draws.choice([4, 6, 8, 1000]) if is_small else 1000 for _ in range(workers)]
+        self.areas = [area(self.spec.words, room) for room in rooms]
+        none = [-1] * workers
+        falls, over = [0] * workers, [False] * workers
+        self.board = Words(0, list(none), [0] * workers, list(none), over, falls)
+        self.mending = mending(LIMIT_S)
+        self.network: list[tuple[Group, int, int, int, int]] = []
+        self.reason: Fall | None = None
+        self.deaths = self.mends = self.steps = self.told = self.rewinds = self._left = 0
+        self.replaced = [0] * workers
+        self.now = 0.0
+        self.story: list[str] = []
+        self._groups: dict[int, Group] = {}
+        self._threads: list[list[Any]] = []
+        self._reported: list[Process] = []
+        self._dying: list[Process] = []
+        self.is_rare = self.draws.random() < 0.3
+        self._plan = self._drawn_plan()
+        self._refusals, self.refused = self.draws.choice([0.0, 0.0, 0.0, 0.5]), False
+        self._dies_early = self.draws.random() < 0.1
+        self._slow: object = None
+        self._seen: object = None
+        self.ranks = [self.start(rank, False) for rank in range(workers)]
+        self._spawn_agent()
+
+    def _drawn_plan(self) -> list[Death]:
+        draws, plan = self.draws, list[Death]()
+        for number in range(draws.choice([0, 1, 1, 1, 2, 2, 2, 3, 3, 5, 8])):
+            if draws.random() < 0.6:
+                plan.append(Death(draws.choice(PLACES), draws.choice([1, 1, 2, 3, 5, 9])))
+            else:
+                plan.append(Death(None, draws.randint(1, 400 if number == 0 else 150)))
+        return plan
+
+    # ------------------------------------------------------------ threads
+
+    def spawn(self, owner: Process | None, thread: Thread) -> None:
+        self._threads.append([thread, owner, None])
+
+    def start(self, rank: int, is_new: bool) -> Process:
+        process = self.process(self, rank, is_new)
+        for thread in (process.main(), process.watcher(), process.completer()):
+            self.spawn(process, thread)
+        process.main_thread = self._threads[-3]  # type: ignore[attr-defined]
+        return process
+
+    def group(self, number: int) -> Group:
+        return self._groups.setdefault(number, Group(self, number))
+
+    def note(self, *words: object) -> None:
+        self.story.append(f"{self.steps:6d}  " + "  ".join(map(str, words)))
+
+    def see_that(self, holds: bool, code: str, text: str) -> None:
+        if not holds:
+            raise Violation(code, text)
+
+    def run(self) -> None:
+        """Run the schedule; raises Violation."""
+        try:
+            while not self._is_over():
+                self.steps += 1
+                self.see_that(self.steps < STEPS_MAX, "wait", "no end")
+                self._step()
+            self._judge()
+        except Violation as error:
+            error.seed = self.seed
+            raise
+
+    def _is_over(self) -> bool:
+        return self.reason is not None or self._left == self.spec.workers
+
+    def _step(self) -> None:
+        if self._dying and self._dying[0].gone_at <= self.steps:
+            self._gone(self._dying.pop(0))
+        threads, draws = self._threads, self.draws
+        if self.network and draws.random() < (0.01 if self.focus == "network" else 0.3):
+            self._deliver()
+            return
+        if draws.random() < 0.004:
+            self._slow = draws.choice([None, *self.ranks, *threads])
+        for _ in range(8):
+            thread = threads[int(draws.random() * len(threads))]
+            if self._is_slow(thread) and draws.random() < 0.97:
+                continue
+            if thread[2] is None or thread[2]():
+                self._resume(thread)
+                return
+        ready = [thread for thread in threads if thread[2] is None or thread[2]()]
+        if ready:
+            self._resume(draws.choice(ready))
+        elif self.network:
+            self._deliver()
+        elif not self._dying:
+            self._stands_still()
+
+    def _is_slow(self, thread: list[Any]) -> bool:
+        run, owner, _ = thread
+        if owner is None:
+            return False
+        name = run.__name__
+        is_in_focus = self.focus == name or (owner.is_new and self.focus == f"new {name}")
+        return is_in_focus or self._slow is thread or self._slow is owner
+
+    def _deliver(self) -> None:
+        at = int(self.draws.random() * len(self.network))
+        self.network[at], last = self.network[-1], self.network[at]
+        self.network.pop()
+        group, place, sender, receiver, given = last
+        group.deliver(place, sender, receiver, given)
+
+    def _resume(self, thread: list[Any]) -> None:
+        run, owner, _ = thread
+        try:
+            stop = next(run)
+        except StopIteration:
+            self._threads.remove(thread)
+            if owner is not None and owner.has_left:
+                self._left += 1
+                self._lose_messages(owner)
+                self._gone(owner)
+            return
+        thread[2] = stop if callable(stop) else None
+        if owner is None:
+            return
+        if owner.is_alive and isinstance(stop, str) and self._plan and self._may_die():
+            death = self._plan[0]
+            if death.place is None or death.place == stop:
+                death.count -= 1
+                if death.count <= 0:
+                    self._plan.pop(0)
+                    self._dies(owner, stop)
+
+    def _may_die(self) -> bool:
+        """In most schedules each rank has a generation before the first death."""
+        return self._dies_early or all(area.was_whole for area in self.areas)
+
+    def _stands_still(self) -> None:
+        """Nobody can go on: a fall must come in time."""
+        self.now += LIMIT_S
+        self._look()
+        if self.reason is None:
+            raise Violation("wait", "nobody can go on, and no fall comes")
+
+    # ------------------------------------------------------------ deaths
+
+    def _dies(self, process: Process, place: str) -> None:
+        self.note("rank", process.rank, "dies:", place, "new" if process.is_new else "")
+        self.deaths += 1
+        self._ends(process)
+        self._reported.append(process)
+        if self.draws.random() < self._refusals:  # as of a script that is not deterministic
+            self.board.falls[self.draws.randrange(self.spec.workers)] = Fall.OTHER_CALL
+            self.refused = True
+
+    def _ends(self, process: Process) -> None:
+        process.is_alive = False
+        self._threads.remove(process.main_thread)  # type: ignore[attr-defined]
+        process.gone_at = self.steps + self.draws.choice([0, 0, 1, 10, 50, 200])
+        self._lose_messages(process)
+        self._dying.append(process)
+
+    def _lose_messages(self, process: Process) -> None:
+        """Of a process that ends; they may also come."""
+        if self.draws.random() < 0.5:
+            self.network = [x for x in self.network if x[2] != process.rank]
+
+    def _gone(self, process: Process) -> None:
+        self._threads = [thread for thread in self._threads if thread[1] is not process]
+        process.is_gone = True
+
+    # ------------------------------------------------------------ the agent
+
+    def _spawn_agent(self) -> None:
+        self.spawn(None, self.agent())
+        self.spawn(None, self.looks())
+
+    def agent(self) -> Thread:
+        while True:
+            yield lambda: bool(self._reported)
+            process = self._reported.pop(0)
+            area, rank = self.areas[process.rank], process.rank
+            place = self.rules.begin(area.generations(), area.logged(), self.board.done, rank)
+            self.replaced[rank] += 1
+            self._counts(process.rank)
+            self.forget(rank)
+            outcome = self.mending.died(process.rank, place, self.now)
+            self._carry_out(outcome, process)
+            yield "agent"
+
+    def forget(self, rank: int) -> None:
+        """What was true of the dead process alone."""
+        self.board.over[rank] = False
+
+    def _counts(self, rank: int) -> None:
+        self.mending.counts(rank)
+
+    def _carry_out(self, outcome: object, process: Process | None = None) -> None:
+        match outcome:
+            case Decree(number):
+                self.note("decree", number)
+                self.see_that(number > self.board.number, "decree", "does not rise")
+                self.board.number = number
+                assert process is not None
+                self.spawn(None, self.replace(process, self.rewinds))
+            case Mended():
+                self.note("mended")
+                self.mends += 1
+                self._see_mended()
+            case Fall():
+                self.note("fall", outcome.name)
+                self.told += 1
+                self._see_fall(outcome)
+                self.spawn(None, self.rewind(outcome))
+
+    def replace(self, process: Process, rewinds: int) -> Thread:
+        """Start the replacement once the process is gone."""
+        yield lambda: process.is_gone
+        if self.rewinds != rewinds or self.mending.fallen is not None:
+            return  # all are replaced together
+        self.ranks[process.rank] = self.start(process.rank, True)
+        if self.draws.random() < 0.4:
+            self._slow = self.draws.choice([self.ranks[process.rank], *self._threads[-3:]])
+
+    def rewind(self, reason: Fall) -> Thread:
+        """Kill all, and begin again when they are gone, if that can be."""
+        for process in self.ranks:
+            if process.is_alive and not process.has_left:
+                self._ends(process)
+        yield lambda: all(process.is_gone for process in self.ranks)
+        self._reported.clear()
+        boundary = self.rules.common([area.generations() for area in self.areas])
+        if any(process.has_left for process in self.ranks):
+            boundary = None
+        workers = self.spec.workers
+        decree = self.mending.rewind(boundary, workers, self.now)
+        if decree is None or boundary is None:
+            self.reason = reason
+            return
+        self.note("all begin again at call", boundary)
+        self.rewinds += 1
+        self.clear(boundary)
+        number = self.known.calls.index(boundary)
+        salts = [*self.known.salts[:number], *[self.rewinds] * (len(self.spec.steps) - number)]
+        self.known = Undisturbed(self.spec, salts)
+        self.board.number = decree.number
+        self.ranks = [self.start(rank, True) for rank in range(workers)]
+
+    def clear(self, boundary: int) -> None:
+        """Rewind the memory."""
+        words, workers = self.board, self.spec.workers
+        for area in self.areas:
+            area.rewind(boundary)
+        words.done[:] = [boundary] * workers
+        words.falls[:], words.over[:] = [0] * workers, [False] * workers
+
+    def looks(self) -> Thread:
+        while True:
+            yield lambda: self.mending.is_under_way and self._words() != self._seen
+            self._seen = self._words()
+            self._look()
+
+    def _words(self) -> object:
+        words = self.board
+        each: tuple[list[Any], ...] = (words.published, words.joined, words.over, words.falls)
+        return words.number, *(tuple(known) for known in each)
+
+    def _look(self) -> None:
+        words = self.board
+        board = Board(words.number, words.published, words.done, words.over)
+        self._carry_out(self.mending.look(board, words.joined, words.falls, self.now))
+
+    # ------------------------------------------------------------ the oracle
+
+    def _see_mended(self) -> None:
+        for process in self.ranks:
+            group = -1 if process.group is None else process.group.number
+            is_back = process.has_left or self.board.over[process.rank]
+            is_back |= group == self.board.number and process.has_caught_up
+            text = f"rank {process.rank} is in group {group} of {self.board.number}"
+            self.see_that(is_back or not process.is_alive, "mended", text)
+
+    def _see_fall(self, reason: Fall) -> None:
+        is_full = any(area.was_full for area in self.areas)
+        expected = {
+            Fall.NO_GENERATION: not all(area.was_whole for area in self.areas),
+            Fall.TOO_NEW: is_full or not self.spec.has_fences,
+            Fall.LOG_FULL: is_full,
+            Fall.PEER_LOG: is_full or not self.spec.has_fences,
+            Fall.OTHER_CALL: self.refused,
+            Fall.DIES_AGAIN: max(self.replaced) > DEATHS_MAX,
+        }
+        text = f"{reason.name} though it could be mended"
+        self.see_that(expected.get(reason, False), "fall", text)
+
+    def _judge(self) -> None:
+        if self.reason is None:
+            self.see_that(self.told == self.rewinds, "told", "a fall is told once")
+            return
+        rank = self.draws.randrange(self.spec.workers)
+        self.told += self.mending.died(rank, Generation(0, 0), self.now) is not None
+        self._look()
+        self.see_that(self.told == self.rewinds + 1, "told", "a fall is told once")

@@ -1,0 +1,110 @@
+"""What the agent does about a death in a group whose state is in its memory."""
+
+from __future__ import annotations
+
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.mending import DEATHS_MAX, Decree, Mended, Mending
+from ftrun.core.replay.settling import Board, Generation
+
+PLACE = Generation(3, 30)
+NONE = [0, 0, 0]
+
+
+def board(number: int, published: list[int], over: tuple[bool, ...] = (False,) * 3) -> Board:
+    return Board(number, published, [30, 30, 30], over)
+
+
+def test_each_death_is_a_decree_and_all_together_one_mend() -> None:
+    mending = Mending(60.0)
+    assert mending.look(board(0, [0, 0, 0]), NONE, NONE, 0.0) is None
+    assert mending.counts(1)
+    assert mending.died(1, PLACE, 1.0) == Decree(1)
+    assert not mending.counts(2), "the first death of another rank is of the same restart"
+    assert mending.counts(1), "a replacement has died"
+    assert mending.died(2, PLACE, 1.5) == Decree(2)
+    assert mending.look(board(2, [2, 2, 2]), [2, 1, 2], NONE, 2.0) is None
+    assert mending.look(board(2, [2, 2, 2]), [2, 2, 2], NONE, 3.0) == Mended(2.0)
+    assert not mending.is_under_way
+    assert mending.counts(2)
+
+
+def test_whose_script_is_over_need_not_join() -> None:
+    mending = Mending(60.0)
+    mending.died(1, PLACE, 1.0)
+    words = board(1, [1, 1, 1], (False, True, False))
+    assert mending.look(words, [1, 0, 1], NONE, 2.0) == Mended(1.0)
+
+
+def test_what_cannot_be_mended_falls_once() -> None:
+    mending = Mending(60.0)
+    assert mending.died(1, Fall.LOG_FULL, 1.0) is Fall.LOG_FULL
+    assert mending.fallen is Fall.LOG_FULL
+    assert mending.died(2, PLACE, 1.5) is None
+    assert mending.look(board(0, NONE), NONE, [0, 4, 0], 2.0) is None
+
+
+def test_a_process_asks_for_a_fall() -> None:
+    mending = Mending(60.0)
+    mending.died(1, PLACE, 1.0)
+    assert mending.look(board(1, [1, 1, 1]), NONE, [0, Fall.INPUT, 0], 2.0) is Fall.INPUT
+
+
+def test_replacements_that_die_again_and_again() -> None:
+    mending = Mending(60.0)
+    for number in range(DEATHS_MAX):
+        assert mending.died(1, PLACE, 1.0) == Decree(number + 1)
+    assert mending.died(1, PLACE, 1.0) is Fall.DIES_AGAIN
+
+
+def test_who_waits_for_a_replacement_waits_so_long() -> None:
+    mending = Mending(60.0)
+    mending.died(1, PLACE, 1.0)
+    assert mending.look(board(1, [1, 0, 1]), NONE, NONE, 50.0) is None  # it has moved
+    assert mending.look(board(1, [1, 0, 1]), NONE, NONE, 109.0) is None
+    assert mending.look(board(1, [1, 0, 1]), NONE, NONE, 110.0) is Fall.LATE
+
+
+def test_a_survivor_that_computes_is_not_late() -> None:
+    mending = Mending(60.0)
+    mending.died(1, PLACE, 1.0)
+    for now in (50.0, 200.0, 500.0):
+        assert mending.look(board(1, [1, 0, 0]), NONE, NONE, now) is None
+    assert mending.look(board(1, [1, 0, 1]), NONE, NONE, 561.0) is None
+    assert mending.look(board(1, [1, 0, 1]), NONE, NONE, 621.0) is Fall.LATE
+
+
+def test_after_a_fall_all_are_replaced_once_from_the_boundary_that_all_have() -> None:
+    mending = Mending(60.0)
+    mending.died(1, Fall.LOG_FULL, 1.0)
+    assert mending.rewind(30, 3, 5.0) == Decree(1)
+    assert mending.fallen is None
+    assert mending.counts(2), "each is being replaced"
+    assert mending.look(board(1, [0, 0, 0]), NONE, NONE, 64.0) is None
+    assert mending.died(2, Fall.OTHER_CALL, 66.0) is Fall.OTHER_CALL
+    assert mending.rewind(30, 3, 67.0) is None, "one is enough"
+
+
+def test_a_replacement_that_never_comes_is_late_after_a_rewind_too() -> None:
+    mending = Mending(60.0)
+    mending.died(1, Fall.LOG_FULL, 1.0)
+    mending.rewind(30, 3, 5.0)
+    assert mending.look(board(1, [0, 1, 1]), NONE, NONE, 6.0) is None
+    assert mending.look(board(1, [0, 1, 1]), NONE, NONE, 66.0) is Fall.LATE
+
+
+def test_the_next_mend_may_rewind_again() -> None:
+    mending = Mending(60.0)
+    mending.died(1, Fall.LOG_FULL, 1.0)
+    mending.rewind(30, 3, 5.0)
+    assert mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 6.0) == Mended(5.0)
+    mending.died(1, Fall.LOG_FULL, 7.0)
+    assert mending.rewind(40, 3, 8.0) == Decree(2)
+
+
+def test_when_the_group_is_restarted_instead() -> None:
+    mending = Mending(60.0)
+    mending.died(1, Fall.LOG_FULL, 1.0)
+    assert mending.rewind(None, 3, 5.0) is None
+    other = Mending(60.0)
+    other.died(1, Fall.CALL, 1.0)
+    assert other.rewind(30, 3, 5.0) is None

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from ftrun.checkpoint.format import pack
+from ftrun.core.replay.settling import Board as Words
+from ftrun.core.replay.settling import Generation, Logged
+from ftrun.snapshots import area as module
+from ftrun.snapshots.area import NONE, Area, AreaFull, Board, GroupMemory, Word
+from ftrun.snapshots.memory import offsets_of
+
+ROOM = 8 << 20
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def memory() -> Iterator[GroupMemory]:
+    made = GroupMemory.make(3, ROOM)
+    yield made
+    made.close()
+
+
+def write(area: Area, number: int, calls: int = 0) -> None:
+    tree = {"a": torch.full((1000,), float(number)), "b": torch.arange(7), "c": torch.empty(0)}
+    area.write(number, f"head {number}".encode(), pack(tree).leaves, calls)
+
+
+def first_value(area: Area, number: int) -> float:
+    found = area.read(number)
+    assert found is not None and found.number == number
+    assert found.head == f"head {number}".encode()
+    return float(found.state[:4000].view(torch.float32).unique().item())
+
+
+def test_three_generations_are_kept_and_the_newest_is_named(memory: GroupMemory) -> None:
+    area = memory.area(1)
+    area.lay_out(8192, 8192)
+    assert area.newest == NONE and area.read(0) is None
+    for number in range(5):
+        write(area, number, calls=10 * number)
+    assert area.newest == 4
+    assert [area.read(number) is not None for number in range(6)] == [False, False] + [True] * 3 + [
+        False
+    ]
+    assert [first_value(area, number) for number in (2, 3, 4)] == [2.0, 3.0, 4.0]
+    kept = area.read(3)
+    assert kept is not None and kept.calls == 30
+    numbers = sorted(area.generations(), key=lambda known: known.number)
+    assert numbers == [Generation(2, 20), Generation(3, 30), Generation(4, 40)]
+
+
+def test_a_death_at_each_word_of_a_copy_leaves_the_generation_before(memory: GroupMemory) -> None:
+    area = memory.area(0)
+    area.lay_out(8192, 8192)
+    for number in range(4):
+        write(area, number)
+    written, last = _Words(area), 0
+    while written.fails_at == last:
+        last += 1
+        written.count, written.fails_at = 0, last
+        try:
+            write(area, 4)
+        except _Killed:
+            assert area.newest == 3
+            assert first_value(area, 3) == 3.0
+            assert area.read(1) is None  # its place is being written
+            continue
+        break
+    assert last == 6  # each of its five words has been the last
+    assert first_value(area, 4) == 4.0
+
+
+def test_a_log_gives_each_call_back_and_knows_the_first_that_it_lacks(memory: GroupMemory) -> None:
+    area = memory.area(0)
+    area.lay_out(4096, 1 << 16)
+    area.open_log(7, 100)
+    parts = [torch.arange(5.0), torch.tensor(True), torch.empty(0)]
+    area.log(7, 100, 2, parts)
+    area.log(7, 101, 0)
+    area.open_log(8, 102)
+    area.log(8, 102, 1, [torch.ones(3, 3).t()])
+    found = area.find(100)
+    assert found is not None and found.kind == 2
+    offsets, nbytes = offsets_of([part.nbytes for part in parts])
+    assert found.data.nbytes == nbytes
+    assert found.data[offsets[0] : 20].view(torch.float32).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    nothing = area.find(101)
+    assert nothing is not None and nothing.data.nbytes == 0
+    assert area.find(99) is None and area.find(103) is None
+    assert area.logged_until(7, 100) == 103
+    assert area.logged_until(8, 102) == 103
+    assert area.logged_until(8, 100) == 100  # log 8 begins later
+    assert area.log_bytes(7) == nbytes
+    assert sorted(area.logs(), key=lambda log: log.first) == [Logged(100, 102), Logged(102, 103)]
+    area.open_log(8, 102)  # a replacement comes to it again
+    assert area.logged_until(7, 100) == 103
+    area.open_log(10, 200)  # takes the place of log 7
+    assert area.find(100) is None and area.find(102) is not None
+
+
+def test_memory_is_rewound_to_a_boundary_as_if_nothing_had_followed(memory: GroupMemory) -> None:
+    area = memory.area(0)
+    area.lay_out(8192, 8192)
+    for number in range(5, 8):
+        area.open_log(number, 10 * number)
+        write(area, number, calls=10 * number)
+        area.log(number, 10 * number, 0)
+    area.rewind(60)
+    assert area.newest == 6 and first_value(area, 6) == 6.0
+    assert area.read(7) is None and area.find(60) is None
+    assert area.logs() == [Logged(60, 60)]
+    area.log(6, 60, 0)
+    assert area.logged_until(6, 60) == 61
+
+
+def test_what_does_not_fit_is_refused_with_both_sizes(memory: GroupMemory) -> None:
+    area = memory.area(0)
+    with pytest.raises(AreaFull, match=rf"bytes are needed, and {ROOM} are set aside"):
+        area.lay_out(ROOM, 0)
+    area.lay_out(4096, 4096)
+    area.lay_out(ROOM, 0)  # a replacement: what the first has asked for stays
+    with pytest.raises(AreaFull, match="room for 4096"):
+        area.write(0, b"", pack({"a": torch.zeros(5000)}).leaves, 0)
+    area.open_log(0, 0)
+    with pytest.raises(AreaFull, match="of 1 calls"):
+        area.log(0, 0, 0, [torch.zeros(5000)])
+    assert area.newest == NONE and area.find(0) is None
+
+
+def test_calls_of_a_log_are_bounded(memory: GroupMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CALLS_MAX", 2)
+    area = memory.area(0)
+    area.lay_out(4096, 4096)
+    area.open_log(0, 0)
+    area.log(0, 0, 0)
+    area.log(0, 1, 0)
+    with pytest.raises(AreaFull, match="of 3 calls"):
+        area.log(0, 2, 0)
+
+
+def test_the_board_has_the_words_that_decide(memory: GroupMemory) -> None:
+    board = memory.board
+    assert board.all(Word.NEWEST) == [NONE] * 3
+    board.set(2, Word.DONE, 7)
+    board.set(1, Word.PUBLISHED, 3)
+    board.set(0, Word.OVER, 1)
+    board.make_decree(3, 333)
+    assert board.look() == Words(3, [0, 3, 0], [0, 0, 7], [True, False, False])
+    assert board.died_at == 333
+
+
+def test_who_waits_for_a_decree_is_woken(memory: GroupMemory) -> None:
+    board = memory.board
+    got: list[int] = []
+    waiter = threading.Thread(target=lambda: got.append(_next_decree(board)))
+    waiter.start()
+    board.make_decree(1, 0)
+    waiter.join(DEADLINE_S)
+    assert got == [1]
+    assert board.wait(1, 0.01) == 1  # nothing has come
+    assert board.wait(0, DEADLINE_S) == 1  # it is there already
+
+
+def test_another_process_writes_what_its_replacement_finds(memory: GroupMemory) -> None:
+    code = """
+import sys, torch
+from ftrun.checkpoint.format import pack
+from ftrun.snapshots.area import GroupMemory, Word
+memory = GroupMemory.open(sys.argv[1])
+area = memory.area(2)
+area.lay_out(8192, 8192)
+area.write(5, b"head 5", pack({"a": torch.full((1000,), 5.0)}).leaves, 17)
+area.open_log(5, 17)
+area.log(5, 17, 3, [torch.ones(2)])
+memory.board.set(2, Word.DONE, 18)
+memory.board.wait(0, 60.0)
+import os, signal
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    command = [sys.executable, "-c", code, memory.place]
+    with subprocess.Popen(command) as process:
+        while memory.board.read(2, Word.DONE) != 18:
+            assert process.poll() is None
+        memory.board.make_decree(1, 0)
+        assert process.wait(DEADLINE_S) == -9
+    area = memory.area(2)
+    assert area.newest == 5 and first_value(area, 5) == 5.0
+    entry = area.find(17)
+    assert entry is not None and entry.data.view(torch.float32)[:2].tolist() == [1.0, 1.0]
+    assert memory.held_bytes() > 0
+
+
+def test_memory_costs_nothing_before_it_is_written_and_leaves_nothing_behind() -> None:
+    before = _held()
+    made = GroupMemory.make(4, 1 << 40)
+    assert made.held_bytes() < 1 << 20
+    made.close()
+    del made
+    assert _held() == before
+
+
+def test_the_agent_needs_no_torch_for_it() -> None:
+    code = (
+        "import sys\n"
+        "from ftrun.snapshots.area import GroupMemory\n"
+        "GroupMemory.make(2, 1 << 30).board.make_decree(1, 0)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE_S)
+
+
+def _held() -> tuple[int, int]:
+    """Descriptors, and mapped files."""
+    maps = Path("/proc/self/maps").read_text()
+    return len(os.listdir("/proc/self/fd")), maps.count("ftrun-snapshot")
+
+
+def _next_decree(board: Board) -> int:
+    while not (decree := board.wait(0, DEADLINE_S)):
+        pass
+    return decree
+
+
+class _Killed(Exception):
+    pass
+
+
+class _Words:
+    """An area's header in which the write number ``fails_at`` is the last; 0: all are made."""
+
+    def __init__(self, area: Area) -> None:
+        self._header = area._header
+        self.count = self.fails_at = 0
+        area._header = self  # type: ignore[assignment]
+
+    def __getitem__(self, at: int) -> int:
+        return int(self._header[at])
+
+    def __setitem__(self, at: int, value: int) -> None:
+        if self.fails_at and self.count == self.fails_at:
+            raise _Killed
+        self.count += 1
+        self._header[at] = value

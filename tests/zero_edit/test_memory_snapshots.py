@@ -1,0 +1,105 @@
+"""One group without replicas: a worker that is killed costs no step, and changes no bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import Job
+
+pytestmark = pytest.mark.timeout(300)
+
+SCRIPT = """
+import hashlib, os, sys, time
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(256, 8), torch.randint(0, 3, (256,)))
+model = nn.Sequential(nn.Linear(8, 33), nn.ReLU(), nn.Dropout(0.2), nn.Linear(33, 3))
+if sys.argv[1] == "fsdp":
+    fully_shard(model[0])
+    fully_shard(model)
+else:
+    model = DistributedDataParallel(model)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+sampler = DistributedSampler(data, shuffle=True)
+loader = DataLoader(data, batch_size=8, sampler=sampler)
+torch.manual_seed(100 + rank)
+total, steps = 0.0, 0
+for epoch in range(6):
+    sampler.set_epoch(epoch)
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        total += loss.item()
+        steps += 1
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        print(f"step {steps}: {mean.item():.6f}", flush=True)
+        time.sleep(0.02)
+        while steps == 60 and not os.path.exists("over"):
+            time.sleep(0.02)
+digest = hashlib.sha256(repr((total, steps)).encode())
+for tensor in model.state_dict().values():
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    digest.update(local.contiguous().numpy().tobytes())
+print(f"end {digest.hexdigest()[:16]}", flush=True)
+"""
+OPTIONS = ("--workers-per-replica", "3", "--device", "cpu")
+
+
+@pytest.mark.parametrize("kind", ["fsdp", pytest.param("ddp", marks=pytest.mark.slow)])
+def test_killed_workers_cost_no_step_and_no_bit(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "quiet").mkdir()
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "quiet/over").touch()
+    with Job(tmp_path / "quiet", SCRIPT, *OPTIONS, args=(kind,)) as job:
+        assert job.end() == 0
+        undisturbed = ends(job)
+    on = (*OPTIONS, "--memory-snapshots", "auto")
+    with Job(tmp_path / "killed", SCRIPT, *on, args=(kind,)) as job:
+        job.expect(r"Memory snapshots: each step on this node \(.+ a worker so far")
+        survivor = job.worker(0, 0)
+        kill(job, 1)
+        job.expect(r"worker 0\.1 \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated")
+        kill(job, 1, 2)  # two at once, one of them a replacement
+        job.expect(r"worker 0\.2 \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated")
+        assert job.worker(0, 0) == survivor
+        kill(job, 0)
+        job.expect(r"worker 0\.0 .* all go on after \S+ s, no step lost\. Restart \d of 10\.")
+        (tmp_path / "killed/over").touch()
+        assert job.end() == 0
+        assert ends(job) == undisturbed
+        assert not job.left()
+        steps = re.findall(r"^\[0\.2\] step (\d+): ", job.output, re.MULTILINE)
+    assert len(set(steps)) == 66
+    known = [json.loads(path.read_text()) for path in (job.logs / "job/incidents").iterdir()]
+    assert len(known) == 4
+    assert {x["verdict"] for x in known} == {"restarted"}
+    assert {x["cost"]["steps"] for x in known} == {0}
+
+
+def kill(job: Job, *ranks: int) -> None:
+    for pid in [job.worker(0, rank) for rank in ranks]:
+        os.kill(pid, signal.SIGKILL)
+
+
+def ends(job: Job) -> list[str]:
+    """What each worker has at the end, by rank."""
+    found = re.findall(r"^\[0\.(\d)\] end (\w+)$", job.output, re.MULTILINE)
+    assert len(found) == 3, job.output
+    return sorted(found)

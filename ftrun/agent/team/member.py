@@ -283,8 +283,8 @@ class Member:
         return self._launch
 
     def _node(self) -> Node:
-        return Node("lead", socket.gethostname(), self._machine.host,
-                    self._own.workers_per_replica, 0)  # fmt: skip
+        name, workers = socket.gethostname(), self._own.workers_per_replica
+        return Node("lead", name, self._machine.host, workers, 0, is_placed=True)
 
     def _rendezvous(self, place: TeamPlace) -> Rendezvous:
         size = len(place.members)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 import grpc
@@ -87,7 +87,8 @@ class Door:
         self._token = token
         self._count = 0
         self.streams: dict[str, HandStream] = {}
-        credentials = partial(tls.server_credentials, grpc) if tls else None
+        # Read once: the files of a certificate of one life are not kept.
+        credentials = cache(partial(tls.server_credentials, grpc)) if tls else None
         self._port = GrpcPort(self._make, credentials)
 
     async def start(self, host: str, port: int = 0) -> int:

@@ -278,7 +278,10 @@ class Lead:
         if reason:
             self._refuse(stream.node_id, reason)
             return
-        node = Node(stream.node_id, hello.node, hello.host, hello.workers, hello.rank)
+        is_placed = self._own.is_placed
+        node = Node(
+            stream.node_id, hello.node, hello.host, hello.workers, hello.rank, is_placed=is_placed
+        )
         self._forget_former(node)
         self._handle(NodeCame(node))
 

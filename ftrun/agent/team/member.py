@@ -67,17 +67,11 @@ class Member:
         self._launch: SpawnerLaunch | None = launch
         self._make = make
         self._runtime_dir = runtime_dir
-        self._parts = 0
+        self._next_dir: Path | None = runtime_dir
         self._is_shared = AGENT_ID_NAME in os.environ  # srun has one output
         self._node_id = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
-        self._directory = Path(tempfile.mkdtemp(prefix="ftrun-door-"))
-        tls, self._certificate = settings.tls, ""
-        if tls:
-            from ftrun.agent.team.identity import make_identity
-
-            tls, self._certificate = make_identity(self._directory, machine.host, tls.ca)
-        self._door = Door(token, tls)
-        self._address = ""
+        self._door = Door(token, settings.tls)
+        self._address = self._certificate = ""
         self._wanted: TeamPlace | None = None
         self._why_free = ""
         self._changed = asyncio.Event()
@@ -92,8 +86,9 @@ class Member:
 
     async def run(self) -> EndAgent:
         """Serve to the end of the job, or of this node; nothing of it runs here any more then."""
-        port = await self._door.start(self._machine.host, 0)
-        self._address = join_address(self._machine.host, port)
+        if self._settings.tls:
+            self._trusted = Path(tempfile.mkdtemp(prefix="ftrun-lead-"))
+        await self._open_door()
         preempt, file = self._settings.preempt_file, None
         if preempt is not None:
             file = PreemptionFile(preempt, lambda: self._end_idle(f"{preempt} has appeared"))
@@ -114,9 +109,22 @@ class Member:
             self._connection.close()
             await asyncio.gather(linking, return_exceptions=True)
             await self._door.stop()
-            shutil.rmtree(self._directory, ignore_errors=True)
+            if self._settings.tls:
+                shutil.rmtree(self._trusted, ignore_errors=True)
             if self._launch is not None:
                 self._launch.end()
+
+    async def _open_door(self) -> None:
+        """Let hands come, once there are any."""
+        host = self._machine.host
+        with tempfile.TemporaryDirectory(prefix="ftrun-door-") as directory:
+            if self._settings.tls:
+                from ftrun.agent.team.identity import make_identity
+
+                ca = self._settings.tls.ca
+                files, self._certificate = make_identity(Path(directory), host, ca)
+                self._door = Door(self._token, files)
+            self._address = join_address(host, await self._door.start(host, 0))
 
     # ------------------------------------------------------------ the registrar
 
@@ -221,9 +229,9 @@ class Member:
         self._launch = None
         settings = self._own
         # A spawner that ends takes its directory away, perhaps when the next one has begun.
-        self._parts += 1
-        own_dir = self._runtime_dir / str(self._parts)
-        own_dir.mkdir(mode=0o700)
+        own_dir, self._next_dir = self._next_dir, None
+        if own_dir is None:
+            own_dir = Path(tempfile.mkdtemp(prefix="ftrun-", dir=self._runtime_dir.parent))
         if place.place == 0:
             settings = replace(settings, node_rank=place.team)  # the first one is replica 0
             leading = Leading(self._rendezvous(place), self._node(), self._door, self._lost)
@@ -233,7 +241,7 @@ class Member:
             if settings.tls:
                 from ftrun.agent.team.identity import trusting
 
-                trusted = trusting(settings.tls, self._directory, place.certificate)
+                trusted = trusting(settings.tls, self._trusted, place.certificate)
                 settings = replace(settings, tls=trusted)
             hand = Hand(
                 settings, self._rendezvous(place), self._machine, self._token, launch,
@@ -242,6 +250,7 @@ class Member:
             work, stop = hand.run(), hand.stop
         ending = await self._until_another(place, work, stop)
         launch.end()
+        shutil.rmtree(own_dir, ignore_errors=True)
         if ending is not None:
             self._end(ending)
 
@@ -283,8 +292,8 @@ class Member:
         return self._launch
 
     def _node(self) -> Node:
-        return Node("lead", socket.gethostname(), self._machine.host,
-                    self._own.workers_per_replica, 0)  # fmt: skip
+        name, workers = socket.gethostname(), self._own.workers_per_replica
+        return Node("lead", name, self._machine.host, workers, 0, is_placed=True)
 
     def _rendezvous(self, place: TeamPlace) -> Rendezvous:
         size = len(place.members)

@@ -15,7 +15,8 @@ class Node:
 
     ``rank``: the place that its user has given it; None: any. ``workers``: how many it is to run.
     ``label``: nodes of one label are close to each other. ``address``: at which its hands find it,
-    if it leads; ``certificate``: that it shows there, "" without TLS.
+    if it leads; ``certificate``: that it shows there, "" without TLS. ``is_placed``: ``rank`` is
+    its place in a group, which its user has not given.
     """
 
     node_id: str
@@ -26,10 +27,11 @@ class Node:
     label: str = ""
     address: str = ""
     certificate: str = ""
+    is_placed: bool = False
 
     def words(self) -> str:
         """``n1 (10.0.0.2, node rank 1)``."""
-        rank = "" if self.rank is None else f", node rank {self.rank}"
+        rank = "" if self.rank is None or self.is_placed else f", node rank {self.rank}"
         return f"{self.name} ({self.host}{rank})"
 
 

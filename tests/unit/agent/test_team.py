@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ftrun.agent.team.door import Door, HandStream
 from ftrun.agent.team.hand import cause
+from ftrun.agent.team.identity import make_identity, trusting
 from ftrun.agent.team.main import open_token
 from ftrun.agent.team.meeting import with_own_address
 from ftrun.base.errors import UserError
 from ftrun.core.messages import AskLease, FromHand, Goodbye, HandHello, LeaseLeft
 from ftrun.protocol.auth import TOKEN_PATTERN, new_token
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
-from ftrun.protocol.tls import PLAINTEXT
+from ftrun.protocol.tls import PLAINTEXT, TlsFiles
+from ftrun.tools.certs import write_certificates
 from tests.unit.run_settings import resolved
 
 TOKEN = new_token()
@@ -47,16 +50,23 @@ class Lead:
         self.gone.set()
 
 
-def met(*messages: Any, token: str = TOKEN, until: type) -> tuple[list[Any], list[Any]]:
+def met(
+    *messages: Any,
+    token: str = TOKEN,
+    until: type,
+    theirs: TlsFiles = PLAINTEXT,
+    ours: TlsFiles = PLAINTEXT,
+) -> tuple[list[Any], list[Any]]:
     """What a hand that sends these has got, up to a message of a kind; and what the lead has."""
 
     async def run() -> tuple[list[Any], list[Any]]:
         lead = Lead()
-        door = Door(TOKEN, PLAINTEXT)
+        door = Door(TOKEN, theirs)
         door.listener = lead
         port = await door.start("127.0.0.1")
         got: asyncio.Queue[Any] = asyncio.Queue()
-        connection = LighthouseConnection((f"127.0.0.1:{port}",), token, got.put_nowait)
+        at = (f"127.0.0.1:{port}",)
+        connection = LighthouseConnection(at, token, got.put_nowait, tls=ours)
         running = asyncio.ensure_future(connection.run())
         received: list[Any] = []
         while not received or not isinstance(received[-1], until):
@@ -78,6 +88,23 @@ def test_a_hand_asks_by_its_own_clock_and_its_end_is_seen() -> None:
     got, seen = met(HELLO, AskLease(7.0), until=LeaseLeft)
     assert got[1:] == [LeaseLeft(7.0, 5.0)]
     assert seen == [HELLO, AskLease(7.0), "its connection has ended"]
+
+
+def test_a_hand_trusts_its_leads_own_certificate_and_the_door_the_jobs_authority(
+    tmp_path: Path,
+) -> None:
+    write_certificates(tmp_path / "job", ("127.0.0.1",))
+    agent = TlsFiles(*(tmp_path / "job" / name for name in ("agent.pem", "agent.key", "ca.pem")))
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    theirs, certificate = make_identity(tmp_path / "one", "127.0.0.1", agent.ca)
+    _, another = make_identity(tmp_path / "other", "127.0.0.1", agent.ca)
+    ours = trusting(agent, tmp_path, certificate)
+    got, _ = met(HELLO, AskLease(7.0), until=LeaseLeft, theirs=theirs, ours=ours)
+    assert got[1:] == [LeaseLeft(7.0, 5.0)]
+    ours = trusting(agent, tmp_path, another)
+    got, seen = met(HELLO, until=Disconnected, theirs=theirs, ours=ours)
+    assert (type(got[0]), seen) == (Disconnected, [])
 
 
 def test_nobody_comes_in_without_the_token() -> None:

@@ -268,9 +268,30 @@ class FallsTwice(Mending):
 class ForgetsTheDead(Mending):
     """All others are in one group again."""
 
-    def look(self, board: Board, joined: list[int], falls: list[int], now: float) -> Outcome:
+    def look(
+        self,
+        board: Board,
+        joined: Sequence[int],
+        falls: Sequence[int],
+        now: float,
+        broken: Sequence[int] = (),
+    ) -> Outcome:
         for rank in self._deaths:
             joined = [self.number if one == rank else x for one, x in enumerate(joined)]
+        return super().look(board, joined, falls, now, broken)
+
+
+class ConnectsOnce(Mending):
+    """A group that could not be connected is not tried again."""
+
+    def look(
+        self,
+        board: Board,
+        joined: Sequence[int],
+        falls: Sequence[int],
+        now: float,
+        broken: Sequence[int] = (),
+    ) -> Outcome:
         return super().look(board, joined, falls, now)
 
 
@@ -366,6 +387,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "one decree for two deaths": {"mending": OneDecree},
     "a fall is told twice": {"mending": FallsTwice},
     "mended without the dead": {"mending": ForgetsTheDead},
+    "connects once": {"mending": ConnectsOnce, "breaks": True},
     "rewinds to what one has": {"rules": Rules(common=_what_one_has)},
     "keeps the logs at a rewind": {"world": _KeepsLogs},
     "keeps newer generations at a rewind": {"area": _KeepsNewer},
@@ -378,6 +400,6 @@ MUTANTS: dict[str, dict[str, Any]] = {
 
 def world(seed: int, name: str = "") -> World:
     """The schedule of a seed, with a planted bug."""
-    changes = dict(MUTANTS[name]) if name else {}
+    changes = {"breaks": False} | MUTANTS[name] if name else {}
     kind: type[World] = changes.pop("world", World)
     return kind(seed, **changes)

@@ -350,6 +350,11 @@ class Process:
         group.here.add(self.rank)
         yield "arrived"
         board = self.board
+        if self.world.breaks():
+            self.first = None
+            board.broken[self.rank] = number
+            yield lambda: board.number != number
+            return
         yield lambda: group.stands or board.number != number
         if board.number == number and group.stands:
             yield "connected"

@@ -23,6 +23,7 @@ def test_a_recovery_ends_as_an_undisturbed_run_or_falls_for_a_reason() -> None:
 
 
 SEEDS = {
+    "chooses its generation late": 3701,
     "connects once": 19,
     "begins at its newest generation": 45,
     "begins though the log has a gap": 122,

@@ -97,6 +97,13 @@ class WritesDoneInReplay(Process):
         self.board.done[self.rank] = call.number + 1
 
 
+class ChoosesLate(Process):
+    """A replacement chooses its generation when it may be connected already."""
+
+    def chosen(self) -> Generation | Fall:
+        return self.choose()
+
+
 class LogsTwice(Process):
     """A call that is in the log, but not counted in ``done``, is logged once more."""
 
@@ -365,6 +372,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "keeps the last input only": {"rules": Rules(needed_from=_last_only)},
     "the first call is what one has": {"rules": Rules(in_all_logs=max)},
     "the root of a reduce logs nothing": {"rules": Rules(keeps=_nothing_of_a_reduce)},
+    "chooses its generation late": {"process": ChoosesLate},
     "newcomer writes done in replay": {"process": WritesDoneInReplay},
     "logs a call twice": {"process": LogsTwice},
     "counts before it logs": {"process": CountsBeforeItLogs},

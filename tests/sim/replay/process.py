@@ -67,6 +67,7 @@ class Process:
         self.cut = self.number = -1
         self.is_open = self.is_busy = False
         self.is_copying = False
+        self.place = self.choose() if is_new else Fall.NO_GENERATION
 
     # ------------------------------------------------------------ the script
 
@@ -95,10 +96,16 @@ class Process:
         yield lambda: all(self.board.over)
         self.has_left = True
 
+    def choose(self) -> Generation | Fall:
+        """Where it begins. Before it publishes: then no group has a first call before that."""
+        area = self.area
+        return self.rules.begin(area.generations(), area.logged(), self.board.done, self.rank)
+
+    def chosen(self) -> Generation | Fall:
+        return self.place
+
     def load(self) -> Thread:
-        found = self.rules.begin(
-            self.area.generations(), self.area.logged(), self.board.done, self.rank
-        )
+        found = self.chosen()
         if isinstance(found, Fall):
             yield from self.falls(found)
         assert not isinstance(found, Fall)

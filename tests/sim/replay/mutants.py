@@ -11,8 +11,9 @@ from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps
 from ftrun.core.replay.mending import Decree, Mending, Outcome
 from ftrun.core.replay.settling import Board, Generation, Logged, Source, Step
+from tests.sim.replay.group import Call, Group
 from tests.sim.replay.memory import Area, Thread
-from tests.sim.replay.process import Call, Group, Process, Rules
+from tests.sim.replay.process import Process, Rules
 from tests.sim.replay.world import World
 
 # ---------------------------------------------------------------- decisions

@@ -17,8 +17,9 @@ from typing import Any
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import DEATHS_MAX, Decree, Mended, Mending
 from ftrun.core.replay.settling import Board, Generation
+from tests.sim.replay.group import Group
 from tests.sim.replay.memory import Area, Thread, Words
-from tests.sim.replay.process import Group, Process, Rules
+from tests.sim.replay.process import Process, Rules
 from tests.sim.replay.script import Spec, Undisturbed
 from tests.sim.violation import Violation
 

@@ -268,10 +268,17 @@ class FallsTwice(Mending):
 class ForgetsTheDead(Mending):
     """All others are in one group again."""
 
-    def look(self, board: Board, joined: list[int], falls: list[int], now: float) -> Outcome:
+    def look(
+        self,
+        board: Board,
+        joined: Sequence[int],
+        falls: Sequence[int],
+        now: float,
+        broken: Sequence[int] = (),
+    ) -> Outcome:
         for rank in self._deaths:
             joined = [self.number if one == rank else x for one, x in enumerate(joined)]
-        return super().look(board, joined, falls, now)
+        return super().look(board, joined, falls, now, broken)
 
 
 class _StartsAtOnce(World):

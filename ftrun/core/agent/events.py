@@ -333,9 +333,9 @@ class LighthouseGone:
 
 @dataclass(frozen=True, slots=True)
 class TeamChanged:
-    """The group has another number of nodes now, so that all its workers begin again."""
+    """The group has other nodes now, or none: all its workers end. ``text``: for people."""
 
-    reason: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

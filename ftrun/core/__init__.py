@@ -3,6 +3,6 @@
 Three programs decide here, each in a corridor of its own: ``worker`` (one training process),
 ``agent`` (one node), ``lighthouse`` (one job's membership). Each takes events and returns
 instructions; its shell does all input and output. The corridors do not import each other. They
-share the modules of this folder: ids, messages, quorum, activity, version. ``books`` receives facts
-by the lighthouse, and decides nothing.
+share the modules of this folder: ids, messages, quorum, activity, version. In ``replay`` agent and
+workers decide by the same rules. ``books`` receives facts by the lighthouse, and decides nothing.
 """

@@ -7,6 +7,7 @@
 |                     | process is gone (not before, as its threads may still write) its         |
 |                     | replacement starts                                                       |
 | a look at the board | a fall, if a process has written one, or nothing has moved for too long; |
+|                     | Decree, if a group could not be connected though nobody has died;        |
 |                     | Mended, once each rank has joined the group of the newest number         |
 
 The first death of a mend counts as a restart, and so does each further one of a rank that is being

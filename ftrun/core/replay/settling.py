@@ -167,7 +167,9 @@ def begin(
     """The generation from which the replacement of ``rank`` begins.
 
     That is its newest whole one that was made before the first call, because it must issue each
-    call from there on again. Such a one stays right, because the first call never falls.
+    call from there on again. Such a one stays right, because the first call never falls. It must be
+    chosen before the replacement publishes a decree: later, others may have the group in force and
+    be past its first call.
 
     Args:
         generations: the whole ones of the lost worker's memory.

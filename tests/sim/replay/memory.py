@@ -129,6 +129,7 @@ class Words:
     joined: list[int]
     over: list[bool]
     falls: list[int]
+    broken: list[int]
     due: int = 0
 
 

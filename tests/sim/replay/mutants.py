@@ -11,8 +11,9 @@ from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps
 from ftrun.core.replay.mending import Decree, Mending, Outcome
 from ftrun.core.replay.settling import Board, Generation, Logged, Source, Step
+from tests.sim.replay.group import Call, Group
 from tests.sim.replay.memory import Area, Thread
-from tests.sim.replay.process import Call, Group, Process, Rules
+from tests.sim.replay.process import Process, Rules
 from tests.sim.replay.world import World
 
 # ---------------------------------------------------------------- decisions
@@ -95,6 +96,13 @@ class WritesDoneInReplay(Process):
     def answer(self, call: Call) -> Thread:
         yield from super().answer(call)
         self.board.done[self.rank] = call.number + 1
+
+
+class ChoosesLate(Process):
+    """A replacement chooses its generation when it may be connected already."""
+
+    def chosen(self) -> Generation | Fall:
+        return self.choose()
 
 
 class LogsTwice(Process):
@@ -268,9 +276,30 @@ class FallsTwice(Mending):
 class ForgetsTheDead(Mending):
     """All others are in one group again."""
 
-    def look(self, board: Board, joined: list[int], falls: list[int], now: float) -> Outcome:
+    def look(
+        self,
+        board: Board,
+        joined: Sequence[int],
+        falls: Sequence[int],
+        now: float,
+        broken: Sequence[int] = (),
+    ) -> Outcome:
         for rank in self._deaths:
             joined = [self.number if one == rank else x for one, x in enumerate(joined)]
+        return super().look(board, joined, falls, now, broken)
+
+
+class ConnectsOnce(Mending):
+    """A group that could not be connected is not tried again."""
+
+    def look(
+        self,
+        board: Board,
+        joined: Sequence[int],
+        falls: Sequence[int],
+        now: float,
+        broken: Sequence[int] = (),
+    ) -> Outcome:
         return super().look(board, joined, falls, now)
 
 
@@ -344,6 +373,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "keeps the last input only": {"rules": Rules(needed_from=_last_only)},
     "the first call is what one has": {"rules": Rules(in_all_logs=max)},
     "the root of a reduce logs nothing": {"rules": Rules(keeps=_nothing_of_a_reduce)},
+    "chooses its generation late": {"process": ChoosesLate},
     "newcomer writes done in replay": {"process": WritesDoneInReplay},
     "logs a call twice": {"process": LogsTwice},
     "counts before it logs": {"process": CountsBeforeItLogs},
@@ -366,6 +396,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "one decree for two deaths": {"mending": OneDecree},
     "a fall is told twice": {"mending": FallsTwice},
     "mended without the dead": {"mending": ForgetsTheDead},
+    "connects once": {"mending": ConnectsOnce, "breaks": True},
     "rewinds to what one has": {"rules": Rules(common=_what_one_has)},
     "keeps the logs at a rewind": {"world": _KeepsLogs},
     "keeps newer generations at a rewind": {"area": _KeepsNewer},
@@ -378,6 +409,6 @@ MUTANTS: dict[str, dict[str, Any]] = {
 
 def world(seed: int, name: str = "") -> World:
     """The schedule of a seed, with a planted bug."""
-    changes = dict(MUTANTS[name]) if name else {}
+    changes = {"breaks": False} | MUTANTS[name] if name else {}
     kind: type[World] = changes.pop("world", World)
     return kind(seed, **changes)

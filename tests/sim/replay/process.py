@@ -13,9 +13,9 @@ from ftrun.core.replay import settling
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps, of_all
 from ftrun.core.replay.settling import Board, Generation, Source, Step
+from tests.sim.replay.group import Call, Group
 from tests.sim.replay.memory import Thread, joined, parts
-from tests.sim.replay.script import FENCES, changed, first_state, needs, result, step
-from tests.sim.violation import Violation
+from tests.sim.replay.script import changed, first_state, result, step
 
 if TYPE_CHECKING:
     from tests.sim.replay.world import World
@@ -35,23 +35,6 @@ class Rules:
     keeps: Callable[..., Keeps | None] = keeps
 
 
-@dataclass
-class Call:
-    """A call of the script. ``place``: in the group in force; ``found``: its result.
-
-    ``is_kept``: its input is; not if its result comes from the log.
-    """
-
-    number: int
-    kind: str
-    root: int
-    given: int
-    place: int | None = None
-    found: int | None = None
-    is_through: bool = False
-    is_kept: bool = True
-
-
 class Process:
     """One worker: its script, and the shell under it, in four threads."""
 
@@ -67,6 +50,7 @@ class Process:
         self.cut = self.number = -1
         self.is_open = self.is_busy = False
         self.is_copying = False
+        self.place = self.choose() if is_new else Fall.NO_GENERATION
 
     # ------------------------------------------------------------ the script
 
@@ -95,10 +79,16 @@ class Process:
         yield lambda: all(self.board.over)
         self.has_left = True
 
+    def choose(self) -> Generation | Fall:
+        """Where it begins. Before it publishes: then no group has a first call before that."""
+        area = self.area
+        return self.rules.begin(area.generations(), area.logged(), self.board.done, self.rank)
+
+    def chosen(self) -> Generation | Fall:
+        return self.place
+
     def load(self) -> Thread:
-        found = self.rules.begin(
-            self.area.generations(), self.area.logged(), self.board.done, self.rank
-        )
+        found = self.chosen()
         if isinstance(found, Fall):
             yield from self.falls(found)
         assert not isinstance(found, Fall)
@@ -350,6 +340,11 @@ class Process:
         group.here.add(self.rank)
         yield "arrived"
         board = self.board
+        if self.world.breaks():
+            self.first = None
+            board.broken[self.rank] = number
+            yield lambda: board.number != number
+            return
         yield lambda: group.stands or board.number != number
         if board.number == number and group.stands:
             yield "connected"
@@ -389,53 +384,3 @@ class Process:
     def falls(self, reason: Fall) -> Thread:
         self.board.falls[self.rank] = reason
         yield lambda: False
-
-
-class Group:
-    """The connections of one decree. Messages may come in any order, or be lost at a cut."""
-
-    def __init__(self, world: World, number: int) -> None:
-        self.number, self._world = number, world
-        workers = world.spec.workers
-        self.here: set[int] = set()
-        self.cut: set[int] = set()
-        self.issued: list[tuple[str, int, int]] = []
-        self._counts = [0] * workers
-        self._got: list[dict[int, dict[int, int]]] = [{} for _ in range(workers)]
-
-    @property
-    def stands(self) -> bool:
-        return len(self.here) == self._world.spec.workers
-
-    def issue(self, rank: int, call: Call) -> int:
-        """A rank's next call on this group; returns its place."""
-        place = self._counts[rank]
-        self._counts[rank] += 1
-        what = (call.kind, call.root, call.number)
-        if place == len(self.issued):
-            self.issued.append(what)
-        if self.issued[place] != what:
-            text = f"{what} of rank {rank} meets {self.issued[place]} in group {self.number}"
-            raise Violation("meet", text)
-        self._world.see_that(
-            call.given == self._world.known.inputs[call.number][rank],
-            "input",
-            f"rank {rank} gives another input to call {call.number}",
-        )
-        self._got[rank].setdefault(place, {})[rank] = call.given
-        for other in range(self._world.spec.workers):
-            if other != rank and rank in needs(call.kind, call.root, other, len(self._counts)):
-                self._world.network.append((self, place, rank, other, call.given))
-        return place
-
-    def deliver(self, place: int, sender: int, receiver: int, given: int) -> None:
-        if receiver not in self.cut and sender not in self.cut:
-            self._got[receiver].setdefault(place, {})[sender] = given
-
-    def inputs(self, rank: int, place: int) -> dict[int, int] | None:
-        """What the call at this place needs; None: not all of it is there."""
-        kind, root, _ = self.issued[place]
-        got = self._got[rank].get(place, {})
-        if kind in FENCES:
-            return got if len(got) == len(self._counts) else None
-        return got if needs(kind, root, rank, len(self._counts)) <= got.keys() else None

@@ -17,8 +17,9 @@ from typing import Any
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import DEATHS_MAX, Decree, Mended, Mending
 from ftrun.core.replay.settling import Board, Generation
+from tests.sim.replay.group import Group
 from tests.sim.replay.memory import Area, Thread, Words
-from tests.sim.replay.process import Group, Process, Rules
+from tests.sim.replay.process import Process, Rules
 from tests.sim.replay.script import Spec, Undisturbed
 from tests.sim.violation import Violation
 
@@ -46,6 +47,7 @@ class World:
     """One schedule, from its seed. ``reason``: of the fall, if there was one.
 
     ``focus``: threads of this name are always slow, or those of replacements, or the network.
+    ``breaks``: in some schedules connections fail although nobody has died.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class World:
         mending: type[Mending] = Mending,
         area: type[Area] = Area,
         focus: str = "",
+        breaks: bool = True,
     ) -> None:
         self.draws = random.Random(f"replay/{seed}")
         self.seed, self.rules, self.process = seed, rules or Rules(), process
@@ -68,7 +71,7 @@ class World:
         self.areas = [area(self.spec.words, room) for room in rooms]
         none = [-1] * workers
         falls, over = [0] * workers, [False] * workers
-        self.board = Words(0, list(none), [0] * workers, list(none), over, falls)
+        self.board = Words(0, list(none), [0] * workers, list(none), over, falls, list(none))
         self.mending = mending(LIMIT_S)
         self.network: list[tuple[Group, int, int, int, int]] = []
         self.reason: Fall | None = None
@@ -83,6 +86,8 @@ class World:
         self.is_rare = self.draws.random() < 0.3
         self._plan = self._drawn_plan()
         self._refusals, self.refused = self.draws.choice([0.0, 0.0, 0.0, 0.5]), False
+        self._luck = random.Random(f"replay/{seed}/connections")
+        self._breaks = self._luck.choice([0.0, 0.0, 0.1]) if breaks else 0.0
         self._dies_early = self.draws.random() < 0.1
         self._slow: object = None
         self._seen: object = None
@@ -266,8 +271,8 @@ class World:
                 self.note("decree", number)
                 self.see_that(number > self.board.number, "decree", "does not rise")
                 self.board.number = number
-                assert process is not None
-                self.spawn(None, self.replace(process, self.rewinds))
+                if process is not None:
+                    self.spawn(None, self.replace(process, self.rewinds))
             case Mended():
                 self.note("mended")
                 self.mends += 1
@@ -311,6 +316,10 @@ class World:
         self.board.number = decree.number
         self.ranks = [self.start(rank, True) for rank in range(workers)]
 
+    def breaks(self) -> bool:
+        """Whether a connection fails though nobody has died."""
+        return self.board.number > 0 and self._luck.random() < self._breaks
+
     def clear(self, boundary: int) -> None:
         """Rewind the memory."""
         words, workers = self.board, self.spec.workers
@@ -327,13 +336,19 @@ class World:
 
     def _words(self) -> object:
         words = self.board
-        each: tuple[list[Any], ...] = (words.published, words.joined, words.over, words.falls)
+        each: tuple[list[Any], ...] = (
+            words.published,
+            words.joined,
+            words.over,
+            words.falls,
+            words.broken,
+        )
         return words.number, *(tuple(known) for known in each)
 
     def _look(self) -> None:
         words = self.board
         board = Board(words.number, words.published, words.done, words.over)
-        self._carry_out(self.mending.look(board, words.joined, words.falls, self.now))
+        self._carry_out(self.mending.look(board, words.joined, words.falls, self.now, words.broken))
 
     # ------------------------------------------------------------ the oracle
 

@@ -43,7 +43,7 @@ def play(*, frees: int = 1 << 30, falls: int = 0) -> tuple[list[str], GroupMemor
             kept = known.kept("a", 1)
             assert kept is not None
             assert kept.place == (Fall(falls) if falls else Fall.NO_GENERATION)
-            known.decree("a", 1)
+            known.decree("a", 1, 0)
             assert seen.board.decree == 1
         deadline = asyncio.get_running_loop().time() + DEADLINE_S
         while not told and asyncio.get_running_loop().time() < deadline:
@@ -51,7 +51,7 @@ def play(*, frees: int = 1 << 30, falls: int = 0) -> tuple[list[str], GroupMemor
         known.close()
         assert known.starts("a", 0) == "" and known.kept("a", 0) is None
         assert known.seen("a") is None
-        known.decree("a", 2)  # it has ended meanwhile
+        known.decree("a", 2, 0)  # it has ended meanwhile
 
     told: list[str] = []
     opened: list[GroupMemory] = []

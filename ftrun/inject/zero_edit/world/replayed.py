@@ -444,9 +444,7 @@ class ReplayedWorld(World):
                 name = f"{prefix}/{number}/{key}"
                 made.append((shell, self.build_one(shell, here, store, name, limit_s, signal)))
         except PeerError:  # another has died, and the decree is still to come
-            for _, built in made:
-                if built is not None:
-                    built.shutdown()
+            _shut_down([built for _, built in made if built is not None])
             with self.changed:
                 self._first = None
             if self.board.wait(number, LATE_S) == number:  # nobody has: let all try once more
@@ -465,8 +463,7 @@ class ReplayedWorld(World):
             self.changed.notify_all()
         self.complete_futures()
         old, self._old = self._old, []
-        for former in old:
-            former.shutdown()
+        _shut_down(old)
 
     def _is_back(self) -> None:
         """This worker goes on in the group of the newest decree."""
@@ -550,3 +547,13 @@ def _mapped(value: Any, change: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     return [_mapped(x, change) for x in value]
+
+
+def _shut_down(groups: Sequence[BuiltGroup]) -> None:
+    """In a thread of its own: the backend may wait for ever for an operation of a lost peer."""
+
+    def work() -> None:
+        for group in groups:
+            group.shutdown()
+
+    threading.Thread(target=work, name="ftrun-shutdown", daemon=True).start()

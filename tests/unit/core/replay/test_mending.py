@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.mending import DEATHS_MAX, Decree, Mended, Mending
+from ftrun.core.replay.mending import DEATHS_MAX, TRIES_MAX, Decree, Mended, Mending
 from ftrun.core.replay.settling import Board, Generation
 
 PLACE = Generation(3, 30)
@@ -108,3 +108,15 @@ def test_when_the_group_is_restarted_instead() -> None:
     other = Mending(60.0)
     other.died(1, Fall.CALL, 1.0)
     assert other.rewind(30, 3, 5.0) is None
+
+
+def test_a_group_that_cannot_be_connected_is_tried_again_so_often() -> None:
+    mending = Mending(60.0)
+    mending.died(1, PLACE, 1.0)
+    words = board(1, [1, 1, 1])
+    assert mending.look(words, NONE, NONE, 2.0, [0, 0, 0]) is None
+    for number in range(TRIES_MAX):
+        assert mending.look(words, NONE, NONE, 2.0, [0, number + 1, 0]) == Decree(number + 2)
+    last = TRIES_MAX + 1
+    assert mending.look(words, NONE, NONE, 3.0, [0, last, 0]) is None
+    assert mending.look(words, NONE, NONE, 63.0, [0, last, 0]) is Fall.LATE

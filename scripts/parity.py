@@ -302,9 +302,10 @@ def compare_nodes(names: list[str], writes: bool) -> int:
         for case, theirs, ours in compared(cases, machines, is_new=True):
             is_so = theirs == (case.theirs or theirs) and ours == (case.ours or theirs)
             unlike += not is_so
-            same = "the same" if ours == theirs else f"**{_cut(' / '.join(ours).strip())}**: {case.why}"
+            said = [_cut(" / ".join(both).strip()) for both in (theirs, ours)]
+            same = "the same" if ours == theirs else f"**{said[1]}**: {case.why}"
             command = " … ".join(part for part in (case.options, *case.own) if part)
-            lines.append(f"| {case.name}: `{command}` | {_cut(' / '.join(theirs).strip())} | {same} |")
+            lines.append(f"| {case.name}: `{command}` | {said[0]} | {same} |")
             print(
                 lines[-1] if is_so else f"NOT AS EXPECTED {case.name}: {theirs} {ours}", flush=True
             )

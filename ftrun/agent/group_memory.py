@@ -66,7 +66,8 @@ class MemorySnapshots:
         """Raise the number on the board, and wake all of the group. A dead worker is not over."""
         known = self._known.get(incarnation)
         if known is not None:
-            known.board.set(dead, Word.OVER, 0)
+            if dead >= 0:
+                known.board.set(dead, Word.OVER, 0)
             known.board.make_decree(number, int(clock.now() * 1e9))
 
     def kept(self, incarnation: str, rank: int) -> Kept | None:
@@ -88,7 +89,8 @@ class MemorySnapshots:
         board = known.board
         words = tuple(board.all(Word.JOINED)), tuple(board.all(Word.FALL))
         boundary = common([known.area(rank).generations() for rank in range(board.ranks)])
-        return BoardSeen(incarnation, board.look(), *words, boundary)
+        broken = tuple(board.all(Word.BROKEN))
+        return BoardSeen(incarnation, board.look(), *words, boundary, broken)
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
         """No process of the group runs: drop what is later than ``boundary``."""

@@ -82,7 +82,7 @@ class LighthouseLink:
         self._tasks: list[asyncio.Task[None]] = []
         self._progress: dict[tuple[str, bool], tuple[float, ReplicaProgress]] = {}
         self._groups = GroupProgress()
-        self._facts: tuple[float, tuple[WorkerFacts, ...]] = 0.0, ()
+        self._facts: dict[WorkerKey, tuple[float, WorkerFacts]] = {}
         self._open = False
         self._address = ""
         self._epochs = EpochGuard()
@@ -152,7 +152,7 @@ class LighthouseLink:
 
     def note_facts(self, facts: tuple[WorkerFacts, ...]) -> None:
         """Keep what was measured of the workers just now; the next heartbeat carries it."""
-        self._facts = clock.now(), facts
+        self._facts.update({one.key: (clock.now(), one) for one in facts})
 
     async def close(self) -> None:
         """Send what is queued and end; the connection bounds how long that takes."""
@@ -233,9 +233,8 @@ class LighthouseLink:
         return replace(line, progress=progress)
 
     def _take_facts(self) -> tuple[WorkerFacts, ...]:
-        (at, facts), self._facts = self._facts, (0.0, ())
-        age_s = clock.now() - at
-        return tuple(replace(one, age_s=age_s) for one in facts)
+        facts, self._facts, now = self._facts, {}, clock.now()
+        return tuple(replace(one, age_s=now - at) for at, one in facts.values())
 
 
 def _ended_in(message: FromAgent) -> str:

@@ -121,6 +121,7 @@ from ftrun.core.messages import (
     ToAgent,
     ToWorkers,
     Welcome,
+    WorkerFacts,
     WorkerMessage,
     WorkerStacks,
 )
@@ -400,7 +401,7 @@ class Agent:
         """The node on which a worker's log is, if it is not this one."""
         if life is None or self._lead is None:
             return ""
-        return self._lead.node_of(life.group_rank)
+        return self._lead.node_of(life.replica_id, life.restarts, life.group_rank)
 
     def _with_output(self, evidence: FailureEvidence) -> FailureEvidence:
         evidence = with_output(evidence, self._settings.job_log_dir, self._output.since_s)
@@ -494,6 +495,10 @@ class Agent:
         """Workers may be started again."""
         assert isinstance(self._fleet, SpanningFleet)
         self._fleet.begin_waiting()
+
+    def facts_elsewhere(self, facts: tuple[WorkerFacts, ...]) -> None:
+        """What another node has measured of its workers."""
+        self._link.note_facts(facts)
 
     def show(self, text: str) -> None:
         """A line on the terminal."""

@@ -21,7 +21,7 @@ FILE_NAME = "ftrun.toml"
 FILE_BYTES_MAX = 1 << 20
 DEFAULT = "default"
 INHERITED = frozenset(
-    {"FTRUN_CHECK",
+    {"FTRUN_CHECK", "FTRUN_CHAOS_DIR",
         "FTRUN_JOB_ID", "FTRUN_REPLICA_ID", "FTRUN_GROUP_RANK", "FTRUN_INCARNATION",
         "FTRUN_OWNER", "FTRUN_GUARD_ID", "FTRUN_AGENT_ID", "FTRUN_MEMORY",
     }
@@ -153,7 +153,7 @@ def _read_file(config: Path | None) -> tuple[dict[str, Any], Path | None]:
         raise UserError(f"--config: {path} cannot be read ({error.strerror}).") from None
     except ValueError:
         raise UserError(f"{path} is not text in UTF-8. Nothing was started.") from None
-    entries = {key.replace("_", "-"): value for key, value in _parse(text, path).items()}
+    entries = {key.replace("_", "-"): value for key, value in parse_toml(text, path).items()}
     keys = {option.key for option in BY_NAME.values()}
     for key in entries:
         if isinstance(entries[key], dict):
@@ -169,7 +169,12 @@ def _read_file(config: Path | None) -> tuple[dict[str, Any], Path | None]:
     return entries, path
 
 
-def _parse(text: str, path: Path) -> dict[str, Any]:
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """The entries of a TOML file.
+
+    Raises:
+        UserError: it is not valid; names the line.
+    """
     if sys.version_info >= (3, 11):
         import tomllib
     else:

@@ -223,12 +223,13 @@ class RunSettings:
     def spec(self) -> JobSpec:
         """The settings on which all agents of the job must agree.
 
-        Of groups that are larger than a node the first node's agent comes, once the group has all
-        its nodes: nobody waits for more agents.
+        Of groups that are larger than a node the first node's agent comes, and no other.
         """
         spec = JobSpec(**self.shared_with(JobSpec))
-        is_placed = self.workers_per_node is not None
-        return replace(spec, nodes=1, spare_nodes=0) if is_placed else spec
+        if self.workers_per_node is None:
+            return spec
+        groups = min(self.replicas, self.nodes // self.nodes_per_replica)
+        return replace(spec, nodes=groups, spare_nodes=0)
 
     def shared_with(self, kind: type[Any]) -> dict[str, Any]:
         """The settings that the dataclass ``kind`` has too, under the same names."""

@@ -66,10 +66,10 @@ class Registrar:
             session.close(STOPS)
             return
         wanted = (hello.spec, hello.workers, hello.expected, hello.spares)
-        if self._placement is None:
+        reason = unlike_version(hello.version, "this node")
+        if not reason and self._placement is None:
             self._begin(hello)
             self._wanted = wanted
-        reason = unlike_version(hello.version, "this node")
         if not reason and wanted != self._wanted:
             reason = "its options are not those of the job's other nodes: give the same everywhere"
         if reason:
@@ -86,7 +86,8 @@ class Registrar:
             former.close("the node has come by another stream")
         else:
             self._come(hello)
-        self._tell_again(hello)
+        if former is not None or hello.team is not None:
+            self._tell_again(hello)
 
     def received(self, session: Session, *messages: Any) -> None:
         """A lead has lost a node of its group."""

@@ -681,7 +681,7 @@ class Heartbeat(_message.Message):
     def __init__(self, progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., quiet: bool = ..., workers: _Optional[_Iterable[_Union[WorkerFacts, _Mapping]]] = ..., wants_glance: bool = ...) -> None: ...
 
 class WorkerFacts(_message.Message):
-    __slots__ = ("key", "pid", "device", "cpu_share", "rss_bytes", "gpu_memory_bytes", "gpu_memory_total_bytes", "gpu_share", "age_s")
+    __slots__ = ("key", "pid", "device", "cpu_share", "rss_bytes", "gpu_memory_bytes", "gpu_memory_total_bytes", "gpu_share", "age_s", "node")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -691,6 +691,7 @@ class WorkerFacts(_message.Message):
     GPU_MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     GPU_SHARE_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     key: WorkerKey
     pid: int
     device: str
@@ -700,7 +701,8 @@ class WorkerFacts(_message.Message):
     gpu_memory_total_bytes: int
     gpu_share: float
     age_s: float
-    def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., cpu_share: _Optional[float] = ..., rss_bytes: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_memory_total_bytes: _Optional[int] = ..., gpu_share: _Optional[float] = ..., age_s: _Optional[float] = ...) -> None: ...
+    node: str
+    def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., cpu_share: _Optional[float] = ..., rss_bytes: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_memory_total_bytes: _Optional[int] = ..., gpu_share: _Optional[float] = ..., age_s: _Optional[float] = ..., node: _Optional[str] = ...) -> None: ...
 
 class AgentLeaving(_message.Message):
     __slots__ = ("reason", "running")
@@ -1116,6 +1118,12 @@ class StartRanks(_message.Message):
     world_port: int
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restarts: _Optional[int] = ..., port: _Optional[int] = ..., lighthouse: _Optional[str] = ..., world_port: _Optional[int] = ...) -> None: ...
 
+class RankFacts(_message.Message):
+    __slots__ = ("workers",)
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerFacts]
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerFacts, _Mapping]]] = ...) -> None: ...
+
 class SignalRanks(_message.Message):
     __slots__ = ("replica_id", "incarnation", "number", "group_rank", "asks")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1235,7 +1243,7 @@ class NodeFree(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "another_form", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "replica_given_up", "peers_silent", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record", "ask_heartbeat", "hand_hello", "rank_ended", "rank_message", "rank_disconnected", "rank_used", "ask_lease", "hand_leaving", "hand_place", "start_ranks", "signal_ranks", "sweep_ranks", "to_ranks", "lease_left", "node_hello", "member_gone", "team_place", "node_free")
+    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "another_form", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "replica_given_up", "peers_silent", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record", "ask_heartbeat", "hand_hello", "rank_ended", "rank_message", "rank_disconnected", "rank_used", "ask_lease", "hand_leaving", "rank_facts", "hand_place", "start_ranks", "signal_ranks", "sweep_ranks", "to_ranks", "lease_left", "node_hello", "member_gone", "team_place", "node_free")
     INTERRUPT_FIELD_NUMBER: _ClassVar[int]
     NEW_QUORUM_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
@@ -1296,6 +1304,7 @@ class Envelope(_message.Message):
     RANK_USED_FIELD_NUMBER: _ClassVar[int]
     ASK_LEASE_FIELD_NUMBER: _ClassVar[int]
     HAND_LEAVING_FIELD_NUMBER: _ClassVar[int]
+    RANK_FACTS_FIELD_NUMBER: _ClassVar[int]
     HAND_PLACE_FIELD_NUMBER: _ClassVar[int]
     START_RANKS_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -1366,6 +1375,7 @@ class Envelope(_message.Message):
     rank_used: RankUsed
     ask_lease: AskLease
     hand_leaving: HandLeaving
+    rank_facts: RankFacts
     hand_place: HandPlace
     start_ranks: StartRanks
     signal_ranks: SignalRanks
@@ -1376,4 +1386,4 @@ class Envelope(_message.Message):
     member_gone: MemberGone
     team_place: TeamPlace
     node_free: NodeFree
-    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., another_form: _Optional[_Union[AnotherForm, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., worker_stacks: _Optional[_Union[WorkerStacks, _Mapping]] = ..., failure_evidence: _Optional[_Union[FailureEvidence, _Mapping]] = ..., replica_given_up: _Optional[_Union[ReplicaGivenUp, _Mapping]] = ..., peers_silent: _Optional[_Union[PeersSilent, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., stop_replica: _Optional[_Union[StopReplica, _Mapping]] = ..., kill_workers: _Optional[_Union[KillWorkers, _Mapping]] = ..., ask_stacks: _Optional[_Union[AskStacks, _Mapping]] = ..., drain_agent: _Optional[_Union[DrainAgent, _Mapping]] = ..., incident_record: _Optional[_Union[IncidentRecord, _Mapping]] = ..., ask_heartbeat: _Optional[_Union[AskHeartbeat, _Mapping]] = ..., hand_hello: _Optional[_Union[HandHello, _Mapping]] = ..., rank_ended: _Optional[_Union[RankEnded, _Mapping]] = ..., rank_message: _Optional[_Union[RankMessage, _Mapping]] = ..., rank_disconnected: _Optional[_Union[RankDisconnected, _Mapping]] = ..., rank_used: _Optional[_Union[RankUsed, _Mapping]] = ..., ask_lease: _Optional[_Union[AskLease, _Mapping]] = ..., hand_leaving: _Optional[_Union[HandLeaving, _Mapping]] = ..., hand_place: _Optional[_Union[HandPlace, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., signal_ranks: _Optional[_Union[SignalRanks, _Mapping]] = ..., sweep_ranks: _Optional[_Union[SweepRanks, _Mapping]] = ..., to_ranks: _Optional[_Union[ToRanks, _Mapping]] = ..., lease_left: _Optional[_Union[LeaseLeft, _Mapping]] = ..., node_hello: _Optional[_Union[NodeHello, _Mapping]] = ..., member_gone: _Optional[_Union[MemberGone, _Mapping]] = ..., team_place: _Optional[_Union[TeamPlace, _Mapping]] = ..., node_free: _Optional[_Union[NodeFree, _Mapping]] = ...) -> None: ...
+    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., another_form: _Optional[_Union[AnotherForm, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., worker_stacks: _Optional[_Union[WorkerStacks, _Mapping]] = ..., failure_evidence: _Optional[_Union[FailureEvidence, _Mapping]] = ..., replica_given_up: _Optional[_Union[ReplicaGivenUp, _Mapping]] = ..., peers_silent: _Optional[_Union[PeersSilent, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., stop_replica: _Optional[_Union[StopReplica, _Mapping]] = ..., kill_workers: _Optional[_Union[KillWorkers, _Mapping]] = ..., ask_stacks: _Optional[_Union[AskStacks, _Mapping]] = ..., drain_agent: _Optional[_Union[DrainAgent, _Mapping]] = ..., incident_record: _Optional[_Union[IncidentRecord, _Mapping]] = ..., ask_heartbeat: _Optional[_Union[AskHeartbeat, _Mapping]] = ..., hand_hello: _Optional[_Union[HandHello, _Mapping]] = ..., rank_ended: _Optional[_Union[RankEnded, _Mapping]] = ..., rank_message: _Optional[_Union[RankMessage, _Mapping]] = ..., rank_disconnected: _Optional[_Union[RankDisconnected, _Mapping]] = ..., rank_used: _Optional[_Union[RankUsed, _Mapping]] = ..., ask_lease: _Optional[_Union[AskLease, _Mapping]] = ..., hand_leaving: _Optional[_Union[HandLeaving, _Mapping]] = ..., rank_facts: _Optional[_Union[RankFacts, _Mapping]] = ..., hand_place: _Optional[_Union[HandPlace, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., signal_ranks: _Optional[_Union[SignalRanks, _Mapping]] = ..., sweep_ranks: _Optional[_Union[SweepRanks, _Mapping]] = ..., to_ranks: _Optional[_Union[ToRanks, _Mapping]] = ..., lease_left: _Optional[_Union[LeaseLeft, _Mapping]] = ..., node_hello: _Optional[_Union[NodeHello, _Mapping]] = ..., member_gone: _Optional[_Union[MemberGone, _Mapping]] = ..., team_place: _Optional[_Union[TeamPlace, _Mapping]] = ..., node_free: _Optional[_Union[NodeFree, _Mapping]] = ...) -> None: ...

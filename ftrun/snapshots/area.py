@@ -287,11 +287,12 @@ class Word(IntEnum):
     ``STARTS``: how many processes the agent has started as this rank, so above 1 this is a
     replacement. ``NEWEST``: the step of its newest generation. ``CUT_AT``: when it had dropped its
     former groups; ``LOADED_AT``, ``JOINED_AT``: a replacement's times; ``AGAIN``: calls that it has
-    issued again. ``DUE``: of rank 0, the step at which all make their next generation.
+    issued again. ``DUE``: of rank 0, the step at which all make their next generation. ``BROKEN``:
+    the decree whose group it could not connect, though nobody has died.
     """
 
     PUBLISHED, DONE, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(10)
-    AGAIN, DUE = 10, 11
+    AGAIN, DUE, BROKEN = 10, 11, 12
 
 
 _DECREE, _DIED_AT = range(2)

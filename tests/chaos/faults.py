@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftrun.base import linux
+from ftrun.tools.chaos.proxy import BACKWARD, FORWARD, Proxy
 from tests.chaos.job import HEARTBEAT_TIMEOUT_S, Job
 from tests.chaos.network import Network
-from tests.chaos.proxy import BACKWARD, FORWARD, Proxy
 from tests.jobs import wait, write_at_once
 
 TRAP_S = 90.0

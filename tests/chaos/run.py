@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ftrun.tools.chaos.proxy import Proxy
 from tests.chaos import checks
 from tests.chaos.faults import FAULTS, GRACE_S, Effect, Fault, Nobody, Stage
 from tests.chaos.job import HEARTBEAT_TIMEOUT_S, Job
 from tests.chaos.network import HUB_ADDRESS, LIGHTHOUSE, Network, why_no_namespaces
 from tests.chaos.processes import vital_signs
-from tests.chaos.proxy import Proxy
 
 RUN_S = 900.0
 SECOND_CHANCE = 0.45

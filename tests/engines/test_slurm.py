@@ -161,3 +161,22 @@ def test_doctor_names_the_way_that_is_missing_and_torchruns_words_are_refused(
     assert "ok       KillWait" in job.output
     assert "For one job under Slurm: --replicas N" in job.output
     assert not list(tmp_path.glob("ftrun-logs/doctor*"))
+
+
+def test_groups_of_two_nodes_each_outlive_an_agent_and_a_node(slurm: Slurm, tmp_path: Path) -> None:
+    """A hand's agent is killed, and has a successor; then the power of a lead's node goes."""
+    line = f"srun --no-kill {FTRUN} --replicas 2 -w 2 --nproc-per-node 1 {TRAIN}"
+    options = (*NODES, "--no-kill")
+    with SlurmJob(slurm, tmp_path, options, line, {"STEPS": "250"}) as job:
+        begun = job.expect(r"\[(\d\.\d)\] begins on n(\d)", 4)
+        assert sorted(begun) == [("0.0", "0"), ("0.1", "1"), ("1.0", "2"), ("1.1", "3")]
+        os.kill(job.process(1, AGENT), signal.SIGKILL)
+        job.expect("Replica 0 lost: is lost with its node n1")
+        job.expect("The agent on n1 .* died: SIGKILL. It is started again")
+        job.expect("Replica 0 joined at step")
+        slurm.machines.power_off(2)
+        job.expect(r"Replica 1 lost: the node is out of reach")
+        job.expect(r"ftrun n3: 1 of 2 replica groups have their 2 nodes. The next one waits for 1")
+        job.expect(r"\[0.\d\] done at 250", 2)
+        assert job.end()[0] == "COMPLETED"
+    slurm.power_on(2)

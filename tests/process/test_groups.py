@@ -7,15 +7,17 @@ with networks of their own.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ftrun.base.errors import ExitCode
-from tests.jobs import Job, Lighthouse
+from tests.jobs import Job, Lighthouse, ask
 
 TRAINS = """
 import hashlib, os, time, torch, ftrun
@@ -84,9 +86,20 @@ def test_an_unmodified_script_is_one_world_of_all_nodes_and_heals(tmp_path: Path
         for number, job in enumerate(jobs):
             assert job.expect("world (.*)") == [f"{number} 0 4 1 {number} 4 {number} 4"]
             job.expect(f"trains {number}")
+        here = socket.gethostname()
+
+        def is_known() -> bool:
+            asked = ask(jobs[0].directory, "status", "job", "--json")
+            seen = json.loads(asked.stdout)["replicas"] if asked.returncode == 0 else []
+            found = [[(x["group_rank"], x["node"]) for x in one["workers"]] for one in seen]
+            return found == [[(0, ""), (1, here)]] * 2
+
+        jobs[0].until(is_known, "in the status")
         os.kill(jobs[1].worker(0, 1), signal.SIGKILL)
-        jobs[0].expect(r"replica 0, worker 1 \(pid \d+\) died: SIGKILL. Restart 1")
+        jobs[0].expect(rf"worker 1 \(pid \d+\) died: SIGKILL. Restart 1 .* Log on {here}: ")
         jobs[2].expect("Replica 0 joined")
+        told = json.loads((jobs[0].logs / "job" / "incidents" / "0001.json").read_text())
+        assert told["first_cause"]["worker"]["cause"] == f"died: SIGKILL, on {here}"
         (tmp_path / "end").touch()
         assert [job.end() for job in jobs] == [0, 0, 0, 0]
         assert len({job.expect("weights (.*)")[0] for job in jobs}) == 1

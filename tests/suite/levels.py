@@ -24,6 +24,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "e2e/test_repair.py": ("test_a_death_in_the_middle_of_a_step_is_repaired",),
     "local/test_kills.py": ("test_global_weights_stay_equal",),
     "process/test_apart.py": ("test_groups_that_train_apart_are_said_to_while_they_do",),
+    "process/test_campaign.py": ("test_a_campaign_is_carried_out",),
     "process/test_data.py": ("test_an_unmodified_script_trains_each_sample_once",),
     "process/test_door.py": ("test_ten_jobs_have_one_door_and_a_killed_lighthouse_harms_no_other",),
     "process/test_dying.py": ("test_the_others_go_on_before_it_is_gone[fork]",),

@@ -345,7 +345,8 @@ def _board(r: Replay, name: str, text: str) -> e.Event:
     board = Board(known["number"][0], words[0], words[1], [bool(x) for x in words[2]])
     falls = tuple(known.get("falls", none))
     boundary = known["boundary"][0] if "boundary" in known else None
-    return e.BoardSeen(r.incarnation(name), board, tuple(known["joined"]), falls, boundary)
+    joined, broken = tuple(known["joined"]), tuple(known.get("broken", ()))
+    return e.BoardSeen(r.incarnation(name), board, joined, falls, boundary, broken)
 
 
 def _dying(r: Replay, name: str, status: str, *more: str | None) -> e.Event:

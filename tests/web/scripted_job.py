@@ -32,6 +32,7 @@ def replica(number: int, host: str, use: str = "training") -> ReplicaStatus:
             {
                 "group_rank": 0,
                 "pid": 812 + number,
+                "node": "",
                 "device": "cuda:0",
                 "cpu_share": 0.9,
                 "rss_bytes": 3 * GIB,

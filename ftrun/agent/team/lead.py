@@ -43,11 +43,13 @@ from ftrun.core.messages import (
     LeaseLeft,
     RankDisconnected,
     RankEnded,
+    RankFacts,
     RankMessage,
     RankUsed,
     Rejected,
     StartRanks,
     ToHand,
+    WorkerFacts,
     WorkerMessage,
     WorkerStacks,
 )
@@ -102,6 +104,9 @@ class LeadingAgent(Protocol):
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """A message of a worker of another node."""
 
+    def facts_elsewhere(self, facts: tuple[WorkerFacts, ...]) -> None:
+        """What another node has measured of its workers."""
+
     def show(self, text: str) -> None:
         """A line on the terminal."""
 
@@ -133,6 +138,7 @@ class Lead:
         self._job_id = ""
         self._ranks: dict[WorkerKey, str] = {}
         self._outputs: dict[WorkerKey, str] = {}
+        self._where: dict[tuple[str, int, int], str] = {}
         self._stacks: dict[int, dict[WorkerKey, asyncio.Future[str]]] = {}
         self._requests = 0
         self._silent: dict[str, asyncio.TimerHandle] = {}
@@ -187,6 +193,7 @@ class Lead:
         """An Agent for this team begins."""
         self._agent = agent
         self._ranks.clear()
+        self._where.clear()
         self.is_complete = True
         self._send_places()
 
@@ -221,16 +228,13 @@ class Lead:
                 for rank in range(first, first + node.workers):
                     key = WorkerKey(order.replica_id, order.incarnation, rank)
                     self._ranks[key] = node.node_id
+                    self._where[order.replica_id, order.restarts, rank] = node.name
                 self._send(node.node_id, order)
         return store_port
 
-    def node_of(self, group_rank: int) -> str:
-        """The name of the node that runs this worker; "": it is this one, or it is lost."""
-        for number, node in enumerate(self._team):
-            first = self._first(number)
-            if node is not self._own and first <= group_rank < first + node.workers:
-                return node.name
-        return ""
+    def node_of(self, replica_id: str, restarts: int, group_rank: int) -> str:
+        """The name of the node that has run this worker; "": it was this one."""
+        return self._where.get((replica_id, restarts, group_rank), "")
 
     def workers(self) -> list[WorkerKey]:
         """The workers of other nodes."""
@@ -249,13 +253,15 @@ class Lead:
         return {key: one.result() if one.done() else "" for key, one in waiting.items()}
 
     def with_output(self, evidence: FailureEvidence) -> FailureEvidence:
-        """The evidence with the last lines of workers of other nodes."""
-        workers = tuple(
-            replace(worker, output=worker.output or self._outputs.get(
-                WorkerKey(evidence.replica_id, evidence.incarnation, worker.group_rank), ""))
-            for worker in evidence.workers
-        )  # fmt: skip
-        return replace(evidence, workers=workers)
+        """The evidence with the last lines of workers of other nodes, and the nodes' names."""
+        name, workers = evidence.replica_id, []
+        for worker in evidence.workers:
+            node = self.node_of(name, evidence.restarts, worker.group_rank)
+            key = WorkerKey(name, evidence.incarnation, worker.group_rank)
+            where = f", on {node}" if node and node not in worker.cause else ""
+            output = worker.output or self._outputs.get(key, "")
+            workers.append(replace(worker, output=output, cause=worker.cause + where))
+        return replace(evidence, workers=tuple(workers))
 
     # ------------------------------------------------------------ from the door
 
@@ -316,6 +322,9 @@ class Lead:
                 agent.worker_message(key, said)
             case RankDisconnected(key):
                 agent.team_event(WorkerDisconnected(key))
+            case RankFacts(workers):
+                name = next(x.name for x in self._team if x.node_id == stream.node_id)
+                agent.facts_elsewhere(tuple(replace(one, node=name) for one in workers))
             case RankUsed(key, pid, cpu_s):
                 agent.team_event(WorkerUsed(key, pid, cpu_s))
             case WorkerStacks(request, key, text):

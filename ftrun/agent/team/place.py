@@ -39,6 +39,7 @@ from ftrun.core.messages import (
     NoManager,
     RankDisconnected,
     RankEnded,
+    RankFacts,
     RankMessage,
     RankUsed,
     SignalRanks,
@@ -92,6 +93,7 @@ class Place:
         await self._server.start()
         self.fleet.start()
         start_keeping(self._settings, self._output)
+        self._resources.start(self.fleet.processes, lambda facts: self._tell(RankFacts(facts)))
 
     async def close(self, *, ends_well: bool) -> None:
         """End all processes."""

@@ -180,12 +180,12 @@ class Ending:
                 self._stopping.report_lost(slot, slot.killed, killed=True)
                 self._stopping.kill(slot)
 
-    def resize(self, reason: str) -> None:
+    def resize(self, text: str) -> None:
         """The group's nodes are others: ask all that runs to stop, and begin again, uncounted."""
         if self.has_begun:
             return
-        self._out.add(words.resized(reason))
-        self._begin(0, reason, Outcome.STOPPED, again=Form.RESIZED)
+        self._out.add(words.resized(text))
+        self._begin(0, text, Outcome.STOPPED, again=Form.RESIZED)
         for slot in self._slots:
             if slot.phase is SlotPhase.RUNNING and slot.alive:
                 self._stopping.ask(slot)

@@ -191,6 +191,7 @@ class BoardSeen:
     joined: tuple[int, ...]
     falls: tuple[int, ...]
     boundary: int | None = None
+    broken: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,9 +333,9 @@ class LighthouseGone:
 
 @dataclass(frozen=True, slots=True)
 class TeamChanged:
-    """The group has another number of nodes now, so that all its workers begin again."""
+    """The group has other nodes now, or none: all its workers end. ``text``: for people."""
 
-    reason: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +409,7 @@ class ReplaceWorker:
 class MakeDecree:
     """Raise the number on the board of this incarnation, and wake all of its workers.
 
-    ``group_rank``: the worker that has died; what it has told of its script is void.
+    ``group_rank``: the worker that has died, so what it has told of its script is void; -1: none.
     """
 
     replica_id: str

@@ -221,7 +221,7 @@ class Replacing:
             return
         self._end_who_holds_up(slot, event)
         now = self._out.now
-        outcome = slot.mending.look(event.board, list(event.joined), list(event.falls), now)
+        outcome = slot.mending.look(event.board, event.joined, event.falls, now, event.broken)
         if isinstance(outcome, Fall):
             first = next(iter(slot.replaced.values())).end
             slot.fall = words.not_replaced(first.group_rank, outcome)
@@ -234,6 +234,9 @@ class Replacing:
             self._mended(slot, outcome.after_s)
         elif slot.mending.is_under_way:
             slot.look_at = now + LOOK_S
+            if isinstance(outcome, Decree):
+                place = slot.replica_id, slot.incarnation
+                self._out.add(MakeDecree(*place, outcome.number, -1))
 
     def _end_who_holds_up(self, slot: SlotState, event: BoardSeen) -> None:
         """End those that have raised. If all wait, the one that has made the fewest calls hangs."""

@@ -216,8 +216,8 @@ class Supervisor:
                 self._ending.stop_now()
             case JobEnded(exit_code, reason, kind):
                 self._ending.end_job(exit_code, reason, kind)
-            case TeamChanged(reason):
-                self._resizes = reason
+            case TeamChanged(text):
+                self._resizes = text
             case SpawnerReady():
                 self._import_deadline.is_done = True
                 self._lease.ready(now)

@@ -179,6 +179,7 @@ def _workers(replica: Replica, now: float) -> list[WorkerStatus]:
         {
             "group_rank": rank,
             "pid": facts.pid,
+            "node": facts.node,
             "device": facts.device,
             "cpu_share": _share(facts.cpu_share),
             "rss_bytes": facts.rss_bytes,

@@ -70,10 +70,12 @@ class WorkerStatus(TypedDict):
 
     ``device``: "cpu" or for example "cuda:0". ``cpu_share``: of one core, 1.0 is one core in full.
     The GPU's figures are of the device, all processes together. ``age_s``: since the measurement.
+    ``node``: the node's name, if it is not that of the replica's agent.
     """
 
     group_rank: int
     pid: int
+    node: str
     device: str
     cpu_share: float | None
     rss_bytes: int | None

@@ -32,8 +32,9 @@ ASKED = {
     Phase.SWITCH: "to come to the step of the switch",
     Phase.REJOIN: "to report its state",
 }
+OUTSIDE = "(an evaluation, a checkpoint?)"
 BUSY = {
-    Activity.OUTSIDE: "it is outside a step (an evaluation, a checkpoint?)",
+    Activity.OUTSIDE: f"it is outside a step {OUTSIDE}",
     Activity.COLLECTIVE: "it waits in a collective of the script's own",
     Activity.HEALING: "it heals",
     Activity.STARTING: "it has not come to its first step",
@@ -187,14 +188,21 @@ class Waits:
         silent = state.waiting.silent()
         if not state.waiting.unheard():
             joining = state.replicas.ready
-            words = (
-                f"{replicas(joining)} {_wait(joining)} for a step in which its peers let a replica "
-                "join (a script may forbid it: start_quorum() with allow_heal=False or "
-                "shrink_only=True)"
-            )
+            words = f"{replicas(joining)} {_wait(joining)} for "
+            if self._are_outside(silent):
+                words += f"{replicas(silent)} to begin a step {OUTSIDE}"
+            else:
+                words += (
+                    "a step in which its peers let a replica join (a script may forbid it: "
+                    "start_quorum() with allow_heal=False or shrink_only=True)"
+                )
             return Wait(BOUNDARY, silent, words, self._since)
         words = f"the lighthouse waits for {replicas(silent)} {ASKED[state.phase]}"
         return Wait(ANSWERS, silent, words, self._since, self._membership.deadline)
+
+    def _are_outside(self, replica_ids: Collection[str]) -> bool:
+        found = [self._state.replicas[name].progress for name in replica_ids]
+        return all(x is not None and x.phase is Activity.OUTSIDE for x in found)
 
     def _too_few(self) -> Wait:
         state = self._state

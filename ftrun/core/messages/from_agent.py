@@ -222,7 +222,8 @@ class WorkerFacts:
     """The agent's measurements of one worker's process; None: not known, or there is no such thing.
 
     ``device``: "cpu" or "cuda:3". ``cpu_share``: of one core. GPU figures are of the device, all
-    processes together. ``age_s``: since this was measured.
+    processes together. ``age_s``: since this was measured. ``node``: on which it runs; "": the
+    agent's.
     """
 
     key: WorkerKey
@@ -234,6 +235,7 @@ class WorkerFacts:
     gpu_memory_total_bytes: int | None = None
     gpu_share: float | None = None
     age_s: float = 0.0
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages.at_the_node import AnotherForm, Beat, FailureReport, LeaveNow, NoManager
-from ftrun.core.messages.from_agent import WorkerMessage, WorkerStacks
+from ftrun.core.messages.from_agent import WorkerFacts, WorkerMessage, WorkerStacks
 from ftrun.core.messages.to_agent import AskStacks, EndJob, Rejected
 from ftrun.core.messages.to_worker import ToWorker
 from ftrun.core.version import PROTOCOL_VERSION
@@ -77,6 +77,13 @@ class RankUsed:
     key: WorkerKey
     pid: int
     cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """What was measured of the node's workers just now."""
+
+    workers: tuple[WorkerFacts, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +183,7 @@ FromHand: TypeAlias = (
     | RankMessage
     | RankDisconnected
     | RankUsed
+    | RankFacts
     | AskLease
     | HandLeaving
     | WorkerMessage

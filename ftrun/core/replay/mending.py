@@ -26,6 +26,7 @@ Not here: what the processes do (settling.py), starting one (core/agent/supervis
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -33,6 +34,8 @@ from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Board, Generation, missing
 
 DEATHS_MAX = 3
+TRIES_MAX = 20
+"""Of a mend: new numbers because a group could not be connected."""
 SOUND = frozenset(
     {
         Fall.LOG_FULL,
@@ -79,6 +82,7 @@ class Mending:
     _began_at: float = 0.0
     _seen: tuple[object, ...] = ()
     _moved_at: float = 0.0
+    _tries: int = 0
 
     @property
     def is_under_way(self) -> bool:
@@ -104,12 +108,21 @@ class Mending:
         self._moved_at = now
         return Decree(self.number)
 
-    def look(self, board: Board, joined: list[int], falls: list[int], now: float) -> Outcome:
+    def look(
+        self,
+        board: Board,
+        joined: Sequence[int],
+        falls: Sequence[int],
+        now: float,
+        broken: Sequence[int] = (),
+    ) -> Outcome:
         """Look at the board while ``is_under_way``.
 
         Args:
             joined: by rank, the decree of the group that it is connected to.
             falls: by rank, what it has written as the reason of a fall; 0: none.
+            broken: by rank, the decree whose group it could not connect, though nobody has died: a
+                new number lets all try again, because a group's place in the store is of one try.
         """
         if not self.is_under_way:
             return None
@@ -120,8 +133,13 @@ class Mending:
         )
         if all(is_back):
             self._deaths.clear()
-            self._is_rewound = False
+            self._is_rewound, self._tries = False, 0
             return Mended(now - self._began_at)
+        if self.number in broken and self._tries < TRIES_MAX:
+            self._tries += 1
+            self.number += 1
+            self._moved_at = now
+            return Decree(self.number)
         seen = (tuple(board.published), tuple(joined), tuple(board.done))
         is_computing = any(rank not in self._deaths for rank in missing(board))
         if seen != self._seen or is_computing:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import sysconfig
 import threading
@@ -28,6 +29,7 @@ from ftrun.inject.zero_edit.patches import Patches, around_everywhere
 
 SAFETENSORS = ("safetensors.torch", "safetensors.numpy")
 DRAFTS_MAX, OWN_MAX = 64, 4_096
+REMOVED, REMOVED_BYTES_MAX = "removed-{replica_id}.{group_rank}", 64 << 10
 _STANDARD = tuple(
     str(Path(path).resolve())
     for name in ("stdlib", "platstdlib")
@@ -47,6 +49,7 @@ class Drafts:
         joins: whether it has still to join peers: then files that were there before it stay. It is
             asked before the first step only.
         has_begun: whether its first step has begun.
+        removed: a file of this slot, for what the script removes; a successor reads it.
 
     Attributes:
         has_named: the script has made, renamed or removed a file since this was set to False.
@@ -58,8 +61,13 @@ class Drafts:
         passes: Callable[[], bool] = lambda: False,
         joins: Callable[[], bool] = lambda: False,
         has_begun: Callable[[], bool] = lambda: False,
+        removed: Path | None = None,
     ) -> None:
         self.rank, self._passes, self.joins, self.has_begun = rank, passes, joins, has_begun
+        self._removed, self._gone = removed, set[str]()
+        if removed is not None:
+            with contextlib.suppress(OSError):
+                self._gone.update(removed.read_text().splitlines())
         self._pid = os.getpid()
         self.has_named = False
         self._lock = threading.Lock()
@@ -113,6 +121,21 @@ class Drafts:
         if len(self._own) < OWN_MAX and isinstance(path, (str, os.PathLike)):
             self._own.add(str(_real(Path(path))))
 
+    def remove(self, plain: Callable[..., None], path: Any, **kwargs: Any) -> None:
+        """Remove a file or a directory, or find that the predecessor has: a list of checkpoints
+        that heals may be older than that."""
+        real = str(_real(Path(path)))
+        if self._removed is not None and self.has_begun() and not self.is_forked:
+            with contextlib.suppress(OSError):
+                _append(self._removed, f"{real}\n".encode())
+        try:
+            plain(path, **kwargs)
+        except FileNotFoundError:
+            if real not in self._gone or os.path.lexists(real):
+                raise
+            self._gone.discard(real)
+            told.once(f"rank {self.rank}: {os.path.basename(real)} was removed by its predecessor")
+
     def is_dropped(self, path: Any) -> bool:
         """Whether a file is not there because it was not written."""
         if not self._dropped or not isinstance(path, (str, os.PathLike)):
@@ -144,6 +167,16 @@ class Drafts:
     def give_back(self, draft: Path) -> None:
         with self._lock:
             self._in_use.discard(draft)
+
+
+def _append(path: Path, line: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(file).st_size > REMOVED_BYTES_MAX:
+            os.ftruncate(file, 0)
+        os.write(file, line)
+    finally:
+        os.close(file)
 
 
 def _real(path: Path) -> Path:
@@ -210,8 +243,16 @@ def _patch_names(patches: Patches, drafts: Drafts) -> None:
             drafts.tell_dropped(Path(path))
         else:
             drafts.has_named = True
-            plain(path, dir_fd=dir_fd)
+            drafts.remove(plain, path) if is_name else plain(path, dir_fd=dir_fd)
 
+    def rmtree(plain: Callable[..., None], path: Any, *args: Any, **kwargs: Any) -> None:
+        if args or not isinstance(path, (str, os.PathLike)):
+            plain(path, *args, **kwargs)
+        else:
+            drafts.has_named = True
+            drafts.remove(plain, path, **kwargs)
+
+    patches.around(shutil, "rmtree", rmtree)
     for name in ("replace", "rename"):
         patches.around(os, name, rename)
     for name in ("remove", "unlink"):

@@ -9,13 +9,16 @@ Not here: when a step is marked (loop.py), the comparison (core/lighthouse/diver
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
+from ftrun.base.chaos_trap import corruption_trap
 from ftrun.checkpoint.leaves import local_of
 from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.inject.zero_edit.mates import Mates
@@ -42,10 +45,14 @@ class Marking:
     def __init__(self, mates: Mates, standing: Standing) -> None:
         self._mates, self._standing = mates, standing
         self.optimizers: Sequence[Optimizer] = ()
+        who = os.environ.get("FTRUN_REPLICA_ID", ""), os.environ.get("FTRUN_GROUP_RANK", "")
+        self._trap = corruption_trap(os.environ, *who)
 
     def mark(self, manager: Manager) -> None:
         """Mark this step, if one is due: all have their averaged gradients, and no optimizer has
         stepped yet."""
+        if self._trap is not None and self._trap.exists():
+            self._corrupt(self._trap)
         if not manager.session.progress.wants_mark():
             return  # not one at which parameters are compared
         is_due = manager.current_step() % PARAMETERS_EVERY == 0
@@ -58,6 +65,12 @@ class Marking:
         """A digest of the replica's parameters, of which each mate may have a part."""
         found = digest_of(self.optimizers)
         return self._mates.digest(found) if self._mates.are_several else found
+
+    def _corrupt(self, trap: Path) -> None:
+        """Flip a bit of the first parameter, as broken memory would."""
+        values = local_of(self.optimizers[0].param_groups[0]["params"][0].detach())
+        values.view(-1).view(torch.uint8)[0] ^= 1
+        trap.unlink()
 
 
 def settings_of(optimizers: Sequence[Optimizer]) -> Settings:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 
 from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
-from ftrun.inject.zero_edit import directories, randomness, told
+from ftrun.inject.zero_edit import directories, files, randomness, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.directories import Directories
@@ -164,6 +164,7 @@ class Script:
             lambda: self.passing.is_on,
             lambda: bool(self.joins_at()) if self.peers.can_be_found else self._joins(),
             lambda: self.course.now.has_stepped,
+            self._file(files.REMOVED),
         )
         self.directories = Directories(
             self._file(directories.FILE), self.drafts, lambda: self.peers.can_be_found

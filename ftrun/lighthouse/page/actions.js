@@ -48,7 +48,7 @@ export function showDetail(status) {
     ["Step", words.number(replica.step)],
     ["Node", replica.host || "none"],
     ["Restarts", `${replica.restarts}${replica.restarts_left === null ? "" : `, ${replica.restarts_left} left`}`],
-    ...workers.map((w) => [`Worker ${w.group_rank}`, `pid ${w.pid}, ${w.device}, memory ${words.bytes(w.rss_bytes)}`]),
+    ...workers.map((w) => [`Worker ${w.group_rank}`, `pid ${w.pid}, ${w.device}${w.node ? ` on ${w.node}` : ""}, memory ${words.bytes(w.rss_bytes)}`]),
     ...(replica.last_event ? [["Last event", `${replica.last_event.text} (${words.duration(replica.last_event.ago_s)} ago)`]] : []),
   ];
   $("detail-facts").replaceChildren(...facts.flatMap(([k, v]) => [element("dt", "", k), element("dd", "", v)]));

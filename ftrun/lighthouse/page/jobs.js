@@ -9,6 +9,7 @@ async function show(token) {
   const { jobs } = await answer.json();
   document.getElementById("rows").replaceChildren(...jobs.map(row));
   document.getElementById("jobs").hidden = false;
+  form.hidden = true;
   setTimeout(() => show(token).catch(() => setTimeout(() => show(token), EVERY_MS)), EVERY_MS);
 }
 

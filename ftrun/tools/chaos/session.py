@@ -35,7 +35,10 @@ RESULTS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ChaosSettings:
-    """The options. ``duration_s`` and ``kills`` None: until the job ends, or Ctrl-C."""
+    """The options. ``duration_s`` and ``kills`` None: until the job ends, or Ctrl-C.
+
+    ``result``: of a campaign (campaign.py).
+    """
 
     mtbf_s: float
     job_id: str | None = None
@@ -45,6 +48,7 @@ class ChaosSettings:
     signal: Signals = Signals.SIGKILL
     only_replica: str | None = None
     token_file: Path | None = None
+    result: Path | None = None
 
 
 @dataclass
@@ -115,17 +119,20 @@ class Session:
             raise UserError(
                 f"--only-replica {only}: job {self._job.job_id} has replicas {', '.join(names)}."
             )
-        if not self._agent.lives:
-            raise UserError(
-                f"The agent of job {self._job.job_id} (pid {self._job.pid}, on {self._job.host}) "
-                "does not run on this machine. Nothing was killed."
-            )
+        self._check_alive()
         whom = "a random worker" if only is None else f"a worker of replica {only}"
         self._print(
             f"Job {self._job.job_id}: {settings.signal.name} to {whom} on this machine every "
             f"{duration(settings.mtbf_s)} on average, {self._length()} (seed {self._seed}). "
             "Ctrl-C ends that; the job goes on."
         )
+
+    def _check_alive(self) -> None:
+        if not self._agent.lives:
+            raise UserError(
+                f"The agent of job {self._job.job_id} (pid {self._job.pid}, on {self._job.host}) "
+                "does not run on this machine. Nothing was killed."
+            )
 
     def _length(self) -> str:
         length_s, kills = self._settings.duration_s, self._settings.kills
@@ -156,7 +163,7 @@ class Session:
         shown = False
         while True:
             status = self._status()
-            if len(_members(status)) > 1:
+            if len(members(status)) > 1:
                 only = self._settings.only_replica
                 targets = find_targets(status, self._job.pid, only)
                 if targets:
@@ -245,11 +252,17 @@ class Session:
         self._print(f"{line}. Seed {self._seed}.")
 
 
-def _members(status: Status) -> list[str]:
+def members(status: Status) -> list[str]:
+    """The replicas that train together."""
     return [r["replica_id"] for r in status["replicas"] if r["phase"] == MEMBER]
 
 
-def _replica(status: Status, replica_id: str) -> ReplicaStatus:
+def replica_of(status: Status, replica_id: str | None) -> ReplicaStatus:
+    """The replica of that id.
+
+    Raises:
+        JobEnded: the job has none any more.
+    """
     for replica in status["replicas"]:
         if replica["replica_id"] == replica_id:
             return replica
@@ -258,13 +271,13 @@ def _replica(status: Status, replica_id: str) -> ReplicaStatus:
 
 def _rejoined(status: Status, target: Target) -> int | None:
     """The job's step, if another incarnation is a member in the target's place."""
-    replica = _replica(status, target.replica_id)
+    replica = replica_of(status, target.replica_id)
     is_back = replica["phase"] == MEMBER and replica["incarnation"] != target.incarnation
     return status["step"] if is_back else None
 
 
 def _got_on(status: Status, target: Target, from_step: int) -> int | None:
     """The replacement's step, if it is beyond ``from_step``."""
-    step = _replica(status, target.replica_id)["step"]
+    step = replica_of(status, target.replica_id)["step"]
     is_back = _rejoined(status, target) is not None
     return step if is_back and step is not None and step > from_step else None

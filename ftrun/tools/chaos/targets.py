@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.base import linux
@@ -20,6 +20,9 @@ from ftrun.base.linux import ProcessRow
 from ftrun.core.lighthouse.status import Status
 
 MEMBER = "member"
+LIGHTHOUSE = "ftrun lighthouse"
+BETWEEN = ("ftrun spawner", "ftrun stores")
+"""The titles of the processes between a worker and its agent."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,10 @@ class Target:
         return True
 
 
-def find_targets(status: Status, agent_pid: int, only: str | None = None) -> list[Target]:
+def find_targets(status: Status, agent_pid: int | None, only: str | None = None) -> list[Target]:
     """The workers below the agent ``agent_pid`` whose replicas are members, in order.
 
+    ``agent_pid`` None: below any agent on this machine, because the job may have several here.
     ``only``: the one replica to look in; None: all.
     """
     wanted = {
@@ -58,7 +62,7 @@ def find_targets(status: Status, agent_pid: int, only: str | None = None) -> lis
         and only in (None, replica["replica_id"])
     }
     rows = linux.process_rows()
-    below = linux.descendants(rows, {agent_pid})
+    below = {x.pid for x in rows} if agent_pid is None else linux.descendants(rows, {agent_pid})
     found: dict[tuple[str, int], Target] = {}
     # The oldest process with these marks is the worker; the others are its children.
     for row in sorted(rows, key=lambda row: (row.start_ticks, row.pid)):
@@ -69,13 +73,32 @@ def find_targets(status: Status, agent_pid: int, only: str | None = None) -> lis
     return [found[key] for key in sorted(found, key=lambda k: (found[k].replica_id, k[1]))]
 
 
+def node_of(target: Target) -> list[ProcessRow]:
+    """The agent of this worker, and then all processes below it; none if it is not to be found."""
+    rows = {row.pid: row for row in linux.process_rows()}
+    agent = rows.get(target.row.ppid)
+    while agent is not None and linux.command_line(agent.pid).startswith(BETWEEN):
+        agent = rows.get(agent.ppid)
+    if agent is None or agent.pid == 1 or agent.pid == target.row.ppid:
+        return []
+    below = linux.descendants(rows.values(), {agent.pid})
+    return [agent, *(rows[pid] for pid in sorted(below))]
+
+
+def lighthouse_below(agent_pids: Iterable[int]) -> list[ProcessRow]:
+    """The lighthouse that one of these agents keeps; none: it is a process of its own."""
+    rows = {row.pid: row for row in linux.process_rows()}
+    below = linux.descendants(rows.values(), agent_pids) & rows.keys()
+    return [rows[pid] for pid in below if linux.command_line(pid).startswith(LIGHTHOUSE)]
+
+
 def _as_target(row: ProcessRow, wanted: dict[str, str]) -> Target | None:
     incarnation = _owner(row.pid)
     replica_id = wanted.get(incarnation)
     if replica_id is None:
         return None
     title = f"ftrun worker {replica_id}."
-    words = _command(row.pid)
+    words = linux.command_line(row.pid)
     rank = words[len(title) :].partition(":")[0]
     if not words.startswith(title) or not rank.isdecimal():
         return None
@@ -88,10 +111,3 @@ def _owner(pid: int) -> str:
         if name == OWNER_NAME.encode():
             return value.decode(errors="replace")
     return ""
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-    except OSError:
-        return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -148,9 +149,22 @@ def ps(
 
 def chaos(
     job_id: JobId = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Carry out this campaign of faults by step."),
+    ] = None,
+    result: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --manifest: the result. [default: chaos-result.json]"
+        ),
+    ] = None,
     mtbf: Annotated[
-        str, typer.Option(metavar="TIME", help="Average time between kills: 30s, 2m, 1h.")
-    ] = "30s",
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Average time between kills: 30s, 2m, 1h. [default: 30s]"
+        ),
+    ] = None,
     duration: Annotated[
         str | None,
         typer.Option(
@@ -167,25 +181,39 @@ def chaos(
         ),
     ] = None,
     signal: Annotated[
-        str, typer.Option(metavar="NAME", help="KILL, SEGV, ABRT, BUS or TERM.")
-    ] = "KILL",
+        str | None,
+        typer.Option(metavar="NAME", help="KILL, SEGV, ABRT, BUS or TERM. [default: KILL]"),
+    ] = None,
     only_replica: Annotated[
         str | None, typer.Option(metavar="ID", help="Kill workers of this replica only.")
     ] = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Kill workers until the time is over or the number of kills is reached."""
+    """Kill workers for a time or a number of times, or carry out a campaign (docs/CHAOS.md)."""
+    from ftrun.base.errors import UserError
+    from ftrun.tools.chaos.campaign import run_campaign
     from ftrun.tools.chaos.draws import parse_duration, parse_signal
     from ftrun.tools.chaos.session import ChaosSettings, run_chaos
 
+    drawn = (mtbf, duration, kills, signal, only_replica)
+    if manifest is not None and any(value is not None for value in drawn):
+        raise UserError(
+            "--manifest states each fault: --mtbf, --duration, --kills, --signal and "
+            "--only-replica would have no effect. Nothing was done."
+        )
+    if result is not None and manifest is None:
+        raise UserError("--result is of a campaign: give --manifest too. Nothing was done.")
     settings = ChaosSettings(
-        mtbf_s=parse_duration(mtbf, "--mtbf"),
+        mtbf_s=parse_duration(mtbf or "30s", "--mtbf"),
         job_id=job_id,
         duration_s=None if duration is None else parse_duration(duration, "--duration"),
         kills=kills,
         seed=seed,
-        signal=parse_signal(signal),
+        signal=parse_signal(signal or "KILL"),
         only_replica=only_replica,
         token_file=token_file,
+        result=result,
     )
+    if manifest is not None:
+        raise typer.Exit(run_campaign(settings, manifest))
     raise typer.Exit(run_chaos(settings))

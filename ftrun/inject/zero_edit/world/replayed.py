@@ -47,7 +47,7 @@ from ftrun.snapshots.memory import offsets_of
 from ftrun.training.context import WorkerContext
 
 LOOK_S = 0.0005
-LATE_S = 1.0
+LATE_S = 0.2
 HEADERS_BYTES, SHARES, STATE_SHARES = 2 << 20, 9, 2
 """An area has three states and three logs. Of AdamW the state is three times the gradients."""
 ERROR_S = 20.0
@@ -449,7 +449,9 @@ class ReplayedWorld(World):
                     built.shutdown()
             with self.changed:
                 self._first = None
-            self.board.wait(number, LATE_S)
+            if self.board.wait(number, LATE_S) == number:  # nobody has: let all try once more
+                self.board.set(self.rank, Word.BROKEN, number)
+                self.board.wait(number, WAIT_S)
             return
         finally:
             is_over.set()

@@ -203,6 +203,13 @@ class World:
         except Impossible as error:
             if not self.holds(call, error):
                 self._cannot(f"{call_site()}: {error}")
+        if call.kind.name == "broadcast" and not (call.takes_deputy or call.awaits):
+            root = call.args[-1].rootRank
+            if root not in there.here:
+                told.once(
+                    f"{call_site()}: rank {root} of the group is away: the last broadcast that it "
+                    "made there stands in for it"
+                )
 
     def holds(self, call: Call, error: Impossible) -> bool:
         """Whether a call waits for the rank that is away, because its successor may join there."""

@@ -93,7 +93,8 @@ def _batches(replica: ReplicaStatus) -> str:
 def _workers(replica: ReplicaStatus) -> list[Text]:
     if not replica["workers"]:
         return [line(("  none is known", DIM))]
-    widths = (6, 10, 10, 21, 8, 11, 8)
+    where = max(len(worker["node"]) for worker in replica["workers"])
+    widths = (6, 10, 10 + (where and where + 4), 21, 8, 11, 8)
     titles = ("rank", "pid", "device", "GPU memory", "GPU", "memory", "CPU")
     rows = [_cells([line((title, DIM)) for title in titles], widths)]
     return rows + [_cells(_worker(worker), widths) for worker in replica["workers"]]
@@ -105,7 +106,7 @@ def _worker(worker: WorkerStatus) -> list[Text]:
     return [
         line(str(worker["group_rank"])),
         line(str(worker["pid"] or "-")),
-        line(plain(worker["device"])),
+        line(plain(worker["device"]), (f" on {plain(worker['node'])}" * bool(worker["node"]), DIM)),
         line(("-", DIM)) if used is None else line(amount(used), (of, DIM)),
         _share(worker["gpu_share"]),
         line(("-", DIM)) if worker["rss_bytes"] is None else line(amount(worker["rss_bytes"])),

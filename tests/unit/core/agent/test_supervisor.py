@@ -91,9 +91,9 @@ def test_what_an_agent_is_asked_about_itself() -> None:
 def test_a_team_of_another_size_begins_again_when_its_workers_have_been_asked() -> None:
     agent = Agent()
     agent.on(SlotsAssigned(("0",)))
-    (shown, asked) = agent.on(TeamChanged("the team has 3 nodes, and had 2"))
+    (shown, asked) = agent.on(TeamChanged("All begin again: the team has 3 nodes."))
     assert isinstance(shown, ShowNotice)
-    assert "no restart is counted: the team has 3 nodes" in shown.text
+    assert shown.text == "All begin again: the team has 3 nodes."
     assert isinstance(asked, AskToStop)
     assert agent.on(TeamChanged("and now 4")) == []  # it ends already
     agent.exits("0", -15, 0)
@@ -109,10 +109,10 @@ def test_a_failure_is_judged_before_a_team_of_another_size_begins(left: int) -> 
     agent = Agent(replace(RULES, restarts=rules, asks_siblings=True))
     agent.on(SlotsAssigned(("0",)))
     agent.exits("0", -9, 1)
-    assert agent.on(TeamChanged("the team has 1 nodes, and had 2")) == []
+    assert agent.on(TeamChanged("All begin again.")) == []
     ended = agent.exits("0", -15, 0)
     notices = [x.text for x in ended if isinstance(x, ShowNotice)]
-    assert any("All workers begin again" in text for text in notices) == bool(left)
+    assert any("All begin again" in text for text in notices) == bool(left)
     assert agent.core.restarts_spent == 2
 
 

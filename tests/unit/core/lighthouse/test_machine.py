@@ -491,3 +491,16 @@ def test_agents_that_leave_are_counted_and_all_do_once_the_job_has_ended() -> No
     assert lighthouse.leaving == 1
     lighthouse.handle(AgentSent("a2", (m.JobFailed(1, "no"),)), 2.0)
     assert lighthouse.leaving == 2
+
+
+def test_the_first_slots_are_those_of_the_first_rank() -> None:
+    lighthouse = Lighthouse(LighthouseSettings(), JournalState(), 0.0)
+    spec = m.JobSpec("job", 3, 1, 1, 10.0, 5.0, 20.0, nodes=3)
+    for name, rank in (("a", None), ("b", 1), ("c", 0)):
+        hello = m.Hello(name, spec, 1, name, f"{name}:1", rank=rank)
+        lighthouse.handle(AgentAttached(name, hello), 0.0)
+    found = {}
+    for x in lighthouse.handle(TimerFired(), 1.0):
+        if isinstance(x, SendToAgent) and isinstance(x.message, m.AssignSlots):
+            found[x.agent_id] = x.message.replica_ids
+    assert found == {"c": ("0",), "b": ("1",), "a": ("2",)}

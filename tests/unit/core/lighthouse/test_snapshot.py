@@ -107,6 +107,7 @@ def test_a_workers_facts_are_those_that_its_own_agent_measured_last() -> None:
         {
             "group_rank": 0,
             "pid": 812,
+            "node": "",
             "device": "cuda:3",
             "cpu_share": 0.5,
             "rss_bytes": 1 << 30,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ftrun.core.teams.gathering import SPARES_MAX, Gathering
 from ftrun.core.teams.nodes import (
     GiveUp,
@@ -159,3 +161,12 @@ def test_a_node_that_is_lost_before_there_is_a_team_was_never_there() -> None:
     assert came(team, node("b", 1), 50.0) == []
     team.handle(TimerFired(), 100.0)
     assert not team.is_formed
+
+
+def test_a_team_that_a_registrar_fills_is_never_given_up() -> None:
+    team = Gathering(TeamRules(2, 2, math.inf, 10.0), LEAD, 0.0)
+    for at in (5.0, 35.0, 1e6):
+        (shown,) = team.handle(TimerFired(), at)
+        assert isinstance(shown, Show)
+        assert "1 of 2 nodes have come" in shown.text
+        assert "on their way, or lost" in shown.text

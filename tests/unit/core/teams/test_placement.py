@@ -137,3 +137,9 @@ def test_a_new_lighthouse_takes_over_the_teams_that_stand() -> None:
     assert left == TeamDissolved(1, (c,), "not all of its nodes have come back")
     late = placement.handle(NodeCame(d, two), BACK_S + 1)
     assert late == [TeamPlaced(1, (c, d))]
+
+
+def test_a_team_is_on_two_labels_where_none_has_room() -> None:
+    a, b, c = node("a", label="r1"), node("b", label="r2"), node("c", label="r2")
+    placement = placement_of(1, 3)
+    assert come(placement, a, b, c) == [TeamPlaced(0, (b, c, a))]

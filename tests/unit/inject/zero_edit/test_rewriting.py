@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -345,3 +346,30 @@ def test_nothing_that_a_newcomer_saves_replaces_what_was_there(
     torch.save(4, best)
     moved.unlink()
     assert torch.load(best) == 4 and not moved.exists()
+
+
+@pytest.mark.parametrize("remove", ["os.remove", "Path.unlink", "shutil.rmtree"])
+def test_what_a_predecessor_has_removed_may_be_removed_once_more(
+    tmp_path: Path, remove: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Seen: a list of the last checkpoints healed that named one removed just before the death."""
+    gone, known = tmp_path / f"epoch-1-{remove}", tmp_path / "removed"
+    for life in range(3):
+        patches = Patches()
+        files.install(patches, Drafts(0, has_begun=lambda: True, removed=known))
+        how = {"os.remove": os.remove, "Path.unlink": Path.unlink, "shutil.rmtree": shutil.rmtree}
+        try:
+            if not life:
+                gone.mkdir() if remove == "shutil.rmtree" else left(gone, b"1")
+            how[remove](gone)
+            if life == 1:
+                with pytest.raises(FileNotFoundError):
+                    how[remove](gone)
+                known.unlink()
+        except FileNotFoundError:
+            assert life == 2, "nobody knows any more that it was there"
+        else:
+            assert life < 2
+        finally:
+            patches.undo()
+    assert capfd.readouterr().err.count(f"{gone.name} was removed by its predecessor") == 1

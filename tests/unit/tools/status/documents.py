@@ -44,6 +44,7 @@ def replica(number: int, poll: int, nodes: int) -> ReplicaStatus:
             {
                 "group_rank": rank,
                 "pid": pid + rank,
+                "node": "",
                 "device": f"cuda:{number // nodes * GPUS + rank}",
                 "cpu_share": 1.02,
                 "rss_bytes": 6_800_000_000,

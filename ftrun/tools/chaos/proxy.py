@@ -1,7 +1,7 @@
 """A TCP proxy of our own that delays, stalls, loses and breaks connections on request.
 
 Threads, a pair for each connection; bytes are never reordered or altered, as TCP promises. Not
-here: when it misbehaves (faults.py).
+here: when it misbehaves (campaign.py).
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ class Proxy:
     while connections stand (half-open). ``loss``: the chance that a chunk breaks its connection.
     """
 
-    def __init__(self, target: str, seed: int) -> None:
+    def __init__(self, target: str, seed: int, listen: str = "127.0.0.1:0") -> None:
         host, port = target.rsplit(":", 1)
+        here, at = listen.rsplit(":", 1)
         self._target = host, int(port)
         self._rng = random.Random(seed)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((here, int(at)))
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._lock = threading.Lock()
         self._closed = False
         self.delay_s = 0.0
         self.loss = 0.0
         self.stalled: frozenset[str] = frozenset()
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.address = f"{here}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True, name="proxy").start()
 
     def behave(self) -> None:

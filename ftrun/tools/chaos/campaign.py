@@ -1,0 +1,341 @@
+"""``ftrun chaos --manifest``: carries out a campaign's faults by step, and writes what followed.
+
+The result is a neutral file (docs/CHAOS.md): of each fault what, when, how long until the next step
+at all, how many steps were lost; at the end whether all replicas ended alike. It is written anew
+after each fault, so one that is cut short is kept too.
+
+Not here: the manifest (manifest.py), whom a fault can strike (targets.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ftrun import __version__
+from ftrun.base import clock, linux
+from ftrun.base.chaos_trap import VARIABLE, corruption_trap
+from ftrun.base.errors import ExitCode, UserError
+from ftrun.base.files import write_whole
+from ftrun.base.words import duration
+from ftrun.core.lighthouse.status import Status
+from ftrun.tools.chaos.held_agent import HeldAgent
+from ftrun.tools.chaos.manifest import Fault, Manifest, read
+from ftrun.tools.chaos.proxy import Proxy
+from ftrun.tools.chaos.session import (
+    LOOK_S,
+    REPLACED_S_MAX,
+    ChaosSettings,
+    JobEnded,
+    Session,
+    members,
+    replica_of,
+)
+from ftrun.tools.chaos.targets import Target, find_targets, lighthouse_below, node_of
+from ftrun.tools.status.client import fetch_status
+from ftrun.tools.status.jobs import RunningJob
+from ftrun.tools.status.once import find_job
+
+RESULT_SCHEMA = "ftrun.chaos-result/1"
+JOB_S_MAX = 600.0
+TRAP_S_MAX = 30.0
+LOG_BYTES_MAX = 1 << 20
+FILE = "chaos-result.json"
+ENDING = ("kill", "node", "corrupt")
+"""The kinds after which a replica is replaced."""
+PROGRESS_LATE_S = 1.2
+"""A status has the steps of the last heartbeat."""
+
+
+class NotDone(Exception):
+    """A fault cannot be carried out now; the text says why."""
+
+
+@dataclass
+class Record:
+    """A fault and what followed. Times in seconds; ``*_s`` None: it was not seen in time.
+
+    ``step``: the job's when it came, as it was known. ``found_s``: until the lighthouse knew that a
+    replica was lost by it. ``next_step_s``: of one that ends a replica, by the lighthouse's clock,
+    the others' stall from the loss until their next quorum stood, and a usual step; of the rest,
+    until the job was seen at a step that it cannot have come to before: a second too long, and
+    after ``lighthouse`` until that is back. ``back_s``: until the replica that it ended was seen as
+    a member again. ``why_not``: why it was not carried out; "": it was.
+    """
+
+    kind: str
+    at_step: int
+    replica: str | None = None
+    worker: int | None = None
+    time_s: float | None = None
+    step: int | None = None
+    found_s: float | None = None
+    next_step_s: float | None = None
+    back_s: float | None = None
+    steps_lost: int | None = None
+    why_not: str = ""
+
+
+def run_campaign(settings: ChaosSettings, path: Path, show: Callable[[str], None] = print) -> int:
+    """Carry out a manifest; returns 0 if each fault was, and the replicas ended alike.
+
+    Raises:
+        UserError: the manifest is wrong, or no such job runs here.
+        LighthouseUnreachable: its lighthouse did not answer the first request.
+    """
+    manifest = read(path)
+    proxy = Proxy(manifest.to, 0, manifest.listen) if manifest.listen else None
+    try:
+        if proxy is not None:
+            show(f"Start the job's agents with --lighthouse {proxy.address}: what they send is "
+                 f"passed on to {manifest.to}.")  # fmt: skip
+        job = _await_job(settings.job_id, None if proxy is None else JOB_S_MAX)
+        with HeldAgent(job) as agent:
+            return Campaign(settings, job, agent, show, manifest, proxy).run()
+    finally:
+        if proxy is not None:
+            proxy.close()
+
+
+def _await_job(job_id: str | None, within_s: float | None) -> RunningJob:
+    """The job; with a proxy it begins only after this command."""
+    deadline = clock.now() + (within_s or 0.0)
+    while True:
+        try:
+            return find_job(job_id, "ftrun chaos")
+        except UserError:
+            if clock.now() >= deadline:
+                raise
+            time.sleep(LOOK_S)
+
+
+class Campaign(Session):
+    """One campaign and the job that it strikes."""
+
+    def __init__(
+        self,
+        settings: ChaosSettings,
+        job: RunningJob,
+        agent: HeldAgent,
+        show: Callable[[str], None],
+        manifest: Manifest,
+        proxy: Proxy | None,
+    ) -> None:
+        seed = manifest.seed if settings.seed is None else settings.seed
+        super().__init__(replace(settings, seed=seed), job, agent, show)
+        self._manifest, self._proxy = manifest, proxy
+        self._records: list[Record] = []
+        self._result = settings.result or Path(FILE)
+
+    def run(self) -> int:
+        """See ``run_campaign``."""
+        status = fetch_status(self._job.http, self._token, tls=self._job.tls)
+        self._check_alive()
+        known = {replica["replica_id"] for replica in status["replicas"]}
+        for fault in self._manifest.faults:
+            if fault.replica is not None and fault.replica not in known:
+                raise UserError(f"Job {self._job.job_id} has no replica {fault.replica}.")
+        ending = ""
+        try:
+            for fault in self._manifest.faults:
+                self._records.append(Record(fault.kind, fault.at_step))
+                self._carry_out(fault, self._records[-1])
+                self._write(None)
+            while self._manifest.pattern:
+                self._pause(1.0, None)
+                self._status()
+        except JobEnded as ended:
+            ending = str(ended)
+            self._print(f"{ended}.")
+        except KeyboardInterrupt:
+            ending = "Ctrl-C"
+        for record in self._records:
+            record.why_not = record.why_not or (ending if record.time_s is None else "")
+        for fault in self._manifest.faults[len(self._records) :]:
+            self._records.append(Record(fault.kind, fault.at_step, why_not=ending))
+        end = self._end()
+        self._write(end)
+        self._print(f"The result is in {self._result}.")
+        is_well = all(not one.why_not for one in self._records) and end["equal"] is not False
+        return ExitCode.OK if is_well else 1
+
+    # ------------------------------------------------------------ one fault
+
+    def _carry_out(self, fault: Fault, record: Record) -> None:
+        while (status := self._status())["step"] < fault.at_step:
+            self._pause(LOOK_S, None)
+        before = max((one["number"] for one in status["incidents"]), default=0)
+        try:
+            undo = self._strike(fault, record, status)
+        except NotDone as why:
+            record.why_not = str(why)
+            self._line(f"{fault.kind} was not carried out: {why}")
+            return
+        struck_at = clock.now()
+        record.time_s, record.step = struck_at - self._began, status["step"]
+        whom = "" if record.replica is None else f" replica {record.replica}"
+        self._line(f"{fault.kind}{whom} at step {status['step']}")
+        try:
+            self._follow(fault, record, status, undo)
+        finally:
+            undo()
+        new = [one for one in self._status()["incidents"] if one["number"] > before]
+        record.steps_lost = sum(one["cost_steps"] for one in new)
+        later = "none was seen" if record.next_step_s is None else duration(record.next_step_s)
+        self._line(f"the next step: {later}; steps lost: {record.steps_lost}")
+
+    def _follow(
+        self, fault: Fault, record: Record, before: Status, undo: Callable[[], None]
+    ) -> None:
+        """Look until the job is at a later step, and whoever was ended is back."""
+        began, is_undone = clock.now(), not fault.lasts_s
+        ends, usual_s = fault.kind in ENDING, _usual_step_s(before)
+        surely_later = before["step"] + 1 + int(PROGRESS_LATE_S / usual_s)
+        former = replica_of(before, record.replica)["incarnation"] if ends else None
+        passed_s = 0.0
+        while passed_s < REPLACED_S_MAX + fault.lasts_s:
+            status = self._status()
+            passed_s = clock.now() - began
+            if record.next_step_s is None and ends:
+                _note_stall(record, status, began, usual_s)
+            elif record.next_step_s is None and status["step"] > surely_later:
+                record.next_step_s = passed_s
+            if ends and record.back_s is None and record.replica in members(status):
+                is_new = replica_of(status, record.replica)["incarnation"] != former
+                record.back_s = passed_s if is_new else None
+            if not is_undone and passed_s >= fault.lasts_s:
+                undo()
+                is_undone = True
+            if is_undone and record.next_step_s is not None and (record.back_s or not ends):
+                return
+            self._pause(LOOK_S, None)
+
+    def _strike(self, fault: Fault, record: Record, status: Status) -> Callable[[], None]:
+        """Carry a fault out; how to end it."""
+        if fault.kind == "slow":
+            assert self._proxy is not None, "the manifest has one"
+            self._proxy.delay_s = fault.delay_s
+            return self._proxy.behave
+        targets = find_targets(status, None, fault.replica)
+        if fault.kind == "lighthouse":
+            pids = {self._job.pid, *(row.pid for one in targets for row in node_of(one)[:1])}
+            _signal(lighthouse_below(pids), signal.SIGKILL, "no agent here has a lighthouse")
+            return _nothing
+        targets = [one for one in targets if one.group_rank == fault.worker]
+        if not targets or len(members(status)) < 2:
+            raise NotDone("no such worker is a member here now, or it is the job's last one")
+        target = self._draws.victim(targets)
+        record.replica, record.worker = target.replica_id, target.group_rank
+        if fault.kind == "corrupt":
+            self._corrupt(target)
+        elif fault.kind == "node":
+            rows = node_of(target)
+            if not rows or lighthouse_below({rows[0].pid}):
+                raise NotDone("its agent keeps the job's lighthouse, or is not of this machine")
+            _signal(rows, signal.SIGKILL, "it has ended")
+        else:
+            number = signal.SIGSTOP if fault.kind == "stop" else signal.SIGKILL
+            _signal([target.row], number, "it has ended")
+        return (lambda: _go_on(target)) if fault.kind == "stop" else _nothing
+
+    def _corrupt(self, target: Target) -> None:
+        """Leave the file that has the worker corrupt a parameter, and wait until it has."""
+        words = linux.process_environment(target.pid).decode(errors="replace").split("\0")
+        found = dict(x.split("=", 1) for x in words if "=" in x)
+        trap = corruption_trap(found, target.replica_id, target.group_rank)
+        if trap is None:
+            raise NotDone(f"start the job with {VARIABLE}=DIR in its environment")
+        write_whole(trap, "")
+        until = clock.now() + TRAP_S_MAX
+        try:
+            while trap.exists():
+                if not self._pause(LOOK_S, until):
+                    raise NotDone("it does not look for the file: only an unmodified script does")
+        finally:
+            trap.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------ the result
+
+    def _end(self) -> dict[str, Any]:
+        """How the job has ended, as far as it has, and each replica's end by the pattern."""
+        logs, pattern = Path(self._job.log_dir), self._manifest.pattern
+        try:
+            found = json.loads((logs / "exit.json").read_text())
+        except (OSError, ValueError):
+            found = {}
+        values = {} if not pattern else _values(logs, pattern)
+        alike = set(values.values()) | ({self._manifest.undisturbed} - {""})
+        return {
+            "exit_code": found.get("exit_code"),
+            "reason": found.get("reason"),
+            "values": values,
+            "equal": None if not values else len(alike) == 1 and None not in alike,
+        }
+
+    def _write(self, end: dict[str, Any] | None) -> None:
+        document = {
+            "schema": RESULT_SCHEMA,
+            "launcher": f"ftrun {__version__}",
+            "job_id": self._job.job_id,
+            "manifest_sha256": self._manifest.digest,
+            "seed": self._seed,
+            "time": clock.wall().isoformat(timespec="seconds"),
+            "faults": [asdict(record) for record in self._records],
+            "end": end,
+        }
+        write_whole(self._result, json.dumps(document, indent=2) + "\n")
+
+
+def _values(logs: Path, pattern: str) -> dict[str, str | None]:
+    """By replica, what the pattern finds last in the newest log of its first worker."""
+    found: dict[str, str | None] = {}
+    for place in sorted(logs.glob("replica_*/rank_0")):
+        newest = max(place.glob("*.log"), key=lambda x: x.stat().st_mtime_ns, default=None)
+        if newest is not None:
+            with open(newest, "rb") as file:
+                file.seek(max(0, newest.stat().st_size - LOG_BYTES_MAX))
+                text = file.read().decode(errors="replace")
+            ends = [match[1] for match in re.finditer(pattern, text)]
+            found[place.parent.name.removeprefix("replica_")] = ends[-1] if ends else None
+    return found
+
+
+def _note_stall(record: Record, status: Status, struck_at: float, usual_s: float) -> None:
+    """By the first change of membership that has been completed since."""
+    now = clock.now()
+    for change in status["history"]:
+        began = now - change["ago_s"]
+        if began >= struck_at - LOOK_S and not change["under_way"] and change["kind"] != "grow":
+            record.found_s = max(0.0, began - struck_at)
+            record.next_step_s = change["duration_s"] + usual_s
+            if record.kind != "corrupt":  # it has made steps until then
+                record.next_step_s += record.found_s
+            return
+
+
+def _usual_step_s(status: Status) -> float:
+    return max((one["step_s"] or 0.0 for one in status["replicas"]), default=0.0) or 1.0
+
+
+def _signal(rows: list[linux.ProcessRow], number: signal.Signals, why_not: str) -> None:
+    """Signal all of them, as near to one moment as it can be."""
+    sent = [fd for row in rows if (fd := linux.send_signal(row, number)) is not None]
+    for fd in sent:
+        os.close(fd)
+    if not sent:
+        raise NotDone(why_not)
+
+
+def _go_on(target: Target) -> None:
+    target.strike(signal.SIGCONT)
+
+
+def _nothing() -> None:
+    pass

@@ -104,4 +104,4 @@ def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
             died = len(re.findall(r"died: SIGKILL\..* no step lost\.", job.output))
     assert len(found[0]) == 3
     assert found[0] == found[1]
-    assert died >= 4  # those of one mend may be told together
+    assert died >= 3  # a second death in one mend may be told with the first

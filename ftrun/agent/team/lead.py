@@ -218,9 +218,8 @@ class Lead:
 
         Returns the port at which workers find it.
         """
-        store_port = order.port
         if self._port is not None:
-            self._port.store = self._own.host, store_port
+            self._port.store = self._own.host, order.port
             order = replace(order, port=self._rendezvous.port)
         for number, node in enumerate(self._team):
             if node is not self._own:
@@ -230,7 +229,7 @@ class Lead:
                     self._ranks[key] = node.node_id
                     self._where[order.replica_id, order.restarts, rank] = node.name
                 self._send(node.node_id, order)
-        return store_port
+        return order.port
 
     def node_of(self, replica_id: str, restarts: int, group_rank: int) -> str:
         """The name of the node that has run this worker; "": it was this one."""

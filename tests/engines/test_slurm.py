@@ -172,7 +172,7 @@ def test_groups_of_two_nodes_each_outlive_an_agent_and_a_node(slurm: Slurm, tmp_
         assert sorted(begun) == [("0.0", "0"), ("0.1", "1"), ("1.0", "2"), ("1.1", "3")]
         job.expect("step 10 of 2", 4)
         os.kill(job.process(1, AGENT), signal.SIGKILL)
-        job.expect("Replica 0 lost: is lost with its node n1")
+        job.expect("replica 0, worker 1 is lost with its node n1")
         job.expect("The agent on n1 .* died: SIGKILL. It is started again")
         job.expect("Replica 0 joined at step")
         slurm.machines.power_off(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Iterator
 from typing import Any, cast
@@ -34,6 +35,15 @@ def iterator_of(loader: Any) -> LoaderIterator:
 
 def batches(iterator: Any) -> list[list[int]]:
     return [batch.tolist() for batch in iterator]
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage() -> None:
+    """Else a worker of a loader, which is a fork, may collect what earlier tests have left.
+
+    Seen: one ended threads of its parent's, which it has not, and came to no end.
+    """
+    gc.collect()
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -124,7 +124,7 @@ class MemorySnapshots:
         elif NONE not in known.board.all(Word.NEWEST):
             each = known.held_bytes() // known.board.ranks
             self._tell_once(
-                f"Memory snapshots: each step on this node ({amount(each)} a worker so far, at "
+                f"Memory snapshots: on this node ({amount(each)} a worker so far, at "
                 f"most {amount(known.nbytes)}). A lost worker costs no step."
             )
         else:

@@ -72,7 +72,7 @@ def test_killed_workers_cost_no_step_and_no_bit(tmp_path: Path, kind: str) -> No
         undisturbed = ends(job)
     on = (*OPTIONS, "--memory-snapshots", "auto")
     with Job(tmp_path / "killed", SCRIPT, *on, args=(kind,)) as job:
-        job.expect(r"Memory snapshots: each step on this node \(.+ a worker so far")
+        job.expect(r"Memory snapshots: on this node \(.+ a worker so far")
         survivor = job.worker(0, 0)
         kill(job, 1)
         job.expect(r"worker 0\.1 \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated")

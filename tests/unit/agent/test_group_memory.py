@@ -64,7 +64,7 @@ def play(*, frees: int = 1 << 30, falls: int = 0) -> tuple[list[str], GroupMemor
 def test_it_is_told_once_when_all_have_a_generation() -> None:
     told, _ = play()
     assert len(told) == 1
-    assert told[0].startswith("Memory snapshots: each step on this node (")
+    assert told[0].startswith("Memory snapshots: on this node (")
     assert told[0].endswith("at most 268 MB). A lost worker costs no step.")
 
 

@@ -431,7 +431,7 @@ class Fleet:
             group = Group(start, store, expected=set(self.answers_for))
             self._groups[start.incarnation] = group
             group.port = self.meet(start, self._ports[store])
-            self.memory.make(start.incarnation)
+            self.memory.make(start.replica_id, start.incarnation)
             for rank in self._settings.ranks_here:
                 self._start_worker(group, rank)
             if not self._settings.master_port:  # a port of its own is free once the group has ended

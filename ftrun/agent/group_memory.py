@@ -9,8 +9,10 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from ftrun.agent.group_disk import GroupDisk
 from ftrun.agent.resources import memory
 from ftrun.base import clock
+from ftrun.base.errors import PeerError
 from ftrun.base.words import amount
 from ftrun.config.forms import why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
@@ -28,19 +30,48 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 class MemorySnapshots:
-    """By incarnation. ``tell``: shows people a line. In the event loop's thread."""
+    """By incarnation. ``tell``: shows people a line. In the event loop's thread.
 
-    def __init__(self, settings: RunSettings, tell: Callable[[str], None]) -> None:
+    Attributes:
+        disk: where they go too; None: nowhere.
+    """
+
+    def __init__(
+        self, settings: RunSettings, runtime_dir: Path, tell: Callable[[str], None]
+    ) -> None:
         self._settings = settings
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._known: dict[str, GroupMemory] = {}
+        self._ended: tuple[str, GroupMemory] | None = None
         self._is_told = False
+        is_on = not why_no_memory_snapshots(settings) and settings.snapshot_path is not None
+        self.disk = GroupDisk(settings, runtime_dir, tell) if is_on else None
+
+    async def fill(self, incarnation: str) -> str:
+        """Begin with the newest snapshot on the disk, if there is one; why that is impossible."""
+        self.make(incarnation)
+        known = self._known.get(incarnation)
+        if self.disk is None or known is None:
+            return ""
+        try:
+            step = await self.disk.fill(known)
+        except PeerError as error:
+            return str(error)
+        if step >= 0:
+            boundary = common([known.area(rank).generations() for rank in range(known.board.ranks)])
+            assert boundary is not None, "each has one"
+            self._begin_at(known, boundary)
+            for rank in range(known.board.ranks):
+                known.board.set(rank, Word.STARTS, 1)  # each process is its predecessor's successor
+                known.board.set(rank, Word.NEWEST, step)
+        return ""
 
     def make(self, incarnation: str) -> None:
         """Set memory aside for a new incarnation, where snapshots in memory are taken."""
-        if why_no_memory_snapshots(self._settings):
+        if why_no_memory_snapshots(self._settings) or incarnation in self._known:
             return
+        self._forget_ended()
         ranks, free = self._settings.workers_per_replica, free_bytes()
         each = int(free * SHARE / ranks) // 4096 * 4096
         why = f"{amount(free)} of memory are free" if each < LEAST_BYTES else ""
@@ -50,9 +81,11 @@ class MemorySnapshots:
             except OSError as error:
                 why = error.strerror or str(error)
         if why:
-            self._tell_once(f"No memory snapshots: {why}. A death restarts all workers.")
+            disk = " No snapshot is written to a disk." if self.disk is not None else ""
+            self._tell_once(f"No memory snapshots: {why}. A death restarts all workers.{disk}")
         else:
             self._loop.call_later(TELL_EVERY_S, self._look, incarnation)
+            self._loop.call_later(TELL_EVERY_S, self._save, incarnation)
 
     def starts(self, incarnation: str, rank: int) -> str:
         """A process is about to start as this rank; returns where it finds the memory, or ""."""
@@ -95,22 +128,43 @@ class MemorySnapshots:
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
         """No process of the group runs: drop what is later than ``boundary``."""
         known = self._known[incarnation]
+        self._begin_at(known, boundary)
+        known.board.make_decree(number, int(clock.now() * 1e9))
+
+    def _begin_at(self, known: GroupMemory, boundary: int) -> None:
         for rank in range(known.board.ranks):
             known.area(rank).rewind(boundary)
             for word, value in ((Word.DONE, boundary), (Word.FALL, 0), (Word.OVER, 0)):
                 known.board.set(rank, word, value)
-        known.board.make_decree(number, int(clock.now() * 1e9))
 
     def free(self, incarnation: str) -> None:
-        """No process of the group runs any more."""
+        """No process of the group runs any more. What it has left may be the job's last state."""
         known = self._known.pop(incarnation, None)
         if known is not None:
-            known.close()
+            self._forget_ended()
+            self._ended = incarnation, known
 
-    def close(self) -> None:
-        """Free all."""
+    async def end(self) -> None:
+        """The job ends: write a last snapshot, if there is a disk; free all."""
         for incarnation in list(self._known):
             self.free(incarnation)
+        if self.disk is not None:
+            if self._ended is not None:
+                incarnation, known = self._ended
+                await self.disk.last(known, incarnation, self._settings.grace_s / 2)
+            await self.disk.close()
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        if self._ended is not None:
+            self._ended[1].close()
+            self._ended = None
+
+    def _save(self, incarnation: str) -> None:
+        known = self._known.get(incarnation)
+        if self.disk is not None and known is not None:
+            self.disk.look(known, incarnation)
+            self._loop.call_later(TELL_EVERY_S, self._save, incarnation)
 
     def _look(self, incarnation: str) -> None:
         """Tell once that snapshots are taken, or why none are."""

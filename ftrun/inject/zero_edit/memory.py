@@ -9,6 +9,7 @@ Not here: calls and their log (world/replayed.py), the memory itself (snapshots/
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +20,10 @@ from typing import Any
 import torch
 
 from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import Leaf, LeafSpec, local_of
+from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
@@ -103,6 +106,7 @@ class Memory:
         self._taken_at, self._took_s = clock.now(), 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients = 0, -1
+        self._chunks: dict[str, tuple[int, ...] | None] = {}
         if self.world.is_newcomer:
             self._open()
 
@@ -221,6 +225,7 @@ class Memory:
             "layouts": layouts,
             "structure": given.structure,
             "specs": [asdict(leaf.spec) for leaf in given.leaves],
+            "chunks": self._chunks_of(given.leaves),
         }
         self._has_gradients = self._zeroed if self._any_gradient() else -1
         assert self._randomness is not None
@@ -251,6 +256,14 @@ class Memory:
             self._copying.start()
         self._took_s = time.thread_time() - began
         self.script.sparing.took(self._took_s)
+
+    def _chunks_of(self, leaves: Sequence[Leaf]) -> dict[str, tuple[int, ...] | None]:
+        """Where the local parts of DTensors begin, for what writes them to a disk."""
+        for leaf in leaves:
+            if leaf.spec.mesh and leaf.spec.mesh not in self._chunks:
+                with contextlib.suppress(UserError):  # it is told when one is to be written
+                    self._chunks[leaf.spec.mesh] = chunk_of(leaf.value)
+        return self._chunks
 
     def _any_gradient(self) -> bool:
         groups = [g for x in self.script.stepping.optimizers.all() for g in x.param_groups]

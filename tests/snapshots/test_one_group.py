@@ -1,4 +1,4 @@
-"""One group without replicas: what its workers have in memory is on a disk too, when all is lost."""
+"""One group without replicas: what its workers have in memory is on a disk, when all is lost."""
 
 from __future__ import annotations
 

@@ -41,8 +41,6 @@ from ftrun.snapshots.area import CALLS_MAX, AreaFull, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training.context import WorkerContext
 
-HEADERS_BYTES, SHARES, STATE_SHARES = 2 << 20, 9, 2
-"""An area has three states and three logs. Of AdamW the state is three times the gradients."""
 ERROR_S = 20.0
 """A call that has failed although nobody has died: after this time it is the script's own error."""
 
@@ -108,8 +106,7 @@ class ReplayedWorld(World):
     def opens(self, store: str, prefix: str) -> None:
         """The script makes its world."""
         if not self.is_newcomer:
-            share = (self.area.nbytes - HEADERS_BYTES) // SHARES
-            self.area.lay_out(STATE_SHARES * share, share)
+            self.area.divide()
             self.area.open_log(0, 0)
         self._groups.starts(store, prefix)
 

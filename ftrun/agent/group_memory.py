@@ -61,6 +61,10 @@ class MemorySnapshots:
         if step >= 0:
             boundary = common([known.area(rank).generations() for rank in range(known.board.ranks)])
             assert boundary is not None, "each has one"
+            for rank in range(known.board.ranks):
+                for generation in known.area(rank).generations():
+                    for group in generation.calls:
+                        known.board.add_group(rank, group)
             self._begin_at(known, boundary)
             for rank in range(known.board.ranks):
                 known.board.set(rank, Word.STARTS, 1)  # each process is its predecessor's successor
@@ -110,7 +114,7 @@ class MemorySnapshots:
             return None
         board, area = known.board, known.area(rank)
         fall = next(filter(None, board.all(Word.FALL)), 0)
-        done = board.all(Word.DONE)
+        done = board.all_done()
         place = begin(area.generations(), area.logs(), done, rank)
         return Kept(Fall(fall) if fall else place, board.read(rank, Word.NEWEST))
 
@@ -126,16 +130,16 @@ class MemorySnapshots:
         return BoardSeen(incarnation, board.look(), *words, boundary, broken)
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
-        """No process of the group runs: drop what is later than ``boundary``."""
+        """No process of the group runs: drop what is later than the step ``boundary``."""
         known = self._known[incarnation]
         self._begin_at(known, boundary)
         known.board.make_decree(number, int(clock.now() * 1e9))
 
     def _begin_at(self, known: GroupMemory, boundary: int) -> None:
         for rank in range(known.board.ranks):
-            known.area(rank).rewind(boundary)
-            for word, value in ((Word.DONE, boundary), (Word.FALL, 0), (Word.OVER, 0)):
-                known.board.set(rank, word, value)
+            known.board.rewind(rank, known.area(rank).rewind(boundary).calls)
+            for word in (Word.FALL, Word.OVER):
+                known.board.set(rank, word, 0)
 
     def free(self, incarnation: str) -> None:
         """No process of the group runs any more. What it has left may be the job's last state."""

@@ -54,7 +54,7 @@ def take(memory: GroupMemory, step: int, number: int = 0, ranks: int = WORKERS) 
         text = json.dumps([head, [4]]).encode() + b"\n" + b"rng%d" % rank
         area = memory.area(rank)
         area.divide()
-        area.write(number, text, leaves, 7 * step)
+        area.write(number, text, leaves, step, {5: 7 * step})
         memory.board.set(rank, Word.NEWEST, step)
 
 
@@ -86,7 +86,7 @@ def test_another_group_goes_on_from_it(tmp_path: Path, memory: GroupMemory) -> N
         area, before = other.area(rank), memory.area(rank).read(0)
         state = area.read(area.newest)
         assert before is not None and state is not None
-        assert (state.head, state.calls) == (before.head, before.calls) and state.number == 0
+        assert (state.head, state.calls, state.step) == (before.head, before.calls, 30)
         assert bytes(state.state.numpy()) == bytes(before.state.numpy())
     assert (tmp_path / "found-1").read_bytes() == b"a seed"
     assert (tmp_path / "found-0").read_bytes() == b""

@@ -64,9 +64,9 @@ class GroupDisk:
             PeerError: it cannot be read, or is of another job; in words.
         """
         s = self._settings
-        places = [] if s.begins_anew and self._step < 0 else [s.snapshot_path, s.resume_path]
+        places = dict.fromkeys((s.snapshot_path, s.resume_path))
         order = {
-            "directories": [str(x) for x in dict.fromkeys(places) if x is not None],
+            "directories": [str(x) for x in places if x is not None],
             "origin": self._origin(),
             "place": memory.place,
             "notes": self._notes,
@@ -213,7 +213,7 @@ class GroupDisk:
                 answer = json.loads(await asyncio.wait_for(reader.readline(), limit_s))
             except (OSError, ValueError, asyncio.TimeoutError) as error:
                 self._close_streams()
-                how = "was given up" if isinstance(error, TimeoutError) else "has ended"
+                how = "was given up" if isinstance(error, asyncio.TimeoutError) else "has ended"
                 raise PeerError(f"the process that writes it {how}") from error
         if "error" in answer:
             raise PeerError(str(answer["error"]))

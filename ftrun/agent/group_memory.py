@@ -57,6 +57,7 @@ class MemorySnapshots:
         try:
             step = await self.disk.fill(known)
         except PeerError as error:
+            self._known.pop(incarnation).close()
             return str(error)
         if step >= 0:
             boundary = common([known.area(rank).generations() for rank in range(known.board.ranks)])

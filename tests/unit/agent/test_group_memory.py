@@ -17,11 +17,13 @@ ON: dict[str, Any] = {"workers_per_replica": 2, "memory_snapshots": "auto"}
 DEADLINE_S = 60.0
 
 
-def play(*, frees: int = 1 << 30, falls: int = 0) -> tuple[list[str], GroupMemory | None]:
+def play(
+    here: Path, *, frees: int = 1 << 30, falls: int = 0
+) -> tuple[list[str], GroupMemory | None]:
     """What people are told of one group, whose workers both have a generation, or do not fit."""
 
     async def run() -> None:
-        known = MemorySnapshots(resolved(**ON), told.append)
+        known = MemorySnapshots(resolved(**ON), here, told.append)
         known.make("a")
         place = known.starts("a", 0)
         if place:
@@ -49,7 +51,8 @@ def play(*, frees: int = 1 << 30, falls: int = 0) -> tuple[list[str], GroupMemor
         deadline = asyncio.get_running_loop().time() + DEADLINE_S
         while not told and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
-        known.close()
+        known.free("a")
+        await known.end()
         assert known.starts("a", 0) == "" and known.kept("a", 0) is None
         assert known.seen("a") is None
         known.decree("a", 2, 0)  # it has ended meanwhile
@@ -62,21 +65,21 @@ def play(*, frees: int = 1 << 30, falls: int = 0) -> tuple[list[str], GroupMemor
     return told, opened[0] if opened else None
 
 
-def test_it_is_told_once_when_all_have_a_generation() -> None:
-    told, _ = play()
+def test_it_is_told_once_when_all_have_a_generation(tmp_path: Path) -> None:
+    told, _ = play(tmp_path)
     assert len(told) == 1
     assert told[0].startswith("Memory snapshots: on this node (")
     assert told[0].endswith("at most 268 MB). A lost worker costs no step.")
 
 
-def test_too_little_memory_is_a_reason_and_no_crash() -> None:
-    told, opened = play(frees=100 << 20)
+def test_too_little_memory_is_a_reason_and_no_crash(tmp_path: Path) -> None:
+    told, opened = play(tmp_path, frees=100 << 20)
     assert told == ["No memory snapshots: 105 MB of memory are free. A death restarts all workers."]
     assert opened is None
 
 
-def test_a_script_that_cannot_be_followed_is_told_before_anybody_dies() -> None:
-    told, _ = play(falls=Fall.SCRIPT)
+def test_a_script_that_cannot_be_followed_is_told_before_anybody_dies(tmp_path: Path) -> None:
+    told, _ = play(tmp_path, falls=Fall.SCRIPT)
     assert told[0].startswith("No memory snapshots: ftrun does not know the place in this script")
 
 

@@ -96,7 +96,7 @@ class MemorySnapshots:
         """No process of the group runs: drop what is later than the step ``boundary``."""
         known = self._known[incarnation]
         for rank in range(known.board.ranks):
-            known.board.rewind(rank, known.area(rank).rewind(boundary).calls)
+            known.board.rewind(rank, known.area(rank).rewind(boundary))
             for word in (Word.FALL, Word.OVER):
                 known.board.set(rank, word, 0)
         known.board.make_decree(number, int(clock.now() * 1e9))

@@ -6,8 +6,8 @@ written, so each area is as large as it may ever become.
 
 An area holds generations (the worker's state at a step boundary) and three logs (what each
 collective after it has given the worker). Log g is in slot g % 3. A generation is written to a slot
-that has none of the two newest, and that nobody holds. Its bytes begin with the calls before it,
-which are two words for each process group.
+that has none of the two newest, and that nobody holds. Its bytes begin with three words for each
+process group: its name, the calls before the state, and those before the place that it is of.
 
 | order of the words     | so that                                                              |
 |------------------------|----------------------------------------------------------------------|
@@ -66,7 +66,7 @@ _SLOT_BYTES, _LOG_BYTES = range(2)
 _SLOTS = range(KEPT + 1 + HOLDERS)
 _SLOT_AT, _LOG_AT = 8, 8 + 8 * len(_SLOTS)
 _NUMBER, _HEAD, _STATE, _STEP = range(4)
-_COUNTS = struct.Struct(f"{2 * GROUPS_MAX}q")
+_COUNTS = struct.Struct(f"{3 * GROUPS_MAX}q")
 _FIRST, _COUNT, _USED = range(1, 4)
 _TRIES = 100
 NONE = -1
@@ -82,14 +82,15 @@ class State:
     """A worker's state at a step boundary.
 
     ``head``: what its writer needs to read ``state``, which is a view of the agent's memory.
-    ``step``: begins there. ``calls``: that the worker had made before it, by process group.
+    ``step``: begins there. ``before``: the calls that the worker had made before its place, by
+    process group. Others may lie between the place and the state.
     """
 
     number: int
     head: bytes
     state: torch.Tensor
     step: int
-    calls: Counts
+    before: Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +222,14 @@ class Area:
         leaves: Sequence[Leaf],
         step: int,
         calls: Counts,
+        before: Counts,
         threads: int = 1,
         *,
         is_whole: Callable[[], bool] = lambda: True,
     ) -> bool:
         """Copy a generation. In a thread of its own, if nothing changes the leaves meanwhile.
+
+        ``calls`` were made before the state, and ``before`` is of ``State``.
 
         Returns:
             Whether it ``is_whole`` then, and so is there. Nor is it if too much is held.
@@ -244,8 +248,7 @@ class Area:
         if slot is None:
             return False
         at, words = self.slot_at(slot), _SLOT_AT + 8 * slot
-        counts = [word for pair in calls.items() for word in pair]
-        known = _COUNTS.pack(*counts, *[0] * (2 * GROUPS_MAX - len(counts))) + head
+        known = _packed(calls, before) + head
         whole = torch.frombuffer(bytearray(known), dtype=torch.uint8)
         self.memory.view(at, len(known)).copy_(whole)
         self.memory.fill(leaves, [at + begin + offset for offset in offsets], threads)
@@ -338,7 +341,7 @@ class Area:
         at = self.slot_at(found[0])
         data = bytes(self.memory.buffer(at + _COUNTS.size, head))
         view = self.memory.view(at + _state_at(head), state)
-        return State(number, data, view, step, self._counts(found[0]))
+        return State(number, data, view, step, self._counts(found[0], 2))
 
     def generations(self) -> list[Generation]:
         """All that are whole."""
@@ -349,25 +352,32 @@ class Area:
             if words[_NUMBER] != NONE
         ]
 
-    def _counts(self, slot: int) -> Counts:
+    def _counts(self, slot: int, which: int = 1) -> dict[int, int]:
         words = _COUNTS.unpack(self.memory.buffer(self.slot_at(slot), _COUNTS.size))
-        return {group: calls for group, calls in zip(words[::2], words[1::2], strict=True) if group}
+        return {x: calls for x, calls in zip(words[::3], words[which::3], strict=True) if x}
 
     def words_of(self, slot: int) -> list[int]:
         """Of a slot: the number of its generation, the bytes of its head and state, its step."""
         return self._header[_SLOT_AT + 8 * slot : _SLOT_AT + 8 * slot + _STEP + 1]
 
-    def rewind(self, step: int) -> Generation:
-        """The agent: hold the newest generation of this step, as if nothing had followed."""
+    def rewind(self, step: int) -> Counts:
+        """The agent: hold the newest generation of this step, as if nothing had followed.
+
+        Returns:
+            ``before`` of its state: all of the rank's calls from there on are new ones.
+        """
         known = (x for x in self.generations() if x.step == step)
         newest = max(known, key=lambda known: known.number)
+        slot = next(x for x in _SLOTS if self.words_of(x)[_NUMBER] == newest.number)
+        before = self._counts(slot, 2)
+        self.memory.buffer(self.slot_at(slot), _COUNTS.size)[:] = _packed(before, before)
         for slot in _SLOTS:
             if self._header[_SLOT_AT + 8 * slot] > newest.number:
                 self._header[_SLOT_AT + 8 * slot] = NONE
         for log in range(LOGS):
             self._header[_LOG_AT + 8 * log] = NONE
-        self.open_log(newest.number, sum(newest.calls.values()))
-        return newest
+        self.open_log(newest.number, sum(before.values()))
+        return before
 
     # ------------------------------------------------------------ logs
 
@@ -440,20 +450,6 @@ class Area:
             entry = place * _ENTRY_WORDS
             places[index[entry], index[entry + 1]] = place
         return places
-
-    def groups(self, first: int, end: int) -> list[int]:
-        """The groups of the worker's calls from its ``first`` to before its ``end``-th.
-
-        It stops at one that no log has.
-        """
-        found: dict[int, int] = {}
-        for slot in range(LOGS):
-            words, index = _LOG_AT + 8 * slot, self._indexes[slot]
-            number, begin, count = self._header[words : words + _COUNT + 1]
-            if number != NONE:
-                calls = range(max(first, begin), min(end, begin + count))
-                found |= {call: index[(call - begin) * _ENTRY_WORDS] for call in calls}
-        return [found[call] for call in range(first, end) if call in found]
 
     def logged_until(self, number: int, first_call: int) -> int:
         """The first call since generation ``number`` that no log has; ``first_call``: its first."""
@@ -693,6 +689,11 @@ def _board_bytes(ranks: int) -> int:
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _packed(calls: Counts, before: Counts) -> bytes:
+    counts = [word for x in calls for word in (x, calls[x], before[x])]
+    return _COUNTS.pack(*counts, *[0] * (3 * GROUPS_MAX - len(counts)))
 
 
 def _state_at(head: int) -> int:

@@ -117,7 +117,7 @@ class Memory:
         if state is None:
             self.world.falls(found if isinstance(found, Fall) else Fall.NO_GENERATION)
             return
-        self._number, self.world.before = state.number, state.calls
+        self._number, self.world.before = state.number, state.before
         self._head, self._random, _ = unpacked(state.head)
         self.their_layouts = self._head["layouts"]
         self._step = self._head["step"]
@@ -210,7 +210,7 @@ class Memory:
         if world.fell or not world.is_open or layouts is None or world.has_open_calls:
             return
         # Those since the place may have changed what is copied, so they must be in all logs.
-        calls = world.begun()
+        calls, before = world.begun(), world.begun(place.exchanges)
         began = time.thread_time()
         number = self._number + 1
         world.opens_log(number)
@@ -238,6 +238,7 @@ class Memory:
                     leaves,
                     head["step"],
                     calls,
+                    before,
                     is_whole=lambda: versions == [x._version for x in later],
                 ):
                     self.board.set(world.rank, Word.NEWEST, head["step"])

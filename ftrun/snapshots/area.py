@@ -4,13 +4,17 @@ Theory of operation. The agent makes one anonymous file for the group's board an
 worker's area, and every worker maps them. They outlive the worker. They cost nothing until they are
 written, so each area is as large as it may ever become.
 
-An area holds generations (the worker's state at a step boundary) and logs (what each collective
-after it has given the worker), three of each: generation and log g are in slot g % 3.
+An area holds generations (the worker's state at a step boundary) and three logs (what each
+collective after it has given the worker). Log g is in slot g % 3. A generation is written to a slot
+that has none of the two newest, and that nobody holds.
 
 | order of the words     | so that                                                              |
 |------------------------|----------------------------------------------------------------------|
 | slot = -1, bytes, slot | a worker that dies in a copy leaves the generation before            |
 | bytes, entry, count    | what is counted in a log is whole                                    |
+
+A process that reads a generation while the worker goes on *holds* its slot, by a lock of the file
+that ends with that process. The worker locks the slot that it writes.
 
 Not here: who is to issue which call again (core/replay/), what a generation holds and what is
 logged (inject/zero_edit/world/), when the agent decrees (core/agent/). torch is imported late.
@@ -18,17 +22,22 @@ logged (inject/zero_edit/world/), when the agent decrees (core/agent/). torch is
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import os
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+import xxhash
+
 from ftrun.base import futex
-from ftrun.base.errors import UserError
+from ftrun.base.errors import PeerError, UserError
 from ftrun.core.replay.settling import Board as Words
-from ftrun.core.replay.settling import Generation, Logged
+from ftrun.core.replay.settling import Generation, Logged, common
 from ftrun.snapshots.memory import ALIGNMENT, SharedMemory, offsets_of
 
 if TYPE_CHECKING:
@@ -38,19 +47,25 @@ if TYPE_CHECKING:
 
 VARIABLE = "FTRUN_MEMORY"
 """A worker's environment: the place of its group's memory."""
-SLOTS = 3
+LOGS = 3
+KEPT = 2
+"""Generations that stay, so that all ranks have one of the same step."""
+HOLDERS = 2
+"""Processes that may hold a generation: what writes to a disk, and what sends to another node."""
 CALLS_MAX = 16384
 """In one log."""
 _WORD = 8
 _ENTRY_WORDS = 4
 _HEADER_BYTES = 4096
 _INDEX_BYTES = CALLS_MAX * _ENTRY_WORDS * _WORD
-_DATA_AT = _HEADER_BYTES + SLOTS * _INDEX_BYTES
+_DATA_AT = _HEADER_BYTES + LOGS * _INDEX_BYTES
 # Of an area's header: words of the area, then 8 of each slot, then 8 of each log.
-_SLOT_BYTES, _LOG_BYTES, _NEWEST = range(3)
-_SLOT_AT, _LOG_AT = 8, 32
+_SLOT_BYTES, _LOG_BYTES = range(2)
+_SLOTS = range(KEPT + 1 + HOLDERS)
+_SLOT_AT, _LOG_AT = 8, 8 + 8 * len(_SLOTS)
 _NUMBER, _HEAD, _STATE, _CALLS = range(4)
 _FIRST, _COUNT, _USED = range(1, 4)
+_TRIES = 100
 NONE = -1
 """In place of a generation's number: there is none, or it is being written."""
 
@@ -82,6 +97,67 @@ class Entry:
     data: torch.Tensor
 
 
+class Torn(PeerError):
+    """The bytes of a generation are not those that were sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a generation is told by, to whom its bytes go.
+
+    ``nbytes``: of its head and state, as they lie in a slot. ``digest``: the hash of these bytes.
+    """
+
+    number: int
+    calls: int
+    head_bytes: int
+    nbytes: int
+    digest: str
+
+
+class Held:
+    """A whole generation that its worker goes around, until ``release`` or the process ends.
+
+    Attributes:
+        data: head and state, as they lie in the slot. Do not use it, or a view of it, after
+            ``release``.
+    """
+
+    def __init__(self, area: Area, slot: int, fd: int) -> None:
+        self._fd = fd
+        words = area.words_of(slot)
+        self.number, self._head, state, self.calls = words[: _CALLS + 1]
+        self._state_at = _aligned(self._head)
+        self.data = area.memory.buffer(area.slot_at(slot), self._state_at + state)
+
+    @property
+    def head(self) -> bytes:
+        """As ``State.head``."""
+        return bytes(self.data[: self._head])
+
+    @property
+    def front(self) -> memoryview:
+        """All of ``data`` that is before the state."""
+        return self.data[: self._state_at]
+
+    @property
+    def state(self) -> memoryview:
+        """As ``State.state``."""
+        return self.data[self._state_at :]
+
+    def copy(self) -> Copy:
+        """What its receiver needs beside ``data``. Reads all of it, for the hash."""
+        digest = xxhash.xxh3_128_hexdigest(self.data)
+        return Copy(self.number, self.calls, self._head, len(self.data), digest)
+
+    def release(self) -> None:
+        """Let the worker have the slot. Any number of times."""
+        self.data = self.data[:0]
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
 class Area:
     """One worker's generations and logs. Only this worker, or its replacement, writes."""
 
@@ -91,19 +167,25 @@ class Area:
         self._header = memory.words(0, _HEADER_BYTES // _WORD)
         self._indexes = [
             memory.words(_HEADER_BYTES + slot * _INDEX_BYTES, CALLS_MAX * _ENTRY_WORDS)
-            for slot in range(SLOTS)
+            for slot in range(LOGS)
         ]
 
     def clear(self) -> None:
         """Hold nothing; the agent does so before any worker begins."""
-        self._header[_NEWEST] = NONE
-        for slot in range(SLOTS):
-            self._header[_SLOT_AT + 8 * slot] = self._header[_LOG_AT + 8 * slot] = NONE
+        for words in range(_SLOT_AT, _LOG_AT + 8 * LOGS, 8):
+            self._header[words] = NONE
+
+    def divide(self) -> None:
+        """Lay it out so that states have twice the room of logs: of AdamW they are three times the
+        gradients."""
+        share = (self.nbytes - _DATA_AT) // (2 * (KEPT + 1) + LOGS) // 4096 * 4096
+        self.lay_out(2 * share, share)
 
     def lay_out(self, state_bytes: int, log_bytes: int) -> None:
         """Divide the area before the first generation: so large may each slot and log be.
 
-        What the first worker of this rank has asked for stays.
+        Slots for what is held are beyond its end. They are used if they and the others hold no more
+        than is set aside. What the first worker of this rank has asked for stays.
 
         Raises:
             AreaFull: the agent has set less aside.
@@ -111,7 +193,7 @@ class Area:
         if self._header[_SLOT_BYTES]:
             return
         slot, log = (-(-nbytes // 4096) * 4096 for nbytes in (state_bytes, log_bytes))
-        needed = _DATA_AT + SLOTS * (slot + log)
+        needed = _DATA_AT + (KEPT + 1) * slot + LOGS * log
         if needed > self.nbytes:
             raise AreaFull(f"{needed} bytes are needed, and {self.nbytes} are set aside")
         self._header[_SLOT_BYTES], self._header[_LOG_BYTES] = slot, log
@@ -124,7 +206,7 @@ class Area:
     @property
     def newest(self) -> int:
         """The number of the newest whole generation; ``NONE``: there is none."""
-        return int(self._header[_NEWEST])
+        return max((known.number for known in self.generations()), default=NONE)
 
     # ------------------------------------------------------------ generations
 
@@ -141,56 +223,133 @@ class Area:
         """Copy a generation. In a thread of its own, if nothing changes the leaves meanwhile.
 
         Returns:
-            Whether it ``is_whole`` then, and so is there.
+            Whether it ``is_whole`` then, and so is there. Nor is it if too much is held.
 
         Raises:
             AreaFull: it has grown beyond what ``lay_out`` was told.
         """
         import torch
 
-        at, words = self._slot_at(number), _SLOT_AT + 8 * (number % SLOTS)
         offsets, state = offsets_of([leaf.spec.nbytes for leaf in leaves])
         begin = _aligned(len(head))
         if begin + state > self._header[_SLOT_BYTES]:
             room = self._header[_SLOT_BYTES]
             raise AreaFull(f"a state of {begin + state} bytes, where there is room for {room}")
-        self._header[words + _NUMBER] = NONE
+        slot = self._claim(number, begin + state)
+        if slot is None:
+            return False
+        at, words = self.slot_at(slot), _SLOT_AT + 8 * slot
         if head:
             whole = torch.frombuffer(bytearray(head), dtype=torch.uint8)
             self.memory.view(at, len(head)).copy_(whole)
         self.memory.fill(leaves, [at + begin + offset for offset in offsets], threads)
         self._header[words + _HEAD], self._header[words + _STATE] = len(head), state
         self._header[words + _CALLS] = calls
-        if not is_whole():
-            return False
-        self._header[words + _NUMBER] = number
-        self._header[_NEWEST] = number
-        return True
+        if is_whole():
+            self._header[words + _NUMBER] = number
+        self._let_go(slot)
+        return bool(self._header[words + _NUMBER] == number)
+
+    def receive(self, copy: Copy, fill: Callable[[memoryview], None]) -> None:
+        """Have a generation of another area; ``fill`` copies the bytes of its ``Held.data``.
+
+        No process of the rank runs, and this area may be new.
+
+        Raises:
+            AreaFull: less is set aside here.
+            Torn: the bytes are not those of the copy.
+        """
+        self.divide()
+        slot = self._claim(copy.number, copy.nbytes)
+        if slot is None or copy.nbytes > self._header[_SLOT_BYTES]:
+            raise AreaFull(f"no room for a generation of {copy.nbytes} bytes")
+        data, words = self.memory.buffer(self.slot_at(slot), copy.nbytes), _SLOT_AT + 8 * slot
+        fill(data)
+        is_whole = xxhash.xxh3_128_hexdigest(data) == copy.digest
+        if is_whole:
+            state = copy.nbytes - _aligned(copy.head_bytes)
+            self._header[words + _HEAD], self._header[words + _STATE] = copy.head_bytes, state
+            self._header[words + _CALLS] = copy.calls
+            self._header[words + _NUMBER] = copy.number
+        self._let_go(slot)
+        if not is_whole:
+            raise Torn(f"generation {copy.number} is not what was sent: its hash differs")
+
+    def _claim(self, number: int, nbytes: int) -> int | None:
+        """A slot for this generation, which is locked; None: the others are held."""
+        room = self.nbytes - _DATA_AT - LOGS * int(self._header[_LOG_BYTES])
+        slots = range(min(len(_SLOTS), max(KEPT + 1, room // max(1, nbytes))))
+        known = {slot: self.words_of(slot)[_NUMBER] for slot in slots}
+        newest = sorted(x for x in known.values() if x < number)[-KEPT:]
+        # If so much is held that no other one is left, the last but one goes.
+        for slot in sorted(known, key=lambda slot: (known[slot] in newest, known[slot] != number)):
+            if known[slot] != NONE and newest and known[slot] == newest[-1]:
+                continue
+            try:
+                fcntl.lockf(self.memory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)
+            except OSError:
+                continue
+            for other in slots:
+                if other == slot or known[other] == number:
+                    self._header[_SLOT_AT + 8 * other + _NUMBER] = NONE
+            return slot
+        return None
+
+    def _let_go(self, slot: int) -> None:
+        fcntl.lockf(self.memory.fd, fcntl.LOCK_UN, 1, slot)
+
+    def hold(self, calls: int | None = None) -> Held | None:
+        """The newest whole generation, or that at this boundary; None: there is none.
+
+        In any process but the worker. It reads it as long as it likes.
+        """
+        for _ in range(_TRIES):
+            known = {slot: self.words_of(slot) for slot in _SLOTS}
+            fit = [
+                slot
+                for slot, words in known.items()
+                if words[_NUMBER] != NONE and calls in (None, words[_CALLS])
+            ]
+            if not fit:
+                return None
+            slot = max(fit, key=lambda slot: known[slot][_NUMBER])
+            # A file description of its own: locks of others in this process do not touch it.
+            fd = os.open(f"/proc/self/fd/{self.memory.fd}", os.O_RDWR | os.O_CLOEXEC)
+            lock = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, slot, 1, 0)
+            with contextlib.suppress(OSError):  # the worker has begun to write there
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, lock)
+                if self.words_of(slot) == known[slot]:
+                    return Held(self, slot, fd)
+            os.close(fd)
+        return None
 
     def read(self, number: int) -> State | None:
         """A generation; None if it is not whole, or not there."""
-        words = _SLOT_AT + 8 * (number % SLOTS)
-        if number < 0 or self._header[words + _NUMBER] != number:
+        found = [x for x in _SLOTS if self.words_of(x)[_NUMBER] == number != NONE]
+        if not found:
             return None
-        at, head = self._slot_at(number), int(self._header[words + _HEAD])
-        state = self.memory.view(at + _aligned(head), int(self._header[words + _STATE]))
-        data = bytes(self.memory.view(at, head).numpy())
-        return State(number, data, state, int(self._header[words + _CALLS]))
+        _, head, state, calls = self.words_of(found[0])
+        at = self.slot_at(found[0])
+        data = bytes(self.memory.buffer(at, head))
+        return State(number, data, self.memory.view(at + _aligned(head), state), calls)
 
     def generations(self) -> list[Generation]:
         """All that are whole."""
-        slots = [_SLOT_AT + 8 * slot for slot in range(SLOTS)]
-        known = [(int(self._header[x + _NUMBER]), int(self._header[x + _CALLS])) for x in slots]
-        return [Generation(number, calls) for number, calls in known if number != NONE]
+        known = map(self.words_of, _SLOTS)
+        return [Generation(x[_NUMBER], x[_CALLS]) for x in known if x[_NUMBER] != NONE]
+
+    def words_of(self, slot: int) -> list[int]:
+        """Of a slot: the number of its generation, the bytes of its head and state, its calls."""
+        return self._header[_SLOT_AT + 8 * slot : _SLOT_AT + 8 * slot + _CALLS + 1]
 
     def rewind(self, calls: int) -> None:
         """The agent: hold the newest generation of this boundary, as if nothing had followed."""
         newest = max(x.number for x in self.generations() if x.calls == calls)
-        for slot in range(SLOTS):
+        for slot in _SLOTS:
             if self._header[_SLOT_AT + 8 * slot] > newest:
                 self._header[_SLOT_AT + 8 * slot] = NONE
-            self._header[_LOG_AT + 8 * slot] = NONE
-        self._header[_NEWEST] = newest
+        for log in range(LOGS):
+            self._header[_LOG_AT + 8 * log] = NONE
         self.open_log(newest, calls)
 
     # ------------------------------------------------------------ logs
@@ -200,7 +359,7 @@ class Area:
 
         A replacement that comes to it again keeps what the lost worker has logged there.
         """
-        words = _LOG_AT + 8 * (number % SLOTS)
+        words = _LOG_AT + 8 * (number % LOGS)
         if self._header[words + _NUMBER] == number:
             return
         self._header[words + _NUMBER] = NONE
@@ -214,7 +373,7 @@ class Area:
         Raises:
             AreaFull: the step has more calls or bytes than there is room for.
         """
-        slot = number % SLOTS
+        slot = number % LOGS
         words, index = _LOG_AT + 8 * slot, self._indexes[slot]
         count, used = int(self._header[words + _COUNT]), int(self._header[words + _USED])
         known = list(tensors)
@@ -233,7 +392,7 @@ class Area:
 
     def find(self, call: int) -> Entry | None:
         """What the logs have of a call."""
-        for slot in range(SLOTS):
+        for slot in range(LOGS):
             words, index = _LOG_AT + 8 * slot, self._indexes[slot]
             place = call - int(self._header[words + _FIRST])
             if self._header[words + _NUMBER] != NONE and 0 <= place < self._header[words + _COUNT]:
@@ -246,8 +405,8 @@ class Area:
     def logged_until(self, number: int, first_call: int) -> int:
         """The first call since generation ``number`` that no log has; ``first_call``: its first."""
         call = first_call
-        for later in range(number, number + SLOTS):
-            words = _LOG_AT + 8 * (later % SLOTS)
+        for later in range(number, number + LOGS):
+            words = _LOG_AT + 8 * (later % LOGS)
             if self._header[words + _NUMBER] == later and self._header[words + _FIRST] == call:
                 call += int(self._header[words + _COUNT])
         return call
@@ -255,7 +414,7 @@ class Area:
     def logs(self) -> list[Logged]:
         """What each log has."""
         found = []
-        for slot in range(SLOTS):
+        for slot in range(LOGS):
             words = _LOG_AT + 8 * slot
             if self._header[words + _NUMBER] != NONE:
                 first = int(self._header[words + _FIRST])
@@ -265,18 +424,19 @@ class Area:
     @property
     def newest_log(self) -> int:
         """The number of the log that was opened last; ``NONE``: there is none."""
-        return max(int(self._header[_LOG_AT + 8 * slot + _NUMBER]) for slot in range(SLOTS))
+        return max(int(self._header[_LOG_AT + 8 * slot + _NUMBER]) for slot in range(LOGS))
 
     def log_bytes(self, number: int) -> int:
         """How many bytes a log takes."""
-        return int(self._header[_LOG_AT + 8 * (number % SLOTS) + _USED])
+        return int(self._header[_LOG_AT + 8 * (number % LOGS) + _USED])
 
-    def _slot_at(self, number: int) -> int:
-        return _DATA_AT + number % SLOTS * int(self._header[_SLOT_BYTES])
+    def slot_at(self, slot: int) -> int:
+        """Where the bytes of a slot begin."""
+        begin = _DATA_AT + LOGS * int(self._header[_LOG_BYTES])
+        return begin + slot * int(self._header[_SLOT_BYTES])
 
     def _log_at(self, number: int) -> int:
-        begin = _DATA_AT + SLOTS * int(self._header[_SLOT_BYTES])
-        return begin + number % SLOTS * int(self._header[_LOG_BYTES])
+        return _DATA_AT + number % LOGS * int(self._header[_LOG_BYTES])
 
 
 class Word(IntEnum):
@@ -401,9 +561,24 @@ class GroupMemory:
         """A rank's area, mapped when it is asked for."""
         if rank not in self._areas:
             memory = self._files[1 + rank]
-            memory.reserve(self.nbytes)
+            memory.reserve(2 * self.nbytes)  # of addresses: see ``lay_out``
             self._areas[rank] = Area(memory, self.nbytes)
         return self._areas[rank]
+
+    def hold(self, calls: int | None = None) -> list[Held] | None:
+        """A generation of each rank, all at the newest boundary that all have, or at ``calls``."""
+        ranks = [self.area(rank) for rank in range(self.board.ranks)]
+        for _ in range(_TRIES):
+            boundary = common([x.generations() for x in ranks]) if calls is None else calls
+            if boundary is None:
+                return None
+            held = [area.hold(boundary) for area in ranks]
+            whole = [x for x in held if x is not None]
+            if len(whole) == len(ranks):
+                return whole
+            for one in whole:
+                one.release()
+        return None
 
     def held_bytes(self) -> int:
         """How much memory all areas take now."""

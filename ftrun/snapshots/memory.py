@@ -107,6 +107,11 @@ class SharedMemory:
         assert self._map is not None, "reserved before"
         return torch.frombuffer(self._map, dtype=torch.uint8, count=nbytes, offset=offset)
 
+    def buffer(self, offset: int, nbytes: int) -> memoryview:
+        """``nbytes`` bytes from ``offset`` on."""
+        assert self._map is not None, "reserved before"
+        return memoryview(self._map)[offset : offset + nbytes]
+
     def words(self, offset: int, count: int) -> ctypes.Array[ctypes.c_int64]:
         """``count`` words of 64 bits from ``offset`` on. Each is read and written at once."""
         assert self._map is not None, "reserved before"

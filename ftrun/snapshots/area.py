@@ -376,15 +376,13 @@ class Area:
         slot = number % LOGS
         words, index = _LOG_AT + 8 * slot, self._indexes[slot]
         count, used = int(self._header[words + _COUNT]), int(self._header[words + _USED])
-        known = list(tensors)
+        known = [x if x.is_contiguous() else x.contiguous() for x in tensors]
         offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
         if count == CALLS_MAX or used + nbytes > self._header[_LOG_BYTES]:
             raise AreaFull(f"a step's log of {count + 1} calls and {used + nbytes} bytes")
-        at = self._log_at(number) + used
+        at = self.memory.address + self._log_at(number) + used
         for tensor, offset in zip(known, offsets, strict=True):
-            if tensor.nbytes:
-                into = self.memory.view(at + offset, tensor.nbytes).view(tensor.dtype)
-                into.copy_(tensor.detach().reshape(-1))
+            ctypes.memmove(at + offset, tensor.data_ptr(), tensor.nbytes)
         entry = count * _ENTRY_WORDS
         index[entry : entry + _ENTRY_WORDS] = [call, used, nbytes, kind]
         self._header[words + _USED] = used + nbytes
@@ -447,8 +445,8 @@ class Word(IntEnum):
     ``STARTS``: how many processes the agent has started as this rank, so above 1 this is a
     replacement. ``NEWEST``: the step of its newest generation. ``CUT_AT``: when it had dropped its
     former groups; ``LOADED_AT``, ``JOINED_AT``: a replacement's times; ``AGAIN``: calls that it has
-    issued again. ``DUE``: of rank 0, the step at which all make their next generation. ``BROKEN``:
-    the decree whose group it could not connect, though nobody has died.
+    issued again. ``DUE``: of rank 0, the steps that begin with generations (core/replay/pacing.py).
+    ``BROKEN``: the decree whose group it could not connect, though nobody has died.
     """
 
     PUBLISHED, DONE, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(10)
@@ -476,7 +474,7 @@ class Board:
 
     def all(self, word: Word) -> list[int]:
         """This word of each rank."""
-        return [self.read(rank, word) for rank in range(self.ranks)]
+        return self._words[_RANKS + word : _board_bytes(self.ranks) // _WORD : _WORDS_EACH]
 
     def look(self) -> Words:
         """What core/replay decides by."""

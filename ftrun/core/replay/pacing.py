@@ -2,12 +2,14 @@
 
 Theory of operation. A replacement repeats what followed its newest generation, so that should be
 little; but a copy of the state costs, and short steps or a large state would pay for it at each
-step. So a generation may take a share of the time, and no more than half of a log may follow it.
+step. So each step earns a share of the time that it took, and what is earned pays for generations.
+One is made earlier if half of a log is full.
 
 All begin one at the same step, because it must be possible to begin again from what all have. So
-rank 0 alone decides, by its own clocks, and announces a step to which nobody can have come: where a
-step begins at rank 0 the others may be in the next one at most, if rank 0 is a replacement whose
-predecessor has made a call there that is in no log.
+rank 0 alone decides, and announces a step to which nobody can have come: where a step begins at
+rank 0 the others may be in the next one at most, if rank 0 is a replacement whose predecessor has
+made a call there that is in no log. One word has the newest of these steps, and which of those
+before are others, because some come there later.
 """
 
 from __future__ import annotations
@@ -15,42 +17,48 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SHARE = 0.005
-"""Of the processor's time, that generations may take. Their other cost is that of the calls."""
+"""Of the time of a step, that generations may take. The calls of a step have their own cost."""
 AHEAD = 2
-LONG_S = 10.0
-"""A script that mostly waits has more generations: after this time the clock on the wall counts."""
+_BEFORE = 8
+"""So many steps are in a word: the newest one that was announced, and those just before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """Of rank 0, since its newest generation.
-
-    ``worked_s``: of the processor, in all its threads; ``passed_s``: on the wall; ``copy_s``: what
-    that generation has taken of the processor. ``is_half_full``: the log that followed it.
-    """
-
-    worked_s: float
-    passed_s: float
-    copy_s: float
-    is_half_full: bool = False
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether it is time for another one."""
-        time_s = self.passed_s if self.passed_s > LONG_S else self.worked_s
-        return self.is_half_full or max(time_s, self.worked_s) * SHARE >= self.copy_s
+def is_due(announced: int, step: int) -> bool:
+    """Whether a step begins with a generation. ``announced``: the word."""
+    newest, known = divmod(announced, 1 << _BEFORE)
+    return 0 <= newest - step < _BEFORE and bool(known >> newest - step & 1)
 
 
-def due(step: int, announced: int, spent: Spent, *, is_behind: bool) -> int | None:
-    """The step, announced as ``step`` begins at rank 0, that begins with the next generation.
+@dataclass
+class Pace:
+    """Rank 0's decision. ``earned_s``: and not paid for a generation so far."""
 
-    None: nothing new. A generation that begins with ``step`` is announced until that is over,
-    because others come to it later.
+    earned_s: float = 0.0
 
-    Args:
-        announced: the step announced last.
-        is_behind: rank 0 repeats calls that are in its log: the others may be steps ahead.
-    """
-    if is_behind or announced >= step or not spent.is_enough:
-        return None
-    return step + AHEAD
+    def begins(
+        self,
+        step: int,
+        announced: int,
+        step_s: float,
+        copy_s: float,
+        *,
+        is_half_full: bool,
+        is_behind: bool,
+    ) -> int:
+        """A step begins: the word from now on.
+
+        Args:
+            announced: the word.
+            step_s: the last step has taken so long; ``copy_s``: and so long the newest generation.
+            is_half_full: the log under way.
+            is_behind: rank 0 repeats calls that are in its log: the others may be steps ahead.
+        """
+        self.earned_s = min(self.earned_s + step_s * SHARE, copy_s)
+        newest, known = divmod(announced, 1 << _BEFORE)
+        late = step + AHEAD - newest
+        is_needed = is_half_full and newest < step
+        if is_behind or late <= 0 or not (is_needed or self.earned_s >= copy_s):
+            return announced
+        self.earned_s = max(0.0, self.earned_s - copy_s)
+        known = (known << min(late, _BEFORE) | 1) % (1 << _BEFORE)
+        return (step + AHEAD) * (1 << _BEFORE) + known

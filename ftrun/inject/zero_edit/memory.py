@@ -12,7 +12,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,10 @@ from ftrun.training.context import WorkerContext
 Layouts = list[list[list[int]] | None]
 """Of each DistributedDataParallel, in the order in which the script made them: for each bucket the
 numbers of its parameters; None: the first buckets."""
+
+
+_FIELDS = [field.name for field in fields(LeafSpec)]
+_of_spec = attrgetter(*_FIELDS)
 
 
 class _Randomness(Randomness):
@@ -230,7 +235,7 @@ class Memory:
             "place": replace(place, calls=()).encode(),
             "layouts": layouts,
             "structure": given.structure,
-            "specs": [asdict(leaf.spec) for leaf in given.leaves],
+            "specs": [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves],
         }
         self._has_gradients = self._zeroed if self._any_gradient() else -1
         assert self._randomness is not None
@@ -255,8 +260,7 @@ class Memory:
                 world.falls(Fall.NO_MEMORY, str(error))
             self._took_s += time.thread_time() - began
 
-        self._number, self._took_s = number, time.thread_time() - began
-        self.script.sparing.took(self._took_s)
+        self._number, self._took_s = number, time.thread_time() - began + self.script.sparing.took_s
         if len(later) == 0 or not number:
             copy()
         else:

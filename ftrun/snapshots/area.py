@@ -56,6 +56,8 @@ HOLDERS = 2
 """Processes that may hold a generation: what writes to a disk, and what sends to another node."""
 CALLS_MAX = 16384
 """In one log."""
+LARGE_BYTES = 64 << 10
+"""So large a result is looked for in the log, before it is copied there."""
 _WORD = 8
 _ENTRY_WORDS = 5
 _HEADER_BYTES = 4096
@@ -71,6 +73,9 @@ _FIRST, _COUNT, _USED = range(1, 4)
 _TRIES = 100
 NONE = -1
 """In place of a generation's number: there is none, or it is being written."""
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class AreaFull(UserError):
@@ -170,6 +175,7 @@ class Area:
         self.nbytes = nbytes
         self._header = memory.words(0, _HEADER_BYTES // _WORD)
         self._places: list[tuple[list[int], dict[tuple[int, int], int]]] = [([], {})] * LOGS
+        self._known: list[dict[tuple[int, bytes, bytes], int]] = [{} for _ in range(LOGS)]
         self._indexes = [
             memory.words(_HEADER_BYTES + slot * _INDEX_BYTES, CALLS_MAX * _ENTRY_WORDS)
             for slot in range(LOGS)
@@ -391,6 +397,7 @@ class Area:
         if self._header[words + _NUMBER] == number:
             return
         self._header[words + _NUMBER] = NONE
+        self._known[number % LOGS].clear()
         self._header[words + _COUNT] = self._header[words + _USED] = 0
         self._header[words + _FIRST] = first_call
         self._header[words + _NUMBER] = number
@@ -413,19 +420,34 @@ class Area:
         slot = number % LOGS
         words, index = _LOG_AT + 8 * slot, self._indexes[slot]
         count, used = int(self._header[words + _COUNT]), int(self._header[words + _USED])
-        known = list(tensors)
+        known = [x if x.is_contiguous() else x.contiguous() for x in tensors]
         offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
-        if count == CALLS_MAX or used + nbytes > self._header[_LOG_BYTES]:
-            raise AreaFull(f"a step's log of {count + 1} calls and {used + nbytes} bytes")
-        at = self._log_at(number) + used
-        for tensor, offset in zip(known, offsets, strict=True):
-            if tensor.nbytes:
-                into = self.memory.view(at + offset, tensor.nbytes).view(tensor.dtype)
-                into.copy_(tensor.detach().reshape(-1))
+        begin = self.memory.address + self._log_at(number)
+        alike = self._alike(slot, begin, known)
+        at, size = (used, nbytes) if alike is None else (alike, 0)
+        if count == CALLS_MAX or used + size > self._header[_LOG_BYTES]:
+            raise AreaFull(f"a step's log of {count + 1} calls and {used + size} bytes")
+        if alike is None:
+            for tensor, offset in zip(known, offsets, strict=True):
+                ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
         entry = count * _ENTRY_WORDS
-        index[entry : entry + _ENTRY_WORDS] = [group, call, used, nbytes, kind]
-        self._header[words + _USED] = used + nbytes
+        index[entry : entry + _ENTRY_WORDS] = [group, call, at, nbytes, kind]
+        self._header[words + _USED] = used + size
         self._header[words + _COUNT] = count + 1
+
+    def _alike(self, slot: int, begin: int, tensors: Sequence[torch.Tensor]) -> int | None:
+        """Where the log has the bytes of a large tensor already; None: it is not known that it has.
+
+        FSDP2 gathers the same parameters in the forward and in the backward pass.
+        """
+        size = tensors[0].nbytes if len(tensors) == 1 else 0
+        if size < LARGE_BYTES:
+            return None
+        data, places = tensors[0].data_ptr(), self._known[slot]
+        ends = ctypes.string_at(data, _WORD), ctypes.string_at(data + size - _WORD, _WORD)
+        place = places.setdefault((size, *ends), used := self._header[_LOG_AT + 8 * slot + _USED])
+        is_there = place != used and not _memcmp(begin + place, data, size)
+        return place if is_there else None
 
     def find(self, group: int, call: int) -> Entry | None:
         """What the logs have of a call."""
@@ -496,8 +518,8 @@ class Word(IntEnum):
     ``STARTS``: how many processes the agent has started as this rank, so above 1 this is a
     replacement. ``NEWEST``: the step of its newest generation. ``CUT_AT``: when it had dropped its
     former groups; ``LOADED_AT``, ``JOINED_AT``: a replacement's times; ``AGAIN``: calls that it has
-    issued again. ``DUE``: of rank 0, the step at which all make their next generation. ``BROKEN``:
-    the decree whose group it could not connect, though nobody has died.
+    issued again. ``DUE``: of rank 0, the steps that begin with generations (core/replay/pacing.py).
+    ``BROKEN``: the decree whose group it could not connect, though nobody has died.
     """
 
     PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
@@ -530,7 +552,7 @@ class Board:
 
     def all(self, word: Word) -> list[int]:
         """This word of each rank."""
-        return [self.read(rank, word) for rank in range(self.ranks)]
+        return self._words[_RANKS + word : _board_bytes(self.ranks) // _WORD : _WORDS_EACH]
 
     def look(self) -> Words:
         """What core/replay decides by."""

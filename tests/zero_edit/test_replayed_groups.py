@@ -21,9 +21,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 def arm(numbers):
-    from ftrun.inject.zero_edit import memory
+    from ftrun.core.replay import pacing
     from ftrun.inject.zero_edit.world.replayed import ReplayedWorld as World
-    memory.EVERY_S = 0.0
+    pacing.SHARE = 1e9  # so often as can be
     die = lambda: os.kill(os.getpid(), 9)
     begin, through = World.begin, World.is_through
     def begins(world, shell, call):

@@ -16,7 +16,7 @@ from ftrun.core.replay.settling import Board as Words
 from ftrun.core.replay.settling import Generation, Logged
 from ftrun.snapshots import area as module
 from ftrun.snapshots.area import NONE, Area, AreaFull, Board, GroupMemory, Word
-from ftrun.snapshots.memory import offsets_of
+from ftrun.snapshots.memory import ALIGNMENT, offsets_of
 
 ROOM = 8 << 20
 DEADLINE_S = 60.0
@@ -269,3 +269,22 @@ class _Words:
             raise _Killed
         self.count += 1
         self._header[at] = value
+
+
+def test_large_bytes_that_a_log_has_are_not_copied_again(memory: GroupMemory) -> None:
+    area = memory.area(0)
+    area.lay_out(1 << 20, 2 << 20)
+    area.open_log(0, 0)
+    one = torch.arange(module.LARGE_BYTES // 4, dtype=torch.int32)
+    other = one.clone()
+    other[100] = -1  # only inside
+    for call, tensor in enumerate(
+        (one, other, one.clone(), torch.ones(4), one[: one.numel() // 2])
+    ):
+        area.log(0, GROUP, call, 2, [tensor])
+    assert area.log_bytes(0) == 2 * one.nbytes + ALIGNMENT + one.nbytes // 2
+    found = [area.find(GROUP, call) for call in range(5)]
+    assert [x.data.view(torch.int32)[100].item() for x in found[:3] if x] == [100, -1, 100]
+    area.open_log(3, 5)  # in the same place
+    area.log(3, GROUP, 5, 2, [one])
+    assert area.log_bytes(3) == one.nbytes

@@ -258,6 +258,11 @@ class ReplayedWorld(World):
         self.board.set_done(line.own, call.number + 1)
 
     @property
+    def is_behind(self) -> bool:
+        """Whether this replacement repeats calls that are in its log."""
+        return self.is_newcomer and self.count < self.done
+
+    @property
     def is_half_full(self) -> bool:
         """Whether the log under way is."""
         return self.done - self._opened > CALLS_MAX // 2 or (

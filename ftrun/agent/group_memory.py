@@ -138,7 +138,7 @@ class MemorySnapshots:
 
     def _begin_at(self, known: GroupMemory, boundary: int) -> None:
         for rank in range(known.board.ranks):
-            known.board.rewind(rank, known.area(rank).rewind(boundary).calls)
+            known.board.rewind(rank, known.area(rank).rewind(boundary))
             for word in (Word.FALL, Word.OVER):
                 known.board.set(rank, word, 0)
 

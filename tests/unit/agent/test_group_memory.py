@@ -33,7 +33,7 @@ def play(
             area = seen.area(0)
             area.lay_out(4096, 4096)
             area.open_log(3, 7)
-            area.write(3, b"", [], 5, {9: 7})
+            area.write(3, b"", [], 5, {9: 7}, {9: 7})
             seen.board.set(0, Word.NEWEST, 12)
             seen.board.set(1, Word.NEWEST, 12)
             for rank in range(2):
@@ -41,7 +41,7 @@ def play(
                 seen.board.set_done(seen.board.places(9, [rank])[0], 7)
             kept = known.kept("a", 0)
             assert kept is not None
-            assert (kept.place, kept.step) == (Generation(3, 5, {9: 7}), 12)
+            assert (kept.place, kept.step) == (Generation(3, 5, {9: 7}, {9: 7}), 12)
             seen.board.set(1, Word.FALL, falls)
             kept = known.kept("a", 1)
             assert kept is not None

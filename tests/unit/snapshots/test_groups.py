@@ -54,7 +54,7 @@ def take(memory: GroupMemory, step: int, number: int = 0, ranks: int = WORKERS) 
         text = json.dumps([head, [4]]).encode() + b"\n" + b"rng%d" % rank
         area = memory.area(rank)
         area.divide()
-        area.write(number, text, leaves, step, {5: 7 * step})
+        area.write(number, text, leaves, step, {5: 7 * step}, {5: 7 * step})
         memory.board.set(rank, Word.NEWEST, step)
 
 

@@ -79,7 +79,7 @@ class WriterProcess:
                 data = self._socket.recv(ANSWER_BYTES_MAX)
             if not data or len(self._rest) > ANSWER_BYTES_MAX:
                 self.kill()
-                raise PeerError("the process that writes it has ended, or has been given up")
+                raise PeerError("the process that writes it has ended")
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
         found: dict[str, Any] = json.loads(line)

@@ -114,9 +114,14 @@ class GroupDisk:
         if step <= self._step or all(memory.board.all(Word.OVER)):
             return
         schedule = self._schedule or SnapshotSchedule(self._settings.snapshot_every_s, clock.now())
+        self._has_told = True
         task = self._begin(self._take(schedule, memory.place, incarnation))
         done, _ = await asyncio.wait([task], timeout=limit_s)
-        if not done:
+        if self._step >= step:
+            self._tell(
+                f"The last snapshot is of step {self._step}. The same command goes on from there."
+            )
+        elif not done:
             self._tell(
                 f"the last snapshot, of step {step}, was not written within half of --grace: give "
                 "it longer"

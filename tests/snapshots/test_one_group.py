@@ -67,13 +67,15 @@ def test_a_job_that_is_stopped_leaves_what_its_workers_had_in_memory(tmp_path: P
     with start(tmp_path, "stopped", "fsdp", *on) as job:
         job.expect(rf"\[0\.1\] step {HELD_AT}: ")
         job.process.send_signal(signal.SIGTERM)
+        job.expect(r"The last snapshot is of step \d+\. The same command goes on from there\.")
         job.end()
     found = look(where).newest
     assert found is not None, job.output
     assert found.manifest.step > HELD_AT // 2
-    with start(tmp_path, "failed", "fsdp", *on, "--max-restarts", "0") as job:
+    spent = (*on, "--max-restarts", "0")
+    with start(tmp_path, "failed", "fsdp", *spent, is_over=True) as job:
         job.expect(rf"goes on from step {found.manifest.step}, ")
-        job.expect(rf"\[0\.1\] step {HELD_AT}: ")
+        job.expect(rf"\[0\.1\] step {HELD_AT + 20}: ")
         kill(job, 2)
         assert job.end() != 0
     last = look(where).newest

@@ -77,7 +77,7 @@ class MemorySnapshots:
             return None
         board, area = known.board, known.area(rank)
         fall = next(filter(None, board.all(Word.FALL)), 0)
-        done = board.all(Word.DONE)
+        done = board.all_done()
         place = begin(area.generations(), area.logs(), done, rank)
         return Kept(Fall(fall) if fall else place, board.read(rank, Word.NEWEST))
 
@@ -93,12 +93,12 @@ class MemorySnapshots:
         return BoardSeen(incarnation, board.look(), *words, boundary, broken)
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
-        """No process of the group runs: drop what is later than ``boundary``."""
+        """No process of the group runs: drop what is later than the step ``boundary``."""
         known = self._known[incarnation]
         for rank in range(known.board.ranks):
-            known.area(rank).rewind(boundary)
-            for word, value in ((Word.DONE, boundary), (Word.FALL, 0), (Word.OVER, 0)):
-                known.board.set(rank, word, value)
+            known.board.rewind(rank, known.area(rank).rewind(boundary))
+            for word in (Word.FALL, Word.OVER):
+                known.board.set(rank, word, 0)
         known.board.make_decree(number, int(clock.now() * 1e9))
 
     def free(self, incarnation: str) -> None:

@@ -34,10 +34,10 @@ def arm(place, number):
         if at and place == "issued":
             die()
     def is_through(world, call):
-        if call.number == number and place == "has its result":
+        if call.at == number and place == "has its result":
             die()
         through(world, call)
-        if call.number == number and place == "logged":
+        if call.at == number and place == "logged":
             die()
     def writes(area, made, *args, **kwargs):
         if made == number and place == "in a copy":

@@ -129,10 +129,10 @@ class ReplayedWorld(World):
         later = Counter(islice(reversed(self._latest), since))
         return {line.id: line.begun - later[line.id] for line in self._lines.values()}
 
-    @property
-    def has_open_calls(self) -> bool:
-        """Whether a call is under way, whose result the script's tensors do not have yet."""
-        return any(call.state is not State.THROUGH for call in self.flying.values())
+    def is_through_until(self, count: int) -> bool:
+        """Whether the script's tensors have the results of all calls before this one."""
+        calls = self.flying.values()
+        return not any(x.at < count and x.state is not State.THROUGH for x in calls)
 
     def begin(self, shell: Shell, call: Call) -> None:
         """A rank begins a call."""

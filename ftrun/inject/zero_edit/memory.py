@@ -226,8 +226,10 @@ class Memory:
         """Copy the state, unless a replacement could not begin at it."""
         world, layouts = self.world, self.layouts()
         place: Place = self.script.standing.shown()
-        if world.fell or not world.is_open or layouts is None or world.has_open_calls:
+        if world.fell or not world.is_open or layouts is None:
             return
+        if not world.is_through_until(place.exchanges):
+            return  # its result is not in what would be copied, and nobody would make it again
         # Those since the place may have changed what is copied, so they must be in all logs.
         calls, before = world.begun(), world.begun(place.exchanges)
         began = time.thread_time()

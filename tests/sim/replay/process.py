@@ -125,13 +125,11 @@ class Process:
         if self.world.is_rare and step and not is_due(self.board.due, step):
             self.world.see_that(self.is_new or step not in self.world.due, "due", f"step {step}")
             return
-        if not all(call.is_through for call in self.calls):
-            return
         self.number += 1
         number, calls = self.number, (dict(self.begun), self.before)
         yield lambda: not self.is_busy
         self.is_busy = True
-        yield from self.area.open_log(number, sum(self.begun.values()))
+        yield from self.area.open_log(number, self.logged)
         self.is_busy = False
         self.is_copying = True
         self.world.spawn(self, self.copy(number, step, calls))

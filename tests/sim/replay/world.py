@@ -375,9 +375,10 @@ class World:
 
     def _see_fall(self, reason: Fall) -> None:
         is_full = any(area.was_full for area in self.areas)
+        is_first = any(len(area.generations()) < 2 for area in self.areas) and self.spec.late > 0
         expected = {
             Fall.NO_GENERATION: not all(area.was_whole for area in self.areas),
-            Fall.TOO_NEW: is_full or not self.spec.has_fences,
+            Fall.TOO_NEW: is_full or is_first or not self.spec.has_fences,
             Fall.LOG_FULL: is_full,
             Fall.PEER_LOG: is_full or not self.spec.has_fences,
             Fall.OTHER_CALL: self.refused,

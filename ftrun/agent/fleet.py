@@ -418,7 +418,7 @@ class Fleet:
         try:
             if devices:
                 await self._before_start(start.replica_id, devices)
-            why = await self.memory.fill(start.incarnation)
+            why = await self.memory.fill(start.replica_id, start.incarnation)
         finally:
             self._held.discard(start.incarnation)
         if why:
@@ -446,7 +446,7 @@ class Fleet:
             group = Group(start, store, expected=set(self.answers_for))
             self._groups[start.incarnation] = group
             group.port = self.meet(start, self._ports[store])
-            self.memory.make(start.incarnation)
+            self.memory.make(start.replica_id, start.incarnation)
             for rank in self._settings.ranks_here:
                 self._start_worker(group, rank)
             if not self._settings.master_port:  # a port of its own is free once the group has ended

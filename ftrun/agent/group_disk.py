@@ -57,16 +57,22 @@ class GroupDisk:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def fill(self, memory: GroupMemory) -> int:
+    async def fill(self, memory: GroupMemory | None) -> int:
         """Have the newest snapshot in a group's memory; its step, -1: there is none.
+
+        ``memory``: None: there is too little.
 
         Raises:
             PeerError: it cannot be read, or is of another job; in words.
         """
         s = self._settings
-        places = dict.fromkeys((s.snapshot_path, s.resume_path))
+        places = [x for x in dict.fromkeys((s.snapshot_path, s.resume_path)) if x is not None]
+        if not any(map(directory.snapshots, places)):
+            return -1
+        if memory is None:
+            raise PeerError(f"there is too little memory to go on from a snapshot in {places[0]}")
         order = {
-            "directories": [str(x) for x in places if x is not None],
+            "directories": list(map(str, places)),
             "origin": self._origin(),
             "place": memory.place,
             "notes": self._notes,

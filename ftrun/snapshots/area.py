@@ -520,11 +520,13 @@ class Word(IntEnum):
     replacement. ``NEWEST``: the step of its newest generation. ``CUT_AT``: when it had dropped its
     former groups; ``LOADED_AT``, ``JOINED_AT``: a replacement's times; ``AGAIN``: calls that it has
     issued again. ``DUE``: of rank 0, the steps that begin with generations (core/replay/pacing.py).
-    ``BROKEN``: the decree whose group it could not connect, though nobody has died.
+    ``BROKEN``: the decree whose group it could not connect, though nobody has died. ``REACHED``:
+    how many steps it has taken; a replacement writes it again from its own first step on.
+    ``DRAWS``: workers of its data loaders have drawn random numbers.
     """
 
     PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
-    AGAIN, DUE, BROKEN = 9, 10, 11
+    AGAIN, DUE, BROKEN, REACHED, DRAWS = 9, 10, 11, 12, 13
 
 
 _DECREE, _DIED_AT = range(2)

@@ -29,6 +29,7 @@ from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.pacing import Pace, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.batches import Batches
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.randomness import Randomness, States, _Left, _tensor
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
@@ -109,6 +110,7 @@ class Memory:
         self._began_at = self._took_s = self._step_s = 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients = 0, -1
+        self.batches = Batches(lambda: self.awaits_newcomers, self.lacks)
         self._chunks: dict[str, tuple[int, ...] | None] = {}
         if self.world.is_newcomer:
             self._open()
@@ -125,7 +127,10 @@ class Memory:
             self.world.falls(found if isinstance(found, Fall) else Fall.NO_GENERATION)
             return
         self._number, self.world.before = state.number, state.before
-        self._head, self._random, _ = unpacked(state.head)
+        self._head, parts, _ = unpacked(state.head)
+        count = self._head["workers"]
+        self._random = parts[: len(parts) - (count or 0)]
+        self._left = None if count is None else parts[len(parts) - count :]
         self.their_layouts = self._head["layouts"]
         self._step = self._head["step"]
 
@@ -178,14 +183,22 @@ class Memory:
         if self._has_gradients == self._zeroed:
             self.lacks(["the gradients that it keeps from step to step"])
         self._has_gradients = -1
-        self._step += 1
+        self.counts()
         self._step_s = clock.now() - self._began_at
         return True
+
+    def counts(self) -> None:
+        """A step is taken."""
+        self._step += 1
+        self.batches.step_ended()
+        self.board.set(self.world.rank, Word.REACHED, self._step)
+        if self.batches.have_drawn:
+            self.board.set(self.world.rank, Word.DRAWS, 1)
 
     def is_healing(self) -> bool:
         return False
 
-    def linger(self, _: object) -> bool:
+    def linger(self, _: object = None) -> bool:
         self.world.ends()
         return True
 
@@ -236,17 +249,21 @@ class Memory:
         number = self._number + 1
         world.opens_log(number)
         given = pack({key: state() for key, (_, state) in self._functions.items()})
+        left = self.batches.left(place)
         head = {
             "step": self._step,
             "place": replace(place, calls=()).encode(),
             "layouts": layouts,
+            "batches": self.batches.seen,
+            "workers": None if left is None else len(left),
+            "draws": self.batches.have_drawn,
             "structure": given.structure,
             "specs": [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves],
             "chunks": self._chunks_of(given.leaves),
         }
         self._has_gradients = self._zeroed if self._any_gradient() else -1
         assert self._randomness is not None
-        text = packed(head, self._randomness.encoded())
+        text = packed(head, [*self._randomness.encoded(), *(left or ())])
         own = self._stepped()
         leaves = [leaf if _address(leaf) in own else _copied(leaf) for leaf in given.leaves]
         later: list[Any] = [leaf.data for leaf in given.leaves if _address(leaf) in own]
@@ -326,6 +343,9 @@ class Memory:
         self.place = head["place"]
         assert self._randomness is not None
         self._randomness.given = self._random
+        have_drawn = head["draws"] or bool(self.board.read(self.world.rank, Word.DRAWS))
+        given = self._random, self._left
+        self.batches.expect(head["batches"], *given, have_drawn=have_drawn)
         for key, (load, _) in self._functions.items():
             load(tree[key])
         self.world.is_walking = False

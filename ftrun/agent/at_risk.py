@@ -74,7 +74,7 @@ class AtRisk:
     def _lacks_results(self) -> bool:
         board, areas = self._memory.board, self._memory.area
         for rank in range(board.ranks) if self.newest is not None else ():
-            done = board.all(Word.DONE)
+            done = board.all_done()
             place = begin(areas(rank).generations(), areas(rank).logs(), done, rank)
             if place in (Fall.LOG_FULL, Fall.TOO_NEW):
                 return True

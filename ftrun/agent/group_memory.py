@@ -10,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ftrun.agent.at_risk import AtRisk, Stored
+from ftrun.agent.group_disk import GroupDisk
 from ftrun.agent.resources import memory
 from ftrun.base import clock
+from ftrun.base.errors import PeerError
 from ftrun.base.words import amount
 from ftrun.config.forms import why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
@@ -34,12 +36,15 @@ class MemorySnapshots:
     """By incarnation. ``tell``: shows people a line. In the event loop's thread.
 
     Attributes:
+        disk: where they go too; None: nowhere.
         on_progress: gets how far a group is, and what a loss would cost it.
         elsewhere, on_disk: the newest state that another node has of a group, by incarnation, and
             that ``--snapshot`` has; whoever stores one notes it here.
     """
 
-    def __init__(self, settings: RunSettings, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: RunSettings, runtime_dir: Path, tell: Callable[[str], None]
+    ) -> None:
         self._settings = settings
         self._tell = tell
         self._loop = asyncio.get_running_loop()
@@ -49,11 +54,46 @@ class MemorySnapshots:
         self.on_progress: Callable[[WorkerKey, Progress], None] = lambda key, progress: None
         self.elsewhere: dict[str, Stored] = {}
         self.on_disk: Stored | None = None
+        self._ended: tuple[str, GroupMemory] | None = None
+        is_on = not why_no_memory_snapshots(settings) and settings.snapshot_path is not None
+        self.disk = GroupDisk(settings, runtime_dir, tell) if is_on else None
+        if self.disk is not None:
+            self.disk.on_whole = self._is_on_disk
+
+    def _is_on_disk(self, step: int) -> None:
+        self.on_disk = Stored(step, clock.now())
+
+    async def fill(self, replica_id: str, incarnation: str) -> str:
+        """Begin with the newest snapshot on the disk, if there is one; why that is impossible."""
+        self.make(replica_id, incarnation)
+        known = self._known.get(incarnation)
+        if self.disk is None:
+            return ""
+        try:
+            step = await self.disk.fill(known)
+        except PeerError as error:
+            self.free(incarnation)
+            self._forget_ended()
+            return str(error)
+        if known is not None and step >= 0:
+            boundary = common([known.area(rank).generations() for rank in range(known.board.ranks)])
+            assert boundary is not None, "each has one"
+            for rank in range(known.board.ranks):
+                for generation in known.area(rank).generations():
+                    for group in generation.calls:
+                        known.board.add_group(rank, group)
+            self._begin_at(known, boundary)
+            for rank in range(known.board.ranks):
+                known.board.set(rank, Word.STARTS, 1)  # each process is its predecessor's successor
+                known.board.set(rank, Word.NEWEST, step)
+                known.board.set(rank, Word.REACHED, step)
+        return ""
 
     def make(self, replica_id: str, incarnation: str) -> None:
         """Set memory aside for a new incarnation, where snapshots in memory are taken."""
-        if why_no_memory_snapshots(self._settings):
+        if why_no_memory_snapshots(self._settings) or incarnation in self._known:
             return
+        self._forget_ended()
         ranks, free = self._settings.workers_per_replica, free_bytes()
         each = int(free * SHARE / ranks) // 4096 * 4096
         why = f"{amount(free)} of memory are free" if each < LEAST_BYTES else ""
@@ -63,7 +103,9 @@ class MemorySnapshots:
             except OSError as error:
                 why = error.strerror or str(error)
         if why:
-            self._tell_once("off", f"No memory snapshots: {why}. A death restarts all workers.")
+            disk = " No snapshot is written to a disk." if self.disk is not None else ""
+            text = f"No memory snapshots: {why}. A death restarts all workers.{disk}"
+            self._tell_once("off", text)
         else:
             self._at_risk[incarnation] = AtRisk(self._known[incarnation], clock.now())
             key = WorkerKey(replica_id, incarnation, 0)
@@ -92,7 +134,7 @@ class MemorySnapshots:
             return None
         board, area = known.board, known.area(rank)
         fall = next(filter(None, board.all(Word.FALL)), 0)
-        done = board.all(Word.DONE)
+        done = board.all_done()
         place = begin(area.generations(), area.logs(), done, rank)
         words = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
         return Kept(Fall(fall) if fall else place, *words)
@@ -109,26 +151,41 @@ class MemorySnapshots:
         return BoardSeen(incarnation, board.look(), *words, boundary, broken)
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
-        """No process of the group runs: drop what is later than ``boundary``."""
+        """No process of the group runs: drop what is later than the step ``boundary``."""
         known = self._known[incarnation]
-        for rank in range(known.board.ranks):
-            known.area(rank).rewind(boundary)
-            for word, value in ((Word.DONE, boundary), (Word.FALL, 0), (Word.OVER, 0)):
-                known.board.set(rank, word, value)
+        self._begin_at(known, boundary)
         known.board.make_decree(number, int(clock.now() * 1e9))
 
+    def _begin_at(self, known: GroupMemory, boundary: int) -> None:
+        for rank in range(known.board.ranks):
+            known.board.rewind(rank, known.area(rank).rewind(boundary))
+            for word in (Word.FALL, Word.OVER):
+                known.board.set(rank, word, 0)
+
     def free(self, incarnation: str) -> None:
-        """No process of the group runs any more."""
+        """No process of the group runs any more. What it has left may be the job's last state."""
         known = self._known.pop(incarnation, None)
         self._at_risk.pop(incarnation, None)
         self.elsewhere.pop(incarnation, None)
         if known is not None:
-            known.close()
+            self._forget_ended()
+            self._ended = incarnation, known
 
-    def close(self) -> None:
-        """Free all."""
+    async def end(self) -> None:
+        """The job ends: write a last snapshot, if there is a disk; free all."""
         for incarnation in list(self._known):
             self.free(incarnation)
+        if self.disk is not None:
+            if self._ended is not None:
+                incarnation, known = self._ended
+                await self.disk.last(known, incarnation, self._settings.grace_s / 2)
+            await self.disk.close()
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        if self._ended is not None:
+            self._ended[1].close()
+            self._ended = None
 
     def _look(self, key: WorkerKey) -> None:
         """Report how far a group is, and tell once what a death would cost from now on."""
@@ -156,6 +213,8 @@ class MemorySnapshots:
                     f"log ({room} a worker). Until the next snapshot a death takes all workers "
                     f"back to step {known.newest.step}. To have larger logs, free memory.",
                 )
+        if self.disk is not None:
+            self.disk.look(memory, key.incarnation)
         if known.step:
             elsewhere = self.elsewhere.get(key.incarnation)
             self.on_progress(key, known.progress(now, elsewhere, self.on_disk))

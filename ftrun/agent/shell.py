@@ -268,10 +268,6 @@ class Agent:
             signals=self._signal_rules,
             asks_siblings=s.as_torchrun,
             exits_with_job=s.exit_with == "job",
-            crash_code=ExitCode.CRASH_LOOP,
-            unreachable_code=ExitCode.LIGHTHOUSE_UNREACHABLE,
-            unready_code=ExitCode.USAGE,
-            hopeless_code=ExitCode.WILL_NOT_HELP,
             target=s.script.target,
         )
 
@@ -487,7 +483,7 @@ class Agent:
         self._fleet.begin_waiting()
 
     def facts_elsewhere(self, facts: tuple[WorkerFacts, ...]) -> None:
-        """What another node has measured of its workers."""
+        """Another node's measurements of its workers."""
         self._link.note_facts(facts)
 
     def show(self, text: str) -> None:

@@ -41,7 +41,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ftrun.base.errors import assert_never
+from ftrun.base.errors import ExitCode, assert_never
 from ftrun.core.activity import NOT_ITS_OWN, Activity
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
@@ -123,9 +123,11 @@ from ftrun.core.messages import (
     WorkerMessage,
 )
 
-LEFT_WAIT_S = 1.0
+UNREADY = int(ExitCode.USAGE)
+"""The exit code of a job of which no worker could ever train."""
 SURVIVORS_FIRST_S = 0.1
 REPAIR_S = 0.03
+LEFT_WAIT_S = 1.0
 """A slot that was left waits this long for its restart here: it may go to another agent."""
 
 
@@ -439,7 +441,7 @@ class Supervisor:
             elif not self._replacing.takes(slot, end):
                 self._fail(slot, replace(end, status=slot.status))
         elif slot.is_failing and end.group_rank in slot.replaced:
-            pass  # the death of which it was the replacement is told
+            pass  # the death that it is the replacement for is reported
         elif slot.is_failing and end.status not in (0, -SIGKILL):
             # It ended by itself, before our SIGKILL came: the first cause may be here.
             slot.ends.note(self._out.now, failure_of(slot, end))
@@ -623,7 +625,7 @@ class Supervisor:
         settings, who = self._settings, slot.replica_id
         if wanted.form == UNFIT and slot.started == 1:
             self._out.add(words.job_ends(who, wanted.reason))
-            self._ending.end_job(settings.unready_code, wanted.reason)
+            self._ending.end_job(UNREADY, wanted.reason)
         if form is None:
             return
         self._slots.note(self._out.now, slot, f"asks for the form {form.value}: {wanted.reason}")
@@ -634,7 +636,7 @@ class Supervisor:
         else:
             reason = words.cannot_begin_again(form, wanted.reason)
             self._out.add(words.job_ends(who, reason))
-            self._ending.end_job(settings.unready_code, reason)
+            self._ending.end_job(UNREADY, reason)
 
     def _begin_again(self, slot: SlotState, form: Form, reason: str) -> None:
         workers = self._settings.replicas * self._settings.workers_per_replica
@@ -746,7 +748,7 @@ class Supervisor:
             return
         limit_s = self._import_deadline.limit_s
         if self._import_deadline.is_over(self._out.now):
-            self._ending.end_job(self._settings.unready_code, words.not_imported(limit_s))
+            self._ending.end_job(UNREADY, words.not_imported(limit_s))
         elif self._import_deadline.is_slow(self._out.now):
             self._import_deadline.shown = True
             self._out.add(words.imports_are_slow(limit_s))

@@ -2,7 +2,8 @@
 
 It offers itself to the lighthouse's registrar, and is told what to be: the lead of a group, a hand
 of another node, or neither, until it is told otherwise. What it is then ends, and what comes next
-begins. While it waits, its spawner has torch imported.
+begins. While it waits, its spawner has all imports and standbys; one that has a place has another
+spawner parked, so that the next place costs no import either.
 
 Not here: which nodes make a group (core/teams/placement.py), torchrun's command (main.py), what a
 lead and a hand do (lead.py, hand.py).
@@ -17,13 +18,14 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ftrun.agent.devices import Machine
 from ftrun.agent.env_markers import AGENT_ID_NAME
+from ftrun.agent.environment import spawner_configuration, threads_per_worker
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.team.door import Door
@@ -33,6 +35,7 @@ from ftrun.agent.team.main import MakeAgent, first_team
 from ftrun.base import clock
 from ftrun.base.addresses import join_address, split_address
 from ftrun.base.errors import OF_ONE_NODE, ExitCode
+from ftrun.config.forms import standbys_of
 from ftrun.config.rendezvous import Rendezvous
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent, TeamChanged
@@ -43,6 +46,8 @@ from ftrun.core.teams.nodes import Node
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
 
 REMIND_S = 10.0
+PARK_AFTER_S = 15.0
+"""While a group starts, nothing else should take the processor."""
 
 
 class Member:
@@ -113,6 +118,8 @@ class Member:
                 shutil.rmtree(self._trusted, ignore_errors=True)
             if self._launch is not None:
                 self._launch.end()
+            if self._next_dir is not None:
+                shutil.rmtree(self._next_dir, ignore_errors=True)
 
     async def _open_door(self) -> None:
         """Let hands come, once there are any."""
@@ -215,7 +222,7 @@ class Member:
                 self._end(EndAgent(rules.exit_code(number), signal_name(number)))
 
         catch_signals(rules, signalled)
-        self._prepare()
+        self._park()
         await self._changed.wait()
 
     def _end_idle(self, reason: str) -> None:
@@ -231,10 +238,14 @@ class Member:
         # A spawner that ends takes its directory away, perhaps when the next one has begun.
         own_dir, self._next_dir = self._next_dir, None
         if own_dir is None:
-            own_dir = Path(tempfile.mkdtemp(prefix="ftrun-", dir=self._runtime_dir.parent))
+            own_dir = self._make_dir()
         if place.place == 0:
             settings = replace(settings, node_rank=place.team)  # the first one is replica 0
-            leading = Leading(self._rendezvous(place), self._node(), self._door, self._lost)
+            lead = Lead(
+                self._rendezvous(place), self._node(), self._door, settings.heartbeat_timeout_s
+            )
+            lead.lost = self._lost
+            leading = Leading(lead)
             work = leading.run(settings, launch, self._make, own_dir)
             stop = leading.stop
         else:
@@ -248,7 +259,9 @@ class Member:
                 own_dir, self._say,
             )  # fmt: skip
             work, stop = hand.run(), hand.stop
+        parking = asyncio.get_running_loop().call_later(PARK_AFTER_S, self._park)
         ending = await self._until_another(place, work, stop)
+        parking.cancel()
         launch.end()
         shutil.rmtree(own_dir, ignore_errors=True)
         if ending is not None:
@@ -291,6 +304,19 @@ class Member:
             self._launch = SpawnerLaunch()
         return self._launch
 
+    def _park(self) -> None:
+        """Have a spawner with all imports and standbys, so that the next place costs none."""
+        launch, settings = self._prepare(), self._own
+        self._next_dir = self._next_dir or self._make_dir()
+        launch.configure(
+            spawner_configuration(settings, self._machine, self._token, self._next_dir, waits=True),
+            min(standbys_of(settings), settings.workers_per_replica),
+            threads_per_worker(settings, self._machine),
+        )
+
+    def _make_dir(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="ftrun-", dir=self._runtime_dir.parent))
+
     def _node(self) -> Node:
         name, workers = socket.gethostname(), self._own.workers_per_replica
         return Node("lead", name, self._machine.host, workers, 0, is_placed=True)
@@ -307,11 +333,8 @@ class Member:
 class Leading:
     """This node leads a group of nodes, until it ends or is to end."""
 
-    def __init__(
-        self, rendezvous: Rendezvous, own: Node, door: Door, lost: Callable[[int, str], None]
-    ) -> None:
-        self._lead = Lead(rendezvous, own, door)
-        self._lead.lost = lost
+    def __init__(self, lead: Lead) -> None:
+        self._lead = lead
         self._agent: LeadingAgent | None = None
         self._is_to_end = False
 

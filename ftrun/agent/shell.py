@@ -580,6 +580,7 @@ class Agent:
             age_s=clock.now() - self._started_at,
             incidents=self._supervisor.last_incident,
             rank=self._settings.node_rank,
+            placed=self._settings.groups_placed,
         )
 
     def link_opened(self) -> None:

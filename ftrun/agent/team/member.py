@@ -18,7 +18,7 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from ftrun.agent.devices import Machine
 from ftrun.agent.env_markers import AGENT_ID_NAME
 from ftrun.agent.environment import spawner_configuration, threads_per_worker
 from ftrun.agent.launch import SpawnerLaunch
+from ftrun.agent.link import web_address
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.team.door import Door
 from ftrun.agent.team.hand import Hand, cause
@@ -41,7 +42,16 @@ from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent, TeamChanged
 from ftrun.core.agent.failures import signal_name
 from ftrun.core.agent.signals import Reaction
-from ftrun.core.messages import EndJob, MemberGone, NodeFree, NodeHello, Notice, Rejected, TeamPlace
+from ftrun.core.messages import (
+    EndJob,
+    MemberGone,
+    NodeFree,
+    NodeHello,
+    Notice,
+    Rejected,
+    TeamPlace,
+    Welcome,
+)
 from ftrun.core.teams.nodes import Node
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
 
@@ -51,7 +61,10 @@ PARK_AFTER_S = 15.0
 
 
 class Member:
-    """See the module's text. ``make``: the Agent of a group that this node leads."""
+    """See the module's text. ``make``: the Agent of a group that this node leads.
+
+    ``announce``: publishes where the lighthouse answers people, on every node of the job.
+    """
 
     def __init__(
         self,
@@ -61,6 +74,7 @@ class Member:
         launch: SpawnerLaunch,
         make: MakeAgent,
         runtime_dir: Path,
+        announce: Callable[[str], None],
     ) -> None:
         assert settings.workers_per_node is not None
         assert settings.lighthouse is not None
@@ -71,6 +85,8 @@ class Member:
         self._token = token
         self._launch: SpawnerLaunch | None = launch
         self._make = make
+        self._announce = announce
+        self._lighthouse = ""
         self._runtime_dir = runtime_dir
         self._next_dir: Path | None = runtime_dir
         self._is_shared = AGENT_ID_NAME in os.environ  # srun has one output
@@ -139,6 +155,7 @@ class Member:
         match event:
             case Connected():
                 self._away_since, self._was_answered = None, True
+                self._lighthouse = event.address
                 if self._shown_at is not None:
                     self._shown_at = None
                     self._say(f"The lighthouse answers at {event.address}.")
@@ -146,6 +163,8 @@ class Member:
                     self._connection.send(self._hello())
             case Disconnected():
                 self._lost_touch(event)
+            case Welcome(_, http):
+                self._publish(web_address(http, self._lighthouse))
             case TeamPlace():
                 self._wanted = event
                 self._changed.set()
@@ -203,6 +222,13 @@ class Member:
                 f"{limit_s - (now - since):.0f} s."
             )
 
+    def _publish(self, http: str | None) -> None:
+        try:
+            if http is not None:
+                self._announce(http)
+        except OSError as error:
+            self._say(f"`ftrun status` will not find this job: {error}")
+
     def _say(self, text: str) -> None:
         say(text, socket.gethostname() if self._is_shared else "")
 
@@ -240,7 +266,8 @@ class Member:
         if own_dir is None:
             own_dir = self._make_dir()
         if place.place == 0:
-            settings = replace(settings, node_rank=place.team)  # the first one is replica 0
+            # The first one is replica 0.
+            settings = replace(settings, node_rank=place.team, groups_placed=place.placed)
             lead = Lead(
                 self._rendezvous(place), self._node(), self._door, settings.heartbeat_timeout_s
             )

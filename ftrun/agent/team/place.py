@@ -209,7 +209,8 @@ class Place:
 
     def _ended(self, end: WorkerExited, *, is_dying: bool) -> None:
         output, start = "", self._starts.get(end.incarnation)
-        if end.status != 0 and start is not None:
+        # The peers wait for the first word of a death; its last lines follow with its end.
+        if end.status != 0 and start is not None and not is_dying:
             with contextlib.suppress(OSError):
                 self._output.flush()
             directory = self._settings.job_log_dir

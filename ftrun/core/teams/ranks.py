@@ -77,7 +77,7 @@ class Ranks:
         wanted = (ended.incarnation, ended.group_rank)
         found = (k for k in self.of_node(node_id) if (k.incarnation, k.group_rank) == wanted)
         key = next(found, None)
-        if key is not None:
+        if key is not None and ended.output:
             self._outputs[key] = ended.output
         return key
 

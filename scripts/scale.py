@@ -27,7 +27,7 @@ from statistics import median
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent)]
 
 from benchmarks import lighthouse  # noqa: E402
-from benchmarks.agents import Agent, Marks, share_quorums  # noqa: E402
+from benchmarks.agents import Agent, Marks  # noqa: E402
 
 from ftrun.core import messages as m  # noqa: E402
 from ftrun.core.ids import WorkerKey  # noqa: E402
@@ -241,7 +241,6 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=8, help="of a group of eight nodes")
     given = parser.parse_args()
     is_all = all(getattr(given, name) is None for name in SIZES)
-    share_quorums()
     sizes = {name: getattr(given, name) or (SIZES[name] if is_all else ()) for name in SIZES}
     if sizes["groups"] or sizes["nodes"]:
         print("| job | | decoding, s | deciding, s | encoding, s | together, s | messages |")

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.agents import Agents, share_quorums
+from benchmarks.agents import Agents
 from benchmarks.results import Result, Row, Samples
 from ftrun.core.messages import JobSpec
 from tests.jobs import TOKEN, Lighthouse
@@ -119,7 +119,6 @@ async def samples(groups: int, agents: int, deaths: int, steady_s: float) -> Sam
     found: Samples = {key: [] for key in ROWS}
     with _running_lighthouse() as (lighthouse, address, token):
         spec = JobSpec("bench", groups, 1, 1, TIMEOUT_S, HEARTBEAT_TIMEOUT_S, TIMEOUT_S, agents)
-        share_quorums()
         crowd = Agents(spec, address, token)
         began = time.perf_counter()
         try:

@@ -42,6 +42,8 @@ def _once(restore: Callable[[Quorum, Quorum], Quorum]) -> Callable[[Quorum, Quor
 
     def restore_once(short: Quorum, base: Quorum) -> Quorum:
         nonlocal short_before, base_before, whole
+        if short.attempt == base.attempt:  # it is only named
+            return restore(short, base)
         if whole is None or short is not short_before or base is not base_before:
             short_before, base_before, whole = short, base, restore(short, base)
         return whole

@@ -90,7 +90,7 @@ class Fleet:
         self._runtime_dir = runtime_dir
         self._output = output
         self._loop = asyncio.get_running_loop()
-        self.guard_id = launch.guard_id
+        self._launch, self.guard_id = launch, launch.guard_id
         children = {row.pid for row in linux.process_rows() if row.ppid == os.getpid()}
         self._before = frozenset(children - {launch.process.pid})
         self._spawner = SpawnerProcess(self, emit, launch)
@@ -277,7 +277,7 @@ class Fleet:
             keep_writing(list(self._logs))
             self._name(left, "It goes on by itself, and the logs get what it prints.")
         else:
-            selection = sweeper(self.guard_id, self._before)
+            selection = sweeper(self._launch, self._before)
             end = partial(sweep.kill_all, selection, SWEEP_DEADLINE_S)
             stuck = await self._loop.run_in_executor(None, end)
             self._name(left, "It is ended with the job.")

@@ -279,7 +279,11 @@ def _show(data: bytes) -> None:
         os.write(2, data)
 
 
-def sweeper(guard_id: str, before: frozenset[int]) -> Callable[[], list[linux.ProcessRow]]:
-    """Finds the job's live processes; ``before``: the agent's children from before the job."""
-    own = os.getpid()
-    return lambda: sweep.job_processes(guard_id, own, before | {own})
+def sweeper(launch: SpawnerLaunch, before: frozenset[int]) -> Callable[[], list[linux.ProcessRow]]:
+    """Finds the job's live processes, and none of a launch that waits to follow this one.
+
+    ``before``: the agent's children from before the job.
+    """
+    own, next_one = os.getpid(), launch.successor
+    next_guard = "" if next_one is None else next_one.guard_id
+    return lambda: sweep.job_processes(launch.guard_id, own, before | {own}, next_guard)

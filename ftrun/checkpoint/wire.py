@@ -19,6 +19,8 @@ from ftrun.base.errors import PeerError, ProtocolError
 
 HEAD_BYTES_MAX = 16 << 10
 FIELDS_MAX = 32
+PIECE_BYTES = 512 << 10
+"""The unit of hashing and of a socket call."""
 PIECES_PER_CALL = 512
 """Buffers per sendmsg: the kernel takes 1024 at most."""
 

@@ -60,8 +60,9 @@ _HEADER_BYTES = 4096
 _INDEX_BYTES = CALLS_MAX * _ENTRY_WORDS * _WORD
 _DATA_AT = _HEADER_BYTES + LOGS * _INDEX_BYTES
 # Of an area's header: words of the area, then 8 of each slot, then 8 of each log.
-_SLOT_BYTES, _LOG_BYTES, _SLOTS = range(3)
-_SLOT_AT, _LOG_AT = 8, 8 + 8 * (KEPT + 1 + HOLDERS)
+_SLOT_BYTES, _LOG_BYTES = range(2)
+_SLOTS = range(KEPT + 1 + HOLDERS)
+_SLOT_AT, _LOG_AT = 8, 8 + 8 * len(_SLOTS)
 _NUMBER, _HEAD, _STATE, _CALLS = range(4)
 _FIRST, _COUNT, _USED = range(1, 4)
 _TRIES = 100
@@ -105,7 +106,6 @@ class Copy:
     """What a generation is told by, to whom its bytes go.
 
     ``nbytes``: of its head and state, as they lie in a slot. ``digest``: the hash of these bytes.
-    ``layout``: see ``Area.layout``.
     """
 
     number: int
@@ -113,7 +113,6 @@ class Copy:
     head_bytes: int
     nbytes: int
     digest: str
-    layout: tuple[int, int]
 
 
 class Held:
@@ -125,7 +124,7 @@ class Held:
     """
 
     def __init__(self, area: Area, slot: int, fd: int) -> None:
-        self._area, self._fd = area, fd
+        self._fd = fd
         words = area.words_of(slot)
         self.number, self._head, state, self.calls = words[: _CALLS + 1]
         self._state_at = _aligned(self._head)
@@ -137,6 +136,11 @@ class Held:
         return bytes(self.data[: self._head])
 
     @property
+    def front(self) -> memoryview:
+        """All of ``data`` that is before the state."""
+        return self.data[: self._state_at]
+
+    @property
     def state(self) -> memoryview:
         """As ``State.state``."""
         return self.data[self._state_at :]
@@ -144,8 +148,7 @@ class Held:
     def copy(self) -> Copy:
         """What its receiver needs beside ``data``. Reads all of it, for the hash."""
         digest = xxhash.xxh3_128_hexdigest(self.data)
-        known = self.number, self.calls, self._head, len(self.data), digest
-        return Copy(*known, self._area.layout)
+        return Copy(self.number, self.calls, self._head, len(self.data), digest)
 
     def release(self) -> None:
         """Let the worker have the slot. Any number of times."""
@@ -172,10 +175,17 @@ class Area:
         for words in range(_SLOT_AT, _LOG_AT + 8 * LOGS, 8):
             self._header[words] = NONE
 
+    def divide(self) -> None:
+        """Lay it out so that states have twice the room of logs: of AdamW they are three times the
+        gradients."""
+        share = (self.nbytes - _DATA_AT) // (2 * (KEPT + 1) + LOGS) // 4096 * 4096
+        self.lay_out(2 * share, share)
+
     def lay_out(self, state_bytes: int, log_bytes: int) -> None:
         """Divide the area before the first generation: so large may each slot and log be.
 
-        What the first worker of this rank has asked for stays.
+        Slots for what is held are beyond its end. They are used if they and the others hold no more
+        than is set aside. What the first worker of this rank has asked for stays.
 
         Raises:
             AreaFull: the agent has set less aside.
@@ -183,12 +193,9 @@ class Area:
         if self._header[_SLOT_BYTES]:
             return
         slot, log = (-(-nbytes // 4096) * 4096 for nbytes in (state_bytes, log_bytes))
-        left, least = self.nbytes - _DATA_AT - LOGS * log, KEPT + 1
-        if left < least * slot:
-            needed = self.nbytes - left + least * slot
+        needed = _DATA_AT + (KEPT + 1) * slot + LOGS * log
+        if needed > self.nbytes:
             raise AreaFull(f"{needed} bytes are needed, and {self.nbytes} are set aside")
-        slots = min(least + HOLDERS, left // slot) if slot else least
-        self._header[_SLOTS] = slots
         self._header[_SLOT_BYTES], self._header[_LOG_BYTES] = slot, log
 
     @property
@@ -228,7 +235,7 @@ class Area:
         if begin + state > self._header[_SLOT_BYTES]:
             room = self._header[_SLOT_BYTES]
             raise AreaFull(f"a state of {begin + state} bytes, where there is room for {room}")
-        slot = self._claim(number)
+        slot = self._claim(number, begin + state)
         if slot is None:
             return False
         at, words = self.slot_at(slot), _SLOT_AT + 8 * slot
@@ -252,8 +259,8 @@ class Area:
             AreaFull: less is set aside here.
             Torn: the bytes are not those of the copy.
         """
-        self.lay_out(*copy.layout)
-        slot = self._claim(copy.number)
+        self.divide()
+        slot = self._claim(copy.number, copy.nbytes)
         if slot is None or copy.nbytes > self._header[_SLOT_BYTES]:
             raise AreaFull(f"no room for a generation of {copy.nbytes} bytes")
         data, words = self.memory.buffer(self.slot_at(slot), copy.nbytes), _SLOT_AT + 8 * slot
@@ -268,9 +275,11 @@ class Area:
         if not is_whole:
             raise Torn(f"generation {copy.number} is not what was sent: its hash differs")
 
-    def _claim(self, number: int) -> int | None:
+    def _claim(self, number: int, nbytes: int) -> int | None:
         """A slot for this generation, which is locked; None: the others are held."""
-        known = {slot: self.words_of(slot)[_NUMBER] for slot in self._slots()}
+        room = self.nbytes - _DATA_AT - LOGS * int(self._header[_LOG_BYTES])
+        slots = range(min(len(_SLOTS), max(KEPT + 1, room // max(1, nbytes))))
+        known = {slot: self.words_of(slot)[_NUMBER] for slot in slots}
         newest = sorted(x for x in known.values() if x < number)[-KEPT:]
         # If so much is held that no other one is left, the last but one goes.
         for slot in sorted(known, key=lambda slot: (known[slot] in newest, known[slot] != number)):
@@ -280,7 +289,7 @@ class Area:
                 fcntl.lockf(self.memory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)
             except OSError:
                 continue
-            for other in self._slots():
+            for other in slots:
                 if other == slot or known[other] == number:
                     self._header[_SLOT_AT + 8 * other + _NUMBER] = NONE
             return slot
@@ -295,7 +304,7 @@ class Area:
         In any process but the worker. It reads it as long as it likes.
         """
         for _ in range(_TRIES):
-            known = {slot: self.words_of(slot) for slot in self._slots()}
+            known = {slot: self.words_of(slot) for slot in _SLOTS}
             fit = [
                 slot
                 for slot, words in known.items()
@@ -316,7 +325,7 @@ class Area:
 
     def read(self, number: int) -> State | None:
         """A generation; None if it is not whole, or not there."""
-        found = [x for x in self._slots() if self.words_of(x)[_NUMBER] == number != NONE]
+        found = [x for x in _SLOTS if self.words_of(x)[_NUMBER] == number != NONE]
         if not found:
             return None
         _, head, state, calls = self.words_of(found[0])
@@ -326,11 +335,8 @@ class Area:
 
     def generations(self) -> list[Generation]:
         """All that are whole."""
-        known = map(self.words_of, self._slots())
+        known = map(self.words_of, _SLOTS)
         return [Generation(x[_NUMBER], x[_CALLS]) for x in known if x[_NUMBER] != NONE]
-
-    def _slots(self) -> range:
-        return range(int(self._header[_SLOTS]))
 
     def words_of(self, slot: int) -> list[int]:
         """Of a slot: the number of its generation, the bytes of its head and state, its calls."""
@@ -339,7 +345,7 @@ class Area:
     def rewind(self, calls: int) -> None:
         """The agent: hold the newest generation of this boundary, as if nothing had followed."""
         newest = max(x.number for x in self.generations() if x.calls == calls)
-        for slot in self._slots():
+        for slot in _SLOTS:
             if self._header[_SLOT_AT + 8 * slot] > newest:
                 self._header[_SLOT_AT + 8 * slot] = NONE
         for log in range(LOGS):
@@ -426,11 +432,11 @@ class Area:
 
     def slot_at(self, slot: int) -> int:
         """Where the bytes of a slot begin."""
-        return _DATA_AT + slot * int(self._header[_SLOT_BYTES])
+        begin = _DATA_AT + LOGS * int(self._header[_LOG_BYTES])
+        return begin + slot * int(self._header[_SLOT_BYTES])
 
     def _log_at(self, number: int) -> int:
-        begin = self.slot_at(int(self._header[_SLOTS]))
-        return begin + number % LOGS * int(self._header[_LOG_BYTES])
+        return _DATA_AT + number % LOGS * int(self._header[_LOG_BYTES])
 
 
 class Word(IntEnum):
@@ -555,7 +561,7 @@ class GroupMemory:
         """A rank's area, mapped when it is asked for."""
         if rank not in self._areas:
             memory = self._files[1 + rank]
-            memory.reserve(self.nbytes)
+            memory.reserve(2 * self.nbytes)  # of addresses: see ``lay_out``
             self._areas[rank] = Area(memory, self.nbytes)
         return self._areas[rank]
 

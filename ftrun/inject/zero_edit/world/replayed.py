@@ -48,8 +48,6 @@ from ftrun.training.context import WorkerContext
 
 LOOK_S = 0.0005
 LATE_S = 0.2
-HEADERS_BYTES, SHARES, STATE_SHARES = 2 << 20, 9, 2
-"""An area has three states and three logs. Of AdamW the state is three times the gradients."""
 ERROR_S = 20.0
 """A call that has failed although nobody has died: after this time it is the script's own error."""
 
@@ -363,8 +361,7 @@ class ReplayedWorld(World):
         """The script makes its world."""
         self._place = store, prefix
         if not self.is_newcomer:
-            share = (self.area.nbytes - HEADERS_BYTES) // SHARES
-            self.area.lay_out(STATE_SHARES * share, share)
+            self.area.divide()
             self.area.open_log(0, 0)
         threading.Thread(target=self._mend, name="ftrun-mend", daemon=True).start()
 

@@ -15,8 +15,9 @@ from ftrun.base.words import amount
 from ftrun.config.forms import why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import BoardSeen, Kept
+from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.settling import begin, common
+from ftrun.core.replay.settling import Generation, begin, common
 from ftrun.snapshots.area import NONE, GroupMemory, Word
 
 SHARE = 0.5
@@ -41,12 +42,14 @@ class MemorySnapshots:
         """Set memory aside for a new incarnation, where snapshots in memory are taken."""
         if why_no_memory_snapshots(self._settings):
             return
-        ranks, free = self._settings.workers_per_replica, free_bytes()
-        each = int(free * SHARE / ranks) // 4096 * 4096
+        ranks, here = self._settings.workers_per_replica, self._settings.ranks_here
+        areas = len(here) * (2 if self._settings.spans else 1)  # as many for another node's
+        free = free_bytes()
+        each = int(free * SHARE / areas) // 4096 * 4096
         why = f"{amount(free)} of memory are free" if each < LEAST_BYTES else ""
         if not why:
             try:
-                self._known[incarnation] = GroupMemory.make(ranks, each)
+                self._known[incarnation] = GroupMemory.make(ranks, each, here)
             except OSError as error:
                 why = error.strerror or str(error)
         if why:
@@ -78,7 +81,9 @@ class MemorySnapshots:
         board, area = known.board, known.area(rank)
         fall = next(filter(None, board.all(Word.FALL)), 0)
         done = board.all(Word.DONE)
-        place = begin(area.generations(), area.logs(), done, rank)
+        place: Generation | Fall = Fall.NODES
+        if not known.spans:
+            place = begin(area.generations(), area.logs(), done, rank)
         return Kept(Fall(fall) if fall else place, board.read(rank, Word.NEWEST))
 
     def seen(self, incarnation: str) -> BoardSeen | None:
@@ -88,17 +93,19 @@ class MemorySnapshots:
             return None
         board = known.board
         words = tuple(board.all(Word.JOINED)), tuple(board.all(Word.FALL))
-        boundary = common([known.area(rank).generations() for rank in range(board.ranks)])
+        boundary = common([known.area(rank).generations() for rank in known.here])
         broken = tuple(board.all(Word.BROKEN))
         return BoardSeen(incarnation, board.look(), *words, boundary, broken)
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
         """No process of the group runs: drop what is later than ``boundary``."""
         known = self._known[incarnation]
-        for rank in range(known.board.ranks):
+        for rank in known.here:
             known.area(rank).rewind(boundary)
             for word, value in ((Word.DONE, boundary), (Word.FALL, 0), (Word.OVER, 0)):
                 known.board.set(rank, word, value)
+            if not known.board.read(rank, Word.STARTS):  # the state has come from elsewhere
+                known.board.set(rank, Word.STARTS, 1)
         known.board.make_decree(number, int(clock.now() * 1e9))
 
     def free(self, incarnation: str) -> None:
@@ -121,11 +128,15 @@ class MemorySnapshots:
         if fall:
             words = Fall(fall).words
             self._tell_once(f"No memory snapshots: {words}. A death restarts all workers.")
-        elif NONE not in known.board.all(Word.NEWEST):
-            each = known.held_bytes() // known.board.ranks
+        elif all(known.board.read(rank, Word.NEWEST) != NONE for rank in known.here):
+            each = known.held_bytes() // len(known.here)
+            where, costs = "on this node", "A lost worker costs no step"
+            if known.spans:
+                where = f"on each node, and every {EVERY_S:g} s on another one"
+                costs = "A lost worker or node costs the steps since then"
             self._tell_once(
-                f"Memory snapshots: on this node ({amount(each)} a worker so far, at "
-                f"most {amount(known.nbytes)}). A lost worker costs no step."
+                f"Memory snapshots: {where} ({amount(each)} a worker so far, at "
+                f"most {amount(known.nbytes)}). {costs}."
             )
         else:
             self._loop.call_later(TELL_EVERY_S, self._look, incarnation)

@@ -181,7 +181,7 @@ def format_head(line: str, fields: Mapping[str, str | int]) -> bytes:
     return f"{line}\r\n{text}\r\n".encode("ascii")
 
 
-def send_all(sock: Pipe, data: bytes, deadline: float) -> None:
+def send_all(sock: Pipe, data: bytes | memoryview, deadline: float) -> None:
     """Send ``data``, all of it, before the deadline."""
     pending = [memoryview(data)]
     while pending:

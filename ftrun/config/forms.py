@@ -36,12 +36,13 @@ def injection(settings: RunSettings) -> str:
 def why_no_memory_snapshots(settings: RunSettings) -> str:
     """What --memory-snapshots does not apply to in this run; "": they are taken."""
     script = settings.script.as_started()
-    several_nodes = settings.nodes > 1 or settings.rendezvous is not None
+    one = settings.rendezvous
     reasons = {
         "--memory-snapshots is off": settings.memory_snapshots == "off",
         f"{settings.replicas} replica groups heal from each other": settings.replicas > 1,
-        "one worker has no peers to go on with": settings.workers_per_replica < 2,
-        "its group may be on one node only so far": several_nodes or bool(settings.lighthouse),
+        "one worker has no peers to go on with": settings.workers_per_replica < 2 and one is None,
+        "a group that a lighthouse places may have one node only": bool(settings.lighthouse),
+        "its group may change its size": one is not None and one.least < one.most,
         f"--inject {settings.inject} leaves the script alone": settings.inject != AUTO,
         "--snapshot takes snapshots in another way so far": settings.snapshot_path is not None,
         "it is for CPU so far": settings.device == "cuda",

@@ -23,6 +23,8 @@ class Fall(IntEnum):
     NO_MEMORY = 10
     SCRIPT = 11
     DEVICE = 12
+    NODES = 20
+    APART = 21
 
     @property
     def words(self) -> str:
@@ -45,4 +47,6 @@ _WORDS = {
     Fall.SCRIPT: "ftrun does not know the place in this script from which a step can be repeated",
     Fall.TOO_NEW: "another worker is more than a step behind it, so its snapshots are too new",
     Fall.DEVICE: "memory snapshots are for CPU and Gloo so far",
+    Fall.NODES: "its group is on several nodes",
+    Fall.APART: "the workers could not be connected again",
 }

@@ -80,7 +80,7 @@ class MemorySnapshots:
             return None
         board, area = known.board, known.area(rank)
         fall = next(filter(None, board.all(Word.FALL)), 0)
-        done = board.all(Word.DONE)
+        done = board.all_done()
         place: Generation | Fall = Fall.NODES
         if not known.spans:
             place = begin(area.generations(), area.logs(), done, rank)
@@ -98,12 +98,12 @@ class MemorySnapshots:
         return BoardSeen(incarnation, board.look(), *words, boundary, broken)
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
-        """No process of the group runs: drop what is later than ``boundary``."""
+        """No process of the group runs: drop what is later than the step ``boundary``."""
         known = self._known[incarnation]
         for rank in known.here:
-            known.area(rank).rewind(boundary)
-            for word, value in ((Word.DONE, boundary), (Word.FALL, 0), (Word.OVER, 0)):
-                known.board.set(rank, word, value)
+            known.board.rewind(rank, known.area(rank).rewind(boundary).calls)
+            for word in (Word.FALL, Word.OVER):
+                known.board.set(rank, word, 0)
             if not known.board.read(rank, Word.STARTS):  # the state has come from elsewhere
                 known.board.set(rank, Word.STARTS, 1)
         known.board.make_decree(number, int(clock.now() * 1e9))

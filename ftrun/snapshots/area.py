@@ -6,7 +6,8 @@ written, so each area is as large as it may ever become.
 
 An area holds generations (the worker's state at a step boundary) and three logs (what each
 collective after it has given the worker). Log g is in slot g % 3. A generation is written to a slot
-that has none of the two newest, and that nobody holds.
+that has none of the two newest, and that nobody holds. Its bytes begin with the calls before it,
+which are two words for each process group.
 
 | order of the words     | so that                                                              |
 |------------------------|----------------------------------------------------------------------|
@@ -36,8 +37,9 @@ import xxhash
 
 from ftrun.base import futex
 from ftrun.base.errors import PeerError, UserError
+from ftrun.core.replay.falls import GROUPS_MAX
 from ftrun.core.replay.settling import Board as Words
-from ftrun.core.replay.settling import Generation, Logged, common
+from ftrun.core.replay.settling import Counts, Generation, Logged, common
 from ftrun.snapshots.memory import ALIGNMENT, SharedMemory, offsets_of
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ HOLDERS = 2
 CALLS_MAX = 16384
 """In one log."""
 _WORD = 8
-_ENTRY_WORDS = 4
+_ENTRY_WORDS = 5
 _HEADER_BYTES = 4096
 _INDEX_BYTES = CALLS_MAX * _ENTRY_WORDS * _WORD
 _DATA_AT = _HEADER_BYTES + LOGS * _INDEX_BYTES
@@ -63,7 +65,8 @@ _DATA_AT = _HEADER_BYTES + LOGS * _INDEX_BYTES
 _SLOT_BYTES, _LOG_BYTES = range(2)
 _SLOTS = range(KEPT + 1 + HOLDERS)
 _SLOT_AT, _LOG_AT = 8, 8 + 8 * len(_SLOTS)
-_NUMBER, _HEAD, _STATE, _CALLS = range(4)
+_NUMBER, _HEAD, _STATE, _STEP = range(4)
+_COUNTS = struct.Struct(f"{2 * GROUPS_MAX}q")
 _FIRST, _COUNT, _USED = range(1, 4)
 _TRIES = 100
 NONE = -1
@@ -79,20 +82,20 @@ class State:
     """A worker's state at a step boundary.
 
     ``head``: what its writer needs to read ``state``, which is a view of the agent's memory.
-    ``calls``: how many collectives the worker had issued before it.
+    ``step``: begins there. ``calls``: that the worker had made before it, by process group.
     """
 
     number: int
     head: bytes
     state: torch.Tensor
-    calls: int
+    step: int
+    calls: Counts
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One call in a log. ``data`` is a view, in which tensors lie as ``offsets_of`` says."""
 
-    call: int
     kind: int
     data: torch.Tensor
 
@@ -105,11 +108,11 @@ class Torn(PeerError):
 class Copy:
     """What a generation is told by, to whom its bytes go.
 
-    ``nbytes``: of its head and state, as they lie in a slot. ``digest``: the hash of these bytes.
+    ``nbytes``: of all that is in its slot. ``digest``: the hash of these bytes.
     """
 
     number: int
-    calls: int
+    step: int
     head_bytes: int
     nbytes: int
     digest: str
@@ -119,21 +122,21 @@ class Held:
     """A whole generation that its worker goes around, until ``release`` or the process ends.
 
     Attributes:
-        data: head and state, as they lie in the slot. Do not use it, or a view of it, after
+        data: calls, head and state, as they lie in the slot. Do not use it, or a view of it, after
             ``release``.
     """
 
     def __init__(self, area: Area, slot: int, fd: int) -> None:
         self._fd = fd
         words = area.words_of(slot)
-        self.number, self._head, state, self.calls = words[: _CALLS + 1]
-        self._state_at = _aligned(self._head)
+        self.number, self._head, state, self.step = words
+        self._state_at = _state_at(self._head)
         self.data = area.memory.buffer(area.slot_at(slot), self._state_at + state)
 
     @property
     def head(self) -> bytes:
         """As ``State.head``."""
-        return bytes(self.data[: self._head])
+        return bytes(self.data[_COUNTS.size : _COUNTS.size + self._head])
 
     @property
     def front(self) -> memoryview:
@@ -148,7 +151,7 @@ class Held:
     def copy(self) -> Copy:
         """What its receiver needs beside ``data``. Reads all of it, for the hash."""
         digest = xxhash.xxh3_128_hexdigest(self.data)
-        return Copy(self.number, self.calls, self._head, len(self.data), digest)
+        return Copy(self.number, self.step, self._head, len(self.data), digest)
 
     def release(self) -> None:
         """Let the worker have the slot. Any number of times."""
@@ -165,6 +168,7 @@ class Area:
         self.memory = memory
         self.nbytes = nbytes
         self._header = memory.words(0, _HEADER_BYTES // _WORD)
+        self._places: list[tuple[list[int], dict[tuple[int, int], int]]] = [([], {})] * LOGS
         self._indexes = [
             memory.words(_HEADER_BYTES + slot * _INDEX_BYTES, CALLS_MAX * _ENTRY_WORDS)
             for slot in range(LOGS)
@@ -215,7 +219,8 @@ class Area:
         number: int,
         head: bytes,
         leaves: Sequence[Leaf],
-        calls: int,
+        step: int,
+        calls: Counts,
         threads: int = 1,
         *,
         is_whole: Callable[[], bool] = lambda: True,
@@ -231,7 +236,7 @@ class Area:
         import torch
 
         offsets, state = offsets_of([leaf.spec.nbytes for leaf in leaves])
-        begin = _aligned(len(head))
+        begin = _state_at(len(head))
         if begin + state > self._header[_SLOT_BYTES]:
             room = self._header[_SLOT_BYTES]
             raise AreaFull(f"a state of {begin + state} bytes, where there is room for {room}")
@@ -239,12 +244,13 @@ class Area:
         if slot is None:
             return False
         at, words = self.slot_at(slot), _SLOT_AT + 8 * slot
-        if head:
-            whole = torch.frombuffer(bytearray(head), dtype=torch.uint8)
-            self.memory.view(at, len(head)).copy_(whole)
+        counts = [word for pair in calls.items() for word in pair]
+        known = _COUNTS.pack(*counts, *[0] * (2 * GROUPS_MAX - len(counts))) + head
+        whole = torch.frombuffer(bytearray(known), dtype=torch.uint8)
+        self.memory.view(at, len(known)).copy_(whole)
         self.memory.fill(leaves, [at + begin + offset for offset in offsets], threads)
         self._header[words + _HEAD], self._header[words + _STATE] = len(head), state
-        self._header[words + _CALLS] = calls
+        self._header[words + _STEP] = step
         if is_whole():
             self._header[words + _NUMBER] = number
         self._let_go(slot)
@@ -267,9 +273,9 @@ class Area:
         fill(data)
         is_whole = xxhash.xxh3_128_hexdigest(data) == copy.digest
         if is_whole:
-            state = copy.nbytes - _aligned(copy.head_bytes)
+            state = copy.nbytes - _state_at(copy.head_bytes)
             self._header[words + _HEAD], self._header[words + _STATE] = copy.head_bytes, state
-            self._header[words + _CALLS] = copy.calls
+            self._header[words + _STEP] = copy.step
             self._header[words + _NUMBER] = copy.number
         self._let_go(slot)
         if not is_whole:
@@ -298,8 +304,8 @@ class Area:
     def _let_go(self, slot: int) -> None:
         fcntl.lockf(self.memory.fd, fcntl.LOCK_UN, 1, slot)
 
-    def hold(self, calls: int | None = None) -> Held | None:
-        """The newest whole generation, or that at this boundary; None: there is none.
+    def hold(self, step: int | None = None) -> Held | None:
+        """The newest whole generation, or that of this step; None: there is none.
 
         In any process but the worker. It reads it as long as it likes.
         """
@@ -308,7 +314,7 @@ class Area:
             fit = [
                 slot
                 for slot, words in known.items()
-                if words[_NUMBER] != NONE and calls in (None, words[_CALLS])
+                if words[_NUMBER] != NONE and step in (None, words[_STEP])
             ]
             if not fit:
                 return None
@@ -328,35 +334,47 @@ class Area:
         found = [x for x in _SLOTS if self.words_of(x)[_NUMBER] == number != NONE]
         if not found:
             return None
-        _, head, state, calls = self.words_of(found[0])
+        _, head, state, step = self.words_of(found[0])
         at = self.slot_at(found[0])
-        data = bytes(self.memory.buffer(at, head))
-        return State(number, data, self.memory.view(at + _aligned(head), state), calls)
+        data = bytes(self.memory.buffer(at + _COUNTS.size, head))
+        view = self.memory.view(at + _state_at(head), state)
+        return State(number, data, view, step, self._counts(found[0]))
 
     def generations(self) -> list[Generation]:
         """All that are whole."""
-        known = map(self.words_of, _SLOTS)
-        return [Generation(x[_NUMBER], x[_CALLS]) for x in known if x[_NUMBER] != NONE]
+        known = [(slot, self.words_of(slot)) for slot in _SLOTS]
+        return [
+            Generation(words[_NUMBER], words[_STEP], self._counts(slot))
+            for slot, words in known
+            if words[_NUMBER] != NONE
+        ]
+
+    def _counts(self, slot: int) -> Counts:
+        words = _COUNTS.unpack(self.memory.buffer(self.slot_at(slot), _COUNTS.size))
+        return {group: calls for group, calls in zip(words[::2], words[1::2], strict=True) if group}
 
     def words_of(self, slot: int) -> list[int]:
-        """Of a slot: the number of its generation, the bytes of its head and state, its calls."""
-        return self._header[_SLOT_AT + 8 * slot : _SLOT_AT + 8 * slot + _CALLS + 1]
+        """Of a slot: the number of its generation, the bytes of its head and state, its step."""
+        return self._header[_SLOT_AT + 8 * slot : _SLOT_AT + 8 * slot + _STEP + 1]
 
-    def rewind(self, calls: int) -> None:
-        """The agent: hold the newest generation of this boundary, as if nothing had followed."""
-        newest = max(x.number for x in self.generations() if x.calls == calls)
+    def rewind(self, step: int) -> Generation:
+        """The agent: hold the newest generation of this step, as if nothing had followed."""
+        known = (x for x in self.generations() if x.step == step)
+        newest = max(known, key=lambda known: known.number)
         for slot in _SLOTS:
-            if self._header[_SLOT_AT + 8 * slot] > newest:
+            if self._header[_SLOT_AT + 8 * slot] > newest.number:
                 self._header[_SLOT_AT + 8 * slot] = NONE
         for log in range(LOGS):
             self._header[_LOG_AT + 8 * log] = NONE
-        self.open_log(newest, calls)
+        self.open_log(newest.number, sum(newest.calls.values()))
+        return newest
 
     # ------------------------------------------------------------ logs
 
     def open_log(self, number: int, first_call: int) -> None:
         """Begin the log of the step that leads from generation ``number`` to the next.
 
+        ``first_call``: how many calls the worker has logged before, of all groups.
         A replacement that comes to it again keeps what the lost worker has logged there.
         """
         words = _LOG_AT + 8 * (number % LOGS)
@@ -367,8 +385,17 @@ class Area:
         self._header[words + _FIRST] = first_call
         self._header[words + _NUMBER] = number
 
-    def log(self, number: int, call: int, kind: int, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Add a call to an open log, with what its replacement will need. Calls come in order.
+    def log(
+        self,
+        number: int,
+        group: int,
+        call: int,
+        kind: int,
+        tensors: Iterable[torch.Tensor] = (),
+    ) -> None:
+        """Add a call of a process group to an open log, with what its replacement will need.
+
+        All of the worker's calls come in the order of its program.
 
         Raises:
             AreaFull: the step has more calls or bytes than there is room for.
@@ -386,21 +413,47 @@ class Area:
                 into = self.memory.view(at + offset, tensor.nbytes).view(tensor.dtype)
                 into.copy_(tensor.detach().reshape(-1))
         entry = count * _ENTRY_WORDS
-        index[entry : entry + _ENTRY_WORDS] = [call, used, nbytes, kind]
+        index[entry : entry + _ENTRY_WORDS] = [group, call, used, nbytes, kind]
         self._header[words + _USED] = used + nbytes
         self._header[words + _COUNT] = count + 1
 
-    def find(self, call: int) -> Entry | None:
+    def find(self, group: int, call: int) -> Entry | None:
         """What the logs have of a call."""
         for slot in range(LOGS):
-            words, index = _LOG_AT + 8 * slot, self._indexes[slot]
-            place = call - int(self._header[words + _FIRST])
-            if self._header[words + _NUMBER] != NONE and 0 <= place < self._header[words + _COUNT]:
+            place = self._calls(slot).get((group, call))
+            if place is not None:
                 entry = place * _ENTRY_WORDS
-                _, offset, nbytes, kind = index[entry : entry + _ENTRY_WORDS]
-                at = self._log_at(slot) + offset
-                return Entry(call, kind, self.memory.view(at, nbytes))
+                *_, offset, nbytes, kind = self._indexes[slot][entry : entry + _ENTRY_WORDS]
+                return Entry(kind, self.memory.view(self._log_at(slot) + offset, nbytes))
         return None
+
+    def _calls(self, slot: int) -> dict[tuple[int, int], int]:
+        """Of a log: the place of each call. What is known of it stays until it begins anew."""
+        words, index = _LOG_AT + 8 * slot, self._indexes[slot]
+        number, first, count = self._header[words : words + _COUNT + 1]
+        which, places = self._places[slot]
+        if which != [number, first] or len(places) > count:
+            which, places = self._places[slot] = [number, first], {}
+        if number == NONE:
+            return {}
+        for place in range(len(places), count):
+            entry = place * _ENTRY_WORDS
+            places[index[entry], index[entry + 1]] = place
+        return places
+
+    def groups(self, first: int, end: int) -> list[int]:
+        """The groups of the worker's calls from its ``first`` to before its ``end``-th.
+
+        It stops at one that no log has.
+        """
+        found: dict[int, int] = {}
+        for slot in range(LOGS):
+            words, index = _LOG_AT + 8 * slot, self._indexes[slot]
+            number, begin, count = self._header[words : words + _COUNT + 1]
+            if number != NONE:
+                calls = range(max(first, begin), min(end, begin + count))
+                found |= {call: index[(call - begin) * _ENTRY_WORDS] for call in calls}
+        return [found[call] for call in range(first, end) if call in found]
 
     def logged_until(self, number: int, first_call: int) -> int:
         """The first call since generation ``number`` that no log has; ``first_call``: its first."""
@@ -442,7 +495,7 @@ class Area:
 class Word(IntEnum):
     """The words of one rank on the board. Times are the monotonic clock's nanoseconds.
 
-    ``PUBLISHED``, ``DONE``, ``OVER``: as core/replay/settling.py has them. ``JOINED``: the decree
+    ``PUBLISHED``, ``OVER``: as core/replay/settling.py has them. ``JOINED``: the decree
     whose group it is connected to. ``FALL``: why it cannot be followed (core/replay/falls.py).
     ``STARTS``: how many processes the agent has started as this rank, so above 1 this is a
     replacement. ``NEWEST``: the step of its newest generation. ``CUT_AT``: when it had dropped its
@@ -451,18 +504,23 @@ class Word(IntEnum):
     the decree whose group it could not connect, though nobody has died.
     """
 
-    PUBLISHED, DONE, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(10)
-    AGAIN, DUE, BROKEN = 10, 11, 12
+    PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
+    AGAIN, DUE, BROKEN = 9, 10, 11
 
 
 ALWAYS = 1 << 62
 """In place of a decree: any."""
 _DECREE, _DIED_AT = range(2)
-_RANKS, _WORDS_EACH = 8, 16
+_GROUPS_AT = 16
+_RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
 
 
 class Board:
-    """The words that the agent and all workers of a group share."""
+    """The words that the agent and all workers of a group share.
+
+    Behind its other words a rank has two for each process group that it is in: a name, which is not
+    0, and how many of the group's calls are in its log (``done`` of core/replay/settling.py).
+    """
 
     def __init__(self, memory: SharedMemory, ranks: int) -> None:
         self.ranks = ranks
@@ -482,8 +540,46 @@ class Board:
 
     def look(self) -> Words:
         """What core/replay decides by."""
-        published, done, over = map(self.all, (Word.PUBLISHED, Word.DONE, Word.OVER))
-        return Words(self.decree, published, done, [bool(x) for x in over])
+        decree, published = self.decree, self.all(Word.PUBLISHED)
+        over = [bool(x) for x in self.all(Word.OVER)]
+        return Words(decree, published, self.all_done(), over)
+
+    def add_group(self, rank: int, group: int) -> bool:
+        """A rank is in a process group; whether there is room for it."""
+        for at in self._groups_of(rank):
+            if self._words[at] in (group, 0):
+                self._words[at] = group
+                return True
+        return False
+
+    def all_done(self) -> list[dict[int, int]]:
+        """Of each rank: ``done`` of each of its groups."""
+        return [
+            {self._words[at]: self._words[at + 1] for at in self._groups_of(x) if self._words[at]}
+            for x in range(self.ranks)
+        ]
+
+    def places(self, group: int, ranks: Iterable[int]) -> list[int]:
+        """Where the words ``done`` of a group are, of members that have added it."""
+        found = (at for rank in ranks for at in self._groups_of(rank) if self._words[at] == group)
+        return [at + 1 for at in found]
+
+    def done(self, places: Iterable[int]) -> list[int]:
+        """The words ``done`` at these places."""
+        return [self._words[at] for at in places]
+
+    def set_done(self, place: int, number: int) -> None:
+        """Write a word ``done``."""
+        self._words[place] = number
+
+    def rewind(self, rank: int, calls: Counts) -> None:
+        """The agent: no process of the rank runs, and it has made these calls."""
+        for at in self._groups_of(rank):
+            self._words[at + 1] = calls.get(self._words[at], 0)
+
+    def _groups_of(self, rank: int) -> range:
+        begin = _RANKS + _WORDS_EACH * rank + _GROUPS_AT
+        return range(begin, begin + 2 * GROUPS_MAX, 2)
 
     @property
     def decree(self) -> int:
@@ -591,11 +687,11 @@ class GroupMemory:
             self._areas[rank] = Area(memory, self.nbytes)
         return self._areas[rank]
 
-    def hold(self, calls: int | None = None) -> list[Held] | None:
-        """A generation of each rank, all at the newest boundary that all have, or at ``calls``."""
+    def hold(self, step: int | None = None) -> list[Held] | None:
+        """A generation of each rank, all of the newest step that all have, or of this one."""
         ranks = [self.area(rank) for rank in self.here]
         for _ in range(_TRIES):
-            boundary = common([x.generations() for x in ranks]) if calls is None else calls
+            boundary = common([x.generations() for x in ranks]) if step is None else step
             if boundary is None:
                 return None
             held = [area.hold(boundary) for area in ranks]
@@ -623,3 +719,8 @@ def _board_bytes(ranks: int) -> int:
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _state_at(head: int) -> int:
+    """Where the state begins in a slot, behind so many bytes of the head."""
+    return _aligned(_COUNTS.size + head)

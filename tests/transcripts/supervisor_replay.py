@@ -342,7 +342,8 @@ def _board(r: Replay, name: str, text: str) -> e.Event:
     known = {x: [int(y) for y in words.split(",")] for x, words in given.items()}
     none = [0] * len(known["joined"])
     words = [known.get(x, none) for x in ("published", "done", "over")]
-    board = Board(known["number"][0], words[0], words[1], [bool(x) for x in words[2]])
+    done = [{0: number} for number in words[1]]
+    board = Board(known["number"][0], words[0], done, [bool(x) for x in words[2]])
     falls = tuple(known.get("falls", none))
     boundary = known["boundary"][0] if "boundary" in known else None
     joined, broken = tuple(known["joined"]), tuple(known.get("broken", ()))

@@ -260,7 +260,7 @@ def _read(link: ProvenLink, into: memoryview) -> None:
 
 
 def _steps(area: Area) -> tuple[int, ...]:
-    return tuple(sorted({known.calls for known in area.generations()}))
+    return tuple(sorted({known.step for known in area.generations()}))
 
 
 def _release(held: Iterable[Held]) -> None:

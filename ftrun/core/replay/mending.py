@@ -17,8 +17,8 @@ exception comes twice at one place, is for the group's budget (core/agent/restar
 
 A fall is told once, and the other workers are killed. When all are gone, and what is in memory is
 sound, all of them are replaced (``rewind``). For that the agent drops all logs, and what is newer
-than the newest generations that were made before one call, sets ``done`` to that call, clears the
-other words, and raises the number. So each call is a new one for all. Else all workers are
+than the newest generations of one boundary, sets ``done`` to the calls before it, clears the other
+words, and raises the number. So each call is a new one for all. Else all workers are
 restarted, in new memory.
 
 A group that ``spans`` several nodes does nothing but that: no board has the words of all its ranks.

@@ -111,13 +111,13 @@ class Memory:
         return self._randomness
 
     def _open(self) -> None:
-        done = self.board.all(Word.DONE)
+        done = self.board.all_done()
         found = begin(self.area.generations(), self.area.logs(), done, self.world.rank)
         state = None if isinstance(found, Fall) else self.area.read(found.number)
         if state is None:
             self.world.falls(found if isinstance(found, Fall) else Fall.NO_GENERATION)
             return
-        self._number = state.number
+        self._number, self.world.before = state.number, state.calls
         self._head, self._random, _ = unpacked(state.head)
         self.their_layouts = self._head["layouts"]
         self._step = self._head["step"]
@@ -207,10 +207,10 @@ class Memory:
         """Copy the state, unless a replacement could not begin at it."""
         world, layouts = self.world, self.layouts()
         place: Place = self.script.standing.shown()
-        if world.fell or not world.is_open or layouts is None:
+        if world.fell or not world.is_open or layouts is None or world.has_open_calls:
             return
         # Those since the place may have changed what is copied, so they must be in all logs.
-        calls = world.count
+        calls = world.begun()
         began = time.thread_time()
         number = self._number + 1
         world.opens_log(number)
@@ -236,6 +236,7 @@ class Memory:
                     number,
                     text,
                     leaves,
+                    head["step"],
                     calls,
                     is_whole=lambda: versions == [x._version for x in later],
                 ):

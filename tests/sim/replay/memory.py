@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ftrun.core.replay.settling import Generation, Logged
+from tests.sim.replay.script import Id
 
 Stop: TypeAlias = "str | Callable[[], bool]"
 Thread: TypeAlias = Generator[Stop, Any, Any]
@@ -20,22 +21,25 @@ SLOTS = 3
 
 @dataclass
 class Slot:
-    """A generation. ``number``: -1 while it is written; ``step``: that it begins."""
+    """A generation. ``number``: -1 while it is written; ``step``: that it begins.
+
+    ``calls``: made before it, by group.
+    """
 
     number: int = -1
     step: int = 0
-    calls: int = 0
+    calls: dict[int, int] = field(default_factory=dict)
     words: list[int] = field(default_factory=list)
 
 
 @dataclass
 class Log:
-    """A log. ``index``: (kind, offset, words) of each call from ``first`` on."""
+    """A log. ``index``: (call, kind, offset, words) of each one from the rank's ``first`` on."""
 
     number: int = -1
     first: int = 0
     count: int = 0
-    index: list[tuple[str, int, int]] = field(default_factory=list)
+    index: list[tuple[Id, str, int, int]] = field(default_factory=list)
     data: list[int] = field(default_factory=list)
 
 
@@ -50,7 +54,7 @@ class Area:
         self.was_full = False
         self.was_whole = False
 
-    def write(self, number: int, step: int, state: list[int], calls: int) -> Thread:
+    def write(self, number: int, step: int, state: list[int], calls: dict[int, int]) -> Thread:
         slot = self.slots[number % SLOTS]
         slot.number = -1
         yield "generation begun"
@@ -76,10 +80,10 @@ class Area:
         self.is_full = False
         yield "log open"
 
-    def log(self, call: int, kind: str, words: list[int]) -> Thread:
+    def log(self, call: Id, kind: str, words: list[int]) -> Thread:
         """Add a call to the newest log. After one that does not fit it takes none."""
         log = max(self.logs, key=lambda known: known.number)
-        used = sum(size for _, _, size in log.index[: log.count])
+        used = sum(size for *_, size in log.index[: log.count])
         if self.is_full or used + len(words) > self.room:
             self.is_full = self.was_full = True
             return
@@ -87,33 +91,35 @@ class Area:
             log.data[used + index] = word
             yield "word logged"
         del log.index[log.count :]
-        log.index.append((kind, used, len(words)))
+        log.index.append((call, kind, used, len(words)))
         yield "entry logged"
         log.count += 1
         yield "call counted"
 
-    def rewind(self, calls: int) -> None:
+    def rewind(self, step: int) -> Generation:
         """Hold the newest generation of this boundary, as if nothing had followed."""
-        whole = [slot.number for slot in self.slots if slot.number >= 0 and slot.calls == calls]
-        assert whole, f"no generation before call {calls}"
-        newest = max(whole)
+        whole = [known for known in self.generations() if known.step == step]
+        assert whole, f"no generation of step {step}"
+        newest = max(whole, key=lambda known: known.number)
         for slot in self.slots:
-            if slot.number > newest:
+            if slot.number > newest.number:
                 slot.number = -1
         for log in self.logs:
             log.number = -1
         self.is_full = False
-        for _ in self.open_log(newest, calls):
+        for _ in self.open_log(newest.number, sum(newest.calls.values())):
             pass
+        return newest
 
-    def find(self, call: int) -> tuple[Log, str, int, int] | None:
+    def find(self, call: Id) -> tuple[Log, str, int, int] | None:
         for log in self.logs:
-            if log.number >= 0 and log.first <= call < log.first + log.count:
-                return log, *log.index[call - log.first]
+            for known, *rest in log.index[: log.count]:
+                if log.number >= 0 and known == call:
+                    return log, *rest
         return None
 
     def generations(self) -> list[Generation]:
-        return [Generation(x.number, x.calls) for x in self.slots if x.number >= 0]
+        return [Generation(x.number, x.step, dict(x.calls)) for x in self.slots if x.number >= 0]
 
     def logged(self) -> list[Logged]:
         return [Logged(x.first, x.first + x.count) for x in self.logs if x.number >= 0]
@@ -125,7 +131,7 @@ class Words:
 
     number: int
     published: list[int]
-    done: list[int]
+    done: list[dict[int, int]]
     joined: list[int]
     over: list[bool]
     falls: list[int]

@@ -63,7 +63,9 @@ class World:
         self.draws = random.Random(f"replay/{seed}")
         self.seed, self.rules, self.process = seed, rules or Rules(), process
         self.focus = focus
-        self.spec = Spec.drawn(self.draws)
+        others = random.Random(f"replay/{seed}/groups")
+        self.spec = Spec.drawn(self.draws, others)
+        self.is_serial = others.random() < 0.3
         self.known = Undisturbed(self.spec, [0] * len(self.spec.steps))
         workers = self.spec.workers
         is_small = self.draws.random() < 0.1
@@ -71,9 +73,10 @@ class World:
         self.areas = [area(self.spec.words, room) for room in rooms]
         none = [-1] * workers
         falls, over = [0] * workers, [False] * workers
-        self.board = Words(0, list(none), [0] * workers, list(none), over, falls, list(none))
+        done = [dict.fromkeys(self.spec.own(rank), 0) for rank in range(workers)]
+        self.board = Words(0, list(none), done, list(none), over, falls, list(none))
         self.mending = mending(LIMIT_S)
-        self.network: list[tuple[Group, int, int, int, int]] = []
+        self.network: list[tuple[Group, tuple[int, int], int, int, int]] = []
         self.reason: Fall | None = None
         self.deaths = self.mends = self.steps = self.told = self.rewinds = self._left = 0
         self.replaced = [0] * workers
@@ -116,7 +119,7 @@ class World:
         return process
 
     def group(self, number: int) -> Group:
-        return self._groups.setdefault(number, Group(self, number))
+        return self._groups.setdefault(number, Group(self, number, self.is_serial))
 
     def note(self, *words: object) -> None:
         self.story.append(f"{self.steps:6d}  " + "  ".join(map(str, words)))
@@ -307,11 +310,11 @@ class World:
         if decree is None or boundary is None:
             self.reason = reason
             return
-        self.note("all begin again at call", boundary)
+        self.note("all begin again at step", boundary)
         self.rewinds += 1
         self.clear(boundary)
-        number = self.known.calls.index(boundary)
-        salts = [*self.known.salts[:number], *[self.rewinds] * (len(self.spec.steps) - number)]
+        left = len(self.spec.steps) - boundary
+        salts = [*self.known.salts[:boundary], *[self.rewinds] * left]
         self.known = Undisturbed(self.spec, salts)
         self.board.number = decree.number
         self.ranks = [self.start(rank, True) for rank in range(workers)]
@@ -323,9 +326,7 @@ class World:
     def clear(self, boundary: int) -> None:
         """Rewind the memory."""
         words, workers = self.board, self.spec.workers
-        for area in self.areas:
-            area.rewind(boundary)
-        words.done[:] = [boundary] * workers
+        words.done[:] = [dict(area.rewind(boundary).calls) for area in self.areas]
         words.falls[:], words.over[:] = [0] * workers, [False] * workers
 
     def looks(self) -> Thread:

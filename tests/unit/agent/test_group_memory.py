@@ -31,14 +31,15 @@ def play(*, frees: int = 1 << 30, falls: int = 0) -> tuple[list[str], GroupMemor
             area = seen.area(0)
             area.lay_out(4096, 4096)
             area.open_log(3, 7)
-            area.write(3, b"", [], 7)
+            area.write(3, b"", [], 5, {9: 7})
             seen.board.set(0, Word.NEWEST, 12)
             seen.board.set(1, Word.NEWEST, 12)
-            seen.board.set(0, Word.DONE, 7)
-            seen.board.set(1, Word.DONE, 7)
+            for rank in range(2):
+                seen.board.add_group(rank, 9)
+                seen.board.set_done(seen.board.places(9, [rank])[0], 7)
             kept = known.kept("a", 0)
             assert kept is not None
-            assert (kept.place, kept.step) == (Generation(3, 7), 12)
+            assert (kept.place, kept.step) == (Generation(3, 5, {9: 7}), 12)
             seen.board.set(1, Word.FALL, falls)
             kept = known.kept("a", 1)
             assert kept is not None

@@ -184,7 +184,7 @@ class Node:
         return e.WorkerExited(self.incarnation, rank, self.processes[rank].pid, -9, kept=kept)
 
     def _board(self) -> e.BoardSeen:
-        done = [5] * WORKERS
+        done = [{0: 5}] * WORKERS
         board = Board(self.number, list(self.published), done, [False] * WORKERS)
         words = tuple(self.joined), tuple(self.falls)
         return e.BoardSeen(self.incarnation, board, *words, self.boundary)

@@ -11,7 +11,7 @@ NONE = [0, 0, 0]
 
 
 def board(number: int, published: list[int], over: tuple[bool, ...] = (False,) * 3) -> Board:
-    return Board(number, published, [30, 30, 30], over)
+    return Board(number, published, [{0: 30}] * 3, over)
 
 
 def test_each_death_is_a_decree_and_all_together_one_mend() -> None:

@@ -57,6 +57,10 @@ class MemorySnapshots:
         else:
             self._loop.call_later(TELL_EVERY_S, self._look, incarnation)
 
+    def of(self, incarnation: str) -> GroupMemory | None:
+        """The memory of an incarnation; None: it has none."""
+        return self._known.get(incarnation)
+
     def starts(self, incarnation: str, rank: int) -> str:
         """A process is about to start as this rank; returns where it finds the memory, or ""."""
         known = self._known.get(incarnation)
@@ -72,6 +76,12 @@ class MemorySnapshots:
             if dead >= 0:
                 known.board.set(dead, Word.OVER, 0)
             known.board.make_decree(number, int(clock.now() * 1e9))
+
+    def due(self, incarnation: str, word: int) -> None:
+        """At which steps all take their states, as rank 0 says on another node."""
+        known = self._known.get(incarnation)
+        if known is not None:
+            known.board.set(0, Word.DUE, word)
 
     def kept(self, incarnation: str, rank: int) -> Kept | None:
         """What there is of a worker that dies."""

@@ -5,8 +5,8 @@ those of a newer step are on all nodes. Each node lets those with the job's toke
 
     GET /generations/<incarnation>/<rank>/<step>    the notes of the rank's set-up, then its state
 
-Not here: which step, and who copies from whom (core/replay/copying.py), the lead's part (copies.py),
-the memory itself (snapshots/area.py).
+Not here: which step, and who copies from whom (core/replay/copying.py), the lead's part
+(copies.py), the memory itself (snapshots/area.py).
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from ftrun.core.agent.events import (
     DrainAsked,
     EndAgent,
     JobEnded,
+    Kept,
     TeamChanged,
     WorkerDisconnected,
     WorkerDying,
@@ -45,8 +46,10 @@ from ftrun.core.messages import (
     RankEnded,
     RankFacts,
     RankMessage,
+    RanksKept,
     RankUsed,
     Rejected,
+    ReplaceRank,
     StartRanks,
     ToHand,
     WorkerFacts,
@@ -91,6 +94,15 @@ class LeadingAgent(Protocol):
 
     async def close(self) -> None:
         """End all its parts."""
+
+    def kept(self, incarnation: str, group_rank: int) -> Kept | None:
+        """What the memories of the nodes have of a worker."""
+
+    def ranks_kept(self, node_id: str, report: RanksKept) -> None:
+        """What the memory of another node has."""
+
+    def node_gone(self, node_id: str) -> None:
+        """Another node is lost."""
 
     def team_event(self, event: AgentEvent) -> None:
         """Something that another node has seen, or that concerns the team."""
@@ -251,6 +263,34 @@ class Lead:
         del self._stacks[request]
         return {key: one.result() if one.done() else "" for key, one in waiting.items()}
 
+    def replace(self, key: WorkerKey, restarts: int) -> None:
+        """Have a worker of another node started again."""
+        node = next(node_id for node_id, ranks in self.places().items() if key.group_rank in ranks)
+        name = next(one.name for one in self._team if one.node_id == node)
+        self._ranks[key] = node
+        self._where[key.replica_id, restarts, key.group_rank] = name
+        place = key.replica_id, key.incarnation
+        if not self._send(node, ReplaceRank(*place, restarts, key.group_rank)):
+            self._loses(key, node, "it is gone")
+
+    @property
+    def own_id(self) -> str:
+        """Of this node."""
+        return self._own.node_id
+
+    def places(self) -> dict[str, range]:
+        """The ranks of each node, in order."""
+        firsts = ((node, self._first(number)) for number, node in enumerate(self._team))
+        return {node.node_id: range(first, first + node.workers) for node, first in firsts}
+
+    def name_of(self, node_id: str) -> str:
+        """For people."""
+        return next((node.words() for node in self._team if node.node_id == node_id), node_id)
+
+    def order_at(self, node_id: str, message: ToHand) -> None:
+        """Send to one hand."""
+        self._send(node_id, message)
+
     def with_output(self, evidence: FailureEvidence) -> FailureEvidence:
         """The evidence with the last lines of workers of other nodes, and the nodes' names."""
         name, workers = evidence.replica_id, []
@@ -305,12 +345,21 @@ class Lead:
         self.is_complete = self.is_complete and node is None
         lost = [key for key, node_id in self._ranks.items() if node_id == stream.node_id]
         for key in lost:
-            name = node.words() if node is not None else stream.node_id
-            why = f"is lost with its node {name}: {reason}"
-            self._ended(key, WorkerExited(key.incarnation, key.group_rank, 0, KILLED, why))
+            self._loses(key, stream.node_id, reason)
+        if self._agent is not None:
+            self._agent.node_gone(stream.node_id)
         if node is not None:
             self.lost(self._team.index(node), reason)
         self._handle(NodeGone(stream.node_id, reason))
+
+    def _loses(self, key: WorkerKey, node_id: str, reason: str) -> None:
+        why = f"is lost with its node {self.name_of(node_id)}: {reason}"
+        kept = self._kept(key.incarnation, key.group_rank)
+        end = WorkerExited(key.incarnation, key.group_rank, 0, KILLED, why, kept=kept)
+        self._ended(key, end)
+
+    def _kept(self, incarnation: str, group_rank: int) -> Kept | None:
+        return None if self._agent is None else self._agent.kept(incarnation, group_rank)
 
     def hand_said(self, stream: HandStream, message: FromHand) -> None:
         """A hand's message; that of a node without a place means nothing."""
@@ -327,6 +376,8 @@ class Lead:
             case RankFacts(workers):
                 name = next(x.name for x in self._team if x.node_id == stream.node_id)
                 agent.facts_elsewhere(tuple(replace(one, node=name) for one in workers))
+            case RanksKept():
+                agent.ranks_kept(stream.node_id, message)
             case RankUsed(key, pid, cpu_s):
                 agent.team_event(WorkerUsed(key, pid, cpu_s))
             case WorkerStacks(request, key, text):
@@ -358,7 +409,7 @@ class Lead:
         self._outputs[key] = ended.output
         end = WorkerExited(
             ended.incarnation, rank, ended.pid, ended.exit_code, ended.reason, ended.memory,
-            ended.recorded,
+            ended.recorded, self._kept(ended.incarnation, rank),
         )  # fmt: skip
         if ended.is_dying:
             self._agent.team_event(WorkerDying(end))

@@ -11,8 +11,8 @@ them there, and all others go on from that step too.
 | all nodes have carried it out  | its step is *pinned*: each keeps it until another one is        |
 | one could not                  | the round is over                                               |
 | a node is lost, or has come    | the round is over; what was known of it is forgotten            |
-| no process of the group runs,  | ``restore``: the newest step of which some node has each rank's |
-| and no node is missing         | state                                                           |
+| no process of the group runs   | all go on from the newest step of which each rank's state is on |
+|                                | some node (``step_for``, ``restore``)                           |
 
 During a round a node keeps two steps, so at any moment there is one that all have: what was pinned
 is given up only by the order of the next round, when all have the newer one. The lead's own ranks
@@ -41,14 +41,6 @@ class Had:
     own: Mapping[int, Collection[int]]
     copies: Mapping[int, Collection[int]] = field(default_factory=dict)
     is_sound: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """Go on from ``step``. ``sources``: the node that has a rank's state, where its own has not."""
-
-    step: int
-    sources: Mapping[int, str]
 
 
 def keepers(labels: Sequence[str], lead: int) -> dict[int, int]:
@@ -125,28 +117,33 @@ class Copying:
         if self.step is not None:
             self.step, self._begins_at = None, now + AGAIN_S
 
-    def restore(self, now: float) -> Restore | None:
-        """No process of the group runs, and all nodes have reported; None: all is lost.
+    def gone(self, node: str, now: float) -> None:
+        """A node is lost, with all that it had."""
+        self.failed(now)
+        self._had.pop(node, None)
 
-        All nodes drop what is later than its step, also copies. What they have reported before
+    def step_for(self, ranks: Collection[int]) -> int | None:
+        """No process of the group runs: the newest step of which each rank's state is somewhere."""
+        if not ranks or not all(had.is_sound for had in self._had.values()):
+            return None
+        return max(set.intersection(*map(self._somewhere, ranks)), default=None)
+
+    def restore(self, step: int, now: float) -> dict[int, str]:
+        """All go on from this step; by rank, the node with its state, where its own has none.
+
+        All nodes drop what is later than the step, also copies. What they have reported before
         counts no more.
         """
         self.failed(now)
-        if not all(had.is_sound for had in self._had.values()):
-            return None
-        steps = [self._somewhere(rank) for ranks in self.places.values() for rank in ranks]
-        step = max(set.intersection(*steps), default=None) if steps else None
-        if step is None:
-            return None
         sources = {
             rank: next(one for one in self.places if step in self._copies(one, rank))
             for node, ranks in self.places.items()
             for rank in ranks
             if step not in self._own(node, rank)
         }
-        self._had.clear()  # what is later than the step is dropped, and may come otherwise
+        self._had.clear()
         self.pinned = None
-        return Restore(step, sources)
+        return sources
 
     def _in_all(self) -> set[int]:
         """The steps of which each node has the states of its own ranks."""
@@ -154,8 +151,8 @@ class Copying:
         return set.intersection(*known) if known else set()
 
     def _somewhere(self, rank: int) -> set[int]:
-        owns = [self._own(node, rank) for node, ranks in self.places.items() if rank in ranks]
-        return set().union(*owns, *(self._copies(node, rank) for node in self.places))
+        found = (self._own(node, rank) for node in self._had)
+        return set().union(*found, *(self._copies(node, rank) for node in self._had))
 
     def _own(self, node: str, rank: int) -> Collection[int]:
         return self._had[node].own.get(rank, ()) if node in self._had else ()

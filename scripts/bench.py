@@ -154,6 +154,15 @@ def zero_edit(starts: int = 4) -> None:
 
 
 @app.command()
+def memory_snapshots(starts: int = 1, only: str = ",".join(zero_edit_bench.GROUPS)) -> None:
+    """A step of one group with memory snapshots beside one without, of two workers.
+
+    ``--only``: some of the models, by name. Those of 1 GB need 20 GB of memory.
+    """
+    _show(zero_edit_bench.measure_memory(starts, only.split(",")))
+
+
+@app.command()
 def local(starts: int = 2, steps: int = 8, only: str = "") -> None:
     """Outer steps of DiLoCo and quantised all-reduces: bytes and times, also at 1 Gbit/s.
 
@@ -214,7 +223,8 @@ def _whole() -> list[Callable[[], None]]:
     large = partial(lighthouse, groups=10_000, agents=1_250, deaths=4, torchft="")
     return [
         recovery, join, drain, step, profile, heal, heal_tls, lighthouse, large, goodput, startup,
-        standby, snapshot, zero_edit, local, rivals, partial(rivals, mode="fsdp"),
+        standby, snapshot, zero_edit, memory_snapshots, local, rivals,
+        partial(rivals, mode="fsdp"),
     ]  # fmt: skip
 
 
@@ -233,6 +243,7 @@ def _shortened() -> list[Callable[[], None]]:
         partial(standby, rounds=1),
         partial(snapshot, rounds=1),
         partial(zero_edit, starts=2),
+        partial(memory_snapshots, only="ddp-8M,fsdp-8M"),
         partial(local, starts=1, steps=3),
         partial(rivals, kills=1),
     ]

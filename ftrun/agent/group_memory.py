@@ -111,7 +111,7 @@ class MemorySnapshots:
         """No process of the group runs: drop what is later than the step ``boundary``."""
         known = self._known[incarnation]
         for rank in known.here:
-            known.board.rewind(rank, known.area(rank).rewind(boundary).calls)
+            known.board.rewind(rank, known.area(rank).rewind(boundary))
             for word in (Word.FALL, Word.OVER):
                 known.board.set(rank, word, 0)
             if not known.board.read(rank, Word.STARTS):  # the state has come from elsewhere

@@ -6,8 +6,8 @@ written, so each area is as large as it may ever become.
 
 An area holds generations (the worker's state at a step boundary) and three logs (what each
 collective after it has given the worker). Log g is in slot g % 3. A generation is written to a slot
-that has none of the two newest, and that nobody holds. Its bytes begin with the calls before it,
-which are two words for each process group.
+that has none of the two newest, and that nobody holds. Its bytes begin with three words for each
+process group: its name, the calls before the state, and those before the place that it is of.
 
 | order of the words     | so that                                                              |
 |------------------------|----------------------------------------------------------------------|
@@ -56,6 +56,8 @@ HOLDERS = 2
 """Processes that may hold a generation: what writes to a disk, and what sends to another node."""
 CALLS_MAX = 16384
 """In one log."""
+LARGE_BYTES = 64 << 10
+"""So large a result is looked for in the log, before it is copied there."""
 _WORD = 8
 _ENTRY_WORDS = 5
 _HEADER_BYTES = 4096
@@ -66,11 +68,14 @@ _SLOT_BYTES, _LOG_BYTES = range(2)
 _SLOTS = range(KEPT + 1 + HOLDERS)
 _SLOT_AT, _LOG_AT = 8, 8 + 8 * len(_SLOTS)
 _NUMBER, _HEAD, _STATE, _STEP = range(4)
-_COUNTS = struct.Struct(f"{2 * GROUPS_MAX}q")
+_COUNTS = struct.Struct(f"{3 * GROUPS_MAX}q")
 _FIRST, _COUNT, _USED = range(1, 4)
 _TRIES = 100
 NONE = -1
 """In place of a generation's number: there is none, or it is being written."""
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class AreaFull(UserError):
@@ -82,14 +87,15 @@ class State:
     """A worker's state at a step boundary.
 
     ``head``: what its writer needs to read ``state``, which is a view of the agent's memory.
-    ``step``: begins there. ``calls``: that the worker had made before it, by process group.
+    ``step``: begins there. ``before``: the calls that the worker had made before its place, by
+    process group. Others may lie between the place and the state.
     """
 
     number: int
     head: bytes
     state: torch.Tensor
     step: int
-    calls: Counts
+    before: Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +175,7 @@ class Area:
         self.nbytes = nbytes
         self._header = memory.words(0, _HEADER_BYTES // _WORD)
         self._places: list[tuple[list[int], dict[tuple[int, int], int]]] = [([], {})] * LOGS
+        self._known: list[dict[tuple[int, bytes, bytes], int]] = [{} for _ in range(LOGS)]
         self._indexes = [
             memory.words(_HEADER_BYTES + slot * _INDEX_BYTES, CALLS_MAX * _ENTRY_WORDS)
             for slot in range(LOGS)
@@ -221,11 +228,14 @@ class Area:
         leaves: Sequence[Leaf],
         step: int,
         calls: Counts,
+        before: Counts,
         threads: int = 1,
         *,
         is_whole: Callable[[], bool] = lambda: True,
     ) -> bool:
         """Copy a generation. In a thread of its own, if nothing changes the leaves meanwhile.
+
+        ``calls`` were made before the state, and ``before`` is of ``State``.
 
         Returns:
             Whether it ``is_whole`` then, and so is there. Nor is it if too much is held.
@@ -244,8 +254,7 @@ class Area:
         if slot is None:
             return False
         at, words = self.slot_at(slot), _SLOT_AT + 8 * slot
-        counts = [word for pair in calls.items() for word in pair]
-        known = _COUNTS.pack(*counts, *[0] * (2 * GROUPS_MAX - len(counts))) + head
+        known = _packed(calls, before) + head
         whole = torch.frombuffer(bytearray(known), dtype=torch.uint8)
         self.memory.view(at, len(known)).copy_(whole)
         self.memory.fill(leaves, [at + begin + offset for offset in offsets], threads)
@@ -338,7 +347,7 @@ class Area:
         at = self.slot_at(found[0])
         data = bytes(self.memory.buffer(at + _COUNTS.size, head))
         view = self.memory.view(at + _state_at(head), state)
-        return State(number, data, view, step, self._counts(found[0]))
+        return State(number, data, view, step, self._counts(found[0], 2))
 
     def generations(self) -> list[Generation]:
         """All that are whole."""
@@ -349,25 +358,32 @@ class Area:
             if words[_NUMBER] != NONE
         ]
 
-    def _counts(self, slot: int) -> Counts:
+    def _counts(self, slot: int, which: int = 1) -> dict[int, int]:
         words = _COUNTS.unpack(self.memory.buffer(self.slot_at(slot), _COUNTS.size))
-        return {group: calls for group, calls in zip(words[::2], words[1::2], strict=True) if group}
+        return {x: calls for x, calls in zip(words[::3], words[which::3], strict=True) if x}
 
     def words_of(self, slot: int) -> list[int]:
         """Of a slot: the number of its generation, the bytes of its head and state, its step."""
         return self._header[_SLOT_AT + 8 * slot : _SLOT_AT + 8 * slot + _STEP + 1]
 
-    def rewind(self, step: int) -> Generation:
-        """The agent: hold the newest generation of this step, as if nothing had followed."""
+    def rewind(self, step: int) -> Counts:
+        """The agent: hold the newest generation of this step, as if nothing had followed.
+
+        Returns:
+            ``before`` of its state: all of the rank's calls from there on are new ones.
+        """
         known = (x for x in self.generations() if x.step == step)
         newest = max(known, key=lambda known: known.number)
+        slot = next(x for x in _SLOTS if self.words_of(x)[_NUMBER] == newest.number)
+        before = self._counts(slot, 2)
+        self.memory.buffer(self.slot_at(slot), _COUNTS.size)[:] = _packed(before, before)
         for slot in _SLOTS:
             if self._header[_SLOT_AT + 8 * slot] > newest.number:
                 self._header[_SLOT_AT + 8 * slot] = NONE
         for log in range(LOGS):
             self._header[_LOG_AT + 8 * log] = NONE
-        self.open_log(newest.number, sum(newest.calls.values()))
-        return newest
+        self.open_log(newest.number, sum(before.values()))
+        return before
 
     # ------------------------------------------------------------ logs
 
@@ -381,6 +397,7 @@ class Area:
         if self._header[words + _NUMBER] == number:
             return
         self._header[words + _NUMBER] = NONE
+        self._known[number % LOGS].clear()
         self._header[words + _COUNT] = self._header[words + _USED] = 0
         self._header[words + _FIRST] = first_call
         self._header[words + _NUMBER] = number
@@ -403,19 +420,34 @@ class Area:
         slot = number % LOGS
         words, index = _LOG_AT + 8 * slot, self._indexes[slot]
         count, used = int(self._header[words + _COUNT]), int(self._header[words + _USED])
-        known = list(tensors)
+        known = [x if x.is_contiguous() else x.contiguous() for x in tensors]
         offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
-        if count == CALLS_MAX or used + nbytes > self._header[_LOG_BYTES]:
-            raise AreaFull(f"a step's log of {count + 1} calls and {used + nbytes} bytes")
-        at = self._log_at(number) + used
-        for tensor, offset in zip(known, offsets, strict=True):
-            if tensor.nbytes:
-                into = self.memory.view(at + offset, tensor.nbytes).view(tensor.dtype)
-                into.copy_(tensor.detach().reshape(-1))
+        begin = self.memory.address + self._log_at(number)
+        alike = self._alike(slot, begin, known)
+        at, size = (used, nbytes) if alike is None else (alike, 0)
+        if count == CALLS_MAX or used + size > self._header[_LOG_BYTES]:
+            raise AreaFull(f"a step's log of {count + 1} calls and {used + size} bytes")
+        if alike is None:
+            for tensor, offset in zip(known, offsets, strict=True):
+                ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
         entry = count * _ENTRY_WORDS
-        index[entry : entry + _ENTRY_WORDS] = [group, call, used, nbytes, kind]
-        self._header[words + _USED] = used + nbytes
+        index[entry : entry + _ENTRY_WORDS] = [group, call, at, nbytes, kind]
+        self._header[words + _USED] = used + size
         self._header[words + _COUNT] = count + 1
+
+    def _alike(self, slot: int, begin: int, tensors: Sequence[torch.Tensor]) -> int | None:
+        """Where the log has the bytes of a large tensor already; None: it is not known that it has.
+
+        FSDP2 gathers the same parameters in the forward and in the backward pass.
+        """
+        size = tensors[0].nbytes if len(tensors) == 1 else 0
+        if size < LARGE_BYTES:
+            return None
+        data, places = tensors[0].data_ptr(), self._known[slot]
+        ends = ctypes.string_at(data, _WORD), ctypes.string_at(data + size - _WORD, _WORD)
+        place = places.setdefault((size, *ends), used := self._header[_LOG_AT + 8 * slot + _USED])
+        is_there = place != used and not _memcmp(begin + place, data, size)
+        return place if is_there else None
 
     def find(self, group: int, call: int) -> Entry | None:
         """What the logs have of a call."""
@@ -440,20 +472,6 @@ class Area:
             entry = place * _ENTRY_WORDS
             places[index[entry], index[entry + 1]] = place
         return places
-
-    def groups(self, first: int, end: int) -> list[int]:
-        """The groups of the worker's calls from its ``first`` to before its ``end``-th.
-
-        It stops at one that no log has.
-        """
-        found: dict[int, int] = {}
-        for slot in range(LOGS):
-            words, index = _LOG_AT + 8 * slot, self._indexes[slot]
-            number, begin, count = self._header[words : words + _COUNT + 1]
-            if number != NONE:
-                calls = range(max(first, begin), min(end, begin + count))
-                found |= {call: index[(call - begin) * _ENTRY_WORDS] for call in calls}
-        return [found[call] for call in range(first, end) if call in found]
 
     def logged_until(self, number: int, first_call: int) -> int:
         """The first call since generation ``number`` that no log has; ``first_call``: its first."""
@@ -500,8 +518,8 @@ class Word(IntEnum):
     ``STARTS``: how many processes the agent has started as this rank, so above 1 this is a
     replacement. ``NEWEST``: the step of its newest generation. ``CUT_AT``: when it had dropped its
     former groups; ``LOADED_AT``, ``JOINED_AT``: a replacement's times; ``AGAIN``: calls that it has
-    issued again. ``DUE``: of rank 0, the step at which all make their next generation. ``BROKEN``:
-    the decree whose group it could not connect, though nobody has died.
+    issued again. ``DUE``: of rank 0, the steps that begin with generations (core/replay/pacing.py).
+    ``BROKEN``: the decree whose group it could not connect, though nobody has died.
     """
 
     PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
@@ -536,7 +554,7 @@ class Board:
 
     def all(self, word: Word) -> list[int]:
         """This word of each rank."""
-        return [self.read(rank, word) for rank in range(self.ranks)]
+        return self._words[_RANKS + word : _board_bytes(self.ranks) // _WORD : _WORDS_EACH]
 
     def look(self) -> Words:
         """What core/replay decides by."""
@@ -719,6 +737,11 @@ def _board_bytes(ranks: int) -> int:
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _packed(calls: Counts, before: Counts) -> bytes:
+    counts = [word for x in calls for word in (x, calls[x], before[x])]
+    return _COUNTS.pack(*counts, *[0] * (3 * GROUPS_MAX - len(counts)))
 
 
 def _state_at(head: int) -> int:

@@ -60,6 +60,12 @@ class SharedMemory:
             os.ftruncate(self.fd, nbytes)
         self._map = mmap.mmap(self.fd, nbytes)
 
+    @property
+    def address(self) -> int:
+        """Where the mapping begins, in this process."""
+        assert self._map is not None, "reserved before"
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
     def touch(self) -> None:
         """Have all pages in this process, so that the first copy finds them. From any thread.
 
@@ -70,10 +76,9 @@ class SharedMemory:
         if whole is None:
             return
         libc = ctypes.CDLL(None, use_errno=True)
-        begin = ctypes.addressof(ctypes.c_char.from_buffer(whole))
         for offset in range(0, len(whole), TOUCH_BYTES):
             nbytes = min(TOUCH_BYTES, len(whole) - offset)
-            address = ctypes.c_void_p(begin + offset)
+            address = ctypes.c_void_p(self.address + offset)
             if libc.madvise(address, ctypes.c_size_t(nbytes), MADV_POPULATE_WRITE):
                 return
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ftrun.base import clock
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import Leaf, LeafSpec, local_of
 from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.pacing import Pace, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.place import Place
@@ -37,8 +39,8 @@ Layouts = list[list[list[int]] | None]
 numbers of its parameters; None: the first buckets."""
 
 
-EVERY_S, SHARE, AHEAD = 1.0, 0.01, 2
-"""Of short steps only some begin with a generation, as long as a replacement repeats little."""
+_FIELDS = [field.name for field in fields(LeafSpec)]
+_of_spec = attrgetter(*_FIELDS)
 
 
 class _Randomness(Randomness):
@@ -100,7 +102,8 @@ class Memory:
         self._functions: dict[str, tuple[Callable[[Any], None], Callable[[], Any]]] = {}
         self._step, self._number = 0, self.area.newest
         self._head: Any = None
-        self._taken_at, self._took_s = clock.now(), 0.0
+        self._pace, self._worked_s = Pace(), time.process_time()
+        self._began_at = self._took_s = self._step_s = 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients = 0, -1
         if self.world.is_newcomer:
@@ -117,7 +120,7 @@ class Memory:
         if state is None:
             self.world.falls(found if isinstance(found, Fall) else Fall.NO_GENERATION)
             return
-        self._number, self.world.before = state.number, state.calls
+        self._number, self.world.before = state.number, state.before
         self._head, self._random, _ = unpacked(state.head)
         self.their_layouts = self._head["layouts"]
         self._step = self._head["step"]
@@ -127,15 +130,25 @@ class Memory:
     @property
     def awaits_newcomers(self) -> bool:
         """Whether a generation is due in the next step."""
-        return self._number == NONE or self.board.read(0, Word.DUE) == self._step
+        return self._number == NONE or is_due(self.board.read(0, Word.DUE), self._step)
 
-    def _decide(self) -> None:
-        """Rank 0 says when the next one is due, for all alike: none has come to that step yet."""
-        since_s = clock.now() - self._taken_at
-        is_late = since_s > EVERY_S or since_s * SHARE > self._took_s
-        is_said = self.board.read(0, Word.DUE) > self._step
-        if not self.world.rank and not is_said and (is_late or self.world.is_half_full):
-            self.board.set(0, Word.DUE, self._step + AHEAD)
+    def _announce(self) -> None:
+        """Rank 0 says when the next one is due, for all alike."""
+        if self.world.rank:
+            return
+        worked_s = time.process_time()
+        step_s, self._worked_s = max(self._step_s, worked_s - self._worked_s), worked_s
+        said, world = self.board.read(0, Word.DUE), self.world
+        word = self._pace.begins(
+            self._step,
+            said,
+            step_s,
+            self._took_s,
+            is_half_full=world.is_half_full,
+            is_behind=world.is_behind,
+        )
+        if word != said:
+            self.board.set(0, Word.DUE, word)
 
     def current_step(self) -> int:
         """From 1 on: what is at its first step has a state, too."""
@@ -149,11 +162,12 @@ class Memory:
     def start_quorum(self, *, allow_heal: bool) -> None:
         """A step begins. ``allow_heal``: at a place."""
         self.join()
+        self._announce()
         if self.world.is_walking:
             self._load()
         elif allow_heal and self.awaits_newcomers:
             self._take()
-        self._decide()
+        self._began_at = clock.now()
         self.world.begins_step()
 
     def should_commit(self) -> bool:
@@ -161,6 +175,7 @@ class Memory:
             self.lacks(["the gradients that it keeps from step to step"])
         self._has_gradients = -1
         self._step += 1
+        self._step_s = clock.now() - self._began_at
         return True
 
     def is_healing(self) -> bool:
@@ -210,7 +225,7 @@ class Memory:
         if world.fell or not world.is_open or layouts is None or world.has_open_calls:
             return
         # Those since the place may have changed what is copied, so they must be in all logs.
-        calls = world.begun()
+        calls, before = world.begun(), world.begun(place.exchanges)
         began = time.thread_time()
         number = self._number + 1
         world.opens_log(number)
@@ -220,7 +235,7 @@ class Memory:
             "place": replace(place, calls=()).encode(),
             "layouts": layouts,
             "structure": given.structure,
-            "specs": [asdict(leaf.spec) for leaf in given.leaves],
+            "specs": [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves],
         }
         self._has_gradients = self._zeroed if self._any_gradient() else -1
         assert self._randomness is not None
@@ -231,6 +246,7 @@ class Memory:
         versions = [x._version for x in later]
 
         def copy() -> None:
+            began = time.thread_time()
             try:
                 if self.area.write(
                     number,
@@ -238,20 +254,20 @@ class Memory:
                     leaves,
                     head["step"],
                     calls,
+                    before,
                     is_whole=lambda: versions == [x._version for x in later],
                 ):
                     self.board.set(world.rank, Word.NEWEST, head["step"])
             except AreaFull as error:
                 world.falls(Fall.NO_MEMORY, str(error))
+            self._took_s += time.thread_time() - began
 
-        self._number, self._taken_at = number, clock.now()
+        self._number, self._took_s = number, time.thread_time() - began + self.script.sparing.took_s
         if len(later) == 0 or not number:
             copy()
         else:
             self._copying = threading.Thread(target=copy, name="ftrun-copy", daemon=True)
             self._copying.start()
-        self._took_s = time.thread_time() - began
-        self.script.sparing.took(self._took_s)
 
     def _any_gradient(self) -> bool:
         groups = [g for x in self.script.stepping.optimizers.all() for g in x.param_groups]

@@ -127,7 +127,7 @@ class Area:
 
 @dataclass
 class Words:
-    """The board. ``due``: the step that begins with the next generation, if not all do."""
+    """The board. ``due``: the steps that begin with generations, if not all do."""
 
     number: int
     published: list[int]

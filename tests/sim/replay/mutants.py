@@ -10,6 +10,7 @@ from ftrun.core.replay import settling
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps
 from ftrun.core.replay.mending import Decree, Mending, Outcome
+from ftrun.core.replay.pacing import Pace
 from ftrun.core.replay.settling import Board, Counts, Generation, Logged, Source, Step
 from tests.sim.replay.group import Call, Group
 from tests.sim.replay.memory import Area, Log, Thread
@@ -123,6 +124,28 @@ def _what_one_has(generations: Sequence[Collection[Generation]]) -> int | None:
 
 def _nothing_of_a_reduce(kind: str, *, is_root: bool) -> Keeps | None:
     return Keeps.NOTHING if kind == "reduce" else keeps(kind, is_root=is_root)
+
+
+class _AnnouncesTheNextStep(Pace):
+    """A replacement's peers may have begun it."""
+
+    def begins(self, step: int, *args: Any, **kwargs: Any) -> int:
+        return super().begins(step - 1, *args, **kwargs)
+
+
+class _AnnouncesWhileItRepeats(Pace):
+    """The others may be far beyond."""
+
+    def begins(self, *args: Any, **kwargs: Any) -> int:
+        return super().begins(*args, **kwargs | {"is_behind": False})
+
+
+class _ForgetsWhatIsDue(Pace):
+    """Others come later to a step that was announced."""
+
+    def begins(self, step: int, announced: int, *args: Any, **kwargs: Any) -> int:
+        word = super().begins(step, announced, *args, **kwargs)
+        return word if word == announced else word >> 8 << 8 | 1
 
 
 # ---------------------------------------------------------------- processes
@@ -487,6 +510,9 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "rewinds to the same number": {"rules": Rules(common=_the_same_number)},
     "rewinds all alike": {"world": _RewindsAllAlike},
     "the root of a reduce logs nothing": {"rules": Rules(keeps=_nothing_of_a_reduce)},
+    "announces the next step": {"rules": Rules(pace=_AnnouncesTheNextStep)},
+    "announces while it repeats": {"rules": Rules(pace=_AnnouncesWhileItRepeats)},
+    "forgets what is due": {"rules": Rules(pace=_ForgetsWhatIsDue)},
     "chooses its generation late": {"process": ChoosesLate},
     "newcomer writes done in replay": {"process": WritesDoneInReplay},
     "logs a call twice": {"process": LogsTwice},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ftrun.core.replay import settling
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps, of_all
+from ftrun.core.replay.pacing import Pace, is_due
 from ftrun.core.replay.settling import Board, Generation, Source, Step
 from tests.sim.replay.group import Call, Group
 from tests.sim.replay.memory import Thread, joined, parts
@@ -34,6 +35,7 @@ class Rules:
     common: Callable[..., int | None] = settling.common
     keeps: Callable[..., Keeps | None] = keeps
     of_all: Callable[..., int] = of_all
+    pace: Callable[[], Pace] = Pace
 
 
 class Process:
@@ -52,6 +54,7 @@ class Process:
         self.cut = self.number = -1
         self.is_open = self.is_busy = False
         self.is_copying = False
+        self.pace, self.at = self.rules.pace(), 0
         self.place = self.choose() if is_new else Fall.NO_GENERATION
 
     # ------------------------------------------------------------ the script
@@ -108,10 +111,11 @@ class Process:
 
     def boundary(self, step: int) -> Thread:
         """A step may begin with a generation: each does, or those that rank 0 announces."""
-        if self.rank == 0 and self.world.is_rare and self.world.draws.random() < 0.5:
-            self.board.due = step + 2
-            yield "announced"
-        if self.world.is_rare and step not in (0, self.board.due):
+        self.at = step
+        if self.rank == 0 and self.world.is_rare:
+            yield from self.announce(step)
+        if self.world.is_rare and step and not is_due(self.board.due, step):
+            self.world.see_that(self.is_new or step not in self.world.due, "due", f"step {step}")
             return
         self.number += 1
         number = self.number
@@ -123,6 +127,22 @@ class Process:
         self.world.spawn(self, self.copy(number, step, dict(self.begun)))
         if step == 0:
             yield lambda: not self.is_copying
+
+    def announce(self, step: int) -> Thread:
+        """By clocks that say anything."""
+        draws = self.world.draws
+        word = self.pace.begins(
+            step,
+            self.board.due,
+            draws.choice([0.0, 100.0, 1000.0]),
+            1.0,
+            is_half_full=draws.random() < 0.2,
+            is_behind=sum(self.begun.values()) < sum(self.board.done[0].values()),
+        )
+        if word != self.board.due:
+            self.board.due = word
+            self.world.announced()
+            yield "announced"
 
     def copy(self, number: int, step: int, calls: dict[int, int]) -> Thread:
         yield from self.area.write(number, step, self.state, calls)

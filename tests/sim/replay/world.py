@@ -16,6 +16,7 @@ from typing import Any
 
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import DEATHS_MAX, Decree, Mended, Mending
+from ftrun.core.replay.pacing import is_due
 from ftrun.core.replay.settling import Board, Generation
 from tests.sim.replay.group import Group
 from tests.sim.replay.memory import Area, Thread, Words
@@ -87,6 +88,7 @@ class World:
         self._reported: list[Process] = []
         self._dying: list[Process] = []
         self.is_rare = self.draws.random() < 0.3
+        self.due: set[int] = set()
         self._plan = self._drawn_plan()
         self._refusals, self.refused = self.draws.choice([0.0, 0.0, 0.0, 0.5]), False
         self._luck = random.Random(f"replay/{seed}/connections")
@@ -120,6 +122,16 @@ class World:
 
     def group(self, number: int) -> Group:
         return self._groups.setdefault(number, Group(self, number, self.is_serial))
+
+    def announced(self) -> None:
+        """Rank 0 has announced a step that begins with a generation: nobody may have come to it,
+        if ranks wait for each other in each step."""
+        steps = range(len(self.spec.steps) + 4)
+        new = {x for x in steps if is_due(self.board.due, x)} - self.due
+        if self.spec.has_fences:
+            late = [one.at for one in self.ranks if one.is_alive and one.at >= min(new)]
+            self.see_that(not late, "due", f"steps {new} are announced at {late}")
+            self.due |= new
 
     def note(self, *words: object) -> None:
         self.story.append(f"{self.steps:6d}  " + "  ".join(map(str, words)))

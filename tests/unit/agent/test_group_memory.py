@@ -31,7 +31,7 @@ def play(*, frees: int = 1 << 30, falls: int = 0) -> tuple[list[str], GroupMemor
             area = seen.area(0)
             area.lay_out(4096, 4096)
             area.open_log(3, 7)
-            area.write(3, b"", [], 5, {9: 7})
+            area.write(3, b"", [], 5, {9: 7}, {9: 7})
             seen.board.set(0, Word.NEWEST, 12)
             seen.board.set(1, Word.NEWEST, 12)
             for rank in range(2):

@@ -22,7 +22,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NoReturn
 
 import torch
@@ -60,7 +62,7 @@ class ReplayedWorld(World):
         fell: why a death of a worker cannot be mended; None: it can.
         log: the number of the log under way.
         flying: the calls begun here that not all have logged, by their place in the program.
-        before: of a replacement: the calls made before the generation that it begins with.
+        before: of a replacement: by group, the calls before the place at which it begins.
     """
 
     call = ReplayedCall
@@ -76,6 +78,7 @@ class ReplayedWorld(World):
         self.before: Counts = {}
         self._opened = self.done
         self._lines: dict[str, Line] = {}
+        self._latest: deque[int] = deque(maxlen=CALLS_MAX)  # the groups of these calls
         self._early: dict[int, tuple[ReplayedCall, Keeps, list[torch.Tensor]]] = {}
         self._is_full = False
         self._groups = Reconnecting(self, -1 if self.is_newcomer else self.board.decree)
@@ -123,9 +126,11 @@ class ReplayedWorld(World):
 
     # ------------------------------------------------------------ calls (under ``changed``)
 
-    def begun(self) -> dict[int, int]:
-        """How many calls of each group this worker has begun."""
-        return {line.id: line.begun for line in self._lines.values()}
+    def begun(self, count: int | None = None) -> dict[int, int]:
+        """How many calls of each group this worker has begun, or had when it had ``count``."""
+        since = 0 if count is None else self.count - count
+        later = Counter(islice(reversed(self._latest), since))
+        return {line.id: line.begun - later[line.id] for line in self._lines.values()}
 
     @property
     def has_open_calls(self) -> bool:
@@ -158,6 +163,7 @@ class ReplayedWorld(World):
         call.line, call.number, call.at = line, line.begun, self.count
         line.begun += 1
         self.count += 1
+        self._latest.append(line.id)
         groups = self._groups
         if spans:
             where = Source.LIVE if groups.is_open else Source.WAIT
@@ -180,6 +186,7 @@ class ReplayedWorld(World):
                 except Exception:  # torch refuses it, at all ranks alike
                     del self.flying[call.at], line.kept[call.number]
                     self.count, line.begun = call.at, call.number
+                    self._latest.pop()
                     raise
         groups.note_back()
 
@@ -263,6 +270,11 @@ class ReplayedWorld(World):
         self.board.set_done(line.own, call.number + 1)
 
     @property
+    def is_behind(self) -> bool:
+        """Whether this replacement repeats calls that are in its log."""
+        return self.is_newcomer and self.count < self.done
+
+    @property
     def is_half_full(self) -> bool:
         """Whether the log under way is."""
         return self.done - self._opened > CALLS_MAX // 2 or (
@@ -277,19 +289,10 @@ class ReplayedWorld(World):
     # ------------------------------------------------------------ a replacement
 
     def replay(self, first: int, _given: Sequence[Sequence[Any]]) -> None:
-        """This worker stands at the place of its generation, at its call ``first``.
-
-        The script has made others from there to the copy of the state: they are in its log.
-        """
+        """This worker stands at the place of its generation, at its call ``first``."""
         with self.changed:
-            counts, until = dict(self.before), sum(self.before.values())
-            groups = [] if self.memory.spans else self.area.groups(first, until)
-            if len(groups) < until - first and not self.memory.spans:
-                self.falls(Fall.PEER_LOG)
-            for group in groups:
-                counts[group] -= 1
             for line in self._lines.values():
-                line.begun = line.oldest = counts.get(line.id, 0)
+                line.begun = line.oldest = self.before.get(line.id, 0)
             self.count = first
 
     def since(self, _first: int, _is_over: bool) -> list[list[Any]]:

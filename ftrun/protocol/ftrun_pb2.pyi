@@ -1137,9 +1137,8 @@ class RankKept(_message.Message):
     def __init__(self, group_rank: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., is_copy: bool = ..., fall: _Optional[int] = ...) -> None: ...
 
 class RanksKept(_message.Message):
-    __slots__ = ("incarnation", "number", "ranks", "address", "certificate", "topology", "copied", "reason")
+    __slots__ = ("incarnation", "ranks", "address", "certificate", "topology", "copied", "reason")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
@@ -1147,14 +1146,13 @@ class RanksKept(_message.Message):
     COPIED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     incarnation: str
-    number: int
     ranks: _containers.RepeatedCompositeFieldContainer[RankKept]
     address: str
     certificate: str
     topology: str
     copied: int
     reason: str
-    def __init__(self, incarnation: _Optional[str] = ..., number: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankKept, _Mapping]]] = ..., address: _Optional[str] = ..., certificate: _Optional[str] = ..., topology: _Optional[str] = ..., copied: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[str] = ..., ranks: _Optional[_Iterable[_Union[RankKept, _Mapping]]] = ..., address: _Optional[str] = ..., certificate: _Optional[str] = ..., topology: _Optional[str] = ..., copied: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RankSource(_message.Message):
     __slots__ = ("group_rank", "node", "address", "certificate")

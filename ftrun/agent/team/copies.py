@@ -100,23 +100,19 @@ class SpannedMemory(MemorySnapshots):
 
     def has(self, node_id: str, report: RanksKept) -> None:
         """A node, perhaps this one, tells what it has."""
-        memory, now = self.of(report.incarnation), clock.now()
-        if memory is None or report.number != memory.board.decree:
+        if report.incarnation != self._incarnation:
             return
         self._reports[node_id] = report
         own = {x.group_rank: x.steps for x in report.ranks if not x.is_copy}
         copies = {x.group_rank: x.steps for x in report.ranks if x.is_copy}
         sound = all(not x.fall or x.fall in SOUND for x in report.ranks)
-        self._copying.has(node_id, report.topology, Had(own, copies, sound))
-        if report.copied is not None:
-            self._copying.copied(node_id, report.copied, now)
-        elif report.reason:
-            self._copying.failed(now)
+        had = Had(own, copies, report.topology, sound, report.copied, bool(report.reason))
+        self._copying.has(node_id, had, clock.now())
 
     def gone(self, node_id: str) -> None:
         """A node is lost, with all that it had."""
         self._reports.pop(node_id, None)
-        self._copying.gone(node_id, clock.now())
+        self._copying.gone(node_id)
 
     # ------------------------------------------------------------ as MemorySnapshots
 
@@ -139,15 +135,15 @@ class SpannedMemory(MemorySnapshots):
         self.keeping.report(incarnation)
         waits = not self._hands.is_complete
         if not waits:
-            self._copying.formed(self._hands.places(), clock.now())
+            self._copying.places = self._hands.places()
         step = self._copying.step_for(range(self._settings.workers_per_replica))
         return replace(seen, boundary=step, waits=waits)
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
         """See MemorySnapshots; all nodes do so."""
-        restore = self._copying.restore(boundary, clock.now())
-        sources = {rank: self._source(rank, node) for rank, node in restore.items()}
-        nodes = sorted({self._hands.name_of(node) for node in restore.values()})
+        restored = self._copying.restore(boundary, clock.now())
+        sources = {rank: self._source(rank, node) for rank, node in restored.items()}
+        nodes = sorted({self._hands.name_of(node) for node in restored.values()})
         if nodes:
             self._tell(f"The lost node's states of step {boundary} come from {first_of(nodes)}.")
         for node, ranks in self._hands.places().items():
@@ -155,8 +151,10 @@ class SpannedMemory(MemorySnapshots):
                 theirs = tuple(sources[rank] for rank in ranks if rank in sources)
                 order = RewindRanks(self.started[incarnation], number, boundary, theirs)
                 self._hands.order_at(node, order)
+        self._due = 0  # a node that has come has not got the word
         self.keeping.drop_later(incarnation, boundary)
         super().rewind(incarnation, number, boundary)
+        self.keeping.pin(incarnation, boundary)
 
     def _source(self, rank: int, node_id: str) -> RankSource:
         report = self._reports[node_id]
@@ -178,7 +176,7 @@ class SpannedMemory(MemorySnapshots):
         if now >= self._reported_at + REPORT_EVERY_S and self._hands.is_complete:
             self._reported_at = now
             self.keeping.report(incarnation)
-            self._copying.formed(self._hands.places(), now)
+            self._copying.places = self._hands.places()
             step = self._copying.begin(now)
             if step is not None:
                 self._begin_round(incarnation, step)

@@ -91,7 +91,7 @@ class Keeping:
         others = [RankKept(rank, _steps(area), True) for rank, (area, _) in self._copies.items()]
         at = self._server.address, self._server.certificate, self._settings.topology
         ranks = (*own, *others)
-        self._tell(RanksKept(incarnation, board.decree, ranks, *at, copied, reason))
+        self._tell(RanksKept(incarnation, ranks, *at, copied, reason))
 
     # ------------------------------------------------------------ copies of another node's states
 
@@ -160,6 +160,13 @@ class Keeping:
             self._end_links()
             self._background.submit(self._drop_later, step).result()
 
+    def pin(self, incarnation: str, step: int) -> None:
+        """Hold the states of the step from which all go on."""
+        memory = self._of(incarnation)
+        held = None if memory is None or step in self._pins else memory.hold(step)
+        if held is not None:
+            self._pins[step] = held
+
     def _drop_later(self, step: int) -> None:
         for rank, (area, _) in list(self._copies.items()):
             if step in _steps(area):
@@ -208,8 +215,11 @@ class Keeping:
         return None if held is None else (held, notes)
 
     def _of(self, incarnation: str) -> GroupMemory | None:
+        """The memory of an incarnation. That of another one is let go, once it is over."""
+        if self._fleet.memory.of(self._incarnation) is not self._memory:
+            self._forget()
         memory = self._fleet.memory.of(incarnation)
-        if memory is not self._memory:
+        if memory is not None and memory is not self._memory:
             self._forget()
             self._incarnation, self._memory = incarnation, memory
         return memory

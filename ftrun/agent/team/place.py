@@ -199,6 +199,7 @@ class Place:
                     await asyncio.sleep(LOOK_S)
             await keeping.rewind(incarnation, step, order.sources)
             self.fleet.memory.rewind(incarnation, order.number, step)
+            keeping.pin(incarnation, step)
         except (PeerError, UserError, OSError, ValueError) as error:
             self._cannot_replace(f"cannot have its state of step {step}: {error}")
         self._rewinding = None

@@ -103,13 +103,11 @@ class RankKept:
 class RanksKept:
     """What the node's memory has of a group, now and then, and before the end of each worker.
 
-    ``number``: of the newest ``RewindRanks``, before which other states were there. ``address``,
-    ``certificate``: where other nodes may read it. ``copied``: the ``KeepRanks`` of this step is
-    carried out. ``reason``: the newest one could not be.
+    ``address``, ``certificate``: where other nodes may read it. ``copied``: the ``KeepRanks`` of
+    this step is carried out. ``reason``: the newest one could not be.
     """
 
     incarnation: str
-    number: int
     ranks: tuple[RankKept, ...]
     address: str
     certificate: str

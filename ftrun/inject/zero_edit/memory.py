@@ -23,7 +23,7 @@ from ftrun.base import clock
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import Leaf, LeafSpec, local_of
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.pacing import Pace, is_due
+from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.place import Place
@@ -146,6 +146,7 @@ class Memory:
             self._took_s,
             is_half_full=world.is_half_full,
             is_behind=world.is_behind,
+            ahead=ahead_of(self._step_s) if world.memory.spans else AHEAD,
         )
         if word != said:
             self.board.set(0, Word.DUE, word)

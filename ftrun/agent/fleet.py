@@ -70,7 +70,7 @@ class Fleet:
     emitted. ``meet``: called when an incarnation starts, with the port of its store here; returns
     that of the store at which it meets.
     ``world_port``: of the store of all replicas' world, if that is on another node. ``holds``: what
-    ``hold`` keeps is kept of each group, until it is swept.
+    ``hold`` keeps is kept of each group until it is swept, or has ended well.
     """
 
     def __init__(
@@ -166,6 +166,10 @@ class Fleet:
         group.lives[key.group_rank] = restarts
         group.expected.add(key.group_rank)
         self._start_worker(group, key.group_rank, standby)
+
+    def is_open(self, incarnation: str) -> bool:
+        """Whether an incarnation has its store and its memory, and perhaps no worker."""
+        return incarnation in self._groups
 
     def hold(self, incarnation: str) -> None:
         """Keep its store and its memory, also when no process of it runs."""
@@ -366,7 +370,8 @@ class Fleet:
             self._left.ended_well(incarnation, group_rank)
         if group_rank in group.workers:
             self._forget_worker(group, group_rank, keeps_log=status == 0)
-        if not group.workers and not group.expected and not group.is_held:
+        is_held = group.is_held and not (self.holds and status == 0)
+        if not group.workers and not group.expected and not is_held:
             self._close_group(incarnation)
         self._emit(end)
 

@@ -15,7 +15,6 @@ from ftrun.base.words import amount
 from ftrun.config.forms import why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import BoardSeen, Kept
-from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Generation, begin, common
 from ftrun.snapshots.area import NONE, GroupMemory, Word
@@ -138,15 +137,11 @@ class MemorySnapshots:
         if fall:
             words = Fall(fall).words
             self._tell_once(f"No memory snapshots: {words}. A death restarts all workers.")
-        elif all(known.board.read(rank, Word.NEWEST) != NONE for rank in known.here):
-            each = known.held_bytes() // len(known.here)
-            where, costs = "on this node", "A lost worker costs no step"
-            if known.spans:
-                where = f"on each node, and every {EVERY_S:g} s on another one"
-                costs = "A lost worker or node costs the steps since then"
+        elif NONE not in known.board.all(Word.NEWEST):
+            each = known.held_bytes() // known.board.ranks
             self._tell_once(
-                f"Memory snapshots: {where} ({amount(each)} a worker so far, at "
-                f"most {amount(known.nbytes)}). {costs}."
+                f"Memory snapshots: on this node ({amount(each)} a worker so far, at "
+                f"most {amount(known.nbytes)}). A lost worker costs no step."
             )
         else:
             self._loop.call_later(TELL_EVERY_S, self._look, incarnation)

@@ -664,10 +664,10 @@ class GroupMemory:
         for rank in range(ranks):
             if rank in here:
                 made.area(rank).clear()
-                made.board.set(rank, Word.NEWEST, NONE)
             else:
                 made.board.set(rank, Word.PUBLISHED, ALWAYS)
                 made.board.set(rank, Word.OVER, 1)
+            made.board.set(rank, Word.NEWEST, NONE)
         return made
 
     @property

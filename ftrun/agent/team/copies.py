@@ -15,7 +15,7 @@ from typing import Protocol
 from ftrun.agent.group_memory import MemorySnapshots
 from ftrun.agent.team.keeping import Keeping
 from ftrun.base import clock
-from ftrun.base.words import first_of
+from ftrun.base.words import amount, first_of
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import BoardSeen, Kept
 from ftrun.core.messages import (
@@ -27,7 +27,7 @@ from ftrun.core.messages import (
     StartRanks,
     ToHand,
 )
-from ftrun.core.replay.copying import Copying, Had
+from ftrun.core.replay.copying import EVERY_S, Copying, Had
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import SOUND
 from ftrun.snapshots.area import Word
@@ -89,6 +89,11 @@ class SpannedMemory(MemorySnapshots):
         if self.of(incarnation) is not None:
             self._loop.call_later(LOOK_S, self._tick, incarnation)
 
+    def free(self, incarnation: str) -> None:
+        """See MemorySnapshots."""
+        super().free(incarnation)
+        self.keeping.let_go()
+
     def close(self) -> None:
         """See MemorySnapshots."""
         for task in self._tasks:
@@ -108,6 +113,14 @@ class SpannedMemory(MemorySnapshots):
         sound = all(not x.fall or x.fall in SOUND for x in report.ranks)
         had = Had(own, copies, report.topology, sound, report.copied, bool(report.reason))
         self._copying.has(node_id, had, clock.now())
+        memory = self.of(report.incarnation)
+        if self._copying.pinned is not None and memory is not None:
+            each = memory.held_bytes() // len(memory.here)
+            self._tell_once(
+                f"Memory snapshots: on each node, and every {EVERY_S:g} s on another one too "
+                f"({amount(each)} a worker so far, at most {amount(memory.nbytes)}). A lost worker "
+                "or node costs all the steps since then."
+            )
 
     def gone(self, node_id: str) -> None:
         """A node is lost, with all that it had."""

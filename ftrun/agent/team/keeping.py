@@ -78,6 +78,10 @@ class Keeping:
         self._server.close()
         self._forget()
 
+    def let_go(self) -> None:
+        """Hold nothing of an incarnation that is over."""
+        self._of("")
+
     def report(self, incarnation: str, copied: int | None = None, reason: str = "") -> None:
         """Tell what is there of an incarnation, if anything."""
         memory = self._of(incarnation)
@@ -142,7 +146,8 @@ class Keeping:
             PeerError, UserError, OSError: a state cannot be read, or is not what was sent.
         """
         memory = self._of(incarnation)
-        assert memory is not None, "made with the group"
+        if memory is None:
+            raise UserError("there is no memory for it")
         self._end_links()
         drop = self._loop.run_in_executor(self._background, self._drop_later, step)
 

@@ -271,7 +271,7 @@ class Lead:
         self._where[key.replica_id, restarts, key.group_rank] = name
         place = key.replica_id, key.incarnation
         if not self._send(node, ReplaceRank(*place, restarts, key.group_rank)):
-            self._loses(key, node, "it is gone")
+            asyncio.get_running_loop().call_soon(self._loses, key, node, "it is gone")
 
     @property
     def own_id(self) -> str:
@@ -353,6 +353,8 @@ class Lead:
         self._handle(NodeGone(stream.node_id, reason))
 
     def _loses(self, key: WorkerKey, node_id: str, reason: str) -> None:
+        if key not in self._ranks:
+            return
         why = f"is lost with its node {self.name_of(node_id)}: {reason}"
         kept = self._kept(key.incarnation, key.group_rank)
         end = WorkerExited(key.incarnation, key.group_rank, 0, KILLED, why, kept=kept)

@@ -195,7 +195,7 @@ class Place:
         try:
             if incarnation not in self._starts:  # this node has come for a lost one
                 self._start(start, is_empty=True)
-                while self.fleet.memory.of(incarnation) is None:
+                while not self.fleet.is_open(incarnation):
                     await asyncio.sleep(LOOK_S)
             await keeping.rewind(incarnation, step, order.sources)
             self.fleet.memory.rewind(incarnation, order.number, step)

@@ -129,11 +129,11 @@ class Copying:
             By rank the node with its state, where its own node has none.
         """
         self._over(now)
+        lacks = (
+            x for node, own in self.places.items() for x in own if step not in self._own(node, x)
+        )
         sources = {
-            rank: next(one for one in self.places if step in self._copies(one, rank))
-            for node, ranks in self.places.items()
-            for rank in ranks
-            if step not in self._own(node, rank)
+            rank: one for rank in lacks for one in self._had if step in self._copies(one, rank)
         }
         if sources or (self.pinned is not None and self.pinned > step):
             self.pinned = step

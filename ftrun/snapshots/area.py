@@ -353,7 +353,7 @@ class Area:
         """All that are whole."""
         known = [(slot, self.words_of(slot)) for slot in _SLOTS]
         return [
-            Generation(words[_NUMBER], words[_STEP], self._counts(slot))
+            Generation(words[_NUMBER], words[_STEP], self._counts(slot), self._counts(slot, 2))
             for slot, words in known
             if words[_NUMBER] != NONE
         ]
@@ -375,7 +375,7 @@ class Area:
         known = (x for x in self.generations() if x.step == step)
         newest = max(known, key=lambda known: known.number)
         slot = next(x for x in _SLOTS if self.words_of(x)[_NUMBER] == newest.number)
-        before = self._counts(slot, 2)
+        before = newest.before
         self.memory.buffer(self.slot_at(slot), _COUNTS.size)[:] = _packed(before, before)
         for slot in _SLOTS:
             if self._header[_SLOT_AT + 8 * slot] > newest.number:

@@ -32,8 +32,9 @@ connect, what all members have can be answered already; from then on the first c
 because for others the group may be in force before. ``done`` counts what is in the log, not how far
 a process is: while a process is behind its log it writes neither.
 
-A *boundary* is the begin of a step, alike at all ranks. A generation has its number, and the calls
-that its rank had made before, by group.
+A *boundary* is the begin of a step, alike at all ranks. A generation is of one, and has the calls
+that its rank had made before, by group. The script may make others from there to the copy of its
+state: a replacement is given those from the log, too, and all make them again if all begin there.
 
 Not here: what is logged of a call (log_rules.py), decrees (mending.py).
 """
@@ -168,11 +169,15 @@ def is_back(first: Counts, begun: Counts) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A whole copy of a rank's state at the begin of ``step``, with the calls made before it."""
+    """A whole copy of a rank's state in ``step``.
+
+    ``before``: the calls made before the step; ``calls``: those made before the copy.
+    """
 
     number: int
     step: int
     calls: Counts = field(default_factory=dict)
+    before: Counts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +212,7 @@ def begin(
     older = [x for x in by_number if all(first.get(g, 0) >= x.calls[g] for g in x.calls)]
     if not older:
         return Fall.TOO_NEW
-    end = sum(older[-1].calls.values())
+    end = sum(older[-1].before.values())
     for log in sorted(logs, key=lambda log: log.first):
         if log.first <= end:
             end = max(end, log.end)
@@ -219,7 +224,7 @@ def begin(
 def common(generations: Sequence[Collection[Generation]]) -> int | None:
     """The newest step at whose begin each rank has a whole generation; None: there is none.
 
-    All members of a group must have made as many calls in it before.
+    All members of a group must have made as many calls in it before that step.
 
     Args:
         generations: the whole ones of each rank's memory.
@@ -227,7 +232,7 @@ def common(generations: Sequence[Collection[Generation]]) -> int | None:
     ranks = [{x.step: x for x in sorted(known, key=lambda x: x.number)} for known in generations]
     for step in sorted(set.intersection(*map(set, ranks)), reverse=True):
         calls: dict[int, int] = {}
-        counts = (pair for own in ranks for pair in own[step].calls.items())
+        counts = (pair for own in ranks for pair in own[step].before.items())
         if all(calls.setdefault(group, number) == number for group, number in counts):
             return step
     return None

@@ -13,6 +13,8 @@ from ftrun.core.replay.settling import Generation, Logged
 from tests.sim.replay.script import Id
 
 Stop: TypeAlias = "str | Callable[[], bool]"
+Calls: TypeAlias = "tuple[dict[int, int], dict[int, int]]"
+"""By group: those before the copy of a state, and those before its place."""
 Thread: TypeAlias = Generator[Stop, Any, Any]
 """A thread stops at a place, by name, or until a condition holds."""
 
@@ -23,12 +25,13 @@ SLOTS = 3
 class Slot:
     """A generation. ``number``: -1 while it is written; ``step``: that it begins.
 
-    ``calls``: made before it, by group.
+    ``calls``: made before it, by group; ``before``: those before the step.
     """
 
     number: int = -1
     step: int = 0
     calls: dict[int, int] = field(default_factory=dict)
+    before: dict[int, int] = field(default_factory=dict)
     words: list[int] = field(default_factory=list)
 
 
@@ -54,14 +57,14 @@ class Area:
         self.was_full = False
         self.was_whole = False
 
-    def write(self, number: int, step: int, state: list[int], calls: dict[int, int]) -> Thread:
+    def write(self, number: int, step: int, state: list[int], calls: Calls) -> Thread:
         slot = self.slots[number % SLOTS]
         slot.number = -1
         yield "generation begun"
         for index in range(len(state)):
             slot.words[index] = state[index]
             yield "word copied"
-        slot.step, slot.calls = step, calls
+        slot.step, (slot.calls, slot.before) = step, calls
         yield "calls noted"
         slot.number = number
         self.was_whole = True
@@ -96,9 +99,9 @@ class Area:
         log.count += 1
         yield "call counted"
 
-    def rewind(self, step: int) -> Generation:
+    def rewind(self, step: int) -> dict[int, int]:
         """Hold the newest generation of this boundary, as if nothing had followed."""
-        whole = [known for known in self.generations() if known.step == step]
+        whole = [slot for slot in self.slots if slot.number >= 0 and slot.step == step]
         assert whole, f"no generation of step {step}"
         newest = max(whole, key=lambda known: known.number)
         for slot in self.slots:
@@ -107,9 +110,10 @@ class Area:
         for log in self.logs:
             log.number = -1
         self.is_full = False
+        newest.calls = newest.before
         for _ in self.open_log(newest.number, sum(newest.calls.values())):
             pass
-        return newest
+        return dict(newest.calls)
 
     def find(self, call: Id) -> tuple[Log, str, int, int] | None:
         for log in self.logs:
@@ -119,7 +123,8 @@ class Area:
         return None
 
     def generations(self) -> list[Generation]:
-        return [Generation(x.number, x.step, dict(x.calls)) for x in self.slots if x.number >= 0]
+        whole = [x for x in self.slots if x.number >= 0]
+        return [Generation(x.number, x.step, dict(x.calls), dict(x.before)) for x in whole]
 
     def logged(self) -> list[Logged]:
         return [Logged(x.first, x.first + x.count) for x in self.logs if x.number >= 0]

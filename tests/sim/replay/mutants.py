@@ -13,7 +13,7 @@ from ftrun.core.replay.mending import Decree, Mending, Outcome
 from ftrun.core.replay.pacing import Pace
 from ftrun.core.replay.settling import Board, Counts, Generation, Logged, Source, Step
 from tests.sim.replay.group import Call, Group
-from tests.sim.replay.memory import Area, Log, Thread
+from tests.sim.replay.memory import Area, Calls, Log, Slot, Thread
 from tests.sim.replay.process import Process, Rules
 from tests.sim.replay.script import Id
 from tests.sim.replay.world import World
@@ -108,6 +108,13 @@ def _by_the_calls_of_all_ranks(
     return found
 
 
+def _from_the_copy_on(
+    generations: Collection[Generation], logs: Collection[Logged], done: Sequence[Counts], rank: int
+) -> Generation | Fall:
+    later = [replace(x, before=x.calls) for x in generations]
+    return settling.begin(later, logs, done, rank)
+
+
 def _any_rank(call: int, members: Sequence[int]) -> int:
     return call % (max(members) + 1)
 
@@ -197,7 +204,7 @@ class GivesBeforeItLogs(Process):
 class ChangesWhileItCopies(Process):
     """The optimizer does not wait for the copy."""
 
-    def copy(self, number: int, step: int, calls: dict[int, int]) -> Thread:
+    def copy(self, number: int, step: int, calls: Calls) -> Thread:
         self.is_copying = step == 0
         yield from self.area.write(number, step, self.state, calls)
         self.is_copying = False
@@ -207,13 +214,15 @@ class OpensTheLogLate(Process):
     """The next log begins when the generation is whole."""
 
     def boundary(self, step: int) -> Thread:
+        if step == self.loaded:
+            return
         self.number += 1
         self.is_copying = True
-        self.world.spawn(self, self._late(self.number, step, dict(self.begun)))
+        self.world.spawn(self, self._late(self.number, step, (dict(self.begun), self.before)))
         if step == 0:
             yield lambda: not self.is_copying
 
-    def _late(self, number: int, step: int, calls: dict[int, int]) -> Thread:
+    def _late(self, number: int, step: int, calls: Calls) -> Thread:
         yield from self.area.write(number, step, self.state, calls)
         yield lambda: not self.is_busy
         self.is_busy = True
@@ -316,9 +325,9 @@ class LogsGroupByGroup(Process):
 class WholeTooEarly(Area):
     """A generation is whole before its words are there."""
 
-    def write(self, number: int, step: int, state: list[int], calls: dict[int, int]) -> Thread:
+    def write(self, number: int, step: int, state: list[int], calls: Calls) -> Thread:
         slot = self.slots[number % len(self.slots)]
-        slot.step, slot.calls = step, calls
+        slot.step, (slot.calls, slot.before) = step, calls
         slot.number = number
         yield "generation whole"
         yield from super().write(number, step, state, calls)
@@ -345,7 +354,7 @@ class LogsOn(Area):
 class TwoSlots(Area):
     """The generation before the newest one is given up at once."""
 
-    def write(self, number: int, step: int, state: list[int], calls: dict[int, int]) -> Thread:
+    def write(self, number: int, step: int, state: list[int], calls: Calls) -> Thread:
         for slot in self.slots:
             if slot.number < number - 1:
                 slot.number = -1
@@ -436,7 +445,7 @@ class _KeepsLogs(World):
 class _KeepsNewer(Area):
     """The generations that are newer than the boundary stay."""
 
-    def rewind(self, step: int) -> Generation:
+    def rewind(self, step: int) -> dict[int, int]:
         numbers = [slot.number for slot in self.slots]
         found = super().rewind(step)
         for slot, number in zip(self.slots, numbers, strict=True):
@@ -451,6 +460,22 @@ class _KeepsDone(World):
         done = [dict(own) for own in self.board.done]
         super().clear(boundary)
         self.board.done[:] = done
+
+
+class BeginsAtTheCopy(Process):
+    """A replacement begins at the calls before the copy, and at the step's place."""
+
+    def began(self, slot: Slot) -> dict[int, int]:
+        return dict(slot.calls)
+
+
+class RewindsToTheCopy(Area):
+    """After a rewind the calls between the place and the copy are not new ones."""
+
+    def rewind(self, step: int) -> dict[int, int]:
+        for slot in self.slots:
+            slot.before = slot.calls
+        return super().rewind(step)
 
 
 class _RewindsAllAlike(World):
@@ -500,6 +525,9 @@ MUTANTS: dict[str, dict[str, Any]] = {
     },
     "one first call for all groups": {"rules": Rules(in_all_logs=_the_least_of_all_groups)},
     "begins by the calls of all ranks": {"rules": Rules(begin=_by_the_calls_of_all_ranks)},
+    "begins though the log lacks the calls before the copy": {
+        "rules": Rules(begin=_from_the_copy_on)
+    },
     "issues again group by group": {"rules": Rules(again=_group_by_group)},
     "is live from then on": {"process": IsLiveFromThenOn},
     "drops inputs in all groups": {"process": DropsInAllGroups},
@@ -509,6 +537,8 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "a rank outside of the group logs for it": {"rules": Rules(of_all=_any_rank)},
     "rewinds to the same number": {"rules": Rules(common=_the_same_number)},
     "rewinds all alike": {"world": _RewindsAllAlike},
+    "begins at the copy": {"process": BeginsAtTheCopy},
+    "rewinds to the copy": {"area": RewindsToTheCopy},
     "the root of a reduce logs nothing": {"rules": Rules(keeps=_nothing_of_a_reduce)},
     "announces the next step": {"rules": Rules(pace=_AnnouncesTheNextStep)},
     "announces while it repeats": {"rules": Rules(pace=_AnnouncesWhileItRepeats)},

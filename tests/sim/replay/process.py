@@ -15,7 +15,7 @@ from ftrun.core.replay.log_rules import Keeps, keeps, of_all
 from ftrun.core.replay.pacing import Pace, is_due
 from ftrun.core.replay.settling import Board, Generation, Source, Step
 from tests.sim.replay.group import Call, Group
-from tests.sim.replay.memory import Thread, joined, parts
+from tests.sim.replay.memory import Calls, Slot, Thread, joined, parts
 from tests.sim.replay.script import Id, changed, first_state, result, step
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ class Process:
         self.state = first_state(world.spec, rank)
         self.group: Group | None = None
         self.first: dict[int, int] | None = None
-        self.cut = self.number = -1
+        self.cut = self.number = self.loaded = -1
+        self.before = dict(self.begun)
         self.is_open = self.is_busy = False
         self.is_copying = False
         self.pace, self.at = self.rules.pace(), 0
@@ -66,7 +67,7 @@ class Process:
             yield "started"
             number = yield from self.load()
         else:
-            yield from self.boundary(0)
+            yield from self.area.open_log(0, 0)
         while number < len(spec.steps):
             total = yield from self.step(number)
             yield lambda: not self.is_copying
@@ -74,7 +75,8 @@ class Process:
                 self.state[index] = changed(word, index, total)
                 yield "word changed"
             number += 1
-            yield from self.boundary(number)
+        self.before = dict(self.begun)
+        yield from self.boundary(number)
         yield lambda: not self.is_copying
         self.world.see_that(
             self.state == self.world.known.states[-1][self.rank], "end", f"of rank {self.rank}"
@@ -101,30 +103,38 @@ class Process:
         for index, word in enumerate(slot.words):
             self.state[index] = word
             yield "word loaded"
-        self.begun = dict(found.calls)
+        self.begun = self.began(slot)
         known = self.world.known
-        self.number = found.number
+        self.number, self.loaded = found.number, slot.step
         is_right = self.state == known.states[slot.step][self.rank]
         self.world.see_that(is_right, "torn", f"rank {self.rank}, generation {found.number}")
-        self.world.see_that(found.calls == known.calls[slot.step][self.rank], "calls", f"{found}")
+        is_right = self.begun == known.calls[slot.step][self.rank]
+        self.world.see_that(is_right, "calls", f"{found}")
         return slot.step
+
+    def began(self, slot: Slot) -> dict[int, int]:
+        return dict(slot.before)
 
     def boundary(self, step: int) -> Thread:
         """A step may begin with a generation: each does, or those that rank 0 announces."""
+        if step == self.loaded:
+            return
         self.at = step
         if self.rank == 0 and self.world.is_rare:
             yield from self.announce(step)
         if self.world.is_rare and step and not is_due(self.board.due, step):
             self.world.see_that(self.is_new or step not in self.world.due, "due", f"step {step}")
             return
+        if not all(call.is_through for call in self.calls):
+            return
         self.number += 1
-        number = self.number
+        number, calls = self.number, (dict(self.begun), self.before)
         yield lambda: not self.is_busy
         self.is_busy = True
         yield from self.area.open_log(number, sum(self.begun.values()))
         self.is_busy = False
         self.is_copying = True
-        self.world.spawn(self, self.copy(number, step, dict(self.begun)))
+        self.world.spawn(self, self.copy(number, step, calls))
         if step == 0:
             yield lambda: not self.is_copying
 
@@ -144,14 +154,14 @@ class Process:
             self.world.announced()
             yield "announced"
 
-    def copy(self, number: int, step: int, calls: dict[int, int]) -> Thread:
+    def copy(self, number: int, step: int, calls: Calls) -> Thread:
         yield from self.area.write(number, step, self.state, calls)
         self.is_copying = False
 
     def step(self, number: int) -> Thread:
         salt = self.world.known.salts[number]
         run = step(self.world.spec, number, self.rank, self.state, salt)
-        request = next(run)
+        request, self.before = next(run), dict(self.begun)
         while True:
             if request[0] == "begin":
                 answer = self.begin(*request[1:])
@@ -160,6 +170,8 @@ class Process:
                 answer = yield from self.wait(request[1])
             else:
                 answer = None
+                if request[0] == "take":
+                    yield from self.boundary(number)
             try:
                 request = run.send(answer)
             except StopIteration as end:

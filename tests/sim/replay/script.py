@@ -47,6 +47,7 @@ class Spec:
     """A job. ``has_fences``: of all, in each step, as an all-reduce of gradients is one.
 
     ``splits``: of the ranks into groups. ``groups``: all of them; the first one has all ranks.
+    ``late``: so many operations of a step are before the copy of the state at its begin.
     """
 
     workers: int
@@ -54,6 +55,7 @@ class Spec:
     steps: tuple[tuple[Operation, ...], ...]
     has_fences: bool
     splits: tuple[tuple[tuple[int, ...], ...], ...]
+    late: int
 
     @property
     def groups(self) -> list[tuple[int, ...]]:
@@ -86,7 +88,8 @@ class Spec:
         if others.random() < 0.5:
             splits += others.sample(SPLITS[workers], k=min(len(SPLITS[workers]), 2))
             steps = [cls._divided(others, step, len(splits)) for step in steps]
-        return cls(workers, words, tuple(steps), kind < 0.8, tuple(splits))
+        late = others.choice([0, 0, 1, 2])
+        return cls(workers, words, tuple(steps), kind < 0.8, tuple(splits), late)
 
     @staticmethod
     def _divided(
@@ -125,10 +128,13 @@ def step(
 ) -> Generator[Request, Any, int]:
     """One step of the script: begins calls and waits for them; returns what changes the state.
 
+    "take": the state may be copied there, if nothing is under way.
     ``salt``: other at each try of all ranks, as if no step could be computed twice alike.
     """
     total, waited = mix(salt, number, *state), []
-    for operation in spec.steps[number]:
+    for at, operation in enumerate(spec.steps[number]):
+        if at == spec.late:
+            yield "take", None
         group = spec.group_of(operation.split, rank)
         if group < 0:
             yield "pass", None
@@ -144,6 +150,8 @@ def step(
             one[0] -= 1
     for _, call in waited:
         total = mix(total, (yield "wait", call))
+    if len(spec.steps[number]) <= spec.late:
+        yield "take", None
     return total
 
 

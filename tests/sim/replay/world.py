@@ -338,7 +338,7 @@ class World:
     def clear(self, boundary: int) -> None:
         """Rewind the memory."""
         words, workers = self.board, self.spec.workers
-        words.done[:] = [dict(area.rewind(boundary).calls) for area in self.areas]
+        words.done[:] = [area.rewind(boundary) for area in self.areas]
         words.falls[:], words.over[:] = [0] * workers, [False] * workers
 
     def looks(self) -> Thread:

@@ -39,7 +39,7 @@ def play(*, frees: int = 1 << 30, falls: int = 0) -> tuple[list[str], GroupMemor
                 seen.board.set_done(seen.board.places(9, [rank])[0], 7)
             kept = known.kept("a", 0)
             assert kept is not None
-            assert (kept.place, kept.step) == (Generation(3, 5, {9: 7}), 12)
+            assert (kept.place, kept.step) == (Generation(3, 5, {9: 7}, {9: 7}), 12)
             seen.board.set(1, Word.FALL, falls)
             kept = known.kept("a", 1)
             assert kept is not None

@@ -59,7 +59,8 @@ def test_three_generations_are_kept_and_the_newest_is_named(memory: GroupMemory)
     kept = area.read(3)
     assert kept is not None and (kept.step, kept.before) == (6, {GROUP: 59, OTHER: 6})
     numbers = sorted(area.generations(), key=lambda known: known.number)
-    assert numbers == [Generation(x, 2 * x, {GROUP: 20 * x, OTHER: 2 * x}) for x in (2, 3, 4)]
+    assert [(x.number, x.step) for x in numbers] == [(2, 4), (3, 6), (4, 8)]
+    assert numbers[1] == Generation(3, 6, {GROUP: 60, OTHER: 6}, {GROUP: 59, OTHER: 6})
 
 
 def test_a_death_at_each_word_of_a_copy_leaves_the_generation_before(memory: GroupMemory) -> None:

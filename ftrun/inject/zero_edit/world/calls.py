@@ -96,7 +96,7 @@ class Group(Protocol):
 class Buffers:
     """Host memory for copies of large inputs, used again: fresh pages cost as much as the call."""
 
-    FREE_MAX = 8
+    FREE_MAX = 16
 
     def __init__(self) -> None:
         self._free: deque[torch.Tensor] = deque(maxlen=self.FREE_MAX)
@@ -141,7 +141,10 @@ def _in_its_mode(method: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(method)
     def run(call: Call, *args: Any) -> None:
-        with torch.inference_mode() if call.is_inference else contextlib.nullcontext():
+        if not call.is_inference:
+            method(call, *args)
+            return
+        with torch.inference_mode():
             method(call, *args)
 
     return run

@@ -155,7 +155,8 @@ class ReplayedWorld(World):
             call.is_part = True
         line = self._lines.get(shell.key)
         spans = self.memory.spans
-        if line is not None and not spans and self._keeps(call) is None:
+        call.what = self._keeps(call)
+        if line is not None and not spans and call.what is None:
             self.falls(Fall.CALL, f"{call.kind.name.strip('_')} at {call_site()}")
         if self.fell is not None or line is None:
             self._issue(call)
@@ -199,7 +200,7 @@ class ReplayedWorld(World):
 
     def _see_that_it_is_the_same(self, line: Line, call: ReplayedCall) -> None:
         """Its predecessor has made this call: another one would break the others'."""
-        what, entry = self._keeps(call), self.area.find(line.id, call.number)
+        what, entry = call.what, self.area.find(line.id, call.number)
         sizes = [x.nbytes for x in self._to_log(line, call, what or Keeps.NOTHING)]
         if entry is not None and (entry.kind, entry.data.nbytes) != (what, offsets_of(sizes)[1]):
             where = f"{call.kind.name.strip('_')} at {call_site()}"
@@ -233,22 +234,25 @@ class ReplayedWorld(World):
         if self.memory.spans:
             del self.flying[call.at], line.kept[call.number]
             return
-        what = self._keeps(call) or Keeps.NOTHING
+        what = call.what or Keeps.NOTHING
+        is_there = False
         if call.at >= self.done and self.fell is None:
             found = self._to_log(line, call, what)
             if call.at > self.done:
                 self._early[call.at] = call, what, [x.detach().clone() for x in found]
             else:
-                self._log(line, call, what, found)
+                is_there = self._log(line, call, what, found)
                 while self.done in self._early:
                     early, what_of, tensors = self._early.pop(self.done)
                     assert early.line is not None, "it is numbered"
                     self._log(early.line, early, what_of, tensors)
-        entry = self.area.find(line.id, call.number) if what is Keeps.INPUT else None
-        if entry is None:
+        if not (is_there and what is Keeps.INPUT):
             call.keep_inputs()
-        else:
-            call.given = _parts(entry.data, call.kind.inputs(call))
+
+    def logged_inputs(self, call: ReplayedCall) -> list[torch.Tensor] | None:
+        """What a call has given, if the log has it."""
+        entry = None if call.line is None else self.area.find(call.line.id, call.number)
+        return None if entry is None else _parts(entry.data, call.kind.inputs(call))
 
     def _to_log(self, line: Line, call: ReplayedCall, what: Keeps) -> list[torch.Tensor]:
         is_here = self.rank == of_all(call.number, line.members)
@@ -258,16 +262,18 @@ class ReplayedWorld(World):
 
     def _log(
         self, line: Line, call: ReplayedCall, what: Keeps, tensors: Sequence[torch.Tensor]
-    ) -> None:
+    ) -> bool:
         # A predecessor may have logged it, and not counted it.
         is_there = self.is_newcomer and self.area.find(line.id, call.number) is not None
         if not (self._is_full or is_there):
             try:
                 self.area.log(self.log, line.id, call.number, what, tensors)
+                is_there = True
             except AreaFull:  # the agent sees the gap; the next generation ends it
                 self._is_full = True
         self.done = call.at + 1
         self.board.set_done(line.own, call.number + 1)
+        return is_there
 
     @property
     def is_behind(self) -> bool:
@@ -307,7 +313,7 @@ class ReplayedWorld(World):
 
     def _logged(self, call: ReplayedCall) -> list[torch.Tensor] | None:
         """The result of a call that all have; None: it has none."""
-        outputs, what, line = call.kind.outputs(call), self._keeps(call), call.line
+        outputs, what, line = call.kind.outputs(call), call.what, call.line
         assert line is not None, "it is numbered"
         if what is Keeps.INPUT:
             inputs = call.kind.inputs(call)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ftrun.base import clock
+from ftrun.core.replay.log_rules import Keeps
 from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call
 from ftrun.inject.zero_edit.world.kinds import nbytes
 
@@ -46,12 +47,15 @@ class ReplayedCall(Call):
 
     Attributes:
         line: the calls of its group; None: it is not numbered. ``at``: its place in the program.
-        given: what it gives, once it is through: copies, or a tensor and its version.
+        what: is logged of it.
+        given: what it gives, once it is through: copies, or a tensor and its version; None: that is
+            in the log.
     """
 
     shell: Any
     line: Line | None = None
     at = -1
+    what: Keeps | None = None
     given: list[Any] | None = None
     failed_at = 0.0
 
@@ -91,6 +95,8 @@ class ReplayedCall(Call):
         """The same call with a result that nobody needs; None: its inputs are gone."""
         kind, outputs, inputs = self.kind, self.kind.outputs(self), self.kind.inputs(self)
         kept = self.kept if self.kept is not None else self.given
+        if kept is None and self.what is Keeps.INPUT:
+            kept = self.shell.world.logged_inputs(self)
         values = (
             [] if kept is None else [_as_given(x, y) for x, y in zip(kept, inputs, strict=True)]
         )

@@ -77,18 +77,28 @@ def test_a_replacement_is_back_at_the_first_call_of_each_of_its_groups() -> None
     assert not is_back(first, {0: 4, 1: 0})
 
 
+def made(number: int, calls: dict[int, int], before: dict[int, int] | None = None) -> Generation:
+    return Generation(number, number, calls, before or calls)
+
+
 def test_a_replacement_begins_before_the_first_call_of_each_group() -> None:
-    known = [Generation(x, x, {0: 10 * x, 1: x}) for x in (2, 3, 1)]
+    known = [made(x, {0: 10 * x, 1: x}) for x in (2, 3, 1)]
     logs = [Logged(33, 37), Logged(22, 33), Logged(11, 22)]
     done = {0: 33, 1: 4}
     assert begin(known, logs, [{0: 30, 2: 0}, done], 1) == known[1]
     assert begin(known, logs, [{0: 29}, done], 1) == known[0]
     assert begin(known, logs, [{0: 30}, done, {1: 2}], 1) == known[0]
-    assert begin(known, logs, [{0: 20}, {0: 33, 1: 4}, {1: 1}], 1) == known[2]
+    assert begin(known, logs, [{0: 20}, done, {1: 1}], 1) == known[2]
+
+
+def test_the_log_must_have_the_calls_from_the_place_to_the_copy() -> None:
+    known, done = [made(3, {0: 30, 1: 2}, {0: 29, 1: 1})], [{0: 33, 1: 2}] * 2
+    assert begin(known, [Logged(30, 35)], done, 1) == known[0]
+    assert begin(known, [Logged(31, 35)], done, 1) is Fall.LOG_FULL
 
 
 def test_why_a_replacement_cannot_begin() -> None:
-    third, second = Generation(3, 3, {0: 30}), Generation(2, 2, {0: 20})
+    third, second = made(3, {0: 30}), made(2, {0: 20})
     done = {0: 33}
     assert begin([], [], [{0: 0}, {0: 0}], 0) is Fall.NO_GENERATION
     assert begin([third], [Logged(30, 33)], [{0: 29}, done], 1) is Fall.TOO_NEW
@@ -98,9 +108,12 @@ def test_why_a_replacement_cannot_begin() -> None:
 
 
 def test_all_begin_again_at_the_newest_step_at_whose_begin_all_have_a_generation() -> None:
-    first = [Generation(2, 5, {0: 20}), Generation(3, 6, {0: 30, 1: 4})]
-    other = [Generation(7, 6, {0: 30}), Generation(6, 5, {0: 20}), Generation(8, 7, {0: 40})]
+    def at(number: int, step: int, before: dict[int, int]) -> Generation:
+        return Generation(number, step, {}, before)
+
+    first = [at(2, 5, {0: 20}), at(3, 6, {0: 30, 1: 4})]
+    other = [at(7, 6, {0: 30}), at(6, 5, {0: 20}), at(8, 7, {0: 40})]
     assert common([first, other]) == 6  # each counts its own
-    assert common([first, [*other, Generation(9, 6, {0: 31})]]) == 5  # that is another step
-    assert common([first, [Generation(8, 7, {0: 40})]]) is None
+    assert common([first, [*other, at(9, 6, {0: 31})]]) == 5  # that is another step
+    assert common([first, [at(8, 7, {0: 40})]]) is None
     assert common([first, []]) is None

@@ -27,7 +27,8 @@ class Half(Node):
 
     def __init__(self, base: Path, number: int, port: int, *options: str) -> None:
         rank = ("--node-rank", str(number))
-        super().__init__(base, number, port, SCRIPT, *rank, *OPTIONS, *options)
+        script = SCRIPT.replace("sys.argv[1]", "'fsdp'")
+        super().__init__(base, number, port, script, *rank, *OPTIONS, *options)
 
 
 def test_all_go_on_from_memory_when_a_worker_or_a_node_is_lost(tmp_path: Path) -> None:

@@ -274,6 +274,11 @@ class Lead:
             asyncio.get_running_loop().call_soon(self._loses, key, node, "it is gone")
 
     @property
+    def token(self) -> str:
+        """Of the team: that of this node's own lighthouse is another one."""
+        return self._door.token
+
+    @property
     def own_id(self) -> str:
         """Of this node."""
         return self._own.node_id

@@ -39,7 +39,7 @@ class SpanningFleet(Fleet):
             )
             host, notes = self._machine.host, self._runtime_dir
             tell = partial(copies.has, lead.own_id)
-            copies.keeping = Keeping(self, self._settings, self._token, host, notes, tell)
+            copies.keeping = Keeping(self, self._settings, lead.token, host, notes, tell)
             self._copies = copies
 
     def ranks_kept(self, node_id: str, report: RanksKept) -> None:

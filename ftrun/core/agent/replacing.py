@@ -258,11 +258,16 @@ class Replacing:
                 self._out.add(MakeDecree(*place, outcome.number, -1))
 
     def _end_who_holds_up(self, slot: SlotState, event: BoardSeen) -> None:
-        """End those that have raised. If all wait, the one that has made the fewest calls hangs."""
+        """End those that have raised. If all wait, the one that has made the fewest calls hangs.
+
+        No board has the calls of all ranks of a group on several nodes.
+        """
         ranks = [] if slot.kill_at is not None else sorted(slot.failure_reports)
         if slot.hung is not None and slot.stacks_at is None:
             done, found = event.board.done, slot.hung.group_rank
-            last = min(slot.living, key=lambda rank: (done[rank], rank != found), default=found)
+            known = set() if self._settings.spans else slot.living
+            made = {rank: (sum(done[rank].values()), rank != found) for rank in known}
+            last = min(made, key=lambda rank: made[rank], default=found)
             slot.hung = replace(slot.hung, group_rank=last)
             ranks = [last]
         for rank in ranks:

@@ -23,7 +23,7 @@ from ftrun.base import clock
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import Leaf, LeafSpec, local_of
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, is_due
+from ftrun.core.replay.pacing import AHEAD, SPANNING_SHARE, Pace, ahead_of, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.place import Place
@@ -103,6 +103,8 @@ class Memory:
         self._step, self._number = 0, self.area.newest
         self._head: Any = None
         self._pace, self._worked_s = Pace(), time.process_time()
+        if memory.spans:
+            self._pace.share = SPANNING_SHARE
         self._began_at = self._took_s = self._step_s = 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients = 0, -1

@@ -67,24 +67,25 @@ class Node:
         return RankSource(rank, "n1", self.told[-1].address, self.told[-1].certificate)
 
 
-Play = Callable[[Node, Node], Coroutine[Any, Any, None]]
+Play = Callable[[Node, Node, Node], Coroutine[Any, Any, None]]
 
 
 def play(tmp_path: Path, work: Play, *, token: str = TOKEN, tls: bool = False) -> None:
-    """Two nodes: the second keeps copies of the first one's states."""
+    """Two nodes and one that comes for the first, whose states the second keeps copies of."""
     files = TlsFiles(tmp_path / "c", tmp_path / "k", tmp_path / "a") if tls else TlsFiles()
     settings = replace(resolved(workers_per_replica=3), tls=files)
 
     async def run() -> None:
-        notes = tmp_path / "0", tmp_path / "1"
+        notes = tmp_path / "0", tmp_path / "1", tmp_path / "2"
         for path in notes:
             path.mkdir(exist_ok=True)
         one = Node(range(2), notes[0], settings)
-        other = Node(range(2, 3), notes[1], settings, token)
+        other = Node(range(2, 3), notes[1], settings)
+        new = Node(range(2), notes[2], settings, token)
         try:
-            await work(one, other)
+            await work(one, other, new)
         finally:
-            for node in (one, other):
+            for node in (one, other, new):
                 node.keeping.close()
                 node.memory.memory.close()
 
@@ -93,7 +94,7 @@ def play(tmp_path: Path, work: Play, *, token: str = TOKEN, tls: bool = False) -
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_states_go_to_another_node_and_to_one_that_comes(tmp_path: Path, *, tls: bool) -> None:
-    async def work(one: Node, other: Node) -> None:
+    async def work(one: Node, other: Node, new: Node) -> None:
         (tmp_path / "0/set-up-1").write_bytes(b"notes")
         for node in (one, other):
             node.take(3, 5)
@@ -107,22 +108,18 @@ def test_states_go_to_another_node_and_to_one_that_comes(tmp_path: Path, *, tls:
         await one.keeping.keep(KeepRanks("a", 11, None, ()))
         one.take(13, 15)
         assert 5 not in one.has(0), "what nobody keeps is"
-        (tmp_path / "2").mkdir()
-        new = Node(range(2), tmp_path / "2", one.keeping._settings)
         await new.keeping.rewind("a", 5, (other.source(0), other.source(1)))
         assert new.has(0) == new.has(1) == (5,)
         assert (tmp_path / "2/set-up-1").read_bytes() == b"notes"
         held = new.memory.memory.area(1).hold(5)
         assert held is not None and held.head == b"rank 1 at 5"
         held.release()
-        new.keeping.close()
-        new.memory.memory.close()
 
     play(tmp_path, work, tls=tls)
 
 
 def test_what_is_later_than_the_step_from_which_all_go_on_is_dropped(tmp_path: Path) -> None:
-    async def work(one: Node, other: Node) -> None:
+    async def work(one: Node, other: Node, new: Node) -> None:
         for step in (3, 5):
             one.take(step)
             other.take(step)
@@ -137,7 +134,7 @@ def test_what_is_later_than_the_step_from_which_all_go_on_is_dropped(tmp_path: P
 
 
 def test_a_torn_state_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(one: Node, other: Node) -> None:
+    async def work(one: Node, other: Node, new: Node) -> None:
         one.take(5)
         other.take(5)
         monkeypatch.setattr(area.xxhash, "xxh3_128_hexdigest", other_hash)
@@ -146,7 +143,7 @@ def test_a_torn_state_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert "not what was sent" in other.told[-1].reason
         assert other.has(0) == ()
         with pytest.raises(Torn):
-            await other.keeping.rewind("a", 5, (one.source(1),))
+            await new.keeping.rewind("a", 5, (one.source(1),))
 
     seen: list[int] = []
     plain = xxhash.xxh3_128_hexdigest
@@ -159,17 +156,16 @@ def test_a_torn_state_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_who_has_not_the_token_and_what_is_not_there_is_refused(tmp_path: Path) -> None:
-    async def stranger(one: Node, other: Node) -> None:
+    async def stranger(one: Node, other: Node, new: Node) -> None:
         one.take(5)
-        other.take(5)
         with pytest.raises(DonorRefused, match="401"):
-            await other.keeping.rewind("a", 5, (one.source(0),))
+            await new.keeping.rewind("a", 5, (one.source(0),))
 
-    async def friend(one: Node, other: Node) -> None:
+    async def friend(one: Node, other: Node, new: Node) -> None:
         one.take(5)
         other.take(7)
         with pytest.raises(PeerError, match="410"):
-            await other.keeping.rewind("a", 7, (one.source(0),))
+            await new.keeping.rewind("a", 7, (one.source(0),))
         await other.keeping.keep(KeepRanks("a", 5, None, ()))
         assert "not in its memory" in other.told[-1].reason
         await other.keeping.keep(KeepRanks("b", 5, None, ()))  # of an incarnation that is over

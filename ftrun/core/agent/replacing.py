@@ -104,7 +104,7 @@ class Replacing:
                 verdict = slot.budget.failed(failure)
             slot.fall = words.not_replaced(rank, mending.fallen)
             slot.verdict = verdict if is_counted else Restart(0.0, slot.budget.spent)
-            if kept.place is Fall.NODES and kept.step >= 0 and not isinstance(slot.verdict, Restart | None):
+            if kept.place is Fall.NODES and not isinstance(slot.verdict, Restart | None):
                 slot.fall = words.would_have_gone_on(kept.step)
             if not isinstance(slot.verdict, Restart) or not self._can_begin_again(slot, rank):
                 return False

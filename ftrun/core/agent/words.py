@@ -100,7 +100,7 @@ def not_replaced(group_rank: int, reason: Fall | None) -> str:
 
 def would_have_gone_on(step: int) -> str:
     """No restart is left for a worker that could have been replaced."""
-    return f"It could have gone on from step {step}. "
+    return f"It could have gone on from step {step}. " if step >= 0 else ""
 
 
 def restart(failure: Failure, delay_s: float, number: int, budget: int, at_start: bool) -> str:

@@ -39,6 +39,8 @@ Layouts = list[list[list[int]] | None]
 numbers of its parameters; None: the first buckets."""
 
 
+MISSED_MAX = 3
+"""Generations in a row that were due, and not made because a call was under way."""
 _FIELDS = [field.name for field in fields(LeafSpec)]
 _of_spec = attrgetter(*_FIELDS)
 
@@ -107,7 +109,7 @@ class Memory:
             self._pace.share = SPANNING_SHARE
         self._began_at = self._took_s = self._step_s = 0.0
         self._copying: threading.Thread | None = None
-        self._zeroed, self._has_gradients = 0, -1
+        self._zeroed, self._has_gradients, self._missed = 0, -1, 0
         if self.world.is_newcomer:
             self._open()
 
@@ -225,13 +227,19 @@ class Memory:
         """Copy the state, unless a replacement could not begin at it."""
         world, layouts = self.world, self.layouts()
         place: Place = self.script.standing.shown()
-        if world.fell or not world.is_open or layouts is None or world.has_open_calls:
+        if world.fell or not world.is_open or layouts is None:
             return
+        if not world.is_settled_until(place.exchanges):  # nobody would make these calls again
+            self._missed += 1
+            if self._missed == MISSED_MAX:
+                world.falls(Fall.IN_FLIGHT)
+            return
+        self._missed = 0
         # Those since the place may have changed what is copied, so they must be in all logs.
         calls, before = world.begun(), world.begun(place.exchanges)
         began = time.thread_time()
         number = self._number + 1
-        world.opens_log(number)
+        world.opens_log(number, place.exchanges)
         given = pack({key: state() for key, (_, state) in self._functions.items()})
         head = {
             "step": self._step,

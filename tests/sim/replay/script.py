@@ -128,7 +128,7 @@ def step(
 ) -> Generator[Request, Any, int]:
     """One step of the script: begins calls and waits for them; returns what changes the state.
 
-    "take": the state may be copied there, if nothing is under way.
+    "take": the state may be copied there.
     ``salt``: other at each try of all ranks, as if no step could be computed twice alike.
     """
     total, waited = mix(salt, number, *state), []

@@ -368,16 +368,17 @@ class World:
     def _see_mended(self) -> None:
         for process in self.ranks:
             group = -1 if process.group is None else process.group.number
-            is_back = process.is_over or process in self._reported  # of whose end nobody knows
+            is_back = all(self.board.over) or process in self._reported  # nobody knows of its end
             is_back |= group == self.board.number and process.has_caught_up
             text = f"rank {process.rank} is in group {group} of {self.board.number}"
             self.see_that(is_back, "mended", text)
 
     def _see_fall(self, reason: Fall) -> None:
         is_full = any(area.was_full for area in self.areas)
+        is_first = any(len(area.generations()) < 2 for area in self.areas) and self.spec.late > 0
         expected = {
             Fall.NO_GENERATION: not all(area.was_whole for area in self.areas),
-            Fall.TOO_NEW: is_full or not self.spec.has_fences,
+            Fall.TOO_NEW: is_full or is_first or not self.spec.has_fences,
             Fall.LOG_FULL: is_full,
             Fall.PEER_LOG: is_full or not self.spec.has_fences,
             Fall.OTHER_CALL: self.refused,

@@ -274,7 +274,7 @@ class _Words:
 
 def test_large_bytes_that_a_log_has_are_not_copied_again(memory: GroupMemory) -> None:
     area = memory.area(0)
-    area.lay_out(1 << 20, 2 << 20)
+    area.lay_out(4096, 1 << 20)
     area.open_log(0, 0)
     one = torch.arange(module.LARGE_BYTES // 4, dtype=torch.int32)
     other = one.clone()

@@ -41,7 +41,7 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
         "--memory-snapshots is off": settings.memory_snapshots == "off",
         f"{settings.replicas} replica groups heal from each other": settings.replicas > 1,
         "one worker has no peers to go on with": settings.workers_per_replica < 2 and one is None,
-        "a group that a lighthouse places may have one node only": bool(settings.lighthouse),
+        "a group that a lighthouse places is on one node only so far": bool(settings.lighthouse),
         "its group may change its size": one is not None and one.least < one.most,
         f"--inject {settings.inject} leaves the script alone": settings.inject != AUTO,
         "--snapshot takes snapshots in another way so far": settings.snapshot_path is not None,
@@ -55,7 +55,8 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
 def standbys_of(settings: RunSettings) -> int:
     """As many as stated; else one, where a single worker may be replaced."""
     is_stated = settings.sources.get("standbys", DEFAULT) != DEFAULT
-    takes_one = not (is_stated or why_no_memory_snapshots(settings))
+    is_apart = settings.rendezvous is not None  # all are replaced
+    takes_one = not (is_stated or is_apart or why_no_memory_snapshots(settings))
     return max(settings.standbys, int(takes_one))
 
 

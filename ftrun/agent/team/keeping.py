@@ -259,7 +259,10 @@ class _Server(ProvenServer):
         held, notes = found
         try:
             known = json.dumps(asdict(held.copy()) | {"notes": len(notes)})
-            fields = {FIELD: known, "content-length": len(notes) + len(held.data)}
+            fields: dict[str, str | int] = {
+                FIELD: known,
+                "content-length": len(notes) + len(held.data),
+            }
             top = wire.format_head("HTTP/1.1 200 OK", fields)
             for data in (memoryview(top), memoryview(notes), held.data):
                 for at in range(0, len(data), PIECE_BYTES):

@@ -19,7 +19,6 @@ from ftrun.config.settings import RunSettings
 from ftrun.core.messages import KeepRanks, RanksKept, RankSource
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.tls import TlsFiles
-from ftrun.snapshots import area
 from ftrun.snapshots.area import GroupMemory, Torn
 from tests.unit.run_settings import resolved
 
@@ -137,7 +136,7 @@ def test_a_torn_state_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     async def work(one: Node, other: Node, new: Node) -> None:
         one.take(5)
         other.take(5)
-        monkeypatch.setattr(area.xxhash, "xxh3_128_hexdigest", other_hash)
+        monkeypatch.setattr("ftrun.snapshots.area.xxhash.xxh3_128_hexdigest", other_hash)
         await other.keeping.keep(KeepRanks("a", 5, None, (one.source(0),)))
         assert other.told[-1].copied is None
         assert "not what was sent" in other.told[-1].reason

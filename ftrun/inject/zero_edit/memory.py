@@ -150,7 +150,7 @@ class Memory:
             self._took_s,
             is_half_full=world.is_half_full,
             is_behind=world.is_behind,
-            ahead=ahead_of(self._step_s) if world.memory.spans else AHEAD,
+            ahead=ahead_of(clock.now() - self._began_at) if world.memory.spans else AHEAD,
         )
         if word != said:
             self.board.set(0, Word.DUE, word)

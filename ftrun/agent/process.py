@@ -13,7 +13,6 @@ import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from ftrun.agent import sweep
@@ -99,29 +98,17 @@ class SpawnerProcess:
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._closing = False
-        self._process = launch.process
+        self._launch, self._process = launch, launch.process
         self._stderr: HelperOutput | None = None
         self._pidfd = -1
         self._spawner_pidfd = -1
         self._channel = Channel(launch.channel)
         self._stores = Channel(launch.stores)
 
-    def start(
-        self,
-        *,
-        token: str,
-        host: str,
-        preload: tuple[str, ...],
-        eager: bool,
-        late: bool,
-        heal_tls: bool,
-        runtime_dir: Path,
-    ) -> None:
-        """Send its configuration; ``spawner_ready`` or ``SpawnerLost`` follows.
+    def start(self, configuration: dict[str, Any]) -> None:
+        """Send its configuration, unless it has one; ``spawner_ready`` or ``SpawnerLost`` follows.
 
-        ``eager``: import also what torch imports late before the first worker is forked.
-        ``late``: import that at all; workers that are interpreters of their own have no use for it.
-        ``heal_tls``: workers will make certificates.
+        ``configuration``: spawner_configuration (environment.py).
         """
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._exited)
@@ -130,18 +117,7 @@ class SpawnerProcess:
         assert self._process.stderr is not None
         self._stderr = HelperOutput(os.dup(self._process.stderr.fileno()), _show)
         self._process.stderr.close()
-        self._send(
-            {
-                "op": "configure",
-                "token": token,
-                "host": host,
-                "preload": list(preload),
-                "eager": eager,
-                "late": late,
-                "heal_tls": heal_tls,
-                "runtime_dir": str(runtime_dir),
-            }
-        )
+        self._launch.configure(configuration)
 
     def start_worker(self, task: StartWorker) -> None:
         """Fork one worker; ``worker_started`` or ``worker_exited`` with pid 0 follows."""

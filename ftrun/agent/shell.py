@@ -159,6 +159,7 @@ class Agent:
         self._life = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
         self._agent_id = os.environ.get(AGENT_ID_NAME) or self._life
         self._signal_rules = settings.signal_rules()
+        self._standbys = StandbyRules(standbys_of(settings), parked=launch.parked)
         self._supervisor = Supervisor(self._rules(), self._started_at)
         self._done: asyncio.Future[EndAgent] = self._loop.create_future()
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
@@ -269,7 +270,7 @@ class Agent:
     def _rules(self) -> SupervisorSettings:
         s = self._settings
         return SupervisorSettings(
-            **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(standbys_of(s))},
+            **{**s.shared_with(SupervisorSettings), "standbys": self._standbys},
             has_memory_snapshots=not why_no_memory_snapshots(s),
             spans=s.spans,
             agent_id=self._life,
@@ -404,11 +405,11 @@ class Agent:
         """The node on which a worker's log is, if it is not this one."""
         if life is None or self._lead is None:
             return ""
-        return self._lead.node_of(life.replica_id, life.restarts, life.group_rank)
+        return self._lead.ranks.name_of(life.replica_id, life.restarts, life.group_rank)
 
     def _with_output(self, evidence: FailureEvidence) -> FailureEvidence:
         evidence = with_output(evidence, self._settings.job_log_dir, self._output.since_s)
-        return evidence if self._lead is None else self._lead.with_output(evidence)
+        return evidence if self._lead is None else self._lead.ranks.with_output(evidence)
 
     def _peers_silent(self, message: PeersSilent) -> None:
         self._link.send(message)
@@ -596,6 +597,7 @@ class Agent:
             age_s=clock.now() - self._started_at,
             incidents=self._supervisor.last_incident,
             rank=self._settings.node_rank,
+            placed=self._settings.groups_placed,
         )
 
     def link_opened(self) -> None:

@@ -53,10 +53,15 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
 
 
 def standbys_of(settings: RunSettings) -> int:
-    """As many as stated; else one, where a single worker may be replaced."""
+    """As many as stated; else one, where a single worker may be replaced.
+
+    On several nodes all are replaced: as many as this node runs.
+    """
     is_stated = settings.sources.get("standbys", DEFAULT) != DEFAULT
-    is_apart = settings.rendezvous is not None  # all are replaced
-    takes_one = not (is_stated or is_apart or why_no_memory_snapshots(settings))
+    takes_one = not (is_stated or why_no_memory_snapshots(settings))
+    if settings.rendezvous is not None:
+        wanted = len(settings.ranks_here) if takes_one else settings.standbys
+        return min(wanted, len(settings.ranks_here))
     return max(settings.standbys, int(takes_one))
 
 

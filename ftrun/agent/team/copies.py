@@ -47,7 +47,7 @@ class Hands(Protocol):
     def is_complete(self) -> bool:
         """No node of the group is missing."""
 
-    def places(self) -> dict[str, range]:
+    def ranks_of_nodes(self) -> dict[str, range]:
         """The ranks of each node, in order."""
 
     def name_of(self, node_id: str) -> str:
@@ -148,7 +148,7 @@ class SpannedMemory(MemorySnapshots):
         self.keeping.report(incarnation)
         waits = not self._hands.is_complete
         if not waits:
-            self._copying.places = self._hands.places()
+            self._copying.places = self._hands.ranks_of_nodes()
         step = self._copying.step_for(range(self._settings.workers_per_replica))
         return replace(seen, boundary=step, waits=waits)
 
@@ -159,7 +159,7 @@ class SpannedMemory(MemorySnapshots):
         nodes = sorted({self._hands.name_of(node) for node in restored.values()})
         if nodes:
             self._tell(f"The lost node's states of step {boundary} come from {first_of(nodes)}.")
-        for node, ranks in self._hands.places().items():
+        for node, ranks in self._hands.ranks_of_nodes().items():
             if node != self._hands.own_id:
                 theirs = tuple(sources[rank] for rank in ranks if rank in sources)
                 order = RewindRanks(self.started[incarnation], number, boundary, theirs)
@@ -189,14 +189,14 @@ class SpannedMemory(MemorySnapshots):
         if now >= self._reported_at + REPORT_EVERY_S and self._hands.is_complete:
             self._reported_at = now
             self.keeping.report(incarnation)
-            self._copying.places = self._hands.places()
+            self._copying.places = self._hands.ranks_of_nodes()
             step = self._copying.begin(now)
             if step is not None:
                 self._begin_round(incarnation, step)
 
     def _begin_round(self, incarnation: str, step: int) -> None:
         pinned = self._copying.pinned
-        for node in self._hands.places():
+        for node in self._hands.ranks_of_nodes():
             copies = self._copying.copies_of(node)
             sources = tuple(self._source(rank, owner) for rank, owner in copies.items())
             order = KeepRanks(incarnation, step, pinned, sources)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,22 @@ from ftrun.agent.resources import ResourceWatch
 from ftrun.agent.team.copies import LOOK_S, REPORT_EVERY_S
 from ftrun.agent.team.keeping import Keeping
 from ftrun.agent.workers import WorkerServer
+from ftrun.base import clock
 from ftrun.base.errors import PeerError, UserError
-from ftrun.config.forms import why_no_memory_snapshots
+from ftrun.base.timer import DeadlineTimer
+from ftrun.config.forms import standbys_of, why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     Event,
     SpawnerLost,
+    SpawnerWarmed,
+    StandbyExited,
     StartReplica,
     WorkerDying,
     WorkerExited,
 )
+from ftrun.core.agent.standby import StandbyPool, StandbyRules
+from ftrun.core.agent.words import no_more_standbys
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
     AnotherForm,
@@ -101,6 +108,9 @@ class Place:
         self._rewinding: asyncio.Task[None] | None = None
         self._replaces: list[ReplaceRank] = []
         self._ports: dict[str, int] = {}
+        wanted = min(standbys_of(settings), len(settings.ranks_here))
+        self._standbys = StandbyPool(StandbyRules(wanted, parked=launch.parked))
+        self._refill = DeadlineTimer(self._start_standbys)
         self._server = WorkerServer(self, token, runtime_dir)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -115,6 +125,7 @@ class Place:
     async def close(self, *, ends_well: bool) -> None:
         """End all processes."""
         self._is_closed = True
+        self._refill.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -164,11 +175,19 @@ class Place:
 
     def _start(self, order: StartRanks, *, is_empty: bool = False) -> None:
         start = StartReplica(order.replica_id, order.incarnation, order.restarts)
+        ranks = self._settings.ranks_here
+        if not is_empty:  # by group rank, as the fleet has them
+            start = replace(start, standbys=("",) * ranks.start + self._take(len(ranks)))
         self._starts[order.incarnation] = start
         self.fleet.lighthouse = order.lighthouse
         self._ports[order.incarnation] = order.port
         self.fleet.world_port = order.world_port
         self.fleet.start_replica(start, is_empty=is_empty)
+
+    def _take(self, count: int) -> tuple[str, ...]:
+        standbys = self._standbys.take(count, clock.now())
+        self._refill.set(self._standbys.due_at)
+        return standbys
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -209,7 +228,7 @@ class Place:
         while self._rewinding is None and self._replaces:
             one = self._replaces.pop(0)
             key = WorkerKey(one.replica_id, one.incarnation, one.group_rank)
-            self.fleet.replace_worker(key, one.restarts, "")
+            self.fleet.replace_worker(key, one.restarts, "".join(self._take(1)))
 
     def _takes_back(self, order: SignalRanks) -> None:
         """Those whose states are not there yet are never started."""
@@ -254,8 +273,20 @@ class Place:
 
     # ------------------------------------------------------------ from the fleet and the workers
 
+    def _start_standbys(self) -> None:
+        for name in self._standbys.refill(clock.now()):
+            self.fleet.start_standby(name)
+
     def _fleet_event(self, event: Event) -> None:
         match event:
+            case SpawnerWarmed():
+                self._standbys.open(clock.now())
+                self._refill.set(self._standbys.due_at)
+            case StandbyExited(name, status):
+                if self._standbys.died(name, clock.now()):
+                    text = no_more_standbys(self._standbys.rules.deaths_max, status).text
+                    self._output.terminal.event_line(text)
+                self._refill.set(self._standbys.due_at)
             case WorkerDying(end):
                 self._ended(end, is_dying=True)
             case WorkerExited():
@@ -270,7 +301,8 @@ class Place:
         output, start = "", self._starts.get(end.incarnation)
         if self._keeping is not None and not is_dying:
             self._keeping.report(end.incarnation)  # the lead has it before the end
-        if end.status != 0 and start is not None:
+        # The peers wait for the first word of a death; its last lines follow with its end.
+        if end.status != 0 and start is not None and not is_dying:
             with contextlib.suppress(OSError):
                 self._output.flush()
             directory = self._settings.job_log_dir

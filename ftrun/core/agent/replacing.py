@@ -201,8 +201,7 @@ class Replacing:
     def _replace(self, slot: SlotState, rank: int) -> None:
         slot.lives[rank] = slot.started
         slot.started += 1
-        takes = 0 if self._settings.spans else 1  # others may be on another node
-        standby = "".join(self._standbys.take(takes, self._out.now))
+        standby = "".join(self._standbys.take(1, self._out.now))
         key = WorkerKey(slot.replica_id, slot.incarnation, rank)
         self._out.add(ReplaceWorker(key, slot.lives[rank], standby))
 

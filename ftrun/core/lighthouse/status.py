@@ -242,11 +242,13 @@ SCHEMA = "ftrun.status/1"
 class Status(MembershipStatus):
     """The whole status. ``messages_received``: how many of each kind, since the start.
 
+    ``idle_nodes``: the nodes in no replica group, where groups are larger than a node.
     ``schema``: ``SCHEMA``. ``torchft``: None: no port for torchft's own clients is open.
     """
 
     schema: str
     lighthouse: LighthouseStatus
+    idle_nodes: list[str]
     events: list[NoticeStatus]
     messages_received: dict[str, int]
     torchft: TorchftStatus | None

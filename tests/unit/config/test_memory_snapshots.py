@@ -33,12 +33,14 @@ def test_one_group_of_several_workers_has_them_and_a_standby(script: str) -> Non
 NODES: dict[str, Any] = {"nproc_per_node": "1", "rdzv_endpoint": "h:1"}
 
 
-def test_a_group_on_several_nodes_has_them_and_no_standby(script: str) -> None:
+def test_a_group_on_several_nodes_has_them_and_a_standby_for_each_worker(script: str) -> None:
     settings = resolved(script, memory_snapshots="auto", nnodes="2", **NODES)
     check(settings)
     assert why_no_memory_snapshots(settings) == ""
     assert injection(settings) == MEMORY
-    assert standbys_of(settings) == 0
+    assert standbys_of(settings) == 1
+    settings = resolved(script, memory_snapshots="auto", nnodes="2", standbys=9, **NODES)
+    assert standbys_of(settings) == 1
 
 
 @pytest.mark.parametrize(

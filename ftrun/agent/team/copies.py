@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from ftrun.agent.group_memory import MemorySnapshots
-from ftrun.agent.team.keeping import Keeping
+from ftrun.agent.team.keeping import LOOK_S, Keeping
 from ftrun.base import clock
 from ftrun.base.words import amount, first_of
 from ftrun.config.settings import RunSettings
@@ -30,9 +30,9 @@ from ftrun.core.messages import (
 from ftrun.core.replay.copying import EVERY_S, Copying, Had
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import SOUND
+from ftrun.core.replay.pacing import newest
 from ftrun.snapshots.area import Word
 
-LOOK_S = 0.02
 REPORT_EVERY_S = 0.5
 
 
@@ -183,15 +183,17 @@ class SpannedMemory(MemorySnapshots):
             return
         self._loop.call_later(LOOK_S, self._tick, incarnation)
         due = memory.board.read(0, Word.DUE)
-        if due != self._due:
-            self._due = due
-            self._hands.order(GroupDue(incarnation, due))
-        if now >= self._reported_at + REPORT_EVERY_S and self._hands.is_complete:
+        if now >= self._reported_at + REPORT_EVERY_S:
             self._reported_at = now
             self.keeping.report(incarnation)
+        if due == self._due:
+            return
+        self._due = due
+        self._hands.order(GroupDue(incarnation, due))
+        if self._hands.is_complete:
             self._copying.places = self._hands.ranks_of_nodes()
-            step = self._copying.begin(now)
-            if step is not None:
+            step = newest(due)
+            if self._copying.begin(step, now):
                 self._begin_round(incarnation, step)
 
     def _begin_round(self, incarnation: str, step: int) -> None:

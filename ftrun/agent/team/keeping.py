@@ -33,6 +33,7 @@ from ftrun.snapshots.memory import SharedMemory
 
 FIELD = "x-ftrun-generation"
 FETCH_TIMEOUT_S = 600.0
+LOOK_S = 0.02
 AT_ONCE = 4
 """States that are read at a time, of a node that comes in a lost one's place."""
 NOTES_BYTES_MAX = 128 << 20
@@ -104,8 +105,12 @@ class Keeping:
         memory = self._of(order.incarnation)
         if memory is None:
             return
-        number, held = memory.board.decree, memory.hold(order.step)
-        reason = "" if held else f"the states of step {order.step} are not in its memory any more"
+        number, held = memory.board.decree, None
+        while self._is_to_come(memory, order.step) and memory.board.decree == number:
+            await asyncio.sleep(LOOK_S)
+        if memory is self._memory:
+            held = memory.hold(order.step)
+        reason = "" if held else f"the states of step {order.step} are not in its memory"
         if held:
             work = self._loop.run_in_executor(self._background, self._copy, memory, order)
             try:
@@ -123,6 +128,14 @@ class Keeping:
         for step in self._pins.keys() - {order.step, order.pinned}:
             _release(self._pins.pop(step))
         self.report(order.incarnation, None if reason else order.step, reason)
+
+    def _is_to_come(self, memory: GroupMemory, step: int) -> bool:
+        if memory is not self._memory:
+            return False
+        known = [_steps(memory.area(rank)) for rank in memory.here]
+        return any(step not in x for x in known) and all(
+            not x or x[-1] < step for x in known if step not in x
+        )
 
     def _copy(self, memory: GroupMemory, order: KeepRanks) -> None:
         for source in order.sources:

@@ -18,8 +18,8 @@ from ftrun.agent.last_lines import last_lines
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import Output, open_output, start_keeping
 from ftrun.agent.resources import ResourceWatch
-from ftrun.agent.team.copies import LOOK_S, REPORT_EVERY_S
-from ftrun.agent.team.keeping import Keeping
+from ftrun.agent.team.copies import REPORT_EVERY_S
+from ftrun.agent.team.keeping import LOOK_S, Keeping
 from ftrun.agent.workers import WorkerServer
 from ftrun.base import clock
 from ftrun.base.errors import PeerError, UserError

@@ -6,8 +6,8 @@ them there, and all others go on from that step too.
 
 | event                         | it follows                                                       |
 |-------------------------------|------------------------------------------------------------------|
-| time                          | a round, if all nodes have the states of a step that is newer    |
-|                               | than the last round's: each node keeps its own, and copies       |
+| a step is announced at which  | a round of this step, in time: each node keeps its own states as |
+| all take their states         | soon as they are there, and copies                               |
 | all nodes have carried it out | its step is *pinned*: each keeps it until another one is         |
 | one could not                 | the round is over                                                |
 | no process of the group runs, | the round is over, and all go on from the newest step of which   |
@@ -96,17 +96,19 @@ class Copying:
                 self.pinned = self.step
                 self._over(now)
 
-    def begin(self, now: float) -> int | None:
-        """The step of a round that begins now; None: none does."""
-        if self.step is not None or now < self._begins_at or len(self.places) < 2:
-            return None
-        steps = [set(self._own(node, x)) for node, ranks in self.places.items() for x in ranks]
-        newest = max(set.intersection(*steps), default=-1)
-        if newest <= (-1 if self.pinned is None else self.pinned):
-            return None
-        self.step, self._waits = newest, set(self.places)
+    def begin(self, announced: int, now: float) -> bool:
+        """Whether the round of a step begins now, to which no worker has come so far.
+
+        A node that is told of one that is over may have overwritten it.
+        """
+        is_known = self.places.keys() <= self._had.keys()
+        if self.step is not None or now < self._begins_at or len(self.places) < 2 or not is_known:
+            return False
+        if announced <= (-1 if self.pinned is None else self.pinned):
+            return False
+        self.step, self._waits = announced, set(self.places)
         self._begins_at = now + EVERY_S
-        return newest
+        return True
 
     def copies_of(self, node: str) -> dict[int, str]:
         """The ranks whose states this node copies in a round, and the node of each."""

@@ -34,6 +34,11 @@ def is_due(announced: int, step: int) -> bool:
     return 0 <= newest - step < _BEFORE and bool(known >> newest - step & 1)
 
 
+def newest(announced: int) -> int:
+    """The newest step that was announced. ``announced``: the word."""
+    return announced >> _BEFORE
+
+
 def ahead_of(step_s: float) -> int:
     """How many steps ahead one is announced to other nodes. ``step_s``: a step takes so long."""
     return max(AHEAD, math.ceil(CARRIED_S / max(step_s, 1e-3)))

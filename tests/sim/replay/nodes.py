@@ -18,7 +18,7 @@ from ftrun.core.replay.copying import Copying, Had
 from tests.sim.violation import Violation
 
 EVENTS = 400
-KEPT = 2
+KEPT, AHEAD = 2, 2
 LEAD = "n0"
 
 
@@ -46,8 +46,13 @@ class Node:
     orders: deque[Order] = field(default_factory=deque)
     reports: deque[Had] = field(default_factory=deque)
 
-    def take(self, step: int, state: int) -> None:
-        """Its workers have their states of a step."""
+    def take(self, step: int, state: int, *, is_late: bool) -> None:
+        """Its workers have their states of a step; what it was asked to keep it holds at once.
+
+        ``is_late``: unless the order has not come so far.
+        """
+        if not is_late:
+            self.pins |= {order.step for order in self.orders if order.step == step}
         for rank in self.ranks:
             known = self.own.setdefault(rank, {})
             known[step] = state
@@ -142,7 +147,8 @@ class World:
         """Run the schedule, and then let it come to rest: then the newest step is pinned."""
         for _ in range(EVENTS):
             self._one()
-        for _ in range(3):
+        since = self.step
+        for _ in range(20):
             self._drain()
             for _ in range(2 * len(self.nodes)):
                 self._take()
@@ -152,7 +158,7 @@ class World:
             self._time(10.0)
             self._drain()
         pinned = self.copying.pinned
-        if pinned is None or pinned < self.step - KEPT:
+        if pinned is None or pinned < since:
             raise Violation("copies", f"pinned is {pinned} at rest, at step {self.step}")
 
     def _one(self) -> None:
@@ -171,15 +177,16 @@ class World:
             name = min(self.made, key=lambda x: self.made[x])
         self.made[name] += 1
         self.step = max(self.made.values())
-        self.nodes[name].take(self.made[name], self.made[name] * 1000 + self.life)
+        is_late = self.draws.random() < 0.1
+        self.nodes[name].take(self.made[name], self.made[name] * 1000 + self.life, is_late=is_late)
 
     def _report(self) -> None:
         self.draws.choice(list(self.nodes.values())).report()
 
     def _time(self, for_s: float) -> None:
         self.now += for_s
-        step = self.copying.begin(self.now)
-        if step is not None:
+        step = max(self.made.values()) + AHEAD
+        if self.copying.begin(step, self.now):
             pinned = self.copying.pinned
             for name, node in self.nodes.items():
                 order = Order(step, self.number, pinned, self.copying.copies_of(name))
@@ -197,16 +204,19 @@ class World:
 
     def _obey(self) -> None:
         node = self.draws.choice(list(self.nodes.values()))
-        if node.orders:
-            self._carry_out(node)
+        self._carry_out(node)
 
     def _carry_out(self, node: Node) -> None:
-        node.keep(node.orders.popleft(), self.nodes)
+        """The next order, if the step has come of which it is."""
+        if node.orders and (node.orders[0].step <= self.made[node.name]):
+            node.keep(node.orders.popleft(), self.nodes)
 
     def _drain(self) -> None:
         while any(node.orders or node.reports for node in self.nodes.values()):
             self._deliver()
             self._obey()
+            if any(node.orders for node in self.nodes.values()):
+                self._take()
 
     def _loss(self) -> None:
         """A node is lost, with what it has; another comes in its place."""

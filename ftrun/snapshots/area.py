@@ -388,20 +388,41 @@ class Area:
 
     # ------------------------------------------------------------ logs
 
-    def open_log(self, number: int, first_call: int) -> None:
+    def open_log(self, number: int, first: int, end: int | None = None) -> None:
         """Begin the log of the step that leads from generation ``number`` to the next.
 
-        ``first_call``: how many calls the worker has logged before, of all groups.
-        A replacement that comes to it again keeps what the lost worker has logged there.
+        ``first``: so many calls has the worker made before the step, and ``end`` of them are
+        logged. Those in between are taken over, if the log before has them and there is room. A
+        replacement that comes to it again keeps what the lost worker has logged there.
         """
-        words = _LOG_AT + 8 * (number % LOGS)
+        words, end = _LOG_AT + 8 * (number % LOGS), first if end is None else end
         if self._header[words + _NUMBER] == number:
             return
+        moved = self._entries(first, end)
         self._header[words + _NUMBER] = NONE
         self._known[number % LOGS].clear()
         self._header[words + _COUNT] = self._header[words + _USED] = 0
-        self._header[words + _FIRST] = first_call
+        try:
+            for group, call, entry in moved:
+                self.log(number, group, call, entry.kind, [entry.data])
+        except AreaFull:
+            self._header[words + _COUNT] = self._header[words + _USED] = 0
+        self._header[words + _FIRST] = first if self._header[words + _COUNT] else end
         self._header[words + _NUMBER] = number
+
+    def _entries(self, first: int, end: int) -> list[tuple[int, int, Entry]]:
+        """The newest log's, with group and number, if it has all until the ``end``-th call.
+
+        The last one may not be counted as logged: the worker has died there.
+        """
+        slot = self.newest_log % LOGS
+        words = _LOG_AT + 8 * slot
+        number, begin, count = self._header[words : words + _COUNT + 1]
+        if number == NONE or not (begin <= first and begin + count >= end):
+            return []
+        index = self._indexes[slot]
+        places = range(_ENTRY_WORDS * (first - begin), _ENTRY_WORDS * count, _ENTRY_WORDS)
+        return [(index[at], index[at + 1], self._entry(slot, at)) for at in places]
 
     def log(
         self,
@@ -455,10 +476,12 @@ class Area:
         for slot in range(LOGS):
             place = self._calls(slot).get((group, call))
             if place is not None:
-                entry = place * _ENTRY_WORDS
-                *_, offset, nbytes, kind = self._indexes[slot][entry : entry + _ENTRY_WORDS]
-                return Entry(kind, self.memory.view(self._log_at(slot) + offset, nbytes))
+                return self._entry(slot, place * _ENTRY_WORDS)
         return None
+
+    def _entry(self, slot: int, at: int) -> Entry:
+        *_, offset, nbytes, kind = self._indexes[slot][at : at + _ENTRY_WORDS]
+        return Entry(kind, self.memory.view(self._log_at(slot) + offset, nbytes))
 
     def _calls(self, slot: int) -> dict[tuple[int, int], int]:
         """Of a log: the place of each call. What is known of it stays until it begins anew."""

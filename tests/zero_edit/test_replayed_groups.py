@@ -74,11 +74,11 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 own = data[:, 2 * (rank // 2):][:, :2] if kind == "both" else data
 total, last = 0.0, torch.zeros(1)
 for step in range(20):
-    work = dist.all_reduce(last, group=mine, async_op=True)  # in flight while the model runs
     optimizer.zero_grad()
     for part in own[step].chunk(2):  # two backward passes a step
         loss = model(part).square().mean()
         loss.backward()
+    work = dist.all_reduce(last, group=mine, async_op=True)  # in flight during other calls
     found = [torch.zeros(1) for _ in range(2)]
     dist.all_gather(found, loss.detach().reshape(1), group=mine)
     if rank < 2:  # the other pair makes one call fewer

@@ -31,6 +31,7 @@ class Fall(IntEnum):
     DEEPSPEED = 15
     MEGATRON = 16
     PIPELINE = 17
+    IN_FLIGHT = 18
 
     @property
     def words(self) -> str:
@@ -60,6 +61,10 @@ _WORDS = {
     ),
     Fall.MEGATRON: (
         "ftrun does not know Megatron's gradient buffers, random states and sends between stages"
+    ),
+    Fall.IN_FLIGHT: (
+        "the script waits for an asynchronous collective only after the place at which a step may "
+        "begin again"
     ),
     Fall.PIPELINE: (
         "a pipeline schedule (torch.distributed.pipelining) sends from stage to stage, and ftrun "

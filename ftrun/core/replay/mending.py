@@ -129,10 +129,8 @@ class Mending:
             return None
         if any(falls):
             return self._fall(Fall(next(filter(None, falls))))
-        is_back = (
-            over or number == self.number for number, over in zip(joined, board.over, strict=True)
-        )
-        if all(is_back):
+        # One that is over is needed by those that are not: it may be asked for a call again.
+        if all(board.over) or all(number >= self.number for number in joined):
             self._deaths.clear()
             self._is_rewound, self._tries = False, 0
             return Mended(now - self._began_at)

@@ -43,6 +43,8 @@ Layouts = list[list[list[int]] | None]
 numbers of its parameters; None: the first buckets."""
 
 
+MISSED_MAX = 3
+"""Generations in a row that were due, and not made because a call was under way."""
 _FIELDS = [field.name for field in fields(LeafSpec)]
 _of_spec = attrgetter(*_FIELDS)
 
@@ -109,7 +111,7 @@ class Memory:
         self._pace, self._worked_s = Pace(), time.process_time()
         self._began_at = self._took_s = self._step_s = 0.0
         self._copying: threading.Thread | None = None
-        self._zeroed, self._has_gradients = 0, -1
+        self._zeroed, self._has_gradients, self._missed = 0, -1, 0
         self.batches = Batches(lambda: self.awaits_newcomers, self.lacks)
         self._chunks: dict[str, tuple[int, ...] | None] = {}
         if self.world.is_newcomer:
@@ -241,13 +243,17 @@ class Memory:
         place: Place = self.script.standing.shown()
         if world.fell or not world.is_open or layouts is None:
             return
-        if not world.is_through_until(place.exchanges):
-            return  # its result is not in what would be copied, and nobody would make it again
+        if not world.is_settled_until(place.exchanges):  # nobody would make these calls again
+            self._missed += 1
+            if self._missed == MISSED_MAX:
+                world.falls(Fall.IN_FLIGHT)
+            return
+        self._missed = 0
         # Those since the place may have changed what is copied, so they must be in all logs.
         calls, before = world.begun(), world.begun(place.exchanges)
         began = time.thread_time()
         number = self._number + 1
-        world.opens_log(number)
+        world.opens_log(number, place.exchanges)
         given = pack({key: state() for key, (_, state) in self._functions.items()})
         left = self.batches.left(place)
         head = {

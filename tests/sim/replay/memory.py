@@ -70,14 +70,26 @@ class Area:
         self.was_whole = True
         yield "generation whole"
 
-    def open_log(self, number: int, first: int) -> Thread:
+    def open_log(self, number: int, first: int, end: int) -> Thread:
+        """The calls from ``first`` on are taken over, if the log before has all until ``end``."""
         log = self.logs[number % SLOTS]
         if log.number == number:
             return
+        last = max(self.logs, key=lambda known: known.number)
+        has_all = last.number >= 0 and last.first <= first and last.first + last.count >= end
+        first = first if has_all else end
+        index = last.index[first - last.first : last.count] if has_all else []
+        data = [list(last.data[at : at + size]) for *_, at, size in index]
         log.number = -1
         yield "log closed"
         log.count, log.first = 0, first
         log.index.clear()
+        used = 0
+        for (call, kind, _, size), words in zip(index, data, strict=True):
+            log.data[used : used + size] = words
+            log.index.append((call, kind, used, size))
+            used += size
+            log.count += 1
         yield "log emptied"
         log.number = number
         self.is_full = False
@@ -111,7 +123,8 @@ class Area:
             log.number = -1
         self.is_full = False
         newest.calls = newest.before
-        for _ in self.open_log(newest.number, sum(newest.calls.values())):
+        made = sum(newest.calls.values())
+        for _ in self.open_log(newest.number, made, made):
             pass
         return dict(newest.calls)
 

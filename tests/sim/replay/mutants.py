@@ -226,7 +226,7 @@ class OpensTheLogLate(Process):
         yield from self.area.write(number, step, self.state, calls)
         yield lambda: not self.is_busy
         self.is_busy = True
-        yield from self.area.open_log(number, self.logged)
+        yield from self.area.open_log(number, self.logged, self.logged)
         self.is_busy = self.is_copying = False
 
 
@@ -336,11 +336,11 @@ class WholeTooEarly(Area):
 class EmptiesTheLog(Area):
     """A replacement empties the log that the lost worker had begun."""
 
-    def open_log(self, number: int, first: int) -> Thread:
+    def open_log(self, number: int, first: int, end: int) -> Thread:
         log = self.logs[number % len(self.logs)]
         if log.number == number:
             log.number = -1
-        yield from super().open_log(number, first)
+        yield from super().open_log(number, first, end)
 
 
 class LogsOn(Area):
@@ -407,6 +407,22 @@ class ForgetsTheDead(Mending):
     ) -> Outcome:
         for rank in self._deaths:
             joined = [self.number if one == rank else x for one, x in enumerate(joined)]
+        return super().look(board, joined, falls, now, broken)
+
+
+class OverIsBack(Mending):
+    """A worker whose script is over is not needed any more."""
+
+    def look(
+        self,
+        board: Board,
+        joined: Sequence[int],
+        falls: Sequence[int],
+        now: float,
+        broken: Sequence[int] = (),
+    ) -> Outcome:
+        pairs = zip(joined, board.over, strict=True)
+        joined = [self.number if over else number for number, over in pairs]
         return super().look(board, joined, falls, now, broken)
 
 
@@ -566,6 +582,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "one decree for two deaths": {"mending": OneDecree},
     "a fall is told twice": {"mending": FallsTwice},
     "mended without the dead": {"mending": ForgetsTheDead},
+    "over is back": {"mending": OverIsBack, "breaks": True},
     "connects once": {"mending": ConnectsOnce, "breaks": True},
     "rewinds to what one has": {"rules": Rules(common=_what_one_has)},
     "keeps the logs at a rewind": {"world": _KeepsLogs},

@@ -67,7 +67,7 @@ class Process:
             yield "started"
             number = yield from self.load()
         else:
-            yield from self.area.open_log(0, 0)
+            yield from self.area.open_log(0, 0, 0)
         while number < len(spec.steps):
             total = yield from self.step(number)
             yield lambda: not self.is_copying
@@ -129,7 +129,7 @@ class Process:
         number, calls = self.number, (dict(self.begun), self.before)
         yield lambda: not self.is_busy
         self.is_busy = True
-        yield from self.area.open_log(number, self.logged)
+        yield from self.area.open_log(number, sum(self.before.values()), self.logged)
         self.is_busy = False
         self.is_copying = True
         self.world.spawn(self, self.copy(number, step, calls))
@@ -249,17 +249,15 @@ class Process:
 
     def read(self, rank: int, call: Call) -> Thread:
         """The words of an entry; a living peer may write over its log meanwhile."""
-        area = self.world.areas[rank]
-        found = area.find(call.id)
-        if found is None:
-            yield from self.falls(Fall.PEER_LOG)
-        assert found is not None
-        log, _, offset, size = found
-        words = []
-        for index in range(size):
-            words.append(log.data[offset + index])
-            yield "part read"
-        if self.is_other(area.find(call.id), found):
+        area, words = self.world.areas[rank], []
+        while (found := area.find(call.id)) is not None:
+            (log, _, offset, size), words = found, []
+            for index in range(size):
+                words.append(log.data[offset + index])
+                yield "part read"
+            if not self.is_other(area.find(call.id), found):
+                break
+        else:
             yield from self.falls(Fall.PEER_LOG)
         self.world.see_that(len(words) == 2, "entry", f"of call {call.id}: {words}")
         return joined(words)

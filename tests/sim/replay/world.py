@@ -368,7 +368,7 @@ class World:
     def _see_mended(self) -> None:
         for process in self.ranks:
             group = -1 if process.group is None else process.group.number
-            is_back = process.is_over or process in self._reported  # of whose end nobody knows
+            is_back = all(self.board.over) or process in self._reported  # nobody knows of its end
             is_back |= group == self.board.number and process.has_caught_up
             text = f"rank {process.rank} is in group {group} of {self.board.number}"
             self.see_that(is_back, "mended", text)

@@ -171,6 +171,7 @@ class Call:
         since: when peers were told first that this rank waits in it.
         awaits: what it is held for, in words: its root is away, and may come back; "": it is not.
         held_at: since when.
+        handle: gives the Work that the script has got, as long as it has it.
         waited: the script has waited for it. ``clears``: it has waited for all calls before.
     """
 
@@ -188,6 +189,7 @@ class Call:
     awaits, held_at = "", 0.0
     takes_deputy = waited = clears = is_two = is_part = is_large = has_result = False
     is_inference = False
+    handle: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
         self, shell: Group, kind: Kind, args: tuple[Any, ...], number: int, site: str, is_sync: bool

@@ -44,6 +44,8 @@ from ftrun.snapshots.memory import offsets_of
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
 
+AWAITED_MAX = 256
+"""Calls that are noted, before it is looked which the script has waited for."""
 ERROR_S = 20.0
 """A call that has failed although nobody has died: after this time it is the script's own error."""
 
@@ -77,6 +79,7 @@ class ReplayedWorld(World):
         self._opened = self.done
         self._lines: dict[str, Line] = {}
         self._latest: deque[int] = deque(maxlen=CALLS_MAX)  # the groups of these calls
+        self._awaited: list[ReplayedCall] = []  # the script has their Works
         self._early: dict[int, tuple[ReplayedCall, Keeps, list[torch.Tensor]]] = {}
         self._is_full = False
         self._groups = Reconnecting(self, -1 if self.is_newcomer else self.board.decree)
@@ -130,10 +133,13 @@ class ReplayedWorld(World):
         later = Counter(islice(reversed(self._latest), since))
         return {line.id: line.begun - later[line.id] for line in self._lines.values()}
 
-    def is_through_until(self, count: int) -> bool:
-        """Whether the script's tensors have the results of all calls before this one."""
-        calls = self.flying.values()
-        return not any(x.at < count and x.state is not State.THROUGH for x in calls)
+    def is_settled_until(self, count: int) -> bool:
+        """Whether the script has the results of all calls before this one, and waits for none."""
+        with self.changed:
+            self._awaited = [call for call in self._awaited if call.is_awaited]
+            calls = self.flying.values()
+            under_way = [x for x in calls if x.at < count and x.state is not State.THROUGH]
+            return not under_way and all(call.at >= count for call in self._awaited)
 
     def begin(self, shell: Shell, call: Call) -> None:
         """A rank begins a call."""
@@ -162,6 +168,8 @@ class ReplayedWorld(World):
         line.begun += 1
         self.count += 1
         self._latest.append(line.id)
+        if not call.is_sync:
+            self._note_awaited(call)
         groups = self._groups
         first = None if groups.first is None else groups.first.get(line.id, 0)
         done = self._done_of(line)
@@ -183,6 +191,11 @@ class ReplayedWorld(World):
                     self._latest.pop()
                     raise
         groups.note_back()
+
+    def _note_awaited(self, call: ReplayedCall) -> None:
+        if len(self._awaited) >= AWAITED_MAX:
+            self._awaited = [call for call in self._awaited if call.is_awaited]
+        self._awaited.append(call)
 
     def _done_of(self, line: Line) -> list[int]:
         """The words of its members, who all have added the group before any can call in it."""
@@ -276,10 +289,11 @@ class ReplayedWorld(World):
             2 * self.area.log_bytes(self.log) > self.area.layout[1]
         )
 
-    def opens_log(self, number: int) -> None:
-        """A generation is whole: what follows goes to the next log."""
-        self.area.open_log(number, self.done)
-        self.log, self._opened, self._is_full = number, self.done, False
+    def opens_log(self, number: int, since: int) -> None:
+        """A generation is made: the calls from ``since`` on go to the next log."""
+        with self.changed:
+            self.area.open_log(number, since, self.done)
+            self.log, self._opened, self._is_full = number, since, False
 
     # ------------------------------------------------------------ a replacement
 

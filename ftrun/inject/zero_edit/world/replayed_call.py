@@ -59,6 +59,11 @@ class ReplayedCall(Call):
     given: list[Any] | None = None
     failed_at = 0.0
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the script has not waited for it, and still can."""
+        return not (self.waited or self.future is not None) and self.handle() is not None
+
     def prepare(self) -> None:
         """Keep what it gives, if it writes over that."""
         kind = self.kind

@@ -148,7 +148,7 @@ def test_at_the_start_in_a_save_in_the_last_step_and_after_it(
         assert died == {place for _, place in DEATHS}
         # Nobody has a snapshot before the first step: then all begin again.
         assert job.output.count("cannot be replaced alone") == 2, job.output
-        assert job.output.count("no step lost") == len(DEATHS) - 2, job.output
+        assert "All went on" not in job.output, job.output
         assert f"replica 0: finished, 24 steps, {len(DEATHS)} restarts" in job.output
 
 

@@ -66,7 +66,7 @@ def test_they_are_refused_with_what_they_do_not_apply_to(
 
 
 def test_a_disk_asks_for_them_unless_they_are_off(script: str, tmp_path: Path) -> None:
-    on = {"workers_per_replica": 2, "snapshot": tmp_path}
+    on: dict[str, Any] = {"workers_per_replica": 2, "snapshot": tmp_path}
     assert why_no_memory_snapshots(resolved(script, **on)) == ""
     assert why_no_memory_snapshots(resolved(script, **on, memory_snapshots="off"))
     assert why_no_memory_snapshots(resolved(script, workers_per_replica=1, snapshot=tmp_path))

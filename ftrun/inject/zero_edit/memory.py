@@ -30,6 +30,7 @@ from ftrun.core.replay.pacing import Pace, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.batches import Batches
+from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.randomness import Randomness, States, _Left, _tensor
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
@@ -243,6 +244,8 @@ class Memory:
         place: Place = self.script.standing.shown()
         if world.fell or not world.is_open or layouts is None:
             return
+        if self._step and not (place.loaders or place.turn):  # it is at this pass itself
+            self.lacks([f"the batch at {call_site()}, which no loader and no range() loop gives"])
         if not world.is_settled_until(place.exchanges):  # nobody would make these calls again
             self._missed += 1
             if self._missed == MISSED_MAX:

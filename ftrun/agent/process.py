@@ -79,6 +79,9 @@ class SpawnerListener(Protocol):
     ) -> None:
         """``fds``: its pidfd, and the read ends of its stdout and stderr, now the listener's."""
 
+    def writer_ended(self) -> None:
+        """The process that writes snapshots has ended, or could not be started."""
+
     def worker_exited(
         self, incarnation: str, group_rank: int, pid: int, status: int, reason: str
     ) -> None:
@@ -150,6 +153,10 @@ class SpawnerProcess:
     def start_standby(self, name: str, threads: int) -> None:
         """Fork a standby; ``StandbyExited`` follows if it ends before it is used."""
         self._send({"op": "standby", "name": name, "threads": threads})
+
+    def start_writer(self, where: Path) -> None:
+        """Fork the process that writes snapshots; ``writer_ended`` follows if it ends."""
+        self._send({"op": "writer", "where": str(where)})
 
     def signal_replica(self, incarnation: str, number: int) -> None:
         """Signal the process groups of the workers of ``incarnation``."""
@@ -240,6 +247,8 @@ class SpawnerProcess:
                 self._listener.spawner_ready(is_bare=message["bare"])
             case "warmed":
                 self._emit(SpawnerWarmed())
+            case "writer_ended":
+                self._listener.writer_ended()
             case "standby_exited":
                 self._emit(StandbyExited(message["name"], message["status"]))
             case "unusable":

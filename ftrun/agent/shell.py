@@ -198,6 +198,7 @@ class Agent:
             settings.tls,
             wants_glance=self._line is not None,
         )
+        self._fleet.memory.on_progress = self._group_progressed
         self._peers = Peers(self._peers_silent)
         self._lighthouse = self._embedded(token, runtime_dir)
         self._address = settings.lighthouse or ""
@@ -535,6 +536,12 @@ class Agent:
             case _:
                 self._link.send(WorkerMessage(key, message))
                 self._handle(WorkerSent(key, message))
+
+    def _group_progressed(self, key: WorkerKey, progress: Progress) -> None:
+        """A group without a Manager is so far, by its memory."""
+        self._link.note_progress(key, progress)
+        if self._line is not None:
+            self._line.watch(WorkerSent(key, progress))
 
     # ------------------------------------------------------------ from the lighthouse
 

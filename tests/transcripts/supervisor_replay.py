@@ -332,7 +332,7 @@ def _exit(
 def _kept(text: str) -> e.Kept:
     """The step of its newest snapshot in memory, or why there is none."""
     if text.isdecimal():
-        return e.Kept(Generation(int(text), 0), int(text))
+        return e.Kept(Generation(int(text), 0), int(text), int(text))
     return e.Kept(Fall[text], -1)
 
 

@@ -149,7 +149,7 @@ def test_at_the_start_in_a_save_in_the_last_step_and_after_it(
         # Nobody has a snapshot before the first step: then all begin again.
         assert job.output.count("cannot be replaced alone") == 2, job.output
         assert job.output.count("no step lost") == len(DEATHS) - 2, job.output
-        assert re.search(r"replica 0: finished, 24 steps, 8 restarts", job.output), job.output
+        assert f"replica 0: finished, 24 steps, {len(DEATHS)} restarts" in job.output
 
 
 def test_the_lighthouse_dies_with_a_worker_and_a_script_raises(
@@ -157,7 +157,7 @@ def test_the_lighthouse_dies_with_a_worker_and_a_script_raises(
 ) -> None:
     raises = json.dumps([(2, "raises in 5"), (0, "raises in 15")])
     with Job(tmp_path, SCRIPT, *ON, args=(raises, "12")) as job:
-        job.expect(r"worker 0\.2 \(pid \d+\) raised RuntimeError.* Its work since step \d+ was")
+        job.expect(r"worker 0\.2 \(pid \d+\) failed: RuntimeError.* Its work since step \d+ was")
         job.expect(r"^\[0\.\d\] holds", count=3)
         lighthouse = job.expect_process(LIGHTHOUSE)
         job.until(lambda: status(tmp_path)["step"] == 12, "the step in the status")
@@ -190,5 +190,5 @@ def test_asked_to_stop_while_a_worker_is_replaced(tmp_path: Path, number: signal
         kill(job, 1)
         job.signal(number)
         assert job.end() == (130 if number is signal.SIGINT else 75)
-        assert "Traceback" not in job.output, job.output
+        assert "Error" not in job.output, job.output
         assert not job.left()

@@ -20,7 +20,7 @@ from ftrun.agent import sweep
 from ftrun.agent.assignments import Assignments
 from ftrun.agent.death_watch import DeathWatch
 from ftrun.agent.devices import DeviceSlices, Machine
-from ftrun.agent.environment import threads_per_worker
+from ftrun.agent.environment import spawner_configuration, threads_per_worker
 from ftrun.agent.error_files import read_error_file
 from ftrun.agent.group_memory import MemorySnapshots
 from ftrun.agent.groups import Group, Groups, Worker
@@ -92,7 +92,7 @@ class Fleet:
         self._runtime_dir = runtime_dir
         self._output = output
         self._loop = asyncio.get_running_loop()
-        self.guard_id = launch.guard_id
+        self._launch, self.guard_id = launch, launch.guard_id
         children = {row.pid for row in linux.process_rows() if row.ppid == os.getpid()}
         self._before = frozenset(children - {launch.process.pid})
         self._spawner = SpawnerProcess(self, emit, launch)
@@ -125,13 +125,7 @@ class Fleet:
     def start(self) -> None:
         """Configure the spawner and order the first stores; ``SpawnerReady`` follows."""
         self._spawner.start(
-            token=self._token,
-            host=self._machine.host,
-            preload=self._settings.preload,
-            eager=self._settings.script.trains_in_parallel(),
-            late=not self._assignments.are_fresh,
-            heal_tls=bool(self._settings.tls),
-            runtime_dir=self._runtime_dir,
+            spawner_configuration(self._settings, self._machine, self._token, self._runtime_dir)
         )
         if self._assignments.is_one_world and self.world_port is None:
             self._spawner.open_store(WORLD_STORE, 0)
@@ -286,7 +280,7 @@ class Fleet:
             keep_writing(list(self._logs))
             self._name(left, "It goes on by itself, and the logs get what it prints.")
         else:
-            selection = sweeper(self.guard_id, self._before)
+            selection = sweeper(self._launch, self._before)
             end = partial(sweep.kill_all, selection, SWEEP_DEADLINE_S)
             stuck = await self._loop.run_in_executor(None, end)
             self._name(left, "It is ended with the job.")

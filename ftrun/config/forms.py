@@ -34,7 +34,7 @@ def injection(settings: RunSettings) -> str:
 
 
 def why_no_memory_snapshots(settings: RunSettings) -> str:
-    """What --memory-snapshots does not apply to in this run; "": they are taken.
+    """The reason why this run takes no memory snapshots; "": it takes them.
 
     What --snapshot writes of a single group is read from there, so it asks for them too.
     """

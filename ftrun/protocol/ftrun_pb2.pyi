@@ -497,7 +497,7 @@ class FailureReport(_message.Message):
     def __init__(self, error_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., step: _Optional[int] = ..., heals: bool = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("agent_id", "spec", "capacity", "host", "store", "running", "dead", "finished", "epoch", "age_s", "version", "incidents", "rank")
+    __slots__ = ("agent_id", "spec", "capacity", "host", "store", "running", "dead", "finished", "epoch", "age_s", "version", "incidents", "rank", "placed")
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
@@ -511,6 +511,7 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INCIDENTS_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    PLACED_FIELD_NUMBER: _ClassVar[int]
     agent_id: str
     spec: JobSpec
     capacity: int
@@ -524,7 +525,8 @@ class Hello(_message.Message):
     version: int
     incidents: int
     rank: int
-    def __init__(self, agent_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., capacity: _Optional[int] = ..., host: _Optional[str] = ..., store: _Optional[str] = ..., running: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., dead: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., age_s: _Optional[float] = ..., version: _Optional[int] = ..., incidents: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
+    placed: int
+    def __init__(self, agent_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., capacity: _Optional[int] = ..., host: _Optional[str] = ..., store: _Optional[str] = ..., running: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., dead: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., age_s: _Optional[float] = ..., version: _Optional[int] = ..., incidents: _Optional[int] = ..., rank: _Optional[int] = ..., placed: _Optional[int] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
     __slots__ = ("key", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present")
@@ -1235,20 +1237,22 @@ class MemberGone(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class TeamPlace(_message.Message):
-    __slots__ = ("team", "place", "members", "host", "address", "certificate")
+    __slots__ = ("team", "place", "members", "host", "address", "certificate", "placed")
     TEAM_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    PLACED_FIELD_NUMBER: _ClassVar[int]
     team: int
     place: int
     members: _containers.RepeatedScalarFieldContainer[str]
     host: str
     address: str
     certificate: str
-    def __init__(self, team: _Optional[int] = ..., place: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., certificate: _Optional[str] = ...) -> None: ...
+    placed: int
+    def __init__(self, team: _Optional[int] = ..., place: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., certificate: _Optional[str] = ..., placed: _Optional[int] = ...) -> None: ...
 
 class NodeFree(_message.Message):
     __slots__ = ("reason",)

@@ -40,9 +40,12 @@ def _load(_state: dict[str, Any], *, is_late: bool = False) -> None:
     """Of tensors that nobody has."""
 
 
-def made() -> tuple[Ending, Part]:
+def made(step: int = 1) -> tuple[Ending, Part]:
+    """``step``: the committed ones."""
     part, tensors = Part(), SimpleNamespace(state=dict, load=_load, lacking=[])
-    return Ending(part, tensors), part  # type: ignore[arg-type]
+    manager = SimpleNamespace(current_step=lambda: step)
+    script: Any = SimpleNamespace(carried=part, tensors=tensors, manager=lambda: manager)
+    return Ending(script), part
 
 
 def change(part: Part, value: float) -> None:
@@ -164,7 +167,6 @@ def test_a_call_that_meets_the_peers_ends_the_way_to_them() -> None:
 
 
 def test_before_the_first_commit_there_is_no_state_to_give() -> None:
-    part, tensors = Part(), SimpleNamespace(state=lambda: {"units": {}}, load=_load)
+    ending, part = made(step=0)
     part.first_state = lambda: {"life": "a"}  # type: ignore[attr-defined]
-    ending = Ending(part, tensors, lambda: False)  # type: ignore[arg-type]
     assert (ending.state(), ending.tensors()) == ({"life": "a"}, {})

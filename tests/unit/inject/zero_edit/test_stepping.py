@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,19 +18,20 @@ from ftrun.inject.zero_edit.stepping import Stepping
 class Job:
     """A script: whether its steps are committed, and whether nothing may step."""
 
-    commits, stands_still, in_step = True, False, True
+    commits, stands_still = True, False
 
 
 @pytest.fixture
 def job() -> Iterator[Job]:
     made, patches = Job(), Patches()
-    stepping = Stepping(
-        lambda optimizer: True,
-        lambda: made.commits,
-        lambda: made.in_step,
-        lambda: made.stands_still,
+    script: Any = SimpleNamespace(
+        models=SimpleNamespace(has_parameter_of=lambda optimizer: True),
+        course=SimpleNamespace(now=SimpleNamespace(is_in_step=True)),
+        ending=made,
+        passing=SimpleNamespace(is_on=False),
+        exactly_once=SimpleNamespace(is_on=False),
     )
-    stepping.install(patches)
+    Stepping(script, lambda: made.commits).install(patches)
     yield made
     patches.undo()
 

@@ -110,7 +110,7 @@ class Memory:
         self._step, self._number = 0, self.area.newest
         self._head: Any = None
         self._pace, self._worked_s = Pace(), time.process_time()
-        self._began_at = self._took_s = self._step_s = 0.0
+        self._began_at = self._took_s = 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients, self._missed = 0, -1, 0
         self.batches = Batches(lambda: self.awaits_newcomers, self.lacks)
@@ -149,7 +149,7 @@ class Memory:
         if self.world.rank:
             return
         worked_s = time.process_time()
-        step_s, self._worked_s = max(self._step_s, worked_s - self._worked_s), worked_s
+        step_s, self._worked_s = worked_s - self._worked_s, worked_s
         said, world = self.board.read(0, Word.DUE), self.world
         word = self._pace.begins(
             self._step,
@@ -187,7 +187,6 @@ class Memory:
             self.lacks(["the gradients that it keeps from step to step"])
         self._has_gradients = -1
         self.counts()
-        self._step_s = clock.now() - self._began_at
         return True
 
     def counts(self) -> None:

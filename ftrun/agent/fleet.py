@@ -20,7 +20,7 @@ from ftrun.agent import sweep
 from ftrun.agent.assignments import Assignments
 from ftrun.agent.death_watch import DeathWatch
 from ftrun.agent.devices import DeviceSlices, Machine
-from ftrun.agent.environment import threads_per_worker
+from ftrun.agent.environment import spawner_configuration, threads_per_worker
 from ftrun.agent.error_files import read_error_file
 from ftrun.agent.group_memory import MemorySnapshots
 from ftrun.agent.groups import Group, Groups, Worker
@@ -50,6 +50,7 @@ from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.forms import AUTO
 from ftrun.core.ids import WorkerKey
 from ftrun.logs.layout import log_path
+from ftrun.snapshots import serving
 from ftrun.snapshots.area import VARIABLE
 
 BeforeStart = Callable[[str, tuple[str, ...]], Awaitable[None]]
@@ -58,6 +59,7 @@ QUORUM_STORE = "quorum"
 SPARE_STORES = 2
 SWEEP_DEADLINE_S = 4.0
 LOG_DRAIN_S = 1.0
+WRITER_AGAIN_S = 1.0
 NEVER_STARTED = -9
 
 
@@ -90,7 +92,7 @@ class Fleet:
         self._runtime_dir = runtime_dir
         self._output = output
         self._loop = asyncio.get_running_loop()
-        self.guard_id = launch.guard_id
+        self._launch, self.guard_id = launch, launch.guard_id
         children = {row.pid for row in linux.process_rows() if row.ppid == os.getpid()}
         self._before = frozenset(children - {launch.process.pid})
         self._spawner = SpawnerProcess(self, emit, launch)
@@ -108,7 +110,7 @@ class Fleet:
         self._left = LeftBehind()
         self._late_status = LateStatus(self._groups, self.worker_exited)
         self._deaths = DeathWatch(self._dying)
-        self.memory = MemorySnapshots(settings, output.terminal.event_line)
+        self.memory = MemorySnapshots(settings, runtime_dir, output.terminal.event_line)
         self._sweeps: set[asyncio.Task[None]] = set()
         self._logs: set[WorkerLog] = set()
         self.lighthouse = ""
@@ -123,13 +125,7 @@ class Fleet:
     def start(self) -> None:
         """Configure the spawner and order the first stores; ``SpawnerReady`` follows."""
         self._spawner.start(
-            token=self._token,
-            host=self._machine.host,
-            preload=self._settings.preload,
-            eager=self._settings.script.trains_in_parallel(),
-            late=not self._assignments.are_fresh,
-            heal_tls=bool(self._settings.tls),
-            runtime_dir=self._runtime_dir,
+            spawner_configuration(self._settings, self._machine, self._token, self._runtime_dir)
         )
         if self._assignments.is_one_world and self.world_port is None:
             self._spawner.open_store(WORLD_STORE, 0)
@@ -144,7 +140,7 @@ class Fleet:
         """Start all workers of an incarnation, as soon as there is a store for it."""
         self._waiting.append(start)
         devices = self._slices.take(start.replica_id)
-        if devices:
+        if devices or self.memory.disk is not None:
             self._held.add(start.incarnation)
             self._in_background(self._start_when_free(start, devices))
             return
@@ -217,13 +213,13 @@ class Fleet:
         group = self._groups.get(key.incarnation)
         return group is not None and key.group_rank in group.expected
 
-    def _takes_back(self, incarnation: str) -> bool:
+    def _takes_back(self, incarnation: str, why: str = "was never started") -> bool:
         """True if the incarnation was not started yet: then it never is."""
         for start in list(self._waiting):
             if start.incarnation == incarnation:
                 self._waiting.remove(start)
                 for rank in self.answers_for:
-                    gone = WorkerExited(incarnation, rank, 0, NEVER_STARTED, "was never started")
+                    gone = WorkerExited(incarnation, rank, 0, NEVER_STARTED, why)
                     self._loop.call_soon(self._emit, gone)
                 return True
         return False
@@ -271,6 +267,7 @@ class Fleet:
 
         Returns the pids that would not end: stuck in the kernel.
         """
+        await self.memory.end()
         left = await self._loop.run_in_executor(None, self._left.take_all)
         leaves = ends_well and not self._groups
         await self._spawner.stop(leaves=leaves)
@@ -283,7 +280,7 @@ class Fleet:
             keep_writing(list(self._logs))
             self._name(left, "It goes on by itself, and the logs get what it prints.")
         else:
-            selection = sweeper(self.guard_id, self._before)
+            selection = sweeper(self._launch, self._before)
             end = partial(sweep.kill_all, selection, SWEEP_DEADLINE_S)
             stuck = await self._loop.run_in_executor(None, end)
             self._name(left, "It is ended with the job.")
@@ -292,7 +289,6 @@ class Fleet:
             for rank in list(group.workers):
                 self._forget_worker(group, rank, keeps_log=False)
         self._deaths.close()
-        self.memory.close()
         for log in list(self._logs):
             log.close()
         return stuck
@@ -305,7 +301,16 @@ class Fleet:
         if is_bare and not self._assignments.are_fresh:
             self._assignments.are_fresh = self._settings.start != FORK
             self._output.terminal.event_line(line_without_fork(self._settings))
+        self._start_writer()
         self._announce_ready()
+
+    def writer_ended(self) -> None:
+        """Whoever waits for it, or needs it next, connects to its successor."""
+        self._loop.call_later(WRITER_AGAIN_S, self._start_writer)
+
+    def _start_writer(self) -> None:
+        if self._settings.snapshot_path is not None:
+            self._spawner.start_writer(self._runtime_dir / serving.NAME)
 
     def store_opened(self, name: str, port: int) -> None:
         """A store listens."""
@@ -405,9 +410,13 @@ class Fleet:
 
     async def _start_when_free(self, start: StartReplica, devices: tuple[str, ...]) -> None:
         try:
-            await self._before_start(start.replica_id, devices)
+            if devices:
+                await self._before_start(start.replica_id, devices)
+            why = await self.memory.fill(start.replica_id, start.incarnation)
         finally:
             self._held.discard(start.incarnation)
+        if why:
+            self._takes_back(start.incarnation, f"was not started: {why}")
         self._start_waiting()
 
     def _next_start(self) -> StartReplica | None:
@@ -431,7 +440,7 @@ class Fleet:
             group = Group(start, store, expected=set(self.answers_for))
             self._groups[start.incarnation] = group
             group.port = self.meet(start, self._ports[store])
-            self.memory.make(start.incarnation)
+            self.memory.make(start.replica_id, start.incarnation)
             for rank in self._settings.ranks_here:
                 self._start_worker(group, rank)
             if not self._settings.master_port:  # a port of its own is free once the group has ended

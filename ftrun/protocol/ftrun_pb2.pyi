@@ -369,7 +369,7 @@ class Mark(_message.Message):
     def __init__(self, step: _Optional[int] = ..., lineage: _Optional[str] = ..., settings: _Optional[str] = ..., parameters: _Optional[str] = ..., position: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "steps", "usual_s", "longest_s", "position", "step_s", "own_s", "heal", "marks")
+    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "steps", "usual_s", "longest_s", "position", "step_s", "own_s", "heal", "marks", "worker_lost", "node_lost", "job_lost")
     STEP_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -385,6 +385,9 @@ class Progress(_message.Message):
     OWN_S_FIELD_NUMBER: _ClassVar[int]
     HEAL_FIELD_NUMBER: _ClassVar[int]
     MARKS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_LOST_FIELD_NUMBER: _ClassVar[int]
+    NODE_LOST_FIELD_NUMBER: _ClassVar[int]
+    JOB_LOST_FIELD_NUMBER: _ClassVar[int]
     step: int
     batches: int
     phase: str
@@ -400,7 +403,18 @@ class Progress(_message.Message):
     own_s: float
     heal: HealProgress
     marks: _containers.RepeatedCompositeFieldContainer[Mark]
-    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., steps: _Optional[int] = ..., usual_s: _Optional[float] = ..., longest_s: _Optional[float] = ..., position: _Optional[str] = ..., step_s: _Optional[float] = ..., own_s: _Optional[float] = ..., heal: _Optional[_Union[HealProgress, _Mapping]] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ...) -> None: ...
+    worker_lost: Resumption
+    node_lost: Resumption
+    job_lost: Resumption
+    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., steps: _Optional[int] = ..., usual_s: _Optional[float] = ..., longest_s: _Optional[float] = ..., position: _Optional[str] = ..., step_s: _Optional[float] = ..., own_s: _Optional[float] = ..., heal: _Optional[_Union[HealProgress, _Mapping]] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., worker_lost: _Optional[_Union[Resumption, _Mapping]] = ..., node_lost: _Optional[_Union[Resumption, _Mapping]] = ..., job_lost: _Optional[_Union[Resumption, _Mapping]] = ...) -> None: ...
+
+class Resumption(_message.Message):
+    __slots__ = ("step", "age_s")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    age_s: float
+    def __init__(self, step: _Optional[int] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class HealProgress(_message.Message):
     __slots__ = ("done_bytes", "total_bytes")
@@ -483,7 +497,7 @@ class FailureReport(_message.Message):
     def __init__(self, error_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., step: _Optional[int] = ..., heals: bool = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("agent_id", "spec", "capacity", "host", "store", "running", "dead", "finished", "epoch", "age_s", "version", "incidents", "rank")
+    __slots__ = ("agent_id", "spec", "capacity", "host", "store", "running", "dead", "finished", "epoch", "age_s", "version", "incidents", "rank", "placed")
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
@@ -497,6 +511,7 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INCIDENTS_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    PLACED_FIELD_NUMBER: _ClassVar[int]
     agent_id: str
     spec: JobSpec
     capacity: int
@@ -510,7 +525,8 @@ class Hello(_message.Message):
     version: int
     incidents: int
     rank: int
-    def __init__(self, agent_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., capacity: _Optional[int] = ..., host: _Optional[str] = ..., store: _Optional[str] = ..., running: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., dead: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., age_s: _Optional[float] = ..., version: _Optional[int] = ..., incidents: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
+    placed: int
+    def __init__(self, agent_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., capacity: _Optional[int] = ..., host: _Optional[str] = ..., store: _Optional[str] = ..., running: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., dead: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., age_s: _Optional[float] = ..., version: _Optional[int] = ..., incidents: _Optional[int] = ..., rank: _Optional[int] = ..., placed: _Optional[int] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
     __slots__ = ("key", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present")
@@ -1221,20 +1237,22 @@ class MemberGone(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class TeamPlace(_message.Message):
-    __slots__ = ("team", "place", "members", "host", "address", "certificate")
+    __slots__ = ("team", "place", "members", "host", "address", "certificate", "placed")
     TEAM_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    PLACED_FIELD_NUMBER: _ClassVar[int]
     team: int
     place: int
     members: _containers.RepeatedScalarFieldContainer[str]
     host: str
     address: str
     certificate: str
-    def __init__(self, team: _Optional[int] = ..., place: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., certificate: _Optional[str] = ...) -> None: ...
+    placed: int
+    def __init__(self, team: _Optional[int] = ..., place: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., address: _Optional[str] = ..., certificate: _Optional[str] = ..., placed: _Optional[int] = ...) -> None: ...
 
 class NodeFree(_message.Message):
     __slots__ = ("reason",)

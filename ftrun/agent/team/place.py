@@ -18,14 +18,21 @@ from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import Output, open_output, start_keeping
 from ftrun.agent.resources import ResourceWatch
 from ftrun.agent.workers import WorkerServer
+from ftrun.base import clock
+from ftrun.base.timer import DeadlineTimer
+from ftrun.config.forms import standbys_of
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     Event,
     SpawnerLost,
+    SpawnerWarmed,
+    StandbyExited,
     StartReplica,
     WorkerDying,
     WorkerExited,
 )
+from ftrun.core.agent.standby import StandbyPool, StandbyRules
+from ftrun.core.agent.words import no_more_standbys
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
     AnotherForm,
@@ -85,6 +92,9 @@ class Place:
         self.fleet.meet = lambda start, _: self._ports.pop(start.incarnation)
         self.fleet.world_port = 0
         self._ports: dict[str, int] = {}
+        wanted = min(standbys_of(settings), len(settings.ranks_here))
+        self._standbys = StandbyPool(StandbyRules(wanted, parked=launch.parked))
+        self._refill = DeadlineTimer(self._start_standbys)
         self._server = WorkerServer(self, token, runtime_dir)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -97,6 +107,7 @@ class Place:
 
     async def close(self, *, ends_well: bool) -> None:
         """End all processes."""
+        self._refill.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -111,7 +122,13 @@ class Place:
         """An order of the lead."""
         match order:
             case StartRanks(replica_id, incarnation, restarts, port, lighthouse, world_port):
-                start = StartReplica(replica_id, incarnation, restarts)
+                ranks = self._settings.ranks_here
+                standbys = self._standbys.take(len(ranks), clock.now())
+                self._refill.set(self._standbys.due_at)
+                # By group rank, as the fleet has them.
+                start = StartReplica(
+                    replica_id, incarnation, restarts, ("",) * ranks.start + standbys
+                )
                 self._starts[incarnation] = start
                 self.fleet.lighthouse = lighthouse
                 self._ports[incarnation] = port
@@ -166,8 +183,20 @@ class Place:
 
     # ------------------------------------------------------------ from the fleet and the workers
 
+    def _start_standbys(self) -> None:
+        for name in self._standbys.refill(clock.now()):
+            self.fleet.start_standby(name)
+
     def _fleet_event(self, event: Event) -> None:
         match event:
+            case SpawnerWarmed():
+                self._standbys.open(clock.now())
+                self._refill.set(self._standbys.due_at)
+            case StandbyExited(name, status):
+                if self._standbys.died(name, clock.now()):
+                    text = no_more_standbys(self._standbys.rules.deaths_max, status).text
+                    self._output.terminal.event_line(text)
+                self._refill.set(self._standbys.due_at)
             case WorkerDying(end):
                 self._ended(end, is_dying=True)
             case WorkerExited():
@@ -180,7 +209,8 @@ class Place:
 
     def _ended(self, end: WorkerExited, *, is_dying: bool) -> None:
         output, start = "", self._starts.get(end.incarnation)
-        if end.status != 0 and start is not None:
+        # The peers wait for the first word of a death; its last lines follow with its end.
+        if end.status != 0 and start is not None and not is_dying:
             with contextlib.suppress(OSError):
                 self._output.flush()
             directory = self._settings.job_log_dir

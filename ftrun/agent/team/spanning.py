@@ -77,7 +77,7 @@ class SpanningFleet(Fleet):
 
     def all_workers(self) -> list[WorkerKey]:
         """All workers of the group whose end is not known yet."""
-        return [*super().all_workers(), *self.lead.workers()]
+        return [*super().all_workers(), *self.lead.ranks.all()]
 
     def _next_start(self) -> StartReplica | None:
         return super()._next_start() if self.lead.is_complete else None

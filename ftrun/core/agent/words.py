@@ -76,9 +76,14 @@ def began_again(after_s: float, number: int, budget: int) -> str:
     )
 
 
-def not_replaced(group_rank: int, reason: Fall | None) -> str:
-    """Why all workers of a group are started again, though there are memory snapshots."""
+def not_replaced(group_rank: int, reason: Fall | None, life: int | None = None) -> str:
+    """Why all workers of a group are started again, though there are memory snapshots.
+
+    ``life``: of its replacement, by whose log it can be found out.
+    """
     why = "another could not be before" if reason is None else reason.words
+    if life is not None:
+        why += f" (the replacement's log is {life}.log, beside that of the dead worker)"
     return f"Worker {group_rank} cannot be replaced alone, so all begin again: {why}. "
 
 

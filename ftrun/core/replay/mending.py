@@ -17,8 +17,8 @@ exception comes twice at one place, is for the group's budget (core/agent/restar
 
 A fall is told once, and the other workers are killed. When all are gone, and what is in memory is
 sound, all of them are replaced (``rewind``). For that the agent drops all logs, and what is newer
-than the newest generations that were made before one call, sets ``done`` to that call, clears the
-other words, and raises the number. So each call is a new one for all. Else all workers are
+than the newest generations of one boundary, sets ``done`` to the calls before it, clears the other
+words, and raises the number. So each call is a new one for all. Else all workers are
 restarted, in new memory.
 
 Not here: what the processes do (settling.py), starting one (core/agent/supervisor.py).
@@ -129,10 +129,8 @@ class Mending:
             return None
         if any(falls):
             return self._fall(Fall(next(filter(None, falls))))
-        is_back = (
-            over or number == self.number for number, over in zip(joined, board.over, strict=True)
-        )
-        if all(is_back):
+        # One that is over is needed by those that are not: it may be asked for a call again.
+        if all(board.over) or all(number >= self.number for number in joined):
             self._deaths.clear()
             self._is_rewound, self._tries = False, 0
             return Mended(now - self._began_at)

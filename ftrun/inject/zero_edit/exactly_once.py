@@ -148,7 +148,7 @@ class ExactIterator(LoaderIterator):
     def __len__(self) -> int:
         return len(self._sampler_of)
 
-    def _take(self) -> Any:
+    def take(self) -> Any:
         replays = self._exact.replays
         batch = self._drawing.next() if replays is None else None
         if batch is not None:

@@ -30,7 +30,7 @@ from ftrun.inject.zero_edit.place import Place, summary
 from ftrun.inject.zero_edit.randomness import Randomness
 from ftrun.inject.zero_edit.refusals import ours, refuse
 from ftrun.inject.zero_edit.rewriting import Rewriting
-from ftrun.inject.zero_edit.sparing import Sparing
+from ftrun.inject.zero_edit.sparing import SHARE, Sparing
 from ftrun.inject.zero_edit.standing import Standing
 from ftrun.inject.zero_edit.states import Course, Event, State
 from ftrun.inject.zero_edit.stepping import Stepping
@@ -85,7 +85,8 @@ class Script:
         )
         self.tensors.keeps_all = memory is not None
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
-        self.sparing: Sparing = Sparing(self._needs_place, step)
+        share = SHARE if memory is None else 0.0  # a place goes with a generation
+        self.sparing: Sparing = Sparing(self._needs_place, step, share)
         kind = Randomness if memory is None else memory.randomness
         self.randomness: Randomness = kind(
             self.file(randomness.FILE), self.mates.rank, step, self.life
@@ -253,7 +254,7 @@ class Script:
             or self.exactly_once.is_on
             or self.trial is not None
             or self.standing.is_in_package
-            or (manager.current_step() + 1) % PARAMETERS_EVERY == 0
+            or (self.memory is None and (manager.current_step() + 1) % PARAMETERS_EVERY == 0)
         )
 
     def has_model(self) -> None:

@@ -20,6 +20,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "FTRUN_CHECK"
 PLAN, REFUSED = "plan.json", "refused.json"
-TRAINING, WRITING, EVALUATION = "training", "writing", "evaluation"
+STARTING, TRAINING, WRITING, EVALUATION = "starting", "training", "writing", "evaluation"
 BESIDE = "modules beside the model"
 TENSORS_MAX = 1_000
 TOGETHER_STEPS = 10
@@ -58,7 +59,8 @@ class Trial:
     ``kills``: by number, this replica's deaths that are still to come: the phase, and the step in
     which it dies. ``steps``: the trial ends after so many, and not before ``together`` replicas
     have trained in ``TOGETHER_STEPS`` in a row. Of several workers of a replica the first one
-    ``reports``, and the last one ``dies``.
+    ``reports``, and the last one ``dies``. ``is_of_group``: there is one replica, and each of its
+    workers is seen as one (memory.py).
     """
 
     directory: Path
@@ -69,6 +71,7 @@ class Trial:
     together: int = 0
     reports: bool = True
     dies: bool = True
+    is_of_group: bool = False
     _here: str = field(default_factory=os.getcwd)
     _step: int = 0
     _has_begun: bool = False
@@ -109,6 +112,7 @@ class Trial:
             module.register_forward_pre_hook(self._note_inputs, with_kwargs=True)
             self._trained.update(map(id, module.parameters()))
         self._note_sizes()
+        self._dies_in(STARTING)
 
     def _note_sizes(self) -> None:
         """After a step: what a file gets from here to the next one is lost with this worker."""
@@ -133,6 +137,8 @@ class Trial:
         self._has_begun = True
         self._inputs.pop(step, None)  # of a try that was not committed
         self._note_draws()
+        with open(self.directory / f"steps-{self.replica_id}", "a") as steps:
+            steps.write(f"{time.time()} {step}\n")  # as the times of files
         self._dies_in(TRAINING)
 
     def goes_through_again(self) -> None:
@@ -170,10 +176,12 @@ class Trial:
         self._note_sizes()
         self._note_draws()
         self._complete_for += 1
-        if manager.num_participants() < self.together:
+        if self.together and manager.num_participants() < self.together:
             self._complete_for = 0
         if self._step >= self.steps and self._complete_for >= min(TOGETHER_STEPS, self.together):
             self.write(facts(), survey(script_frames()))
+            if self.is_of_group:
+                manager.linger()  # the others may still need a call of this worker's
             self._leave()
 
     def _note_draws(self) -> None:
@@ -242,6 +250,7 @@ def trial_of(here: WorkerContext) -> Trial | None:
         plan["together"],
         here.group_rank == 0,
         here.group_rank == here.workers_per_replica - 1,
+        plan["is_group"],
     )
 
 

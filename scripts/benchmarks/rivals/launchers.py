@@ -182,4 +182,6 @@ def _policy(mode: str, disk: Path) -> str:
 
 
 def _with_checkpoints(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
+    if "BENCH_REFERENCE" in environment:
+        return dict(environment)
     return {**environment, "BENCH_CHECKPOINTS": str(job.out / "checkpoints")}

@@ -37,7 +37,6 @@ def test_one_group_of_several_workers_has_them_and_a_standby(script: str) -> Non
         ({"workers_per_replica": 1}, "one worker has no peers"),
         ({"lighthouse": "h:1"}, "on one node only"),
         ({"inject": "explicit"}, "--inject explicit leaves the script alone"),
-        ({"snapshot": "s"}, "--snapshot takes snapshots in another way"),
         ({"device": "cuda"}, "for CPU so far"),
         ({"no_python": True}, "for Python scripts"),
     ],
@@ -50,6 +49,13 @@ def test_they_are_refused_with_what_they_do_not_apply_to(
     assert injection(settings) != MEMORY
     with pytest.raises(UserError, match=f"--memory-snapshots auto: not in this job: .*{why}"):
         check(settings)
+
+
+def test_a_disk_asks_for_them_unless_they_are_off(script: str, tmp_path: Path) -> None:
+    on = {"workers_per_replica": 2, "snapshot": tmp_path}
+    assert why_no_memory_snapshots(resolved(script, **on)) == ""
+    assert why_no_memory_snapshots(resolved(script, **on, memory_snapshots="off"))
+    assert why_no_memory_snapshots(resolved(script, workers_per_replica=1, snapshot=tmp_path))
 
 
 def test_another_word_is_refused(script: str) -> None:

@@ -60,7 +60,7 @@ class State(Enum):
 class Buffers:
     """Host memory for copies of large inputs, used again: fresh pages cost as much as the call."""
 
-    FREE_MAX = 8
+    FREE_MAX = 16
 
     def __init__(self) -> None:
         self._free: deque[torch.Tensor] = deque(maxlen=self.FREE_MAX)
@@ -105,7 +105,10 @@ def _in_its_mode(method: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(method)
     def run(call: Call, *args: Any) -> None:
-        with torch.inference_mode() if call.is_inference else contextlib.nullcontext():
+        if not call.is_inference:
+            method(call, *args)
+            return
+        with torch.inference_mode():
             method(call, *args)
 
     return run
@@ -132,6 +135,7 @@ class Call:
         since: when peers were told first that this rank waits in it.
         awaits: what it is held for, in words: its root is away, and may come back; "": it is not.
         held_at: since when.
+        handle: gives the Work that the script has got, as long as it has it.
         waited: the script has waited for it. ``clears``: it has waited for all calls before.
     """
 
@@ -149,6 +153,7 @@ class Call:
     awaits, held_at = "", 0.0
     takes_deputy = waited = clears = is_two = is_part = is_large = has_result = False
     is_inference = False
+    handle: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
         self, shell: Shell, kind: Kind, args: tuple[Any, ...], number: int, site: str, is_sync: bool

@@ -17,7 +17,7 @@ from ftrun.core.agent.restarts import RestartRules
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
 from ftrun.core.agent.supervisor import Supervisor
-from ftrun.core.messages import ReplicaStarted
+from ftrun.core.messages import AssignSlots, ReplicaStarted
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Board, Generation
 
@@ -64,7 +64,7 @@ class Node:
         own = SupervisorSettings("a", WORKERS, rules, 10.0, 60.0, 30.0, has_memory_snapshots=True)
         self.core = Supervisor(own, 0.0)
         self.on(e.SpawnerReady())
-        self.on(e.SlotsAssigned(("0",)))
+        self.on(AssignSlots(("0",)))
 
     @property
     def slot(self) -> SlotState:
@@ -184,7 +184,7 @@ class Node:
         return e.WorkerExited(self.incarnation, rank, self.processes[rank].pid, -9, kept=kept)
 
     def _board(self) -> e.BoardSeen:
-        done = [5] * WORKERS
+        done = [{0: 5}] * WORKERS
         board = Board(self.number, list(self.published), done, [False] * WORKERS)
         words = tuple(self.joined), tuple(self.falls)
         return e.BoardSeen(self.incarnation, board, *words, self.boundary)

@@ -14,7 +14,7 @@ import json
 import socket
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,7 +198,7 @@ def _source(form: str, first: str, body: str, clock: str) -> str:
 
 
 def _blocks(
-    jobs: dict[str, tuple[str, tuple[str, ...]]], plan: Plan
+    jobs: Mapping[str, tuple[str, tuple[str, ...]]], plan: Plan
 ) -> dict[str, list[tuple[float, float]]]:
     """By form: the time of a step in each block, and its processor time; means of both workers.
 

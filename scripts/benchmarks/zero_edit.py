@@ -226,7 +226,7 @@ def _blocks(
             workers[next(form for form in jobs if form[0] == initial)].append(worker)
         whole = plan.warm_up + plan.blocks
         for block in range(whole + 1):
-            for form in jobs if block % 2 else reversed(jobs):
+            for form in list(jobs)[:: 1 if block % 2 else -1]:
                 _await(workers[form])
                 for worker in workers[form]:
                     worker.sendall(b".")

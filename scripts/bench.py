@@ -43,8 +43,10 @@ OUT = Path("bench-out")
 
 
 @app.callback()
-def _peers_are_there() -> None:
+def _peers_are_there(context: typer.Context) -> None:
     """Check first that the peers are installed: a benchmark takes minutes."""
+    if context.invoked_subcommand == "rivals":
+        return  # what is missing is left out
     missing = [name for name in ("torchft", "matplotlib") if find_spec(name) is None]
     if missing:
         names = " and ".join(missing)
@@ -154,6 +156,15 @@ def zero_edit(starts: int = 4) -> None:
 
 
 @app.command()
+def memory_snapshots(starts: int = 1, only: str = ",".join(zero_edit_bench.GROUPS)) -> None:
+    """A step of one group with memory snapshots beside one without, of two workers.
+
+    ``--only``: some of the models, by name. Those of 1 GB need 20 GB of memory.
+    """
+    _show(zero_edit_bench.measure_memory(starts, only.split(",")))
+
+
+@app.command()
 def local(starts: int = 2, steps: int = 8, only: str = "") -> None:
     """Outer steps of DiLoCo and quantised all-reduces: bytes and times, also at 1 Gbit/s.
 
@@ -169,18 +180,22 @@ def rivals(
     seed: int = 1,
     peers: str = "",
     sites: Path = Path("build/rivals"),
+    others: int = 0,
+    second: float = 0.0,
     quick: bool = False,
 ) -> None:
     """SIGKILL of one of 4 workers under ftrun, torchft, torchrun, NVRx and lm-resiliency.
 
     ``--mode``: ddp or fsdp (FSDP2 over all workers). ``--sites``: the directory that has NVRx and
     lm-resiliency; what is missing there is left out, and the result says how to install it.
-    ``--quick``: 3 kills.
+    ``--others``: so many kills for each but ftrun. ``--second``: how often, from 0 to 1, another
+    worker is killed at once. ``--quick``: 3 kills.
     """
     if mode not in MODES:
         raise typer.BadParameter(f"{mode} is none of {', '.join(MODES)}", param_hint="--mode")
     names = [name for name in peers.split(",") if name]
-    _show(rivals_bench.measure(3 if quick else kills, mode, seed, sites.resolve(), names))
+    count = 3 if quick else kills
+    _show(rivals_bench.measure(count, mode, seed, sites.resolve(), names, others, second))
 
 
 @app.command()
@@ -214,7 +229,8 @@ def _whole() -> list[Callable[[], None]]:
     large = partial(lighthouse, groups=10_000, agents=1_250, deaths=4, torchft="")
     return [
         recovery, join, drain, step, profile, heal, heal_tls, lighthouse, large, goodput, startup,
-        standby, snapshot, zero_edit, local, rivals, partial(rivals, mode="fsdp"),
+        standby, snapshot, zero_edit, memory_snapshots, local, rivals,
+        partial(rivals, mode="fsdp"),
     ]  # fmt: skip
 
 
@@ -233,6 +249,7 @@ def _shortened() -> list[Callable[[], None]]:
         partial(standby, rounds=1),
         partial(snapshot, rounds=1),
         partial(zero_edit, starts=2),
+        partial(memory_snapshots, only="ddp-8M,fsdp-8M"),
         partial(local, starts=1, steps=3),
         partial(rivals, kills=1),
     ]

@@ -51,6 +51,7 @@ from ftrun.core.agent.events import (
     HealthChecked,
     HoldGroup,
     Instruction,
+    Kept,
     LighthouseGone,
     LighthouseSent,
     LookAtBoard,
@@ -105,6 +106,7 @@ from ftrun.core.messages import (
     Notice,
     PeersSilent,
     Progress,
+    RanksKept,
     Rejected,
     RestartReplica,
     StopReplica,
@@ -147,6 +149,7 @@ class Agent:
         self._life = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
         self._agent_id = os.environ.get(AGENT_ID_NAME) or self._life
         self._signal_rules = settings.signal_rules()
+        self._standbys = StandbyRules(standbys_of(settings), parked=launch.parked)
         self._supervisor = Supervisor(self._rules(), self._started_at)
         self._done: asyncio.Future[EndAgent] = self._loop.create_future()
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
@@ -188,6 +191,7 @@ class Agent:
             settings.tls,
             wants_glance=self._line is not None,
         )
+        self._fleet.memory.on_progress = self._group_progressed
         self._peers = Peers(self._peers_silent)
         self._lighthouse = self._embedded(token, runtime_dir)
         self._address = settings.lighthouse or ""
@@ -257,8 +261,9 @@ class Agent:
     def _rules(self) -> SupervisorSettings:
         s = self._settings
         return SupervisorSettings(
-            **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(standbys_of(s))},
+            **{**s.shared_with(SupervisorSettings), "standbys": self._standbys},
             has_memory_snapshots=not why_no_memory_snapshots(s),
+            spans=s.spans,
             agent_id=self._life,
             restarts=RestartRules(
                 s.max_restarts, as_torchrun=s.as_torchrun, spent=s.restarts_spent
@@ -387,11 +392,11 @@ class Agent:
         """The node on which a worker's log is, if it is not this one."""
         if life is None or self._lead is None:
             return ""
-        return self._lead.node_of(life.replica_id, life.restarts, life.group_rank)
+        return self._lead.ranks.name_of(life.replica_id, life.restarts, life.group_rank)
 
     def _with_output(self, evidence: FailureEvidence) -> FailureEvidence:
         evidence = with_output(evidence, self._settings.job_log_dir, self._output.since_s)
-        return evidence if self._lead is None else self._lead.with_output(evidence)
+        return evidence if self._lead is None else self._lead.ranks.with_output(evidence)
 
     def _peers_silent(self, message: PeersSilent) -> None:
         self._link.send(message)
@@ -472,6 +477,20 @@ class Agent:
         """Something that another node has seen, or that concerns the team."""
         self._handle(event)
 
+    def kept(self, incarnation: str, group_rank: int) -> Kept | None:
+        """What the memories of the nodes have of a worker."""
+        return self._fleet.memory.kept(incarnation, group_rank)
+
+    def ranks_kept(self, node_id: str, report: RanksKept) -> None:
+        """What the memory of another node has."""
+        assert isinstance(self._fleet, SpanningFleet)
+        self._fleet.ranks_kept(node_id, report)
+
+    def node_gone(self, node_id: str) -> None:
+        """Another node is lost."""
+        assert isinstance(self._fleet, SpanningFleet)
+        self._fleet.node_gone(node_id)
+
     def ended_elsewhere(self, end: WorkerExited) -> None:
         """A worker of another node has ended."""
         assert isinstance(self._fleet, SpanningFleet)
@@ -514,6 +533,12 @@ class Agent:
             case _:
                 self._link.send(WorkerMessage(key, message))
         self._handle(WorkerSent(key, message))
+
+    def _group_progressed(self, key: WorkerKey, progress: Progress) -> None:
+        """A group without a Manager is so far, by its memory."""
+        self._link.note_progress(key, progress)
+        if self._line is not None:
+            self._line.watch(WorkerSent(key, progress))
 
     # ------------------------------------------------------------ from the lighthouse
 
@@ -558,6 +583,7 @@ class Agent:
             age_s=clock.now() - self._started_at,
             incidents=self._supervisor.last_incident,
             rank=self._settings.node_rank,
+            placed=self._settings.groups_placed,
         )
 
     def link_opened(self) -> None:

@@ -28,8 +28,15 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ftrun.agent import sweep, tcp_stores
-from ftrun.agent.channel import Channel
-from ftrun.agent.child import ChildSetup, become_standby, become_worker, close, open_pipes
+from ftrun.agent.channel import Channel, Frame
+from ftrun.agent.child import (
+    ChildSetup,
+    become_standby,
+    become_worker,
+    become_writer,
+    close,
+    open_pipes,
+)
 from ftrun.agent.env_markers import GUARD_NAME
 from ftrun.agent.forked import ForkedWorkers
 from ftrun.agent.imports import Imports, Unimportable, import_first
@@ -79,6 +86,7 @@ class Spawner:
         self._stores_pid = 0
         self._leaves = False
         self._job = _Job("", "", (), "", False, False, False)
+        self._early: list[Frame] = []
 
     def run(self) -> Child | None:
         """Serve the agent until it is gone.
@@ -98,10 +106,10 @@ class Spawner:
         return child
 
     def _configure(self) -> bool:
-        frames = self._receive_some()
-        if not frames:
+        self._early = self._receive_some()
+        if not self._early:
             return False
-        message = frames[0].message
+        message = self._early.pop(0).message
         self._job = _Job(
             token=message["token"],
             host=message["host"],
@@ -113,7 +121,7 @@ class Spawner:
         )
         return True
 
-    def _receive_some(self) -> list[Any]:
+    def _receive_some(self) -> list[Frame]:
         while not self._channel.closed:
             select.select([self._channel], [], [])
             frames = self._channel.receive()
@@ -179,14 +187,14 @@ class Spawner:
         for fd in (self._agent_pidfd, self._channel.fileno(), self._wake_read):
             poll.register(fd, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in poll.poll(self._warm_in_ms())}
+            ready = {fd for fd, _ in poll.poll(0 if self._early else self._warm_in_ms())}
             if self._agent_pidfd in ready or self._channel.closed:
                 return None
             if self._wake_read in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
             self._workers.reap()
-            if self._channel.fileno() in ready:
+            if self._early or self._channel.fileno() in ready:
                 child = self._obey()
                 if child is not None:
                     return child
@@ -221,7 +229,8 @@ class Spawner:
             raise _AgentGone
 
     def _obey(self) -> Child | None:
-        for frame in self._channel.receive():
+        frames, self._early = self._early, []
+        for frame in (*frames, *self._channel.receive()):
             message = frame.message
             if message["op"] == "start":
                 child = self._start(message)
@@ -229,6 +238,10 @@ class Spawner:
                     return child
             elif message["op"] == "standby":
                 child = self._start_standby(message["name"], message["threads"])
+                if child is not None:
+                    return child
+            elif message["op"] == "writer":
+                child = self._start_writer(message["where"])
                 if child is not None:
                     return child
             elif message["op"] == "leave":
@@ -284,6 +297,17 @@ class Spawner:
         own.setblocking(False)
         pidfd, out_fd, err_fd = fds
         self._standbys.add(Standby(name, pid, pidfd, out_fd, err_fd, own.detach()))
+        return None
+
+    def _start_writer(self, where: str) -> Child | None:
+        """Fork the process that writes snapshots; the agent orders another one when it ends."""
+        pid, fds, born = self._fork()
+        if born is not None:
+            return partial(become_writer, born, where)
+        close(fds)
+        self._workers.writer = pid
+        if pid < 0:
+            self._send({"op": "writer_ended"})
         return None
 
     def _fork(self) -> tuple[int, tuple[int, ...], ChildSetup | None]:

@@ -98,7 +98,8 @@ def _check_placement(settings: RunSettings) -> None:
             f"--node-rank {rank}: there is no such node with --nodes {nodes}. Nothing was started."
         )
     if settings.workers_per_node is None:
-        if settings.topology:
+        # A variable may be the site's, or Slurm's switches.
+        if settings.topology and settings.sources.get("topology", "").startswith("--"):
             raise UserError(
                 "--topology is for replica groups that take several nodes each (--nproc-per-node "
                 "P -w W, W above P). Nothing was started. Leave it out."
@@ -326,8 +327,9 @@ def _check_snapshots(settings: RunSettings) -> None:
         why_not = "a command that is not Python"
     if why_not:
         raise UserError(
-            f"--snapshot: this job has {why_not}. Snapshots are taken of scripts that make a "
-            "Manager, or that run under --inject ddp. Nothing was started. Leave --snapshot and "
+            f"--snapshot: this job has {why_not}. Snapshots are taken of Python scripts: of "
+            "those with a Manager, and of unmodified ones in one group or in replicas. Nothing was "
+            "started. Leave --snapshot and "
             "--resume out, and let the script save its own checkpoint."
         )
 

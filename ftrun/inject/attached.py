@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import os
 import sys
+from dataclasses import replace
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,8 @@ class Attached:
         carries = inject in (*CARRYING, MEMORY)
         has_store = carries and {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys()
         store = "{MASTER_ADDR}:{MASTER_PORT}".format_map(environment) if has_store else ""
-        self.alone = Alone(here, store)
+        # What its agent's memory has goes to a disk without this process.
+        self.alone = Alone(replace(here, snapshot_dir="") if inject == MEMORY else here, store)
         headers.install(is_on=carries, directory=Path(here.socket_path).parent)
         if inject == AUTO:
             from ftrun.inject.zero_edit import variables

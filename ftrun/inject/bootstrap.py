@@ -40,7 +40,6 @@ from ftrun.inject.attached import Attached
 from ftrun.inject.command import become, for_this_rank
 from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
 from ftrun.inject.zero_edit import headers
-from ftrun.snapshots import forked
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
 
@@ -115,8 +114,6 @@ def run(task: WorkerTask) -> NoReturn:
     Raises:
         SystemExit: always. The caller lets it end the interpreter, as at a script's end.
     """
-    if task.context.snapshot_dir:
-        forked.have_one()
     if task.life_lock:
         with contextlib.suppress(OSError):  # its agent knows of its end by the pidfd then
             life_lock.hold(task.life_lock)

@@ -4,13 +4,18 @@ Theory of operation. The agent makes one anonymous file for the group's board an
 worker's area, and every worker maps them. They outlive the worker. They cost nothing until they are
 written, so each area is as large as it may ever become.
 
-An area holds generations (the worker's state at a step boundary) and logs (what each collective
-after it has given the worker), three of each: generation and log g are in slot g % 3.
+An area holds generations (the worker's state at a step boundary) and three logs (what each
+collective after it has given the worker). Log g is in slot g % 3. A generation is written to a slot
+that has none of the two newest, and that nobody holds. Its bytes begin with three words for each
+process group: its name, the calls before the state, and those before the place that it is of.
 
 | order of the words     | so that                                                              |
 |------------------------|----------------------------------------------------------------------|
 | slot = -1, bytes, slot | a worker that dies in a copy leaves the generation before            |
 | bytes, entry, count    | what is counted in a log is whole                                    |
+
+A process that reads a generation while the worker goes on *holds* its slot, by a lock of the file
+that ends with that process. The worker locks the slot that it writes.
 
 Not here: who is to issue which call again (core/replay/), what a generation holds and what is
 logged (inject/zero_edit/world/), when the agent decrees (core/agent/). torch is imported late.
@@ -18,17 +23,23 @@ logged (inject/zero_edit/world/), when the agent decrees (core/agent/). torch is
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import os
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+import xxhash
+
 from ftrun.base import futex
-from ftrun.base.errors import UserError
+from ftrun.base.errors import PeerError, UserError
+from ftrun.core.replay.falls import GROUPS_MAX
 from ftrun.core.replay.settling import Board as Words
-from ftrun.core.replay.settling import Generation, Logged
+from ftrun.core.replay.settling import Counts, Generation, Logged, common
 from ftrun.snapshots.memory import ALIGNMENT, SharedMemory, offsets_of
 
 if TYPE_CHECKING:
@@ -38,21 +49,33 @@ if TYPE_CHECKING:
 
 VARIABLE = "FTRUN_MEMORY"
 """A worker's environment: the place of its group's memory."""
-SLOTS = 3
+LOGS = 3
+KEPT = 2
+"""Generations that stay, so that all ranks have one of the same step."""
+HOLDERS = 2
+"""Processes that may hold a generation: what writes to a disk, and what sends to another node."""
 CALLS_MAX = 16384
 """In one log."""
+LARGE_BYTES = 64 << 10
+"""So large a result is looked for in the log, before it is copied there."""
 _WORD = 8
-_ENTRY_WORDS = 4
+_ENTRY_WORDS = 5
 _HEADER_BYTES = 4096
 _INDEX_BYTES = CALLS_MAX * _ENTRY_WORDS * _WORD
-_DATA_AT = _HEADER_BYTES + SLOTS * _INDEX_BYTES
+_DATA_AT = _HEADER_BYTES + LOGS * _INDEX_BYTES
 # Of an area's header: words of the area, then 8 of each slot, then 8 of each log.
-_SLOT_BYTES, _LOG_BYTES, _NEWEST = range(3)
-_SLOT_AT, _LOG_AT = 8, 32
-_NUMBER, _HEAD, _STATE, _CALLS = range(4)
+_SLOT_BYTES, _LOG_BYTES = range(2)
+_SLOTS = range(KEPT + 1 + HOLDERS)
+_SLOT_AT, _LOG_AT = 8, 8 + 8 * len(_SLOTS)
+_NUMBER, _HEAD, _STATE, _STEP = range(4)
+_COUNTS = struct.Struct(f"{3 * GROUPS_MAX}q")
 _FIRST, _COUNT, _USED = range(1, 4)
+_TRIES = 100
 NONE = -1
 """In place of a generation's number: there is none, or it is being written."""
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class AreaFull(UserError):
@@ -64,22 +87,85 @@ class State:
     """A worker's state at a step boundary.
 
     ``head``: what its writer needs to read ``state``, which is a view of the agent's memory.
-    ``calls``: how many collectives the worker had issued before it.
+    ``step``: begins there. ``before``: the calls that the worker had made before its place, by
+    process group. Others may lie between the place and the state.
     """
 
     number: int
     head: bytes
     state: torch.Tensor
-    calls: int
+    step: int
+    before: Counts
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One call in a log. ``data`` is a view, in which tensors lie as ``offsets_of`` says."""
 
-    call: int
     kind: int
     data: torch.Tensor
+
+
+class Torn(PeerError):
+    """The bytes of a generation are not those that were sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a generation is told by, to whom its bytes go.
+
+    ``nbytes``: of all that is in its slot. ``digest``: the hash of these bytes; "": whoever has
+    them has checked them.
+    """
+
+    number: int
+    step: int
+    head_bytes: int
+    nbytes: int
+    digest: str
+
+
+class Held:
+    """A whole generation that its worker goes around, until ``release`` or the process ends.
+
+    Attributes:
+        data: calls, head and state, as they lie in the slot. Do not use it, or a view of it, after
+            ``release``.
+    """
+
+    def __init__(self, area: Area, slot: int, fd: int) -> None:
+        self._fd = fd
+        words = area.words_of(slot)
+        self.number, self._head, state, self.step = words
+        self._state_at = _state_at(self._head)
+        self.data = area.memory.buffer(area.slot_at(slot), self._state_at + state)
+
+    @property
+    def head(self) -> bytes:
+        """As ``State.head``."""
+        return bytes(self.data[_COUNTS.size : _COUNTS.size + self._head])
+
+    @property
+    def front(self) -> memoryview:
+        """All of ``data`` that is before the state."""
+        return self.data[: self._state_at]
+
+    @property
+    def state(self) -> memoryview:
+        """As ``State.state``."""
+        return self.data[self._state_at :]
+
+    def copy(self, *, is_hashed: bool = True) -> Copy:
+        """What its receiver needs beside ``data``. Reads all of it, for the hash."""
+        digest = xxhash.xxh3_128_hexdigest(self.data) if is_hashed else ""
+        return Copy(self.number, self.step, self._head, len(self.data), digest)
+
+    def release(self) -> None:
+        """Let the worker have the slot. Any number of times."""
+        self.data = self.data[:0]
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class Area:
@@ -89,21 +175,29 @@ class Area:
         self.memory = memory
         self.nbytes = nbytes
         self._header = memory.words(0, _HEADER_BYTES // _WORD)
+        self._places: list[tuple[list[int], dict[tuple[int, int], int]]] = [([], {})] * LOGS
+        self._known: list[dict[tuple[int, bytes, bytes], int]] = [{} for _ in range(LOGS)]
         self._indexes = [
             memory.words(_HEADER_BYTES + slot * _INDEX_BYTES, CALLS_MAX * _ENTRY_WORDS)
-            for slot in range(SLOTS)
+            for slot in range(LOGS)
         ]
 
     def clear(self) -> None:
         """Hold nothing; the agent does so before any worker begins."""
-        self._header[_NEWEST] = NONE
-        for slot in range(SLOTS):
-            self._header[_SLOT_AT + 8 * slot] = self._header[_LOG_AT + 8 * slot] = NONE
+        for words in range(_SLOT_AT, _LOG_AT + 8 * LOGS, 8):
+            self._header[words] = NONE
+
+    def divide(self) -> None:
+        """Lay it out so that states have twice the room of logs: of AdamW they are three times the
+        gradients."""
+        share = (self.nbytes - _DATA_AT) // (2 * (KEPT + 1) + LOGS) // 4096 * 4096
+        self.lay_out(2 * share, share)
 
     def lay_out(self, state_bytes: int, log_bytes: int) -> None:
         """Divide the area before the first generation: so large may each slot and log be.
 
-        What the first worker of this rank has asked for stays.
+        Slots for what is held are beyond its end. They are used if they and the others hold no more
+        than is set aside. What the first worker of this rank has asked for stays.
 
         Raises:
             AreaFull: the agent has set less aside.
@@ -111,7 +205,7 @@ class Area:
         if self._header[_SLOT_BYTES]:
             return
         slot, log = (-(-nbytes // 4096) * 4096 for nbytes in (state_bytes, log_bytes))
-        needed = _DATA_AT + SLOTS * (slot + log)
+        needed = _DATA_AT + (KEPT + 1) * slot + LOGS * log
         if needed > self.nbytes:
             raise AreaFull(f"{needed} bytes are needed, and {self.nbytes} are set aside")
         self._header[_SLOT_BYTES], self._header[_LOG_BYTES] = slot, log
@@ -124,7 +218,7 @@ class Area:
     @property
     def newest(self) -> int:
         """The number of the newest whole generation; ``NONE``: there is none."""
-        return int(self._header[_NEWEST])
+        return max((known.number for known in self.generations()), default=NONE)
 
     # ------------------------------------------------------------ generations
 
@@ -133,121 +227,281 @@ class Area:
         number: int,
         head: bytes,
         leaves: Sequence[Leaf],
-        calls: int,
+        step: int,
+        calls: Counts,
+        before: Counts,
         threads: int = 1,
         *,
         is_whole: Callable[[], bool] = lambda: True,
     ) -> bool:
         """Copy a generation. In a thread of its own, if nothing changes the leaves meanwhile.
 
+        ``calls`` were made before the state, and ``before`` is of ``State``.
+
         Returns:
-            Whether it ``is_whole`` then, and so is there.
+            Whether it ``is_whole`` then, and so is there. Nor is it if too much is held.
 
         Raises:
             AreaFull: it has grown beyond what ``lay_out`` was told.
         """
         import torch
 
-        at, words = self._slot_at(number), _SLOT_AT + 8 * (number % SLOTS)
         offsets, state = offsets_of([leaf.spec.nbytes for leaf in leaves])
-        begin = _aligned(len(head))
+        begin = _state_at(len(head))
         if begin + state > self._header[_SLOT_BYTES]:
             room = self._header[_SLOT_BYTES]
             raise AreaFull(f"a state of {begin + state} bytes, where there is room for {room}")
-        self._header[words + _NUMBER] = NONE
-        if head:
-            whole = torch.frombuffer(bytearray(head), dtype=torch.uint8)
-            self.memory.view(at, len(head)).copy_(whole)
+        slot = self._claim(number, begin + state)
+        if slot is None:
+            return False
+        at, words = self.slot_at(slot), _SLOT_AT + 8 * slot
+        known = _packed(calls, before) + head
+        whole = torch.frombuffer(bytearray(known), dtype=torch.uint8)
+        self.memory.view(at, len(known)).copy_(whole)
         self.memory.fill(leaves, [at + begin + offset for offset in offsets], threads)
         self._header[words + _HEAD], self._header[words + _STATE] = len(head), state
-        self._header[words + _CALLS] = calls
-        if not is_whole():
-            return False
-        self._header[words + _NUMBER] = number
-        self._header[_NEWEST] = number
-        return True
+        self._header[words + _STEP] = step
+        if is_whole():
+            self._header[words + _NUMBER] = number
+        self._let_go(slot)
+        return bool(self._header[words + _NUMBER] == number)
+
+    def receive(self, copy: Copy, fill: Callable[[memoryview], None]) -> None:
+        """Have a generation of another area; ``fill`` copies the bytes of its ``Held.data``.
+
+        No process of the rank runs, and this area may be new.
+
+        Raises:
+            AreaFull: less is set aside here.
+            Torn: the bytes are not those of the copy.
+        """
+        self.divide()
+        slot = self._claim(copy.number, copy.nbytes)
+        if slot is None or copy.nbytes > self._header[_SLOT_BYTES]:
+            raise AreaFull(f"no room for a generation of {copy.nbytes} bytes")
+        data, words = self.memory.buffer(self.slot_at(slot), copy.nbytes), _SLOT_AT + 8 * slot
+        fill(data)
+        is_whole = not copy.digest or xxhash.xxh3_128_hexdigest(data) == copy.digest
+        if is_whole:
+            state = copy.nbytes - _state_at(copy.head_bytes)
+            self._header[words + _HEAD], self._header[words + _STATE] = copy.head_bytes, state
+            self._header[words + _STEP] = copy.step
+            self._header[words + _NUMBER] = copy.number
+        self._let_go(slot)
+        if not is_whole:
+            raise Torn(f"generation {copy.number} is not what was sent: its hash differs")
+
+    def _claim(self, number: int, nbytes: int) -> int | None:
+        """A slot for this generation, which is locked; None: the others are held."""
+        room = self.nbytes - _DATA_AT - LOGS * int(self._header[_LOG_BYTES])
+        slots = range(min(len(_SLOTS), max(KEPT + 1, room // max(1, nbytes))))
+        known = {slot: self.words_of(slot)[_NUMBER] for slot in slots}
+        newest = sorted(x for x in known.values() if x < number)[-KEPT:]
+        # If so much is held that no other one is left, the last but one goes.
+        for slot in sorted(known, key=lambda slot: (known[slot] in newest, known[slot] != number)):
+            if known[slot] != NONE and newest and known[slot] == newest[-1]:
+                continue
+            try:
+                fcntl.lockf(self.memory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)
+            except OSError:
+                continue
+            for other in slots:
+                if other == slot or known[other] == number:
+                    self._header[_SLOT_AT + 8 * other + _NUMBER] = NONE
+            return slot
+        return None
+
+    def _let_go(self, slot: int) -> None:
+        fcntl.lockf(self.memory.fd, fcntl.LOCK_UN, 1, slot)
+
+    def hold(self, step: int | None = None) -> Held | None:
+        """The newest whole generation, or that of this step; None: there is none.
+
+        In any process but the worker. It reads it as long as it likes.
+        """
+        for _ in range(_TRIES):
+            known = {slot: self.words_of(slot) for slot in _SLOTS}
+            fit = [
+                slot
+                for slot, words in known.items()
+                if words[_NUMBER] != NONE and step in (None, words[_STEP])
+            ]
+            if not fit:
+                return None
+            slot = max(fit, key=lambda slot: known[slot][_NUMBER])
+            # A file description of its own: locks of others in this process do not touch it.
+            fd = os.open(f"/proc/self/fd/{self.memory.fd}", os.O_RDWR | os.O_CLOEXEC)
+            lock = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, slot, 1, 0)
+            with contextlib.suppress(OSError):  # the worker has begun to write there
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, lock)
+                if self.words_of(slot) == known[slot]:
+                    return Held(self, slot, fd)
+            os.close(fd)
+        return None
 
     def read(self, number: int) -> State | None:
         """A generation; None if it is not whole, or not there."""
-        words = _SLOT_AT + 8 * (number % SLOTS)
-        if number < 0 or self._header[words + _NUMBER] != number:
+        found = [x for x in _SLOTS if self.words_of(x)[_NUMBER] == number != NONE]
+        if not found:
             return None
-        at, head = self._slot_at(number), int(self._header[words + _HEAD])
-        state = self.memory.view(at + _aligned(head), int(self._header[words + _STATE]))
-        data = bytes(self.memory.view(at, head).numpy())
-        return State(number, data, state, int(self._header[words + _CALLS]))
+        _, head, state, step = self.words_of(found[0])
+        at = self.slot_at(found[0])
+        data = bytes(self.memory.buffer(at + _COUNTS.size, head))
+        view = self.memory.view(at + _state_at(head), state)
+        return State(number, data, view, step, self._counts(found[0], 2))
 
     def generations(self) -> list[Generation]:
         """All that are whole."""
-        slots = [_SLOT_AT + 8 * slot for slot in range(SLOTS)]
-        known = [(int(self._header[x + _NUMBER]), int(self._header[x + _CALLS])) for x in slots]
-        return [Generation(number, calls) for number, calls in known if number != NONE]
+        known = [(slot, self.words_of(slot)) for slot in _SLOTS]
+        return [
+            Generation(words[_NUMBER], words[_STEP], self._counts(slot), self._counts(slot, 2))
+            for slot, words in known
+            if words[_NUMBER] != NONE
+        ]
 
-    def rewind(self, calls: int) -> None:
-        """The agent: hold the newest generation of this boundary, as if nothing had followed."""
-        newest = max(x.number for x in self.generations() if x.calls == calls)
-        for slot in range(SLOTS):
-            if self._header[_SLOT_AT + 8 * slot] > newest:
+    def _counts(self, slot: int, which: int = 1) -> dict[int, int]:
+        words = _COUNTS.unpack(self.memory.buffer(self.slot_at(slot), _COUNTS.size))
+        return {x: calls for x, calls in zip(words[::3], words[which::3], strict=True) if x}
+
+    def words_of(self, slot: int) -> list[int]:
+        """Of a slot: the number of its generation, the bytes of its head and state, its step."""
+        return self._header[_SLOT_AT + 8 * slot : _SLOT_AT + 8 * slot + _STEP + 1]
+
+    def rewind(self, step: int) -> Counts:
+        """The agent: hold the newest generation of this step, as if nothing had followed.
+
+        Returns:
+            ``before`` of its state: all of the rank's calls from there on are new ones.
+        """
+        known = (x for x in self.generations() if x.step == step)
+        newest = max(known, key=lambda known: known.number)
+        slot = next(x for x in _SLOTS if self.words_of(x)[_NUMBER] == newest.number)
+        before = newest.before
+        self.memory.buffer(self.slot_at(slot), _COUNTS.size)[:] = _packed(before, before)
+        for slot in _SLOTS:
+            if self._header[_SLOT_AT + 8 * slot] > newest.number:
                 self._header[_SLOT_AT + 8 * slot] = NONE
-            self._header[_LOG_AT + 8 * slot] = NONE
-        self._header[_NEWEST] = newest
-        self.open_log(newest, calls)
+        for log in range(LOGS):
+            self._header[_LOG_AT + 8 * log] = NONE
+        self.open_log(newest.number, sum(before.values()))
+        return before
 
     # ------------------------------------------------------------ logs
 
-    def open_log(self, number: int, first_call: int) -> None:
+    def open_log(self, number: int, first: int, end: int | None = None) -> None:
         """Begin the log of the step that leads from generation ``number`` to the next.
 
-        A replacement that comes to it again keeps what the lost worker has logged there.
+        ``first``: so many calls has the worker made before the step, and ``end`` of them are
+        logged. Those in between are taken over, if the log before has them and there is room. A
+        replacement that comes to it again keeps what the lost worker has logged there.
         """
-        words = _LOG_AT + 8 * (number % SLOTS)
+        words, end = _LOG_AT + 8 * (number % LOGS), first if end is None else end
         if self._header[words + _NUMBER] == number:
             return
+        moved = self._entries(first, end)
         self._header[words + _NUMBER] = NONE
+        self._known[number % LOGS].clear()
         self._header[words + _COUNT] = self._header[words + _USED] = 0
-        self._header[words + _FIRST] = first_call
+        try:
+            for group, call, entry in moved:
+                self.log(number, group, call, entry.kind, [entry.data])
+        except AreaFull:
+            self._header[words + _COUNT] = self._header[words + _USED] = 0
+        self._header[words + _FIRST] = first if self._header[words + _COUNT] else end
         self._header[words + _NUMBER] = number
 
-    def log(self, number: int, call: int, kind: int, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Add a call to an open log, with what its replacement will need. Calls come in order.
+    def _entries(self, first: int, end: int) -> list[tuple[int, int, Entry]]:
+        """The newest log's, with group and number, if it has all until the ``end``-th call.
+
+        The last one may not be counted as logged: the worker has died there.
+        """
+        slot = self.newest_log % LOGS
+        words = _LOG_AT + 8 * slot
+        number, begin, count = self._header[words : words + _COUNT + 1]
+        if number == NONE or not (begin <= first and begin + count >= end):
+            return []
+        index = self._indexes[slot]
+        places = range(_ENTRY_WORDS * (first - begin), _ENTRY_WORDS * count, _ENTRY_WORDS)
+        return [(index[at], index[at + 1], self._entry(slot, at)) for at in places]
+
+    def log(
+        self,
+        number: int,
+        group: int,
+        call: int,
+        kind: int,
+        tensors: Iterable[torch.Tensor] = (),
+    ) -> None:
+        """Add a call of a process group to an open log, with what its replacement will need.
+
+        All of the worker's calls come in the order of its program.
 
         Raises:
             AreaFull: the step has more calls or bytes than there is room for.
         """
-        slot = number % SLOTS
+        slot = number % LOGS
         words, index = _LOG_AT + 8 * slot, self._indexes[slot]
         count, used = int(self._header[words + _COUNT]), int(self._header[words + _USED])
-        known = list(tensors)
+        known = [x if x.is_contiguous() else x.contiguous() for x in tensors]
         offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
-        if count == CALLS_MAX or used + nbytes > self._header[_LOG_BYTES]:
-            raise AreaFull(f"a step's log of {count + 1} calls and {used + nbytes} bytes")
-        at = self._log_at(number) + used
-        for tensor, offset in zip(known, offsets, strict=True):
-            if tensor.nbytes:
-                into = self.memory.view(at + offset, tensor.nbytes).view(tensor.dtype)
-                into.copy_(tensor.detach().reshape(-1))
+        begin = self.memory.address + self._log_at(number)
+        alike = self._alike(slot, begin, known)
+        at, size = (used, nbytes) if alike is None else (alike, 0)
+        if count == CALLS_MAX or used + size > self._header[_LOG_BYTES]:
+            raise AreaFull(f"a step's log of {count + 1} calls and {used + size} bytes")
+        if alike is None:
+            for tensor, offset in zip(known, offsets, strict=True):
+                ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
         entry = count * _ENTRY_WORDS
-        index[entry : entry + _ENTRY_WORDS] = [call, used, nbytes, kind]
-        self._header[words + _USED] = used + nbytes
+        index[entry : entry + _ENTRY_WORDS] = [group, call, at, nbytes, kind]
+        self._header[words + _USED] = used + size
         self._header[words + _COUNT] = count + 1
 
-    def find(self, call: int) -> Entry | None:
+    def _alike(self, slot: int, begin: int, tensors: Sequence[torch.Tensor]) -> int | None:
+        """Where the log has the bytes of a large tensor already; None: it is not known that it has.
+
+        FSDP2 gathers the same parameters in the forward and in the backward pass.
+        """
+        size = tensors[0].nbytes if len(tensors) == 1 else 0
+        if size < LARGE_BYTES:
+            return None
+        data, places = tensors[0].data_ptr(), self._known[slot]
+        ends = ctypes.string_at(data, _WORD), ctypes.string_at(data + size - _WORD, _WORD)
+        place = places.setdefault((size, *ends), used := self._header[_LOG_AT + 8 * slot + _USED])
+        is_there = place != used and not _memcmp(begin + place, data, size)
+        return place if is_there else None
+
+    def find(self, group: int, call: int) -> Entry | None:
         """What the logs have of a call."""
-        for slot in range(SLOTS):
-            words, index = _LOG_AT + 8 * slot, self._indexes[slot]
-            place = call - int(self._header[words + _FIRST])
-            if self._header[words + _NUMBER] != NONE and 0 <= place < self._header[words + _COUNT]:
-                entry = place * _ENTRY_WORDS
-                _, offset, nbytes, kind = index[entry : entry + _ENTRY_WORDS]
-                at = self._log_at(slot) + offset
-                return Entry(call, kind, self.memory.view(at, nbytes))
+        for slot in range(LOGS):
+            place = self._calls(slot).get((group, call))
+            if place is not None:
+                return self._entry(slot, place * _ENTRY_WORDS)
         return None
+
+    def _entry(self, slot: int, at: int) -> Entry:
+        *_, offset, nbytes, kind = self._indexes[slot][at : at + _ENTRY_WORDS]
+        return Entry(kind, self.memory.view(self._log_at(slot) + offset, nbytes))
+
+    def _calls(self, slot: int) -> dict[tuple[int, int], int]:
+        """Of a log: the place of each call. What is known of it stays until it begins anew."""
+        words, index = _LOG_AT + 8 * slot, self._indexes[slot]
+        number, first, count = self._header[words : words + _COUNT + 1]
+        which, places = self._places[slot]
+        if which != [number, first] or len(places) > count:
+            which, places = self._places[slot] = [number, first], {}
+        if number == NONE:
+            return {}
+        for place in range(len(places), count):
+            entry = place * _ENTRY_WORDS
+            places[index[entry], index[entry + 1]] = place
+        return places
 
     def logged_until(self, number: int, first_call: int) -> int:
         """The first call since generation ``number`` that no log has; ``first_call``: its first."""
         call = first_call
-        for later in range(number, number + SLOTS):
-            words = _LOG_AT + 8 * (later % SLOTS)
+        for later in range(number, number + LOGS):
+            words = _LOG_AT + 8 * (later % LOGS)
             if self._header[words + _NUMBER] == later and self._header[words + _FIRST] == call:
                 call += int(self._header[words + _COUNT])
         return call
@@ -255,7 +509,7 @@ class Area:
     def logs(self) -> list[Logged]:
         """What each log has."""
         found = []
-        for slot in range(SLOTS):
+        for slot in range(LOGS):
             words = _LOG_AT + 8 * slot
             if self._header[words + _NUMBER] != NONE:
                 first = int(self._header[words + _FIRST])
@@ -265,42 +519,52 @@ class Area:
     @property
     def newest_log(self) -> int:
         """The number of the log that was opened last; ``NONE``: there is none."""
-        return max(int(self._header[_LOG_AT + 8 * slot + _NUMBER]) for slot in range(SLOTS))
+        return max(int(self._header[_LOG_AT + 8 * slot + _NUMBER]) for slot in range(LOGS))
 
     def log_bytes(self, number: int) -> int:
         """How many bytes a log takes."""
-        return int(self._header[_LOG_AT + 8 * (number % SLOTS) + _USED])
+        return int(self._header[_LOG_AT + 8 * (number % LOGS) + _USED])
 
-    def _slot_at(self, number: int) -> int:
-        return _DATA_AT + number % SLOTS * int(self._header[_SLOT_BYTES])
+    def slot_at(self, slot: int) -> int:
+        """Where the bytes of a slot begin."""
+        begin = _DATA_AT + LOGS * int(self._header[_LOG_BYTES])
+        return begin + slot * int(self._header[_SLOT_BYTES])
 
     def _log_at(self, number: int) -> int:
-        begin = _DATA_AT + SLOTS * int(self._header[_SLOT_BYTES])
-        return begin + number % SLOTS * int(self._header[_LOG_BYTES])
+        return _DATA_AT + number % LOGS * int(self._header[_LOG_BYTES])
 
 
 class Word(IntEnum):
     """The words of one rank on the board. Times are the monotonic clock's nanoseconds.
 
-    ``PUBLISHED``, ``DONE``, ``OVER``: as core/replay/settling.py has them. ``JOINED``: the decree
+    ``PUBLISHED``, ``OVER``: as core/replay/settling.py has them. ``JOINED``: the decree
     whose group it is connected to. ``FALL``: why it cannot be followed (core/replay/falls.py).
     ``STARTS``: how many processes the agent has started as this rank, so above 1 this is a
     replacement. ``NEWEST``: the step of its newest generation. ``CUT_AT``: when it had dropped its
     former groups; ``LOADED_AT``, ``JOINED_AT``: a replacement's times; ``AGAIN``: calls that it has
-    issued again. ``DUE``: of rank 0, the step at which all make their next generation. ``BROKEN``:
-    the decree whose group it could not connect, though nobody has died.
+    issued again. ``DUE``: of rank 0, the steps that begin with generations (core/replay/pacing.py).
+    ``BROKEN``: the decree whose group it could not connect, though nobody has died. ``REACHED``:
+    how many steps it has taken; a replacement writes it again from its own first step on.
+    ``DRAWS``: workers of its data loaders have drawn random numbers.
     """
 
-    PUBLISHED, DONE, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(10)
-    AGAIN, DUE, BROKEN = 10, 11, 12
+    PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
+    AGAIN, DUE, BROKEN, REACHED, DRAWS = 9, 10, 11, 12, 13
 
 
+_NEVER_WAITED_FOR = {Word.PUBLISHED: 1 << 62, Word.JOINED: 1 << 62, Word.OVER: 1}
+"""The words of a rank of another node."""
 _DECREE, _DIED_AT = range(2)
-_RANKS, _WORDS_EACH = 8, 16
+_GROUPS_AT = 16
+_RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
 
 
 class Board:
-    """The words that the agent and all workers of a group share."""
+    """The words that the agent and all workers of a group share.
+
+    Behind its other words a rank has two for each process group that it is in: a name, which is not
+    0, and how many of the group's calls are in its log (``done`` of core/replay/settling.py).
+    """
 
     def __init__(self, memory: SharedMemory, ranks: int) -> None:
         self.ranks = ranks
@@ -316,12 +580,50 @@ class Board:
 
     def all(self, word: Word) -> list[int]:
         """This word of each rank."""
-        return [self.read(rank, word) for rank in range(self.ranks)]
+        return self._words[_RANKS + word : _board_bytes(self.ranks) // _WORD : _WORDS_EACH]
 
     def look(self) -> Words:
         """What core/replay decides by."""
-        published, done, over = map(self.all, (Word.PUBLISHED, Word.DONE, Word.OVER))
-        return Words(self.decree, published, done, [bool(x) for x in over])
+        decree, published = self.decree, self.all(Word.PUBLISHED)
+        over = [bool(x) for x in self.all(Word.OVER)]
+        return Words(decree, published, self.all_done(), over)
+
+    def add_group(self, rank: int, group: int) -> bool:
+        """A rank is in a process group; whether there is room for it."""
+        for at in self._groups_of(rank):
+            if self._words[at] in (group, 0):
+                self._words[at] = group
+                return True
+        return False
+
+    def all_done(self) -> list[dict[int, int]]:
+        """Of each rank: ``done`` of each of its groups."""
+        return [
+            {self._words[at]: self._words[at + 1] for at in self._groups_of(x) if self._words[at]}
+            for x in range(self.ranks)
+        ]
+
+    def places(self, group: int, ranks: Iterable[int]) -> list[int]:
+        """Where the words ``done`` of a group are, of members that have added it."""
+        found = (at for rank in ranks for at in self._groups_of(rank) if self._words[at] == group)
+        return [at + 1 for at in found]
+
+    def done(self, places: Iterable[int]) -> list[int]:
+        """The words ``done`` at these places."""
+        return [self._words[at] for at in places]
+
+    def set_done(self, place: int, number: int) -> None:
+        """Write a word ``done``."""
+        self._words[place] = number
+
+    def rewind(self, rank: int, calls: Counts) -> None:
+        """The agent: no process of the rank runs, and it has made these calls."""
+        for at in self._groups_of(rank):
+            self._words[at + 1] = calls.get(self._words[at], 0)
+
+    def _groups_of(self, rank: int) -> range:
+        begin = _RANKS + _WORDS_EACH * rank + _GROUPS_AT
+        return range(begin, begin + 2 * GROUPS_MAX, 2)
 
     @property
     def decree(self) -> int:
@@ -354,28 +656,50 @@ class Board:
 
 
 class GroupMemory:
-    """The board and the areas of one group, as the agent or a worker of it sees them."""
+    """The board and the areas of one group, as the agent or a worker of it sees them.
 
-    def __init__(self, board: SharedMemory, areas: Sequence[SharedMemory], nbytes: int) -> None:
+    ``here``: the ranks of this node, which alone have areas and words. The words of other nodes'
+    ranks keep nobody waiting.
+    """
+
+    def __init__(
+        self,
+        board: SharedMemory,
+        areas: Sequence[SharedMemory],
+        nbytes: int,
+        here: range,
+        ranks: int,
+    ) -> None:
         self._files = (board, *areas)
-        board.reserve(_board_bytes(len(areas)))
-        self.board = Board(board, len(areas))
+        board.reserve(_board_bytes(ranks))
+        self.board = Board(board, ranks)
+        self.here = here
         self.nbytes = nbytes
         self._areas: dict[int, Area] = {}
 
     @classmethod
-    def make(cls, ranks: int, nbytes: int) -> GroupMemory:
-        """The agent: new memory, ``nbytes`` for each area at most.
+    def make(cls, ranks: int, nbytes: int, here: range | None = None) -> GroupMemory:
+        """The agent: new memory, ``nbytes`` for each area at most. ``here``: None: all ranks are.
 
         Raises:
             OSError: this system has no such memory, or no futex.
         """
         futex.number()
-        made = cls(SharedMemory(), [SharedMemory() for _ in range(ranks)], nbytes)
+        here = range(ranks) if here is None else here
+        made = cls(SharedMemory(), [SharedMemory() for _ in here], nbytes, here, ranks)
         for rank in range(ranks):
-            made.area(rank).clear()
+            if rank in here:
+                made.area(rank).clear()
+            else:
+                for word, value in _NEVER_WAITED_FOR.items():
+                    made.board.set(rank, word, value)
             made.board.set(rank, Word.NEWEST, NONE)
         return made
+
+    @property
+    def spans(self) -> bool:
+        """Whether other nodes have ranks of the group too."""
+        return len(self.here) < self.board.ranks
 
     @classmethod
     def open(cls, place: str) -> GroupMemory:
@@ -384,26 +708,43 @@ class GroupMemory:
         Raises:
             OSError: the agent is gone.
         """
-        process, size, *numbers = place.split(":")
+        process, size, first, ranks, *numbers = place.split(":")
         board, *areas = (
             SharedMemory(os.open(f"{process}/{number}", os.O_RDWR | os.O_CLOEXEC))
             for number in numbers
         )
-        return cls(board, areas, int(size))
+        here = range(int(first), int(first) + len(areas))
+        return cls(board, areas, int(size), here, int(ranks))
 
     @property
     def place(self) -> str:
         """Where ``open`` finds it, in any process of this user on this node."""
         numbers = ":".join(str(file.fd) for file in self._files)
-        return f"/proc/{os.getpid()}/fd:{self.nbytes}:{numbers}"
+        ranks = f"{self.here.start}:{self.board.ranks}"
+        return f"/proc/{os.getpid()}/fd:{self.nbytes}:{ranks}:{numbers}"
 
     def area(self, rank: int) -> Area:
         """A rank's area, mapped when it is asked for."""
         if rank not in self._areas:
-            memory = self._files[1 + rank]
-            memory.reserve(self.nbytes)
+            memory = self._files[1 + self.here.index(rank)]
+            memory.reserve(2 * self.nbytes)  # of addresses: see ``lay_out``
             self._areas[rank] = Area(memory, self.nbytes)
         return self._areas[rank]
+
+    def hold(self, step: int | None = None) -> list[Held] | None:
+        """A generation of each rank, all of the newest step that all have, or of this one."""
+        ranks = [self.area(rank) for rank in self.here]
+        for _ in range(_TRIES):
+            boundary = common([x.generations() for x in ranks]) if step is None else step
+            if boundary is None:
+                return None
+            held = [area.hold(boundary) for area in ranks]
+            whole = [x for x in held if x is not None]
+            if len(whole) == len(ranks):
+                return whole
+            for one in whole:
+                one.release()
+        return None
 
     def held_bytes(self) -> int:
         """How much memory all areas take now."""
@@ -422,3 +763,13 @@ def _board_bytes(ranks: int) -> int:
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _packed(calls: Counts, before: Counts) -> bytes:
+    counts = [word for x in calls for word in (x, calls[x], before[x])]
+    return _COUNTS.pack(*counts, *[0] * (3 * GROUPS_MAX - len(counts)))
+
+
+def _state_at(head: int) -> int:
+    """Where the state begins in a slot, behind so many bytes of the head."""
+    return _aligned(_COUNTS.size + head)

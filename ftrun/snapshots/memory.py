@@ -44,7 +44,7 @@ class SharedMemory:
     """The file ``fd``, mapped as far as ``reserve`` was asked for.
 
     Args:
-        fd: of the other process; None: a new file.
+        fd: a descriptor of the file of another process; None: a new file.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -60,6 +60,12 @@ class SharedMemory:
             os.ftruncate(self.fd, nbytes)
         self._map = mmap.mmap(self.fd, nbytes)
 
+    @property
+    def address(self) -> int:
+        """Where the mapping begins, in this process."""
+        assert self._map is not None, "reserved before"
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
     def touch(self) -> None:
         """Have all pages in this process, so that the first copy finds them. From any thread.
 
@@ -70,10 +76,9 @@ class SharedMemory:
         if whole is None:
             return
         libc = ctypes.CDLL(None, use_errno=True)
-        begin = ctypes.addressof(ctypes.c_char.from_buffer(whole))
         for offset in range(0, len(whole), TOUCH_BYTES):
             nbytes = min(TOUCH_BYTES, len(whole) - offset)
-            address = ctypes.c_void_p(begin + offset)
+            address = ctypes.c_void_p(self.address + offset)
             if libc.madvise(address, ctypes.c_size_t(nbytes), MADV_POPULATE_WRITE):
                 return
 
@@ -107,6 +112,11 @@ class SharedMemory:
         assert self._map is not None, "reserved before"
         return torch.frombuffer(self._map, dtype=torch.uint8, count=nbytes, offset=offset)
 
+    def buffer(self, offset: int, nbytes: int) -> memoryview:
+        """``nbytes`` bytes from ``offset`` on."""
+        assert self._map is not None, "reserved before"
+        return memoryview(self._map)[offset : offset + nbytes]
+
     def words(self, offset: int, count: int) -> ctypes.Array[ctypes.c_int64]:
         """``count`` words of 64 bits from ``offset`` on. Each is read and written at once."""
         assert self._map is not None, "reserved before"
@@ -115,8 +125,7 @@ class SharedMemory:
     def close(self) -> None:
         """Free the memory, once all views of it are gone."""
         self._map = None
-        if self._is_own:
-            os.close(self.fd)
+        os.close(self.fd)
 
 
 def _tensor_of(data: memoryview) -> torch.Tensor:

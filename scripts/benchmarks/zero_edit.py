@@ -1,9 +1,11 @@
-"""A step of an unmodified script beside that of the same script with a Manager of its own.
+"""A step of an unmodified script beside that of the same script in another form.
 
-Two replicas of 0.1 M parameters, with a DataLoader, under ``ftrun --replicas 2``. The jobs of both
-forms run at the same time and take turns: while one trains a block of steps, the workers of the
-other wait for theirs. So whatever slows the machine down for a second slows both. A sample is one
-block, and a ratio that of two neighbouring ones.
+- Two replicas of 0.1 M parameters, under ``ftrun --replicas 2``, beside a Manager of its own.
+- Two workers of one group, with memory snapshots beside without.
+
+The jobs of both forms run at the same time and take turns: while one trains a block of steps, the
+workers of the other wait for theirs. So whatever slows the machine down for a second slows both. A
+sample is one block, and a ratio that of two neighbouring ones.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import json
 import socket
 import statistics
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.jobs import BIN
@@ -20,10 +24,12 @@ from benchmarks.results import Result, Row
 from tests.jobs import Command
 
 FORMS = ("ftrun", "explicit")
-REPLICAS = 2
-TIMEOUT_S = 60.0
-BLOCK_STEPS, BLOCKS, WARM_UP = 500, 16, 1000
+WORKERS = 2
+TIMEOUT_S = 180.0
 
+INNER = """
+inner = torch.optim.SGD(model.parameters(), lr=1e-4)
+"""
 EXPLICIT = """
 manager = ftrun.manager(
     load_state_dict=lambda s: (model.load_state_dict(s["m"]), inner.load_state_dict(s["o"])),
@@ -39,6 +45,21 @@ torch.distributed.init_process_group("gloo")
 optimizer = inner
 network = DistributedDataParallel(model)
 """
+ONE_GROUP = """
+torch.distributed.init_process_group("gloo")
+SHARDED
+optimizer = torch.optim.AdamW(network.parameters(), lr=1e-5)
+"""
+DDP = """
+from torch.nn.parallel import DistributedDataParallel
+network = DistributedDataParallel(model)
+"""
+FSDP = """
+from torch.distributed.fsdp import fully_shard
+network = model
+for part in (*model, model):
+    fully_shard(part)
+"""
 SCRIPT = """
 import json, os, pathlib, socket, sys, time, torch
 from torch import nn
@@ -46,40 +67,74 @@ from torch.utils.data import DataLoader, TensorDataset
 FIRST
 torch.manual_seed(0)
 torch.set_num_threads(1)
-model = nn.Sequential(*(nn.Linear(158, 158, bias=False) for _ in range(4)))
-inner = torch.optim.SGD(model.parameters(), lr=1e-4)
+width, layers, batch, steps, warm_up, blocks = (int(word) for word in sys.argv[1:7])
+model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
 FORM
-steps, warm_up, blocks = (int(word) for word in sys.argv[1:4])
-loader = DataLoader(TensorDataset(torch.randn(32 * steps, 158)), 32)
+loader = DataLoader(TensorDataset(torch.randn(batch * steps, width)), batch)
 turns = socket.socket(socket.AF_UNIX)
 turns.settimeout(TIMEOUT)
-turns.connect(str(pathlib.Path(sys.argv[4], "turns")))
+turns.connect(str(pathlib.Path(sys.argv[7], "turns")))
 turns.sendall(b"NAME"[:1])
 times = []
-for block in range(warm_up // steps + blocks):
+for block in range(warm_up + blocks):
     turns.sendall(b".")
     if not turns.recv(1):
         break
-    began, used = time.perf_counter(), time.thread_time()
+    began, used = time.perf_counter(), time.CLOCK()
     for (x,) in loader:
         optimizer.zero_grad()
         network(x).square().mean().backward()
         optimizer.step()
-    whole, own = time.perf_counter() - began, time.thread_time() - used
+    whole, own = time.perf_counter() - began, time.CLOCK() - used
     times.append((whole / steps * 1e3, own / steps * 1e3))
-who = os.environ["FTRUN_REPLICA_ID"]
-pathlib.Path(sys.argv[4], f"NAME{who}").write_text(json.dumps(times[-blocks:]))
+who = "-".join((os.environ["FTRUN_REPLICA_ID"], os.environ["RANK"]))
+pathlib.Path(sys.argv[7], f"NAME{who}").write_text(json.dumps(times[-blocks:]))
 turns.sendall(b".")
 turns.recv(1)
 """
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A model of ``layers`` square layers, and blocks of steps of it."""
+
+    width: int
+    layers: int
+    batch: int
+    steps: int
+    warm_up: int
+    blocks: int
+
+    def words(self) -> tuple[str, ...]:
+        """As the script's arguments."""
+        numbers = (self.width, self.layers, self.batch, self.steps, self.warm_up, self.blocks)
+        return tuple(map(str, numbers))
+
+
+PLAN = Plan(158, 4, 32, 500, 2, 16)
+GROUPS = {
+    "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 360, 100, 2, 12)),
+    "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 10, 2, 12)),
+    "ddp-1G": ("DDP, 1 GB a worker", DDP, Plan(3340, 8, 256, 3, 3, 6)),
+    "fsdp-8M-short": ("FSDP2, 8 MB a worker, short steps", FSDP, Plan(418, 8, 200, 100, 2, 12)),
+    "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 2000, 10, 2, 12)),
+    "fsdp-1G": ("FSDP2, 1 GB a worker", FSDP, Plan(4720, 8, 256, 3, 3, 6)),
+}
+"""By name: of one group of two workers. AdamW's state is three times the parameters; of FSDP2 each
+worker has half of it."""
+
+
 def measure(starts: int) -> Result:
-    """Both jobs ``starts`` times."""
+    """Both forms ``starts`` times."""
     times: dict[str, list[float]] = {form: [] for form in FORMS}
     own: dict[str, list[float]] = {form: [] for form in FORMS}
+    options = ("--replicas", str(WORKERS))
+    jobs = {
+        form: (_source(form, first, INNER + body, "thread_time"), options)
+        for form, first, body in (("ftrun", "", UNMODIFIED), ("explicit", "import ftrun", EXPLICIT))
+    }
     for _ in range(starts):
-        for form, blocks in _blocks().items():
+        for form, blocks in _blocks(jobs, PLAN).items():
             times[form] += [whole for whole, _ in blocks]
             own[form] += [used for _, used in blocks]
     return Result(
@@ -93,18 +148,62 @@ def measure(starts: int) -> Result:
         ],
         notes=[
             "`ftrun` is the unmodified script; both forms draw from a DataLoader. A sample is the "
-            f"mean of a block of {BLOCK_STEPS} steps, and both jobs take turns block by block."
+            f"mean of a block of {PLAN.steps} steps, and both jobs take turns block by block."
         ],
     )
 
 
-def _ratios(samples: dict[str, list[float]]) -> dict[str, list[float]]:
-    pairs = zip(samples["ftrun"], samples["explicit"], strict=True)
-    return {"ftrun": [unmodified / explicit for unmodified, explicit in pairs]}
+def measure_memory(starts: int, names: Sequence[str]) -> Result:
+    """One group with and without memory snapshots, ``starts`` times for each of ``GROUPS``."""
+    rows = []
+    for name in names:
+        what, sharded, plan = GROUPS[name]
+        times: dict[str, list[float]] = {"ftrun": [], "off": []}
+        own: dict[str, list[float]] = {"ftrun": [], "off": []}
+        body = ONE_GROUP.replace("SHARDED", sharded)
+        given = ("--workers-per-replica", str(WORKERS), "--memory-snapshots")
+        jobs = {
+            form: (_source(form, "", body, "process_time"), (*given, value))
+            for form, value in (("ftrun", "auto"), ("off", "off"))
+        }
+        for _ in range(starts):
+            for form, blocks in _blocks(jobs, plan).items():
+                times[form] += [whole for whole, _ in blocks]
+                own[form] += [used for _, used in blocks]
+        rows += [
+            Row(f"{name}_ms", f"step, {what}", "ms", times),
+            Row(f"{name}_ratio", "… over that without", "×", _ratios(times, "off"), digits=4),
+            Row(f"{name}_cpu", "processor time of all threads", "ms", own),
+            Row(f"{name}_cpu_ratio", "… over that without", "×", _ratios(own, "off"), digits=4),
+        ]
+    return Result(
+        "memory-snapshots",
+        f"A step of one group with memory snapshots and without, {starts} starts of both",
+        rows,
+        notes=[
+            "`ftrun` is with memory snapshots. A sample is the mean of a block of steps of both "
+            "workers, and both jobs take turns block by block."
+        ],
+    )
 
 
-def _blocks() -> dict[str, list[tuple[float, float]]]:
-    """By form: the time of a step in each block, and the processor time of its training thread.
+def _ratios(samples: dict[str, list[float]], over: str = "explicit") -> dict[str, list[float]]:
+    pairs = zip(samples["ftrun"], samples[over], strict=True)
+    return {"ftrun": [unmodified / other for unmodified, other in pairs]}
+
+
+def _source(form: str, first: str, body: str, clock: str) -> str:
+    source = SCRIPT.replace("FIRST", first).replace("FORM", body).replace("CLOCK", clock)
+    return source.replace("NAME", form).replace("TIMEOUT", str(TIMEOUT_S))
+
+
+def _blocks(
+    jobs: dict[str, tuple[str, tuple[str, ...]]], plan: Plan
+) -> dict[str, list[tuple[float, float]]]:
+    """By form: the time of a step in each block, and its processor time; means of both workers.
+
+    Args:
+        jobs: by form, the script's source and ftrun's options.
 
     Raises:
         TimeoutError: a worker did not come to its turn in time.
@@ -115,33 +214,34 @@ def _blocks() -> dict[str, list[tuple[float, float]]]:
         server.bind(str(directory / "turns"))
         server.listen()
         server.settimeout(TIMEOUT_S)
-        jobs = [stack.enter_context(_job(form, directory)) for form in FORMS]
-        workers: dict[str, list[socket.socket]] = {form: [] for form in FORMS}
-        for _ in range(REPLICAS * len(FORMS)):
+        started = [
+            stack.enter_context(_job(form, source, options, plan, directory))
+            for form, (source, options) in jobs.items()
+        ]
+        workers: dict[str, list[socket.socket]] = {form: [] for form in jobs}
+        for _ in range(WORKERS * len(jobs)):
             worker = stack.enter_context(server.accept()[0])
             worker.settimeout(TIMEOUT_S)
             initial = worker.recv(1).decode()
-            workers[next(form for form in FORMS if form[0] == initial)].append(worker)
-        for block in range(WARM_UP // BLOCK_STEPS + BLOCKS + 1):
-            for form in FORMS if block % 2 else reversed(FORMS):
+            workers[next(form for form in jobs if form[0] == initial)].append(worker)
+        whole = plan.warm_up + plan.blocks
+        for block in range(whole + 1):
+            for form in jobs if block % 2 else reversed(jobs):
                 _await(workers[form])
                 for worker in workers[form]:
                     worker.sendall(b".")
-                if block < WARM_UP // BLOCK_STEPS + BLOCKS:
+                if block < whole:
                     _await(workers[form], peek=True)
-        for job in jobs:
+        for job in started:
             job.process.wait(TIMEOUT_S)
-        return {form: _mean_of_replicas(directory, form) for form in FORMS}
+        return {form: _means(directory, form) for form in jobs}
 
 
-def _job(form: str, directory: Path) -> Command:
-    first, body = ("import ftrun", EXPLICIT) if form == "explicit" else ("", UNMODIFIED)
-    source = SCRIPT.replace("FIRST", first).replace("FORM", body)
+def _job(form: str, source: str, given: tuple[str, ...], plan: Plan, directory: Path) -> Command:
     script = directory / f"of_{form}.py"
-    script.write_text(source.replace("NAME", form).replace("TIMEOUT", str(TIMEOUT_S)))
-    numbers = [str(n) for n in (BLOCK_STEPS, WARM_UP, BLOCKS)]
-    options = ("--device", "cpu", "--replicas", str(REPLICAS), "--log-dir", f"logs-{form}")
-    words = (str(BIN / "ftrun"), *options, str(script), *numbers, str(directory))
+    script.write_text(source)
+    options = ("--device", "cpu", *given, "--log-dir", f"logs-{form}")
+    words = (str(BIN / "ftrun"), *options, str(script), *plan.words(), str(directory))
     return Command(directory, words, {"XDG_STATE_HOME": str(directory / form)})
 
 
@@ -152,8 +252,9 @@ def _await(workers: list[socket.socket], *, peek: bool = False) -> None:
             raise RuntimeError("a worker has ended before its last turn")
 
 
-def _mean_of_replicas(directory: Path, form: str) -> list[tuple[float, float]]:
-    found = [json.loads((directory / f"{form}{x}").read_text()) for x in range(REPLICAS)]
+def _means(directory: Path, form: str) -> list[tuple[float, float]]:
+    found = [json.loads(path.read_text()) for path in directory.glob(f"{form}[0-9]*")]
+    assert len(found) == WORKERS, directory
     return [
         (statistics.fmean(whole), statistics.fmean(own))
         for whole, own in (zip(*block, strict=True) for block in zip(*found, strict=True))

@@ -41,11 +41,12 @@ class Kept:
     """What the agent's memory has of a worker that dies (snapshots/area.py).
 
     ``place``: where a replacement would begin, or why none can. ``step``: of the newest generation,
-    as the script counts; -1: there is none.
+    as the script counts; -1: there is none. ``reached``: how many it has taken.
     """
 
     place: Generation | Fall
     step: int
+    reached: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,8 @@ class StacksTaken:
 class BoardSeen:
     """The answer to ``LookAtBoard``: the words of all ranks (core/replay/mending.py: look).
 
-    ``boundary``: of what is in memory (core/replay/settling.py: common).
+    ``boundary``: of what is in memory (core/replay/settling.py: common). ``waits``: a node of the
+    group is missing, and they can go on from there once one has come in its place.
     """
 
     incarnation: str
@@ -156,6 +158,7 @@ class BoardSeen:
     falls: tuple[int, ...]
     boundary: int | None = None
     broken: tuple[int, ...] = ()
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -434,6 +434,8 @@ class Supervisor:
         slot.hang_watch.gone(end.group_rank)
         slot.loop_watch.gone(end.group_rank)
         slot.script_timers.gone(end.group_rank)
+        if end.kept is not None:
+            slot.budget.progressed(end.kept.reached)
         if slot.phase is SlotPhase.RUNNING:
             slot.status = _status(slot, end)
             if not _is_failure(slot, end):
@@ -735,6 +737,7 @@ class Supervisor:
                 self._hangs.overdue(slot)
             if _due(slot.look_at, self._out.now):
                 self._replacing.look(slot)
+            self._replacing.stops_waiting(slot)
             if slot.phase is SlotPhase.RUNNING:
                 self._hangs.ask_the_silent(slot)
                 self._hangs.check_loops(slot)
@@ -798,5 +801,5 @@ def _due(at: float | None, now: float) -> bool:
 
 def _runs_apart(slot: SlotState, since_s: float = 0.0) -> Heartbeat:
     """The activity of workers that cannot report it, without a Manager; ``since_s``: its age."""
-    progress = Progress(0, 0, Activity.APART, since_s=since_s)
+    progress = Progress(slot.budget.mark, 0, Activity.APART, since_s=since_s)
     return Heartbeat((ReplicaProgress(slot.replica_id, slot.incarnation, progress),), quiet=True)

@@ -203,6 +203,23 @@ class IncidentStatus(TypedDict):
     cost_s: float
 
 
+class LossStatus(TypedDict):
+    """The cost of a loss, if it came now: all go on ``from_step`` (0: from the start, or from a
+    checkpoint of the script's own), so ``steps`` are taken again, the work of ``seconds``."""
+
+    from_step: int
+    steps: int
+    seconds: float
+
+
+class RecoveryStatus(TypedDict):
+    """What the loss of a worker, of a node and of the whole job would cost."""
+
+    worker: LossStatus
+    node: LossStatus
+    job: LossStatus
+
+
 class OutcomeStatus(TypedDict):
     """How the job ended."""
 
@@ -214,6 +231,7 @@ class MembershipStatus(TypedDict):
     """The part of a status that the core knows.
 
     ``scalars``: those of the first live member that has any. ``incidents``: the last ones.
+    ``recovery``: of a job with memory snapshots, else None.
     """
 
     phase: str
@@ -228,6 +246,7 @@ class MembershipStatus(TypedDict):
     rate: RateStatus
     scalars: dict[str, float | None]
     incidents: list[IncidentStatus]
+    recovery: RecoveryStatus | None
     waiting_for: list[str]
     waiting: WaitStatus | None
     agents: list[AgentStatus]
@@ -242,11 +261,13 @@ SCHEMA = "ftrun.status/1"
 class Status(MembershipStatus):
     """The whole status. ``messages_received``: how many of each kind, since the start.
 
+    ``idle_nodes``: the nodes in no replica group, where groups are larger than a node.
     ``schema``: ``SCHEMA``. ``torchft``: None: no port for torchft's own clients is open.
     """
 
     schema: str
     lighthouse: LighthouseStatus
+    idle_nodes: list[str]
     events: list[NoticeStatus]
     messages_received: dict[str, int]
     torchft: TorchftStatus | None

@@ -153,7 +153,7 @@ class Waits:
 
     def _nodes(self) -> Wait:
         state = self._state
-        here, nodes = tuple(state.outbox.agents), state.spec.nodes
+        here, nodes = tuple(state.outbox.agents), state.nodes
         verb = "is" if len(here) == 1 else "are"
         words = f"{len(here)} of {nodes} nodes {verb} here, and the job waits for the rest"
         return Wait(NODES, here, words, self._since, self._assignment.gathered_at())

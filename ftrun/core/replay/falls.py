@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+GROUPS_MAX = 32
+"""Of one rank: process groups of several ranks."""
+
 
 class Fall(IntEnum):
     """A reason; 0 is none. ``words``: the end of "… cannot be replaced alone: "."""
@@ -23,6 +26,14 @@ class Fall(IntEnum):
     NO_MEMORY = 10
     SCRIPT = 11
     DEVICE = 12
+    GROUPS = 13
+    LATE_GROUP = 14
+    DEEPSPEED = 15
+    MEGATRON = 16
+    PIPELINE = 17
+    IN_FLIGHT = 18
+    NODES = 20
+    APART = 21
 
     @property
     def words(self) -> str:
@@ -38,11 +49,29 @@ _WORDS = {
     Fall.OTHER_CALL: (
         "the repeated step made another collective than before; such a script is not deterministic"
     ),
-    Fall.CALL: "the script makes a collective that cannot be repeated (send, recv, a subgroup)",
+    Fall.CALL: "the script makes a call that cannot be repeated (send, recv)",
     Fall.DIES_AGAIN: "its replacements died before they had caught up",
     Fall.LATE: "the others have waited for its replacement for too long",
     Fall.NO_MEMORY: "there is too little memory for a snapshot of each worker",
     Fall.SCRIPT: "ftrun does not know the place in this script from which a step can be repeated",
     Fall.TOO_NEW: "another worker is more than a step behind it, so its snapshots are too new",
     Fall.DEVICE: "memory snapshots are for CPU and Gloo so far",
+    Fall.GROUPS: f"a worker is in more than {GROUPS_MAX} process groups",
+    Fall.LATE_GROUP: "the script has made a process group after its first step",
+    Fall.DEEPSPEED: (
+        "ftrun does not know where DeepSpeed's engine and ZeRO keep their parts of the state"
+    ),
+    Fall.MEGATRON: (
+        "ftrun does not know Megatron's gradient buffers, random states and sends between stages"
+    ),
+    Fall.IN_FLIGHT: (
+        "the script waits for an asynchronous collective only after the place at which a step may "
+        "begin again"
+    ),
+    Fall.PIPELINE: (
+        "a pipeline schedule (torch.distributed.pipelining) sends from stage to stage, and ftrun "
+        "cannot repeat a send or a receive"
+    ),
+    Fall.NODES: "its group is on several nodes",
+    Fall.APART: "the workers could not be connected again",
 }

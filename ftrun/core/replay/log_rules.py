@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -9,7 +10,7 @@ class Keeps(IntEnum):
     """What the log has of a call. 0 is not used, so that an empty word is none of them.
 
     ``RESULT``: what the call gave this rank. ``INPUT``: what this rank gave; the result is made of
-    the inputs in the logs of all ranks. ``ALIKE``: what the call gave all alike, which one rank
+    the inputs in the logs of all members. ``ALIKE``: what the call gave all alike, which one member
     logs for all (``of_all``). ``NOTHING``: the call gave this rank nothing.
     """
 
@@ -57,6 +58,6 @@ def keeps(kind: str, *, is_root: bool) -> Keeps | None:
     return Keeps.RESULT if kind in _RESULTS else None
 
 
-def of_all(call: int, ranks: int) -> int:
-    """The rank whose log has the result of a call that gives all alike; the others take turns."""
-    return call % ranks
+def of_all(call: int, members: Sequence[int]) -> int:
+    """The member whose log has the result of a call that gives all alike; they take turns."""
+    return members[call % len(members)]

@@ -1,10 +1,11 @@
 """From which call a group goes on when one of its workers was lost. Pure.
 
-Theory of operation. All ranks number the calls that they make on the group. A rank logs what a call
-gave it, in memory that outlives it, and then raises its word ``done``: all calls before it are
-complete at this rank, and are in its log. So ``min(done)`` is what all have, it never falls, and
-nobody needs the input of a call before it any more (``needed_from``). No call has to be one that
-waits for all ranks.
+Theory of operation. A rank numbers the calls that it makes in each process group that it is in, as
+the group's other members do. It logs what each call gave it, in memory that outlives it and in the
+order of its own program, and then raises its word ``done`` of the group: all the group's calls
+before it are complete at this rank, and are in its log. So the least ``done`` of a group's members
+is what all of them have, it never falls, and nobody needs the input of a call before it any more
+(``needed_from``). No call has to be one that waits for all members.
 
 A decree is a number that the agent raises at each death. At a decree every process of the group
 does the same, the lost one's replacement as well (``next_step``):
@@ -17,28 +18,38 @@ does the same, the lost one's replacement as well (``next_step``):
 | another rank has not                 | WAIT              | for those ranks (``missing``)         |
 | all have                             | CONNECT           | the group of this number              |
 
-No ``done`` moves between the last PUBLISH and the moment at which the group of the decree is
-connected, because that takes all ranks. So all read the same *first call*, ``min(done)``, between
-the two: each must read it before it begins to connect. A newer decree ends every wait.
+No ``done`` moves between the last PUBLISH and the moment at which the groups of the decree are
+connected, because one of them is of all ranks. So all read the same *first call* of each group, the
+least ``done``, between the two: each must read it before it begins to connect. A newer decree ends
+every wait.
 
-Then a process issues each call from the first one on that it had begun, in order, with the inputs
-that it has kept, and goes on in its own call (``again``). The replacement runs the script from the
-newest generation of the lost worker. Calls before the first one are answered from the log, and the
-others are calls like all (``source``). Until it begins to connect, those before ``min(done)`` can
-be answered already; from then on the first call alone counts, because for others the group may be
-in force before. ``done`` counts what is in the log, not how far a process is: while a process is
-behind its log it writes neither.
+Then a process issues each call from its group's first one on that it had begun, in the order of its
+program, with the inputs that it has kept, and goes on in its own call (``again``). The replacement
+runs the script from a generation of the lost worker. Calls before the first one of their group are
+answered from the log, and the others are calls like all (``source``); so those of two groups may
+take turns, and it is back when it is at the first call of each (``is_back``). Until it begins to
+connect, what all members have can be answered already; from then on the first call alone counts,
+because for others the group may be in force before. ``done`` counts what is in the log, not how far
+a process is: while a process is behind its log it writes neither.
+
+A *boundary* is the begin of a step, alike at all ranks. A generation is of one, and has the calls
+that its rank had made before, by group. The script may make others from there to the copy of its
+state: a replacement is given those from the log, too, and all make them again if all begin there.
 
 Not here: what is logged of a call (log_rules.py), decrees (mending.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import TypeAlias
 
 from ftrun.core.replay.falls import Fall
+
+Counts: TypeAlias = Mapping[int, int]
+"""By process group, for those of one rank: so many calls."""
 
 
 class Step(Enum):
@@ -63,14 +74,15 @@ class Source(Enum):
 class Board:
     """The words of all ranks: ``number`` of the newest decree, and by rank the others.
 
-    ``published``: the newest decree at which its ``done`` stands. ``done``: so many calls are in
-    its log. ``over``: its script has come to its end, with all its results. It stays until that is
-    so of all; a worker that dies there is replaced as any other, and is not over again before.
+    ``published``: the newest decree at which its ``done`` stands. ``done``: so many calls of each
+    of its groups are in its log. ``over``: its script has come to its end, with all its results. It
+    stays until that is so of all; a worker that dies there is replaced as any other, and is not
+    over again before.
     """
 
     number: int
     published: Sequence[int]
-    done: Sequence[int]
+    done: Sequence[Counts]
     over: Sequence[bool]
 
 
@@ -95,48 +107,61 @@ def missing(board: Board) -> list[int]:
     return [rank for rank, number in enumerate(board.published) if number < board.number]
 
 
-def in_all_logs(done: Sequence[int]) -> int:
-    """All calls before this one are in the log of every rank.
+def in_all_logs(done: Sequence[Counts]) -> dict[int, int]:
+    """By group: all its calls before this one are in the log of each member.
 
-    After ``Step.CONNECT``, and before it is carried out, it is the first call of the decree.
+    After ``Step.CONNECT``, and before it is carried out, these are the first calls of the decree.
     """
-    return min(done)
+    found: dict[int, int] = {}
+    for own in done:
+        for group, number in own.items():
+            found[group] = min(number, found.get(group, number))
+    return found
 
 
 def source(call: int, first: int | None, done: Sequence[int], *, is_open: bool) -> Source:
     """Where the result of a call comes from that the script makes.
 
     Args:
-        first: the first call of the decree whose group this process connects or is connected to;
-            None: it connects to none. Others may have this group in force already, and wait for
-            this process in each call from the first one on.
-        done: of all ranks.
-        is_open: the group is in force here, and the calls begun before are issued again.
+        call: its number in its group.
+        first: the group's first call of the decree whose groups this process connects or is
+            connected to; None: it connects to none. Others may have the group in force already, and
+            wait for this process in each call from the first one on.
+        done: of the group's members.
+        is_open: the groups are in force here, and the calls begun before are issued again.
     """
     if first is None:
-        return Source.LOG if call < in_all_logs(done) else Source.WAIT
+        return Source.LOG if call < min(done) else Source.WAIT
     if call < first:
         return Source.LOG
     return Source.LIVE if is_open else Source.WAIT
 
 
 def needed_from(first: int | None, done: Sequence[int], *, is_open: bool) -> int:
-    """Nobody needs the inputs of calls before this one. Arguments as those of ``source``."""
-    return in_all_logs(done) if first is None or is_open else first
+    """Nobody needs the inputs of a group's calls before this one. Arguments as of ``source``."""
+    return min(done) if first is None or is_open else first
 
 
-def again(first: int, begun: int, kept: Collection[int]) -> list[int] | Fall:
+def again(
+    first: Counts, begun: Counts, kept: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]] | Fall:
     """The calls that a process issues again, in this order, before it goes on in its own.
 
     Those that are complete here give a result that nobody needs; the others are the script's own.
 
     Args:
-        first: the first call of the decree.
+        first: by group, the first call of the decree.
         begun: how many calls this process has begun.
-        kept: those whose inputs it has.
+        kept: group and number of those whose inputs it has, in the order of its program.
     """
-    calls = [call for call in sorted(kept) if call >= first]
-    return calls if calls == list(range(first, begun)) or begun <= first else Fall.INPUT
+    calls = [(group, call) for group, call in kept if call >= first[group]]
+    needed = {(group, call) for group in begun for call in range(first[group], begun[group])}
+    return calls if needed <= set(calls) else Fall.INPUT
+
+
+def is_back(first: Counts, begun: Counts) -> bool:
+    """Whether a process has come to the first call of each of its groups. As for ``again``."""
+    return all(begun[group] >= first[group] for group in begun)
 
 
 # ---------------------------------------------------------------- where a replacement begins
@@ -144,15 +169,20 @@ def again(first: int, begun: int, kept: Collection[int]) -> list[int] | Fall:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A whole copy of a rank's state; ``calls``: so many calls were made before it."""
+    """A whole copy of a rank's state in ``step``.
+
+    ``before``: the calls made before the step; ``calls``: those made before the copy.
+    """
 
     number: int
-    calls: int
+    step: int
+    calls: Counts = field(default_factory=dict)
+    before: Counts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A log has the results of the calls from ``first`` to before ``end``."""
+    """A log has the results of a rank's calls from its ``first`` to before its ``end``-th."""
 
     first: int
     end: int
@@ -161,15 +191,15 @@ class Logged:
 def begin(
     generations: Collection[Generation],
     logs: Collection[Logged],
-    done: Sequence[int],
+    done: Sequence[Counts],
     rank: int,
 ) -> Generation | Fall:
     """The generation from which the replacement of ``rank`` begins.
 
-    That is its newest whole one that was made before the first call, because it must issue each
-    call from there on again. Such a one stays right, because the first call never falls. It must be
-    chosen before the replacement publishes a decree: later, others may have the group in force and
-    be past its first call.
+    That is its newest whole one that was made before the first call of each group, because it must
+    issue each call from there on again. Such a one stays right, because no first call ever falls.
+    It must be chosen before the replacement publishes a decree: later, others may have the groups
+    in force and be past their first calls.
 
     Args:
         generations: the whole ones of the lost worker's memory.
@@ -178,24 +208,31 @@ def begin(
     """
     if not generations:
         return Fall.NO_GENERATION
-    known, by_number = in_all_logs(done), sorted(generations, key=lambda known: known.number)
-    older = [generation for generation in by_number if generation.calls <= known]
+    first, by_number = in_all_logs(done), sorted(generations, key=lambda known: known.number)
+    older = [x for x in by_number if all(first.get(g, 0) >= x.calls[g] for g in x.calls)]
     if not older:
         return Fall.TOO_NEW
-    end = older[-1].calls
+    end = sum(older[-1].before.values())
     for log in sorted(logs, key=lambda log: log.first):
         if log.first <= end:
             end = max(end, log.end)
-    if end >= done[rank]:
+    if end >= sum(done[rank].values()):
         return older[-1]
     return Fall.LOG_FULL if older[-1] is by_number[-1] else Fall.TOO_NEW
 
 
 def common(generations: Sequence[Collection[Generation]]) -> int | None:
-    """The newest call before which each rank has a whole generation; None: there is none.
+    """The newest step at whose begin each rank has a whole generation; None: there is none.
+
+    All members of a group must have made as many calls in it before that step.
 
     Args:
         generations: the whole ones of each rank's memory.
     """
-    calls = [{generation.calls for generation in known} for known in generations]
-    return max(set.intersection(*calls), default=None)
+    ranks = [{x.step: x for x in sorted(known, key=lambda x: x.number)} for known in generations]
+    for step in sorted(set.intersection(*map(set, ranks)), reverse=True):
+        calls: dict[int, int] = {}
+        counts = (pair for own in ranks for pair in own[step].before.items())
+        if all(calls.setdefault(group, number) == number for group, number in counts):
+            return step
+    return None

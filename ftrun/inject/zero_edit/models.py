@@ -136,7 +136,7 @@ class Models:
         return self._mesh
 
     def add_sharded(self, module: nn.Module) -> None:
-        """FSDP2 shards ``module``; the outermost such modules are the models."""
+        """FSDP2 or tensor parallel shards it; the outermost such modules are the models."""
         inner = {id(part) for part in module.modules()}
         for at in reversed(range(len(self.wrapped))):
             if id(self.wrapped[at]) in inner:
@@ -173,9 +173,10 @@ class Models:
             self.before_evaluation()
         elif torch.is_grad_enabled():
             is_alone = not self.before_forward()
-            if is_alone or self._is_alone:
+            set_all = getattr(module, "set_requires_all_reduce", None)  # None: tensor parallel
+            if set_all is not None and (is_alone or self._is_alone):
                 self._is_alone = is_alone
-                module.set_requires_all_reduce(not is_alone)  # else within the replica only
+                set_all(not is_alone)  # else within the replica only
 
     def beside(self) -> dict[str, nn.Module]:
         """Modules with a state of their own that no DistributedDataParallel wraps and no other one

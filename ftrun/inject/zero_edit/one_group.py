@@ -1,8 +1,9 @@
 """An unmodified script in one replica group: its workers are replaced in the middle of a step.
 
-DistributedDataParallel and FSDP2 stay torch's own, with all that they compute. ftrun stands behind
-the process groups (world/replayed.py), and looks at where the script is. What fails here is never
-the script's failure: then a lost worker costs what it costs without memory snapshots.
+DistributedDataParallel, FSDP2 and tensor parallel stay torch's own, with all that they compute.
+ftrun stands behind the process groups (world/replayed.py), and looks at where the script is. What
+fails here is never the script's failure: then a lost worker costs what it costs without memory
+snapshots.
 
 Not here: what is kept (memory.py), when a lost worker can be replaced alone (core/replay/).
 """
@@ -13,6 +14,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,9 +32,19 @@ from ftrun.inject.zero_edit.memory import Layouts, Memory
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.world.kept import Kept
 from ftrun.inject.zero_edit.world.opening import Opening
+from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
 from ftrun.snapshots import area
 from ftrun.training import compiling, context
 from ftrun.training.context import WorkerContext
+
+TENSOR_PARALLEL = "torch.distributed.tensor.parallel.api", "parallelize_module"
+FRAMEWORKS = (
+    ("torch.distributed.pipelining.schedules", "PipelineScheduleSingle.__init__", Fall.PIPELINE),
+    ("torch.distributed.pipelining.schedules", "PipelineScheduleMulti.__init__", Fall.PIPELINE),
+    ("deepspeed.runtime.engine", "DeepSpeedEngine.__init__", Fall.DEEPSPEED),
+    ("megatron.core.parallel_state", "initialize_model_parallel", Fall.MEGATRON),
+)
+"""What a script may call that ftrun cannot follow: the module, the name there, the reason."""
 
 
 def install(here: WorkerContext) -> Loop | None:
@@ -60,20 +72,31 @@ def install(here: WorkerContext) -> Loop | None:
     script.models.install(patches)
     models = _Models(loop, memory)
     models.install(patches)
+    memory.batches.install(patches)
     for owner in (torch.nn.Module, torch.optim.Optimizer):
         patches.around(owner, "zero_grad", memory.zeroes)
+    for module, name, reason in FRAMEWORKS:
+        patches.when_imported(module, partial(_watch, patches, memory.world, name, reason))
 
     def leave() -> None:
         patches.undo()
         script.models.leave()
         memory.world.falls(Fall.SCRIPT)
 
-    opening = _Opening(
-        seen, script.mates, memory.world, script.quorums, script.manager, lambda: None, leave
-    )
-    _install_rooms(loop, opening, patches)
+    _install_rooms(loop, _Opening(script, lambda: None, leave), patches)
     context.before_claim(leave)
     return loop
+
+
+def _watch(patches: Patches, world: ReplayedWorld, name: str, reason: Fall, module: Any) -> None:
+    """Nobody can be replaced alone once a script has called this function of a framework."""
+
+    def call(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        world.falls(reason)
+        return plain(*args, **kwargs)
+
+    owner, _, method = name.rpartition(".")
+    patches.around(getattr(module, owner) if owner else module, method, call)
 
 
 class _Loop(Loop):
@@ -81,6 +104,7 @@ class _Loop(Loop):
 
     def __init__(self, here: WorkerContext, memory: Memory) -> None:
         self.memory = memory
+        self._has_passed = False  # forward, since the last step
         super().__init__(here, memory)
 
     def _guarded(self, call: Callable[..., Any], otherwise: Any, *args: Any) -> Any:
@@ -106,10 +130,15 @@ class _Loop(Loop):
         self._guarded(super().loader_ended, None, iterator)
 
     def before_forward(self) -> bool:
+        self._has_passed = True
         return bool(self._guarded(super().before_forward, True))
 
     def commit(self) -> bool:
-        self._guarded(super().commit, True)
+        if self.memory.world.fell is None:
+            self._guarded(super().commit, True)
+        elif self._has_passed:
+            self.memory.counts()
+        self._has_passed = False
         self.memory.join()
         return True
 
@@ -122,7 +151,7 @@ class _Loop(Loop):
 
 
 class _Models:
-    """torch's DistributedDataParallel and ``fully_shard``, as they are, with a look at them."""
+    """torch's DistributedDataParallel, FSDP2 and tensor parallel, as they are; it looks at them."""
 
     def __init__(self, loop: Loop, memory: Memory) -> None:
         self._models, self._memory = loop.script.models, memory
@@ -137,18 +166,19 @@ class _Models:
         patches.around(DistributedDataParallel, "__init__", self._make)
         patches.around(DistributedDataParallel, "_ddp_init_helper", self._make_reducer)
         patches.around(DistributedDataParallel, "forward", self._forward)
-        patches.when_imported(sharding.MODULE, self._patch_sharding)
+        for module, name in ((sharding.MODULE, sharding.NAME), TENSOR_PARALLEL):
+            patches.when_imported(module, partial(self._patch_sharding, name))
 
-    def _patch_sharding(self, module: Any) -> None:
+    def _patch_sharding(self, name: str, module: Any) -> None:
         from ftrun.inject.zero_edit.patches import around_everywhere
 
-        def fully_shard(plain: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        def shard(plain: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
             made = plain(model, *args, **kwargs)
             for part in model if isinstance(model, (list, tuple)) else [model]:
                 self._models.add_sharded(part)
             return made
 
-        around_everywhere(module, sharding.NAME, fully_shard)
+        around_everywhere(module, name, shard)
 
     # ------------------------------------------------------------ DistributedDataParallel
 

@@ -26,13 +26,19 @@ class Sparing:
 
     Args:
         needs: whether this step must be noted. ``step``: how many steps are committed.
+        share: of the time, that noting others may take.
+
+    Attributes:
+        took_s: what noting the newest step has taken of the processor.
     """
 
-    def __init__(self, needs: Callable[[], bool], step: Callable[[], int]) -> None:
-        self._needs, self._step = needs, step
+    def __init__(
+        self, needs: Callable[[], bool], step: Callable[[], int], share: float = SHARE
+    ) -> None:
+        self._needs, self._step, self._share = needs, step, share
         self._noted_at = float("-inf")
         self._noted_step = 0
-        self._took_s = 0.0
+        self.took_s = 0.0
         self._is_noted: bool | None = None
 
     def notes(self, *, must: bool = False) -> bool:
@@ -45,17 +51,17 @@ class Sparing:
         now, step = clock.now(), self._step()
         self._is_noted = must or self._is_due(now, step) or self._needs()
         if self._is_noted:
-            self._noted_at, self._noted_step, self._took_s = now, step, 0.0
+            self._noted_at, self._noted_step, self.took_s = now, step, 0.0
         return self._is_noted
 
     def _is_due(self, now: float, step: int) -> bool:
         since = max(1, step - self._noted_step)
-        is_worth_it = (now - self._noted_at) * SHARE >= self._took_s
+        is_worth_it = (now - self._noted_at) * self._share > self.took_s
         return is_worth_it and step % (1 << (since.bit_length() - 1)) == 0
 
     def took(self, seconds: float) -> None:
         """To note this step has taken so much of the processor, in a part of several perhaps."""
-        self._took_s += seconds
+        self.took_s += seconds
 
     def step_ended(self) -> None:
         """The next draw is that of another step."""

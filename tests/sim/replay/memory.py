@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ftrun.core.replay.settling import Generation, Logged
+from tests.sim.replay.script import Id
 
 Stop: TypeAlias = "str | Callable[[], bool]"
+Calls: TypeAlias = "tuple[dict[int, int], dict[int, int]]"
+"""By group: those before the copy of a state, and those before its place."""
 Thread: TypeAlias = Generator[Stop, Any, Any]
 """A thread stops at a place, by name, or until a condition holds."""
 
@@ -20,22 +23,26 @@ SLOTS = 3
 
 @dataclass
 class Slot:
-    """A generation. ``number``: -1 while it is written; ``step``: that it begins."""
+    """A generation. ``number``: -1 while it is written; ``step``: that it begins.
+
+    ``calls``: made before it, by group; ``before``: those before the step.
+    """
 
     number: int = -1
     step: int = 0
-    calls: int = 0
+    calls: dict[int, int] = field(default_factory=dict)
+    before: dict[int, int] = field(default_factory=dict)
     words: list[int] = field(default_factory=list)
 
 
 @dataclass
 class Log:
-    """A log. ``index``: (kind, offset, words) of each call from ``first`` on."""
+    """A log. ``index``: (call, kind, offset, words) of each one from the rank's ``first`` on."""
 
     number: int = -1
     first: int = 0
     count: int = 0
-    index: list[tuple[str, int, int]] = field(default_factory=list)
+    index: list[tuple[Id, str, int, int]] = field(default_factory=list)
     data: list[int] = field(default_factory=list)
 
 
@@ -50,36 +57,48 @@ class Area:
         self.was_full = False
         self.was_whole = False
 
-    def write(self, number: int, step: int, state: list[int], calls: int) -> Thread:
+    def write(self, number: int, step: int, state: list[int], calls: Calls) -> Thread:
         slot = self.slots[number % SLOTS]
         slot.number = -1
         yield "generation begun"
         for index in range(len(state)):
             slot.words[index] = state[index]
             yield "word copied"
-        slot.step, slot.calls = step, calls
+        slot.step, (slot.calls, slot.before) = step, calls
         yield "calls noted"
         slot.number = number
         self.was_whole = True
         yield "generation whole"
 
-    def open_log(self, number: int, first: int) -> Thread:
+    def open_log(self, number: int, first: int, end: int) -> Thread:
+        """The calls from ``first`` on are taken over, if the log before has all until ``end``."""
         log = self.logs[number % SLOTS]
         if log.number == number:
             return
+        last = max(self.logs, key=lambda known: known.number)
+        has_all = last.number >= 0 and last.first <= first and last.first + last.count >= end
+        first = first if has_all else end
+        index = last.index[first - last.first : last.count] if has_all else []
+        data = [list(last.data[at : at + size]) for *_, at, size in index]
         log.number = -1
         yield "log closed"
         log.count, log.first = 0, first
         log.index.clear()
+        used = 0
+        for (call, kind, _, size), words in zip(index, data, strict=True):
+            log.data[used : used + size] = words
+            log.index.append((call, kind, used, size))
+            used += size
+            log.count += 1
         yield "log emptied"
         log.number = number
         self.is_full = False
         yield "log open"
 
-    def log(self, call: int, kind: str, words: list[int]) -> Thread:
+    def log(self, call: Id, kind: str, words: list[int]) -> Thread:
         """Add a call to the newest log. After one that does not fit it takes none."""
         log = max(self.logs, key=lambda known: known.number)
-        used = sum(size for _, _, size in log.index[: log.count])
+        used = sum(size for *_, size in log.index[: log.count])
         if self.is_full or used + len(words) > self.room:
             self.is_full = self.was_full = True
             return
@@ -87,33 +106,38 @@ class Area:
             log.data[used + index] = word
             yield "word logged"
         del log.index[log.count :]
-        log.index.append((kind, used, len(words)))
+        log.index.append((call, kind, used, len(words)))
         yield "entry logged"
         log.count += 1
         yield "call counted"
 
-    def rewind(self, calls: int) -> None:
+    def rewind(self, step: int) -> dict[int, int]:
         """Hold the newest generation of this boundary, as if nothing had followed."""
-        whole = [slot.number for slot in self.slots if slot.number >= 0 and slot.calls == calls]
-        assert whole, f"no generation before call {calls}"
-        newest = max(whole)
+        whole = [slot for slot in self.slots if slot.number >= 0 and slot.step == step]
+        assert whole, f"no generation of step {step}"
+        newest = max(whole, key=lambda known: known.number)
         for slot in self.slots:
-            if slot.number > newest:
+            if slot.number > newest.number:
                 slot.number = -1
         for log in self.logs:
             log.number = -1
         self.is_full = False
-        for _ in self.open_log(newest, calls):
+        newest.calls = newest.before
+        made = sum(newest.calls.values())
+        for _ in self.open_log(newest.number, made, made):
             pass
+        return dict(newest.calls)
 
-    def find(self, call: int) -> tuple[Log, str, int, int] | None:
+    def find(self, call: Id) -> tuple[Log, str, int, int] | None:
         for log in self.logs:
-            if log.number >= 0 and log.first <= call < log.first + log.count:
-                return log, *log.index[call - log.first]
+            for known, kind, offset, size in log.index[: log.count]:
+                if log.number >= 0 and known == call:
+                    return log, kind, offset, size
         return None
 
     def generations(self) -> list[Generation]:
-        return [Generation(x.number, x.calls) for x in self.slots if x.number >= 0]
+        whole = [x for x in self.slots if x.number >= 0]
+        return [Generation(x.number, x.step, dict(x.calls), dict(x.before)) for x in whole]
 
     def logged(self) -> list[Logged]:
         return [Logged(x.first, x.first + x.count) for x in self.logs if x.number >= 0]
@@ -121,11 +145,11 @@ class Area:
 
 @dataclass
 class Words:
-    """The board. ``due``: the step that begins with the next generation, if not all do."""
+    """The board. ``due``: the steps that begin with generations, if not all do."""
 
     number: int
     published: list[int]
-    done: list[int]
+    done: list[dict[int, int]]
     joined: list[int]
     over: list[bool]
     falls: list[int]

@@ -10,25 +10,25 @@ from ftrun.core.replay import settling
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps
 from ftrun.core.replay.mending import Decree, Mending, Outcome
-from ftrun.core.replay.settling import Board, Generation, Logged, Source, Step
+from ftrun.core.replay.pacing import Pace
+from ftrun.core.replay.settling import Board, Counts, Generation, Logged, Source, Step
 from tests.sim.replay.group import Call, Group
-from tests.sim.replay.memory import Area, Thread
+from tests.sim.replay.memory import Area, Calls, Log, Slot, Thread
 from tests.sim.replay.process import Process, Rules
+from tests.sim.replay.script import Id
 from tests.sim.replay.world import World
 
 # ---------------------------------------------------------------- decisions
 
 
 def _newest(
-    generations: Collection[Generation], logs: Collection[Logged], done: Sequence[int], rank: int
+    generations: Collection[Generation], logs: Collection[Logged], done: Sequence[Counts], rank: int
 ) -> Generation | Fall:
-    known = [*done]
-    known[:] = [done[rank]] * len(known)
-    return settling.begin(generations, logs, known, rank)
+    return settling.begin(generations, logs, [done[rank]] * len(done), rank)
 
 
 def _whatever_is_logged(
-    generations: Collection[Generation], _: Collection[Logged], done: Sequence[int], rank: int
+    generations: Collection[Generation], _: Collection[Logged], done: Sequence[Counts], rank: int
 ) -> Generation | Fall:
     return settling.begin(generations, [Logged(0, 1 << 30)], done, rank)
 
@@ -45,14 +45,19 @@ def _without_cut(board: Board, rank: int, cut: int, group: int) -> Step:
     return found
 
 
-def _only_its_own_next(first: int, begun: int, kept: Collection[int]) -> list[int] | Fall:
+def _only_its_own_next(first: Counts, begun: Counts, kept: Sequence[Id]) -> list[Id] | Fall:
     found = settling.again(first, begun, kept)
     return found if isinstance(found, Fall) else found[-1:]
 
 
-def _backwards(first: int, begun: int, kept: Collection[int]) -> list[int] | Fall:
+def _backwards(first: Counts, begun: Counts, kept: Sequence[Id]) -> list[Id] | Fall:
     found = settling.again(first, begun, kept)
     return found if isinstance(found, Fall) else found[::-1]
+
+
+def _group_by_group(first: Counts, begun: Counts, kept: Sequence[Id]) -> list[Id] | Fall:
+    found = settling.again(first, begun, kept)
+    return found if isinstance(found, Fall) else sorted(found)
 
 
 def _from_the_log_if_it_can(
@@ -79,12 +84,75 @@ def _last_only(_: int | None, done: Sequence[int], *, is_open: bool) -> int:
     return max(done) - 1
 
 
+def _what_any_has(done: Sequence[Counts]) -> dict[int, int]:
+    return {group: max(x.get(group, 0) for x in done) for own in done for group in own}
+
+
+def _what_its_first_member_has(done: Sequence[Counts]) -> dict[int, int]:
+    return {group: number for own in reversed(done) for group, number in own.items()}
+
+
+def _the_least_of_all_groups(done: Sequence[Counts]) -> dict[int, int]:
+    found = settling.in_all_logs(done)
+    return dict.fromkeys(found, min(found.values()))
+
+
+def _by_the_calls_of_all_ranks(
+    generations: Collection[Generation], logs: Collection[Logged], done: Sequence[Counts], rank: int
+) -> Generation | Fall:
+    of_all = [replace(x, calls={0: x.calls[0]}) for x in generations]
+    found = settling.begin(of_all, [Logged(0, 1 << 30)], done, rank)
+    if isinstance(found, Fall):
+        return found
+    found = next(x for x in generations if x.number == found.number)
+    return found
+
+
+def _from_the_copy_on(
+    generations: Collection[Generation], logs: Collection[Logged], done: Sequence[Counts], rank: int
+) -> Generation | Fall:
+    later = [replace(x, before=x.calls) for x in generations]
+    return settling.begin(later, logs, done, rank)
+
+
+def _any_rank(call: int, members: Sequence[int]) -> int:
+    return call % (max(members) + 1)
+
+
+def _the_same_number(generations: Sequence[Collection[Generation]]) -> int | None:
+    numbers = set.intersection(*({known.number for known in own} for own in generations))
+    found = {known.number: known.step for known in generations[0]}
+    return found[max(numbers)] if numbers else None
+
+
 def _what_one_has(generations: Sequence[Collection[Generation]]) -> int | None:
     return settling.common(generations[:1])
 
 
 def _nothing_of_a_reduce(kind: str, *, is_root: bool) -> Keeps | None:
     return Keeps.NOTHING if kind == "reduce" else keeps(kind, is_root=is_root)
+
+
+class _AnnouncesTheNextStep(Pace):
+    """A replacement's peers may have begun it."""
+
+    def begins(self, step: int, *args: Any, **kwargs: Any) -> int:
+        return super().begins(step - 1, *args, **kwargs)
+
+
+class _AnnouncesWhileItRepeats(Pace):
+    """The others may be far beyond."""
+
+    def begins(self, *args: Any, **kwargs: Any) -> int:
+        return super().begins(*args, **kwargs | {"is_behind": False})
+
+
+class _ForgetsWhatIsDue(Pace):
+    """Others come later to a step that was announced."""
+
+    def begins(self, step: int, announced: int, *args: Any, **kwargs: Any) -> int:
+        word = super().begins(step, announced, *args, **kwargs)
+        return word if word == announced else word >> 8 << 8 | 1
 
 
 # ---------------------------------------------------------------- processes
@@ -95,7 +163,7 @@ class WritesDoneInReplay(Process):
 
     def answer(self, call: Call) -> Thread:
         yield from super().answer(call)
-        self.board.done[self.rank] = call.number + 1
+        self.board.done[self.rank][call.group] = call.number + 1
 
 
 class ChoosesLate(Process):
@@ -117,10 +185,10 @@ class CountsBeforeItLogs(Process):
 
     def log(self) -> Thread:
         call = self.next_logged()
-        if call is not None and call.number == self.board.done[self.rank]:
-            self.board.done[self.rank] += 1
+        if call is not None and call.at == self.logged:
+            self.board.done[self.rank][call.group] += 1
             yield "call counted"
-            self.board.done[self.rank] -= 1
+            self.board.done[self.rank][call.group] -= 1
         yield from super().log()
 
 
@@ -136,7 +204,7 @@ class GivesBeforeItLogs(Process):
 class ChangesWhileItCopies(Process):
     """The optimizer does not wait for the copy."""
 
-    def copy(self, number: int, step: int, calls: int) -> Thread:
+    def copy(self, number: int, step: int, calls: Calls) -> Thread:
         self.is_copying = step == 0
         yield from self.area.write(number, step, self.state, calls)
         self.is_copying = False
@@ -146,25 +214,27 @@ class OpensTheLogLate(Process):
     """The next log begins when the generation is whole."""
 
     def boundary(self, step: int) -> Thread:
+        if step == self.loaded:
+            return
         self.number += 1
         self.is_copying = True
-        self.world.spawn(self, self._late(self.number, step, self.begun))
+        self.world.spawn(self, self._late(self.number, step, (dict(self.begun), self.before)))
         if step == 0:
             yield lambda: not self.is_copying
 
-    def _late(self, number: int, step: int, calls: int) -> Thread:
+    def _late(self, number: int, step: int, calls: Calls) -> Thread:
         yield from self.area.write(number, step, self.state, calls)
         yield lambda: not self.is_busy
         self.is_busy = True
-        yield from self.area.open_log(number, self.board.done[self.rank])
+        yield from self.area.open_log(number, self.logged, self.logged)
         self.is_busy = self.is_copying = False
 
 
 class ReadsTheFirstCallLate(Process):
     """The first call is read when the group is connected."""
 
-    def enter(self, group: Group, first: int) -> Thread:
-        self.first = min(self.board.done)
+    def enter(self, group: Group, first: dict[int, int]) -> Thread:
+        self.first = settling.in_all_logs(self.board.done)
         yield from super().enter(group, self.first)
 
 
@@ -206,7 +276,35 @@ class AnswersLate(Process):
     """A call is taken from the log only if it can be when it is begun."""
 
     def from_log(self) -> list[Call]:
-        return [call for call in super().from_log() if call.number == self.begun - 1]
+        return [call for call in super().from_log() if call is self.calls[-1]]
+
+
+class IsLiveFromThenOn(Process):
+    """Once a call is live, all later ones are, also those of other groups."""
+
+    is_live = False
+
+    def from_where(self, call: Call) -> Source:
+        found = super().from_where(call)
+        self.is_live |= found is Source.LIVE
+        return Source.LIVE if self.is_live and self.is_open else found
+
+
+class DropsInAllGroups(Process):
+    """Inputs are dropped by the number of the call that begins, whatever their group is."""
+
+    def is_past(self, call: Call, group: int, known: int) -> bool:
+        return call.number < known and call.is_through
+
+
+class IsBackInOneGroup(Process):
+    """A replacement has joined when it has come to the first call of one of its groups."""
+
+    def note_joined(self) -> None:
+        first = self.first
+        is_back = first and any(self.begun[group] >= first[group] for group in self.begun)
+        if self.is_open and self.group and is_back:
+            self.board.joined[self.rank] = self.group.number
 
 
 # ---------------------------------------------------------------- memory and agent
@@ -215,9 +313,9 @@ class AnswersLate(Process):
 class WholeTooEarly(Area):
     """A generation is whole before its words are there."""
 
-    def write(self, number: int, step: int, state: list[int], calls: int) -> Thread:
+    def write(self, number: int, step: int, state: list[int], calls: Calls) -> Thread:
         slot = self.slots[number % len(self.slots)]
-        slot.step, slot.calls = step, calls
+        slot.step, (slot.calls, slot.before) = step, calls
         slot.number = number
         yield "generation whole"
         yield from super().write(number, step, state, calls)
@@ -226,17 +324,17 @@ class WholeTooEarly(Area):
 class EmptiesTheLog(Area):
     """A replacement empties the log that the lost worker had begun."""
 
-    def open_log(self, number: int, first: int) -> Thread:
+    def open_log(self, number: int, first: int, end: int) -> Thread:
         log = self.logs[number % len(self.logs)]
         if log.number == number:
             log.number = -1
-        yield from super().open_log(number, first)
+        yield from super().open_log(number, first, end)
 
 
 class LogsOn(Area):
     """What fits is logged, also after a call that did not."""
 
-    def log(self, call: int, kind: str, words: list[int]) -> Thread:
+    def log(self, call: Id, kind: str, words: list[int]) -> Thread:
         self.is_full = False
         yield from super().log(call, kind, words)
 
@@ -244,7 +342,7 @@ class LogsOn(Area):
 class TwoSlots(Area):
     """The generation before the newest one is given up at once."""
 
-    def write(self, number: int, step: int, state: list[int], calls: int) -> Thread:
+    def write(self, number: int, step: int, state: list[int], calls: Calls) -> Thread:
         for slot in self.slots:
             if slot.number < number - 1:
                 slot.number = -1
@@ -252,6 +350,17 @@ class TwoSlots(Area):
         for slot in self.slots:
             if slot.number < number:
                 slot.number = -1
+
+
+class FindsByNumber(Area):
+    """A log's entries are found by their numbers, whatever their group is."""
+
+    def find(self, call: Id) -> tuple[Log, str, int, int] | None:
+        for log in self.logs:
+            for (_, number), kind, offset, size in log.index[: log.count]:
+                if log.number >= 0 and number == call[1]:
+                    return log, kind, offset, size
+        return None
 
 
 class OneDecree(Mending):
@@ -286,6 +395,22 @@ class ForgetsTheDead(Mending):
     ) -> Outcome:
         for rank in self._deaths:
             joined = [self.number if one == rank else x for one, x in enumerate(joined)]
+        return super().look(board, joined, falls, now, broken)
+
+
+class OverIsBack(Mending):
+    """A worker whose script is over is not needed any more."""
+
+    def look(
+        self,
+        board: Board,
+        joined: Sequence[int],
+        falls: Sequence[int],
+        now: float,
+        broken: Sequence[int] = (),
+    ) -> Outcome:
+        pairs = zip(joined, board.over, strict=True)
+        joined = [self.number if over else number for number, over in pairs]
         return super().look(board, joined, falls, now, broken)
 
 
@@ -324,20 +449,47 @@ class _KeepsLogs(World):
 class _KeepsNewer(Area):
     """The generations that are newer than the boundary stay."""
 
-    def rewind(self, calls: int) -> None:
+    def rewind(self, step: int) -> dict[int, int]:
         numbers = [slot.number for slot in self.slots]
-        super().rewind(calls)
+        found = super().rewind(step)
         for slot, number in zip(self.slots, numbers, strict=True):
             slot.number = number
+        return found
 
 
 class _KeepsDone(World):
     """``done`` stays at a rewind."""
 
     def clear(self, boundary: int) -> None:
-        done = list(self.board.done)
+        done = [dict(own) for own in self.board.done]
         super().clear(boundary)
         self.board.done[:] = done
+
+
+class BeginsAtTheCopy(Process):
+    """A replacement begins at the calls before the copy, and at the step's place."""
+
+    def began(self, slot: Slot) -> dict[int, int]:
+        return dict(slot.calls)
+
+
+class RewindsToTheCopy(Area):
+    """After a rewind the calls between the place and the copy are not new ones."""
+
+    def rewind(self, step: int) -> dict[int, int]:
+        for slot in self.slots:
+            slot.before = slot.calls
+        return super().rewind(step)
+
+
+class _RewindsAllAlike(World):
+    """At a rewind each rank has the calls of rank 0."""
+
+    def clear(self, boundary: int) -> None:
+        super().clear(boundary)
+        first = self.board.done[0]
+        for own in self.board.done:
+            own.update({group: first.get(group, 0) for group in own})
 
 
 class _DeadAreOver(World):
@@ -371,8 +523,29 @@ MUTANTS: dict[str, dict[str, Any]] = {
     },
     "keeps inputs for ever": {"rules": Rules(needed_from=_everything)},
     "keeps the last input only": {"rules": Rules(needed_from=_last_only)},
-    "the first call is what one has": {"rules": Rules(in_all_logs=max)},
+    "the first call is what one has": {"rules": Rules(in_all_logs=_what_any_has)},
+    "the first call is what the first member has": {
+        "rules": Rules(in_all_logs=_what_its_first_member_has)
+    },
+    "one first call for all groups": {"rules": Rules(in_all_logs=_the_least_of_all_groups)},
+    "begins by the calls of all ranks": {"rules": Rules(begin=_by_the_calls_of_all_ranks)},
+    "begins though the log lacks the calls before the copy": {
+        "rules": Rules(begin=_from_the_copy_on)
+    },
+    "issues again group by group": {"rules": Rules(again=_group_by_group)},
+    "is live from then on": {"process": IsLiveFromThenOn},
+    "drops inputs in all groups": {"process": DropsInAllGroups},
+    "joins when it is back in one group": {"process": IsBackInOneGroup},
+    "finds a call by its number": {"area": FindsByNumber},
+    "a rank outside of the group logs for it": {"rules": Rules(of_all=_any_rank)},
+    "rewinds to the same number": {"rules": Rules(common=_the_same_number)},
+    "rewinds all alike": {"world": _RewindsAllAlike},
+    "begins at the copy": {"process": BeginsAtTheCopy},
+    "rewinds to the copy": {"area": RewindsToTheCopy},
     "the root of a reduce logs nothing": {"rules": Rules(keeps=_nothing_of_a_reduce)},
+    "announces the next step": {"rules": Rules(pace=_AnnouncesTheNextStep)},
+    "announces while it repeats": {"rules": Rules(pace=_AnnouncesWhileItRepeats)},
+    "forgets what is due": {"rules": Rules(pace=_ForgetsWhatIsDue)},
     "chooses its generation late": {"process": ChoosesLate},
     "newcomer writes done in replay": {"process": WritesDoneInReplay},
     "logs a call twice": {"process": LogsTwice},
@@ -396,6 +569,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "one decree for two deaths": {"mending": OneDecree},
     "a fall is told twice": {"mending": FallsTwice},
     "mended without the dead": {"mending": ForgetsTheDead},
+    "over is back": {"mending": OverIsBack, "breaks": True},
     "connects once": {"mending": ConnectsOnce, "breaks": True},
     "rewinds to what one has": {"rules": Rules(common=_what_one_has)},
     "keeps the logs at a rewind": {"world": _KeepsLogs},

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from ftrun.core.replay import settling
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps, of_all
+from ftrun.core.replay.pacing import Pace, is_due
 from ftrun.core.replay.settling import Board, Generation, Source, Step
 from tests.sim.replay.group import Call, Group
-from tests.sim.replay.memory import Thread, joined, parts
-from tests.sim.replay.script import changed, first_state, result, step
+from tests.sim.replay.memory import Calls, Slot, Thread, joined, parts
+from tests.sim.replay.script import Id, changed, first_state, result, step
 
 if TYPE_CHECKING:
     from tests.sim.replay.world import World
@@ -27,12 +28,14 @@ class Rules:
 
     next_step: Callable[..., Step] = settling.next_step
     source: Callable[..., Source] = settling.source
-    again: Callable[..., list[int] | Fall] = settling.again
-    in_all_logs: Callable[[list[int]], int] = settling.in_all_logs
+    again: Callable[..., list[Id] | Fall] = settling.again
+    in_all_logs: Callable[..., dict[int, int]] = settling.in_all_logs
     needed_from: Callable[..., int] = settling.needed_from
     begin: Callable[..., Generation | Fall] = settling.begin
     common: Callable[..., int | None] = settling.common
     keeps: Callable[..., Keeps | None] = keeps
+    of_all: Callable[..., int] = of_all
+    pace: Callable[[], Pace] = Pace
 
 
 class Process:
@@ -43,13 +46,16 @@ class Process:
         self.rules, self.board, self.area = world.rules, world.board, world.areas[rank]
         self.is_alive, self.is_gone, self.has_left, self.is_over = True, False, False, False
         self.gone_at = 0
-        self.begun, self.calls = 0, dict[int, Call]()
+        self.begun: dict[int, int] = dict.fromkeys(world.spec.own(rank), 0)
+        self.calls: list[Call] = []
         self.state = first_state(world.spec, rank)
         self.group: Group | None = None
-        self.first: int | None = None
-        self.cut = self.number = -1
+        self.first: dict[int, int] | None = None
+        self.cut = self.number = self.loaded = -1
+        self.before = dict(self.begun)
         self.is_open = self.is_busy = False
         self.is_copying = False
+        self.pace, self.at = self.rules.pace(), 0
         self.place = self.choose() if is_new else Fall.NO_GENERATION
 
     # ------------------------------------------------------------ the script
@@ -61,7 +67,7 @@ class Process:
             yield "started"
             number = yield from self.load()
         else:
-            yield from self.boundary(0)
+            yield from self.area.open_log(0, 0, 0)
         while number < len(spec.steps):
             total = yield from self.step(number)
             yield lambda: not self.is_copying
@@ -69,7 +75,8 @@ class Process:
                 self.state[index] = changed(word, index, total)
                 yield "word changed"
             number += 1
-            yield from self.boundary(number)
+        self.before = dict(self.begun)
+        yield from self.boundary(number)
         yield lambda: not self.is_copying
         self.world.see_that(
             self.state == self.world.known.states[-1][self.rank], "end", f"of rank {self.rank}"
@@ -96,46 +103,73 @@ class Process:
         for index, word in enumerate(slot.words):
             self.state[index] = word
             yield "word loaded"
-        self.begun = found.calls
+        self.begun = self.began(slot)
         known = self.world.known
-        self.number = found.number
+        self.number, self.loaded = found.number, slot.step
         is_right = self.state == known.states[slot.step][self.rank]
         self.world.see_that(is_right, "torn", f"rank {self.rank}, generation {found.number}")
-        self.world.see_that(found.calls == known.calls[slot.step], "calls", f"{found}")
+        is_right = self.begun == known.calls[slot.step][self.rank]
+        self.world.see_that(is_right, "calls", f"{found}")
         return slot.step
+
+    def began(self, slot: Slot) -> dict[int, int]:
+        return dict(slot.before)
 
     def boundary(self, step: int) -> Thread:
         """A step may begin with a generation: each does, or those that rank 0 announces."""
-        if self.rank == 0 and self.world.is_rare and self.world.draws.random() < 0.5:
-            self.board.due = step + 2
-            yield "announced"
-        if self.world.is_rare and step not in (0, self.board.due):
+        if step == self.loaded:
+            return
+        self.at = step
+        if self.rank == 0 and self.world.is_rare:
+            yield from self.announce(step)
+        if self.world.is_rare and step and not is_due(self.board.due, step):
+            self.world.see_that(self.is_new or step not in self.world.due, "due", f"step {step}")
             return
         self.number += 1
-        number = self.number
+        number, calls = self.number, (dict(self.begun), self.before)
         yield lambda: not self.is_busy
         self.is_busy = True
-        yield from self.area.open_log(number, self.begun)
+        yield from self.area.open_log(number, sum(self.before.values()), self.logged)
         self.is_busy = False
         self.is_copying = True
-        self.world.spawn(self, self.copy(number, step, self.begun))
+        self.world.spawn(self, self.copy(number, step, calls))
         if step == 0:
             yield lambda: not self.is_copying
 
-    def copy(self, number: int, step: int, calls: int) -> Thread:
+    def announce(self, step: int) -> Thread:
+        """By clocks that say anything."""
+        draws = self.world.draws
+        word = self.pace.begins(
+            step,
+            self.board.due,
+            draws.choice([0.0, 100.0, 1000.0]),
+            1.0,
+            is_half_full=draws.random() < 0.2,
+            is_behind=sum(self.begun.values()) < sum(self.board.done[0].values()),
+        )
+        if word != self.board.due:
+            self.board.due = word
+            self.world.announced()
+            yield "announced"
+
+    def copy(self, number: int, step: int, calls: Calls) -> Thread:
         yield from self.area.write(number, step, self.state, calls)
         self.is_copying = False
 
     def step(self, number: int) -> Thread:
         salt = self.world.known.salts[number]
         run = step(self.world.spec, number, self.rank, self.state, salt)
-        request = next(run)
+        request, self.before = next(run), dict(self.begun)
         while True:
             if request[0] == "begin":
                 answer = self.begin(*request[1:])
                 yield "call begun"
-            else:
+            elif request[0] == "wait":
                 answer = yield from self.wait(request[1])
+            else:
+                answer = None
+                if request[0] == "take":
+                    yield from self.boundary(number)
             try:
                 request = run.send(answer)
             except StopIteration as end:
@@ -143,46 +177,56 @@ class Process:
 
     # ------------------------------------------------------------ calls
 
-    def begin(self, kind: str, root: int, given: int) -> Call:
-        call = Call(self.begun, kind, root, given)
-        self.calls[call.number] = call
-        self.begun += 1
-        self.drop()
+    def begin(self, kind: str, group: int, root: int, given: int) -> Call:
+        call = Call(sum(self.begun.values()), group, self.begun[group], kind, root, given)
+        self.calls.append(call)
+        self.begun[group] += 1
+        self.drop(group)
         if self.from_where(call) is Source.LIVE:
             self.issue(call)
         self.note_joined()
         return call
 
-    def drop(self) -> None:
-        """Keep no inputs that nobody needs."""
-        known = self.rules.needed_from(self.first, self.board.done, is_open=self.is_open)
-        for number in [x for x, call in self.calls.items() if x < known and call.is_through]:
-            del self.calls[number]
+    def done_of(self, group: int) -> list[int]:
+        """Of its members."""
+        return [self.board.done[rank][group] for rank in self.world.spec.groups[group]]
+
+    def first_of(self, group: int) -> int | None:
+        return None if self.first is None else self.first[group]
+
+    def drop(self, group: int) -> None:
+        """Keep no inputs of the group that nobody needs."""
+        done = self.done_of(group)
+        known = self.rules.needed_from(self.first_of(group), done, is_open=self.is_open)
+        self.calls = [x for x in self.calls if not self.is_past(x, group, known)]
         if self.is_open:
-            kept = [x for x in self.calls if x < min(self.board.done) and self.calls[x].is_through]
+            kept = [x.id for x in self.calls if self.is_past(x, group, min(done))]
             self.world.see_that(not kept, "kept", f"inputs that nobody needs: {kept}")
+
+    def is_past(self, call: Call, group: int, known: int) -> bool:
+        return call.group == group and call.number < known and call.is_through
 
     def issue(self, call: Call) -> None:
         assert self.group is not None
         call.place = self.group.issue(self.rank, call)
 
     def from_where(self, call: Call) -> Source:
-        done = self.board.done
-        return self.rules.source(call.number, self.first, done, is_open=self.is_open)
+        first, done = self.first_of(call.group), self.done_of(call.group)
+        return self.rules.source(call.number, first, done, is_open=self.is_open)
 
     def wait(self, call: Call) -> Thread:
         yield lambda: call.is_through
-        found = self.world.known.results[call.number][self.rank]
-        text = f"rank {self.rank}, call {call.number}, {call.kind}"
+        found = self.world.known.results[call.id][self.rank]
+        text = f"rank {self.rank}, call {call.id}, {call.kind}"
         self.world.see_that(call.found == found, "result", text)
         given, call.found = call.found, -1  # the script writes over it
         return given
 
     def answer(self, call: Call) -> Thread:
         """Take the result from the log, unless the call is issued meanwhile."""
-        text = f"rank {self.rank}, call {call.number}"
+        text = f"rank {self.rank}, call {call.id}"
         self.world.see_that(self.is_new, "repeats", f"a survivor takes from the log: {text}")
-        own = self.area.find(call.number)
+        own = self.area.find(call.id)
         if own is None or own[1] != call.kind:
             yield from self.falls(Fall.OTHER_CALL)
         call.is_kept = False
@@ -194,30 +238,28 @@ class Process:
         elif what is Keeps.RESULT:
             call.found = yield from self.read(self.rank, call)
         elif what is Keeps.ALIKE:
-            rank = of_all(call.number, self.world.spec.workers)
+            rank = self.rules.of_all(call.number, self.world.spec.groups[call.group])
             call.found = yield from self.read(rank, call)
         else:
             inputs = {}
-            for rank in range(self.world.spec.workers):
+            for rank in self.world.spec.groups[call.group]:
                 inputs[rank] = yield from self.read(rank, call)
             call.found = result(call.kind, call.root, self.rank, inputs)
         call.is_through = True
 
     def read(self, rank: int, call: Call) -> Thread:
         """The words of an entry; a living peer may write over its log meanwhile."""
-        area = self.world.areas[rank]
-        found = area.find(call.number)
-        if found is None:
+        area, words = self.world.areas[rank], list[int]()
+        while (found := area.find(call.id)) is not None:
+            (log, _, offset, size), words = found, []
+            for index in range(size):
+                words.append(log.data[offset + index])
+                yield "part read"
+            if not self.is_other(area.find(call.id), found):
+                break
+        else:
             yield from self.falls(Fall.PEER_LOG)
-        assert found is not None
-        log, _, offset, size = found
-        words = []
-        for index in range(size):
-            words.append(log.data[offset + index])
-            yield "part read"
-        if self.is_other(area.find(call.number), found):
-            yield from self.falls(Fall.PEER_LOG)
-        self.world.see_that(len(words) == 2, "entry", f"of call {call.number}: {words}")
+        self.world.see_that(len(words) == 2, "entry", f"of call {call.id}: {words}")
         return joined(words)
 
     def is_other(self, entry: object, former: object) -> bool:
@@ -238,19 +280,20 @@ class Process:
             self.is_busy = False
 
     def has_work(self) -> bool:
-        if self.is_busy or all(call.is_through for call in self.calls.values()):
+        if self.is_busy or all(call.is_through for call in self.calls):
             return False
         return bool(self.ready() or self.next_logged() or self.from_log())
 
     def from_log(self) -> list[Call]:
-        calls = [x for x in self.calls.values() if x.found is None and x.place is None]
+        calls = [x for x in self.calls if x.found is None and x.place is None]
         return [call for call in calls if self.from_where(call) is Source.LOG]
 
     def ready(self) -> list[tuple[Call, dict[int, int]]]:
         if self.group is None:
             return []
-        calls = [x for x in self.calls.values() if x.place is not None and x.found is None]
-        found = [(x, self.group.inputs(self.rank, x.place)) for x in calls if x.place is not None]
+        calls = [x for x in self.calls if x.place is not None and x.found is None]
+        asked = [(x, x.place) for x in calls if x.place is not None]
+        found = [(x, self.group.inputs(self.rank, x.group, place)) for x, place in asked]
         return [(call, inputs) for call, inputs in found if inputs is not None]
 
     def complete(self) -> None:
@@ -259,28 +302,33 @@ class Process:
 
     def next_logged(self) -> Call | None:
         """A call with a result whose turn it is; what the log has already does not wait."""
-        done = self.board.done[self.rank]
-        calls = [x for x in self.calls.values() if x.found is not None and not x.is_through]
-        return next((call for call in calls if call.number <= done), None)
+        calls = [x for x in self.calls if x.found is not None and not x.is_through]
+        return next((call for call in calls if call.at <= self.logged), None)
+
+    @property
+    def logged(self) -> int:
+        """So many of its calls are in its log."""
+        return sum(self.board.done[self.rank].values())
 
     def log(self) -> Thread:
         while (call := self.next_logged()) is not None:
             assert call.found is not None
-            if call.number == self.board.done[self.rank]:
+            if call.at == self.logged:
                 what = self.rules.keeps(call.kind, is_root=call.root == self.rank)
                 value = call.given if what is Keeps.INPUT else call.found
-                is_here = self.rank == of_all(call.number, self.world.spec.workers)
+                members = self.world.spec.groups[call.group]
+                is_here = self.rank == self.rules.of_all(call.number, members)
                 is_empty = what is Keeps.NOTHING or (what is Keeps.ALIKE and not is_here)
                 words = [] if is_empty else parts(value)
                 if not self.is_logged(call):
-                    yield from self.area.log(call.number, call.kind, words)
-                self.board.done[self.rank] = call.number + 1
+                    yield from self.area.log(call.id, call.kind, words)
+                self.board.done[self.rank][call.group] = call.number + 1
             call.is_through = True
             yield "call through"
 
     def is_logged(self, call: Call) -> bool:
         """Whether a worker that died before it had counted it has logged this call."""
-        return self.area.find(call.number) is not None
+        return self.area.find(call.id) is not None
 
     # ------------------------------------------------------------ decrees
 
@@ -313,7 +361,7 @@ class Process:
         yield "look"
         published = list(words.published)
         yield "look"
-        return Board(number, published, list(words.done), list(words.over))
+        return Board(number, published, [dict(own) for own in words.done], list(words.over))
 
     def is_news(self, board: Board) -> bool:
         words = self.board
@@ -323,7 +371,7 @@ class Process:
         if self.group is not None:
             self.group.cut.add(self.rank)
         self.group, self.first, self.is_open = None, None, False
-        for call in self.calls.values():
+        for call in self.calls:
             call.place = None
 
     def publish(self, number: int) -> Thread:
@@ -352,34 +400,35 @@ class Process:
         else:
             self.first = None
 
-    def enter(self, group: Group, first: int) -> Thread:
+    def enter(self, group: Group, first: dict[int, int]) -> Thread:
         self.group = group
-        kept = [call.number for call in self.calls.values() if call.is_kept]
-        again = self.rules.again(first, self.begun, kept)
+        kept = {call.id: call for call in self.calls if call.is_kept}
+        again = self.rules.again(first, self.begun, list(kept))
         if isinstance(again, Fall):
             yield from self.falls(again)
         assert not isinstance(again, Fall)
-        for number in again:
-            self.world.see_that(number in self.calls, "input", f"call {number} is not kept")
-            self.issue(self.calls[number])
+        for one in again:
+            self.world.see_that(one in kept, "input", f"call {one} is not kept")
+            self.issue(kept[one])
             yield "issued again"
-        while late := [x for x in self.calls.values() if x.place is None and x.number >= first]:
-            self.issue(min(late, key=lambda call: call.number))
+        while late := [x for x in self.calls if x.place is None and x.number >= first[x.group]]:
+            self.issue(late[0])
             yield "issued again"
         self.is_open = True
         self.note_joined()
         yield "in force"
 
     def note_joined(self) -> None:
-        """All calls before the first one are behind it."""
+        """All calls before the first ones are behind it."""
         if self.is_open and self.group and self.has_caught_up:
             self.board.joined[self.rank] = self.group.number
 
     @property
     def has_caught_up(self) -> bool:
-        first = self.first or 0
-        missing = [x for x in self.calls.values() if x.number < first and not x.is_through]
-        return self.begun >= first and not missing
+        first = self.first
+        if first is None or not settling.is_back(first, self.begun):
+            return False
+        return all(call.is_through for call in self.calls if call.number < first[call.group])
 
     def falls(self, reason: Fall) -> Thread:
         self.board.falls[self.rank] = reason

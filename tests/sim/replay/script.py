@@ -1,46 +1,79 @@
 """A script for the schedules of world.py, and what an undisturbed run of it gives.
 
-Each rank has some words of state. In a step it makes calls of several kinds, some of them waited
-for later only, and then changes its state by what they gave. ``Undisturbed`` is the dumb oracle:
-all ranks side by side, without decrees, logs and generations.
+Each rank has some words of state. In a step it makes calls of several kinds, in several process
+groups, some of them waited for later only, and then changes its state by what they gave.
+``Undisturbed`` is the dumb oracle: all ranks side by side, without decrees, logs and generations.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 FENCES = ("allreduce", "_allgather_base", "reduce_scatter", "alltoall", "barrier")
 LOOSE = ("broadcast", "gather", "reduce", "scatter")
 MASK = (1 << 32) - 1
 
+SPLITS: dict[int, tuple[tuple[tuple[int, ...], ...], ...]] = {
+    2: (((0, 1),),),
+    3: (((0, 1),), ((1, 2),), ((0, 2),), ((0, 1, 2),)),
+    4: (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)), ((0, 1, 2),), ((1, 3),)),
+}
+"""Of so many ranks: ways to make process groups of them, beside the one of all."""
+
+Id: TypeAlias = tuple[int, int]
+"""A call: its group, and its number there."""
 State: TypeAlias = list[int]
 Request: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A call of the script. ``lag``: it is waited for after so many further ones."""
+    """A call of the script. ``lag``: it is waited for after so many further ones.
+
+    ``split``: each rank makes it in its group of this one, if it is in any.
+    """
 
     kind: str
     root: int
     lag: int
+    split: int = 0
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A job. ``has_fences``: in each step, as an all-reduce of gradients is one."""
+    """A job. ``has_fences``: of all, in each step, as an all-reduce of gradients is one.
+
+    ``splits``: of the ranks into groups. ``groups``: all of them; the first one has all ranks.
+    ``late``: so many operations of a step are before the copy of the state at its begin.
+    """
 
     workers: int
     words: int
     steps: tuple[tuple[Operation, ...], ...]
     has_fences: bool
+    splits: tuple[tuple[tuple[int, ...], ...], ...]
+    late: int
+
+    @property
+    def groups(self) -> list[tuple[int, ...]]:
+        return [group for split in self.splits for group in split]
+
+    def own(self, rank: int) -> list[int]:
+        """The groups that a rank is in."""
+        return [number for number, group in enumerate(self.groups) if rank in group]
+
+    def group_of(self, split: int, rank: int) -> int:
+        """Its group of a split; -1: it is in none."""
+        before = sum(map(len, self.splits[:split]))
+        places = (before + at for at, group in enumerate(self.splits[split]) if rank in group)
+        return next(places, -1)
 
     @classmethod
-    def drawn(cls, draws: random.Random) -> Spec:
-        """A job of a seed."""
+    def drawn(cls, draws: random.Random, others: random.Random) -> Spec:
+        """A job of a seed. ``others``: draws the groups."""
         workers, kind = draws.choice([2, 2, 3, 3, 4]), draws.random()
         kinds = LOOSE if draws.random() < 0.4 else FENCES + LOOSE
         steps = [cls._step(draws, workers, kinds) for _ in range(draws.randint(2, 4))]
@@ -51,7 +84,24 @@ class Spec:
         elif kind < 0.9:  # one rank runs away from what the others need of it
             steps = [(Operation("_allgather_base", 0, 0),), *steps[:1]]
             steps += [cls._step(draws, 1, ("broadcast", "scatter")) for _ in range(4)]
-        return cls(workers, draws.randint(1, 3), tuple(steps), kind < 0.8)
+        words = draws.randint(1, 3)
+        splits: list[tuple[tuple[int, ...], ...]] = [(tuple(range(workers)),)]
+        if others.random() < 0.5:
+            splits += others.sample(SPLITS[workers], k=min(len(SPLITS[workers]), 2))
+            steps = [cls._divided(others, step, len(splits)) for step in steps]
+        late = others.choice([0, 0, 1, 2])
+        return cls(workers, words, tuple(steps), kind < 0.8, tuple(splits), late)
+
+    @staticmethod
+    def _divided(
+        draws: random.Random, step: tuple[Operation, ...], splits: int
+    ) -> tuple[Operation, ...]:
+        """The same step in groups; the last one that waits for all stays of all ranks."""
+        fences = [at for at, one in enumerate(step) if one.kind in FENCES]
+        return tuple(
+            one if at in fences[-1:] else replace(one, split=draws.randrange(splits))
+            for at, one in enumerate(step)
+        )
 
     @staticmethod
     def _step(draws: random.Random, roots: int, kinds: tuple[str, ...]) -> tuple[Operation, ...]:
@@ -79,12 +129,20 @@ def step(
 ) -> Generator[Request, Any, int]:
     """One step of the script: begins calls and waits for them; returns what changes the state.
 
+    "take": the state may be copied there.
     ``salt``: other at each try of all ranks, as if no step could be computed twice alike.
     """
     total, waited = mix(salt, number, *state), []
-    for operation in spec.steps[number]:
-        given = mix(total, rank, operation.root)
-        call = yield "begin", operation.kind, operation.root, given
+    for at, operation in enumerate(spec.steps[number]):
+        if at == spec.late:
+            yield "take", None
+        group = spec.group_of(operation.split, rank)
+        if group < 0:
+            yield "pass", None
+            continue
+        members = spec.groups[group]
+        root = members[operation.root % len(members)]
+        call = yield "begin", operation.kind, group, root, mix(total, rank, operation.root)
         waited.append([operation.lag, call])
         for one in list(waited):
             if one[0] == 0:
@@ -93,6 +151,8 @@ def step(
             one[0] -= 1
     for _, call in waited:
         total = mix(total, (yield "wait", call))
+    if len(spec.steps[number]) <= spec.late:
+        yield "take", None
     return total
 
 
@@ -101,9 +161,9 @@ def changed(word: int, index: int, total: int) -> int:
     return mix(word, index, total)
 
 
-def needs(kind: str, root: int, rank: int, workers: int) -> frozenset[int]:
+def needs(kind: str, root: int, rank: int, members: tuple[int, ...]) -> frozenset[int]:
     """Whose inputs a rank must have before the call is complete there."""
-    everyone = frozenset(range(workers))
+    everyone = frozenset(members)
     if kind in FENCES:
         return everyone
     if kind in ("gather", "reduce"):
@@ -126,7 +186,7 @@ def result(kind: str, root: int, rank: int, inputs: dict[int, int]) -> int:
 
 
 class Undisturbed:
-    """``inputs``, ``results``: by call and rank; ``states``: by generation and rank; ``calls``.
+    """``inputs``, ``results``: by call and rank; ``states``, ``calls``: by step and rank.
 
     ``salts``: of each step.
     """
@@ -135,38 +195,46 @@ class Undisturbed:
         self.salts = salts
         ranks = range(spec.workers)
         states = [first_state(spec, rank) for rank in ranks]
-        self.inputs: list[list[int]] = []
-        self.results: list[list[int]] = []
+        self.inputs: dict[Id, dict[int, int]] = {}
+        self.results: dict[Id, dict[int, int]] = {}
         self.states = [[list(state) for state in states]]
-        self.calls = [0]
+        made = [dict.fromkeys(spec.own(rank), 0) for rank in ranks]
+        self.calls = [[dict(own) for own in made]]
         for number in range(len(spec.steps)):
-            totals = self._step(spec, number, states)
+            totals = self._step(spec, number, states, made)
             for rank in ranks:
                 words = enumerate(states[rank])
                 states[rank] = [changed(word, index, totals[rank]) for index, word in words]
             self.states.append([list(state) for state in states])
-            self.calls.append(len(self.inputs))
+            self.calls.append([dict(own) for own in made])
 
-    def _step(self, spec: Spec, number: int, states: list[State]) -> list[int]:
+    def _step(
+        self, spec: Spec, number: int, states: list[State], made: list[dict[int, int]]
+    ) -> list[int]:
+        """Whoever can goes on: a rank waits until all members of its call have come to it."""
         salt = self.salts[number]
         runs = [step(spec, number, rank, state, salt) for rank, state in enumerate(states)]
-        requests = [next(run) for run in runs]
-        while True:
-            name = requests[0][0]
-            answers: list[int] = []
-            if name == "begin":
-                _, kind, root, _ = requests[0]
-                inputs = {rank: request[3] for rank, request in enumerate(requests)}
-                answers = [len(self.inputs)] * spec.workers
-                self.inputs.append(list(inputs.values()))
-                self.results.append([result(kind, root, rank, inputs) for rank in inputs])
-            else:
-                answers = list(self.results[requests[0][1]])
-            totals: list[int] = []
-            for rank, run in enumerate(runs):
+        requests: dict[int, Request] = {rank: next(run) for rank, run in enumerate(runs)}
+        totals: dict[int, int] = {}
+        while requests:
+            for rank, request in list(requests.items()):
+                answer: Any = None
+                if request[0] == "begin":
+                    _, kind, group, root, given = request
+                    answer = group, made[rank][group]
+                    made[rank][group] += 1
+                    inputs = self.inputs.setdefault(answer, {})
+                    inputs[rank] = given
+                    if len(inputs) == len(spec.groups[group]):
+                        found = {one: result(kind, root, one, inputs) for one in inputs}
+                        self.results[answer] = found
+                elif request[0] == "wait":
+                    if request[1] not in self.results:
+                        continue
+                    answer = self.results[request[1]][rank]
                 try:
-                    requests[rank] = run.send(answers[rank])
+                    requests[rank] = runs[rank].send(answer)
                 except StopIteration as end:
-                    totals.append(end.value)
-            if totals:
-                return totals
+                    totals[rank] = end.value
+                    del requests[rank]
+        return [totals[rank] for rank in range(spec.workers)]

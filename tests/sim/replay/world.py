@@ -16,6 +16,7 @@ from typing import Any
 
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import DEATHS_MAX, Decree, Mended, Mending
+from ftrun.core.replay.pacing import is_due
 from ftrun.core.replay.settling import Board, Generation
 from tests.sim.replay.group import Group
 from tests.sim.replay.memory import Area, Thread, Words
@@ -63,7 +64,9 @@ class World:
         self.draws = random.Random(f"replay/{seed}")
         self.seed, self.rules, self.process = seed, rules or Rules(), process
         self.focus = focus
-        self.spec = Spec.drawn(self.draws)
+        others = random.Random(f"replay/{seed}/groups")
+        self.spec = Spec.drawn(self.draws, others)
+        self.is_serial = others.random() < 0.3
         self.known = Undisturbed(self.spec, [0] * len(self.spec.steps))
         workers = self.spec.workers
         is_small = self.draws.random() < 0.1
@@ -71,9 +74,10 @@ class World:
         self.areas = [area(self.spec.words, room) for room in rooms]
         none = [-1] * workers
         falls, over = [0] * workers, [False] * workers
-        self.board = Words(0, list(none), [0] * workers, list(none), over, falls, list(none))
+        done = [dict.fromkeys(self.spec.own(rank), 0) for rank in range(workers)]
+        self.board = Words(0, list(none), done, list(none), over, falls, list(none))
         self.mending = mending(LIMIT_S)
-        self.network: list[tuple[Group, int, int, int, int]] = []
+        self.network: list[tuple[Group, tuple[int, int], int, int, int]] = []
         self.reason: Fall | None = None
         self.deaths = self.mends = self.steps = self.told = self.rewinds = self._left = 0
         self.replaced = [0] * workers
@@ -84,6 +88,7 @@ class World:
         self._reported: list[Process] = []
         self._dying: list[Process] = []
         self.is_rare = self.draws.random() < 0.3
+        self.due: set[int] = set()
         self._plan = self._drawn_plan()
         self._refusals, self.refused = self.draws.choice([0.0, 0.0, 0.0, 0.5]), False
         self._luck = random.Random(f"replay/{seed}/connections")
@@ -116,7 +121,17 @@ class World:
         return process
 
     def group(self, number: int) -> Group:
-        return self._groups.setdefault(number, Group(self, number))
+        return self._groups.setdefault(number, Group(self, number, self.is_serial))
+
+    def announced(self) -> None:
+        """Rank 0 has announced a step that begins with a generation: nobody may have come to it,
+        if ranks wait for each other in each step."""
+        steps = range(len(self.spec.steps) + 4)
+        new = {x for x in steps if is_due(self.board.due, x)} - self.due
+        if self.spec.has_fences:
+            late = [one.at for one in self.ranks if one.is_alive and one.at >= min(new)]
+            self.see_that(not late, "due", f"steps {new} are announced at {late}")
+            self.due |= new
 
     def note(self, *words: object) -> None:
         self.story.append(f"{self.steps:6d}  " + "  ".join(map(str, words)))
@@ -307,11 +322,11 @@ class World:
         if decree is None or boundary is None:
             self.reason = reason
             return
-        self.note("all begin again at call", boundary)
+        self.note("all begin again at step", boundary)
         self.rewinds += 1
         self.clear(boundary)
-        number = self.known.calls.index(boundary)
-        salts = [*self.known.salts[:number], *[self.rewinds] * (len(self.spec.steps) - number)]
+        left = len(self.spec.steps) - boundary
+        salts = [*self.known.salts[:boundary], *[self.rewinds] * left]
         self.known = Undisturbed(self.spec, salts)
         self.board.number = decree.number
         self.ranks = [self.start(rank, True) for rank in range(workers)]
@@ -323,9 +338,7 @@ class World:
     def clear(self, boundary: int) -> None:
         """Rewind the memory."""
         words, workers = self.board, self.spec.workers
-        for area in self.areas:
-            area.rewind(boundary)
-        words.done[:] = [boundary] * workers
+        words.done[:] = [area.rewind(boundary) for area in self.areas]
         words.falls[:], words.over[:] = [0] * workers, [False] * workers
 
     def looks(self) -> Thread:
@@ -355,16 +368,17 @@ class World:
     def _see_mended(self) -> None:
         for process in self.ranks:
             group = -1 if process.group is None else process.group.number
-            is_back = process.is_over or process in self._reported  # of whose end nobody knows
+            is_back = all(self.board.over) or process in self._reported  # nobody knows of its end
             is_back |= group == self.board.number and process.has_caught_up
             text = f"rank {process.rank} is in group {group} of {self.board.number}"
             self.see_that(is_back, "mended", text)
 
     def _see_fall(self, reason: Fall) -> None:
         is_full = any(area.was_full for area in self.areas)
+        is_first = any(len(area.generations()) < 2 for area in self.areas) and self.spec.late > 0
         expected = {
             Fall.NO_GENERATION: not all(area.was_whole for area in self.areas),
-            Fall.TOO_NEW: is_full or not self.spec.has_fences,
+            Fall.TOO_NEW: is_full or is_first or not self.spec.has_fences,
             Fall.LOG_FULL: is_full,
             Fall.PEER_LOG: is_full or not self.spec.has_fences,
             Fall.OTHER_CALL: self.refused,

@@ -5,17 +5,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from ftrun.checkpoint.format import pack
+from ftrun.core.replay.falls import GROUPS_MAX
 from ftrun.core.replay.settling import Board as Words
 from ftrun.core.replay.settling import Generation, Logged
 from ftrun.snapshots import area as module
 from ftrun.snapshots.area import NONE, Area, AreaFull, Board, GroupMemory, Word
-from ftrun.snapshots.memory import offsets_of
+from ftrun.snapshots.memory import ALIGNMENT, offsets_of
 
 ROOM = 8 << 20
 DEADLINE_S = 60.0
@@ -28,9 +31,13 @@ def memory() -> Iterator[GroupMemory]:
     made.close()
 
 
-def write(area: Area, number: int, calls: int = 0) -> None:
+GROUP, OTHER = 7, (1 << 56) - 1
+
+
+def write(area: Area, number: int, step: int = 0) -> None:
     tree = {"a": torch.full((1000,), float(number)), "b": torch.arange(7), "c": torch.empty(0)}
-    area.write(number, f"head {number}".encode(), pack(tree).leaves, calls)
+    calls, before = {GROUP: 10 * step, OTHER: step}, {GROUP: 10 * step - 1, OTHER: step}
+    area.write(number, f"head {number}".encode(), pack(tree).leaves, step, calls, before)
 
 
 def first_value(area: Area, number: int) -> float:
@@ -45,16 +52,17 @@ def test_three_generations_are_kept_and_the_newest_is_named(memory: GroupMemory)
     area.lay_out(8192, 8192)
     assert area.newest == NONE and area.read(0) is None
     for number in range(5):
-        write(area, number, calls=10 * number)
+        write(area, number, 2 * number)
     assert area.newest == 4
     assert [area.read(number) is not None for number in range(6)] == [False, False] + [True] * 3 + [
         False
     ]
     assert [first_value(area, number) for number in (2, 3, 4)] == [2.0, 3.0, 4.0]
     kept = area.read(3)
-    assert kept is not None and kept.calls == 30
+    assert kept is not None and (kept.step, kept.before) == (6, {GROUP: 59, OTHER: 6})
     numbers = sorted(area.generations(), key=lambda known: known.number)
-    assert numbers == [Generation(2, 20), Generation(3, 30), Generation(4, 40)]
+    assert [(x.number, x.step) for x in numbers] == [(2, 4), (3, 6), (4, 8)]
+    assert numbers[1] == Generation(3, 6, {GROUP: 60, OTHER: 6}, {GROUP: 59, OTHER: 6})
 
 
 def test_a_death_at_each_word_of_a_copy_leaves_the_generation_before(memory: GroupMemory) -> None:
@@ -74,7 +82,7 @@ def test_a_death_at_each_word_of_a_copy_leaves_the_generation_before(memory: Gro
             assert area.read(1) is None  # its place is being written
             continue
         break
-    assert last == 6  # each of its five words has been the last
+    assert last == 5  # each of its other words has been the last
     assert first_value(area, 4) == 4.0
 
 
@@ -83,18 +91,19 @@ def test_a_log_gives_each_call_back_and_knows_the_first_that_it_lacks(memory: Gr
     area.lay_out(4096, 1 << 16)
     area.open_log(7, 100)
     parts = [torch.arange(5.0), torch.tensor(True), torch.empty(0)]
-    area.log(7, 100, 2, parts)
-    area.log(7, 101, 0)
+    area.log(7, GROUP, 90, 2, parts)
+    area.log(7, OTHER, 90, 0)
+    assert area.find(GROUP, 91) is None
     area.open_log(8, 102)
-    area.log(8, 102, 1, [torch.ones(3, 3).t()])
-    found = area.find(100)
+    area.log(8, GROUP, 91, 1, [torch.ones(3, 3).t()])
+    found = area.find(GROUP, 90)
     assert found is not None and found.kind == 2
     offsets, nbytes = offsets_of([part.nbytes for part in parts])
     assert found.data.nbytes == nbytes
     assert found.data[offsets[0] : 20].view(torch.float32).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
-    nothing = area.find(101)
+    nothing = area.find(OTHER, 90)
     assert nothing is not None and nothing.data.nbytes == 0
-    assert area.find(99) is None and area.find(103) is None
+    assert area.find(OTHER, 91) is None and area.find(GROUP, 91) is not None
     assert area.logged_until(7, 100) == 103
     assert area.logged_until(8, 102) == 103
     assert area.logged_until(8, 100) == 100  # log 8 begins later
@@ -103,22 +112,23 @@ def test_a_log_gives_each_call_back_and_knows_the_first_that_it_lacks(memory: Gr
     area.open_log(8, 102)  # a replacement comes to it again
     assert area.logged_until(7, 100) == 103
     area.open_log(10, 200)  # takes the place of log 7
-    assert area.find(100) is None and area.find(102) is not None
+    assert area.find(GROUP, 90) is None and area.find(GROUP, 91) is not None
 
 
 def test_memory_is_rewound_to_a_boundary_as_if_nothing_had_followed(memory: GroupMemory) -> None:
     area = memory.area(0)
     area.lay_out(8192, 8192)
     for number in range(5, 8):
-        area.open_log(number, 10 * number)
-        write(area, number, calls=10 * number)
-        area.log(number, 10 * number, 0)
-    area.rewind(60)
+        area.open_log(number, 11 * number)
+        write(area, number, number)
+        area.log(number, GROUP, 10 * number, 0)
+    assert area.rewind(6) == {GROUP: 59, OTHER: 6}
     assert area.newest == 6 and first_value(area, 6) == 6.0
-    assert area.read(7) is None and area.find(60) is None
-    assert area.logs() == [Logged(60, 60)]
-    area.log(6, 60, 0)
-    assert area.logged_until(6, 60) == 61
+    assert area.read(7) is None and area.find(GROUP, 60) is None
+    assert area.logs() == [Logged(65, 65)]
+    assert area.generations()[-1].calls == {GROUP: 59, OTHER: 6}, "a replacement begins with it"
+    area.log(6, GROUP, 59, 0)
+    assert area.logged_until(6, 65) == 66 and area.find(GROUP, 59) is not None
 
 
 def test_what_does_not_fit_is_refused_with_both_sizes(memory: GroupMemory) -> None:
@@ -128,11 +138,11 @@ def test_what_does_not_fit_is_refused_with_both_sizes(memory: GroupMemory) -> No
     area.lay_out(4096, 4096)
     area.lay_out(ROOM, 0)  # a replacement: what the first has asked for stays
     with pytest.raises(AreaFull, match="room for 4096"):
-        area.write(0, b"", pack({"a": torch.zeros(5000)}).leaves, 0)
+        area.write(0, b"", pack({"a": torch.zeros(5000)}).leaves, 0, {}, {})
     area.open_log(0, 0)
     with pytest.raises(AreaFull, match="of 1 calls"):
-        area.log(0, 0, 0, [torch.zeros(5000)])
-    assert area.newest == NONE and area.find(0) is None
+        area.log(0, GROUP, 0, 0, [torch.zeros(5000)])
+    assert area.newest == NONE and area.find(GROUP, 0) is None
 
 
 def test_calls_of_a_log_are_bounded(memory: GroupMemory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,21 +150,34 @@ def test_calls_of_a_log_are_bounded(memory: GroupMemory, monkeypatch: pytest.Mon
     area = memory.area(0)
     area.lay_out(4096, 4096)
     area.open_log(0, 0)
-    area.log(0, 0, 0)
-    area.log(0, 1, 0)
+    area.log(0, GROUP, 0, 0)
+    area.log(0, GROUP, 1, 0)
     with pytest.raises(AreaFull, match="of 3 calls"):
-        area.log(0, 2, 0)
+        area.log(0, GROUP, 2, 0)
 
 
 def test_the_board_has_the_words_that_decide(memory: GroupMemory) -> None:
     board = memory.board
     assert board.all(Word.NEWEST) == [NONE] * 3
-    board.set(2, Word.DONE, 7)
     board.set(1, Word.PUBLISHED, 3)
     board.set(0, Word.OVER, 1)
     board.make_decree(3, 333)
-    assert board.look() == Words(3, [0, 3, 0], [0, 0, 7], [True, False, False])
+    assert board.look() == Words(3, [0, 3, 0], [{}, {}, {}], [True, False, False])
     assert board.died_at == 333
+
+
+def test_the_board_has_how_far_each_rank_is_in_each_of_its_groups(memory: GroupMemory) -> None:
+    board = memory.board
+    assert board.add_group(0, GROUP) and board.add_group(2, OTHER) and board.add_group(2, GROUP)
+    assert board.add_group(2, GROUP), "its replacement makes it again"
+    places = board.places(GROUP, (0, 2))
+    board.set_done(places[1], 7)
+    assert board.done(places) == [0, 7]
+    assert board.all_done() == [{GROUP: 0}, {}, {OTHER: 0, GROUP: 7}]
+    board.rewind(2, {GROUP: 5})
+    assert board.all_done()[2] == {OTHER: 0, GROUP: 5}
+    others = range(100, 100 + GROUPS_MAX - 2)
+    assert all(board.add_group(2, group) for group in others) and not board.add_group(2, 99)
 
 
 def test_who_waits_for_a_decree_is_woken(memory: GroupMemory) -> None:
@@ -177,23 +200,23 @@ from ftrun.snapshots.area import GroupMemory, Word
 memory = GroupMemory.open(sys.argv[1])
 area = memory.area(2)
 area.lay_out(8192, 8192)
-area.write(5, b"head 5", pack({"a": torch.full((1000,), 5.0)}).leaves, 17)
+area.write(5, b"head 5", pack({"a": torch.full((1000,), 5.0)}).leaves, 2, {7: 17}, {7: 17})
 area.open_log(5, 17)
-area.log(5, 17, 3, [torch.ones(2)])
-memory.board.set(2, Word.DONE, 18)
+area.log(5, 7, 17, 3, [torch.ones(2)])
+memory.board.set(2, Word.AGAIN, 18)
 memory.board.wait(0, 60.0)
 import os, signal
 os.kill(os.getpid(), signal.SIGKILL)
 """
     command = [sys.executable, "-c", code, memory.place]
     with subprocess.Popen(command) as process:
-        while memory.board.read(2, Word.DONE) != 18:
+        while memory.board.read(2, Word.AGAIN) != 18:
             assert process.poll() is None
         memory.board.make_decree(1, 0)
         assert process.wait(DEADLINE_S) == -9
     area = memory.area(2)
     assert area.newest == 5 and first_value(area, 5) == 5.0
-    entry = area.find(17)
+    entry = area.find(7, 17)
     assert entry is not None and entry.data.view(torch.float32)[:2].tolist() == [1.0, 1.0]
     assert memory.held_bytes() > 0
 
@@ -241,11 +264,117 @@ class _Words:
         self.count = self.fails_at = 0
         area._header = self  # type: ignore[assignment]
 
-    def __getitem__(self, at: int) -> int:
-        return int(self._header[at])
+    def __getitem__(self, at: Any) -> Any:
+        return self._header[at]
 
     def __setitem__(self, at: int, value: int) -> None:
         if self.fails_at and self.count == self.fails_at:
             raise _Killed
         self.count += 1
         self._header[at] = value
+
+
+def test_a_generation_that_is_held_stays_and_the_worker_goes_around_it(memory: GroupMemory) -> None:
+    area = memory.area(0)
+    area.lay_out(8192, 8192)
+    assert area.hold() is None
+    for number in range(5):
+        write(area, number, step=10 * number)
+    held, other = area.hold(), area.hold(30)
+    assert held is not None and other is not None
+    assert (held.number, held.step, held.head, other.number) == (4, 40, b"head 4", 3)
+    before = bytes(held.data)
+    for number in range(5, 12):
+        write(area, number, step=10 * number)
+        assert {x.number for x in area.generations()} >= {number, number - 1}
+    assert bytes(held.data) == before and other.head == b"head 3"
+    assert bytes(held.front) + bytes(held.state) == before
+    held.release()
+    other.release()
+    other.release()
+    for number in range(12, 16):
+        write(area, number)
+    assert {3, 4}.isdisjoint(x.number for x in area.generations())
+
+
+def test_more_holders_than_there_is_room_for_cost_a_copy_and_never_the_newest(
+    memory: GroupMemory,
+) -> None:
+    area, large = memory.area(0), pack({"a": torch.zeros(520_000)}).leaves
+    area.lay_out(2 << 20, 4096)  # three of them fill the area
+    for number in range(3):
+        write(area, number, step=10 * number)
+    first = area.hold(0)
+    assert area.write(3, b"", large, 30, {}, {})  # in place of the last but one
+    second = area.hold()
+    assert area.write(4, b"", large, 40, {}, {})
+    third = area.hold()
+    assert first is not None and second is not None and third is not None
+    assert (first.number, second.number, third.number) == (0, 3, 4)
+    assert not area.write(5, b"", large, 50, {}, {})
+    assert area.newest == 4
+    first.release()
+    assert area.write(5, b"", large, 50, {}, {}) and area.newest == 5
+
+
+def test_a_group_is_held_at_one_boundary_until_its_holder_dies(memory: GroupMemory) -> None:
+    for rank in range(3):
+        memory.area(rank).lay_out(8192, 8192)
+        write(memory.area(rank), 1, step=10)
+    write(memory.area(0), 2, step=20)
+    code = """
+import sys
+from ftrun.snapshots.area import GroupMemory
+held = GroupMemory.open(sys.argv[1]).hold()
+print(*[one.step for one in held], flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", code, memory.place]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "10 10 10\n"
+        for number in range(2, 8):
+            write(memory.area(1), number, step=10 * number)
+        assert first_value(memory.area(1), 1) == 1.0
+        process.kill()
+    for number in range(8, 12):
+        write(memory.area(1), number, step=10 * number)
+    assert memory.area(1).read(1) is None
+    assert memory.hold(50) is None
+
+
+def test_what_is_received_is_what_was_held(memory: GroupMemory) -> None:
+    area, other = memory.area(0), memory.area(1)
+    area.lay_out(8192, 8192)
+    write(area, 4, step=40)
+    held = area.hold()
+    assert held is not None
+    copy = held.copy()
+    with pytest.raises(module.Torn, match="generation 4 is not what was sent"):
+        other.receive(copy, lambda data: None)
+    assert other.newest == NONE
+    other.receive(copy, lambda data: data.__setitem__(slice(None), held.data))
+    assert first_value(other, 4) == 4.0 and [(x.number, x.step) for x in other.generations()] == [
+        (4, 40)
+    ]
+    with pytest.raises(AreaFull, match="no room for a generation of"):
+        other.receive(replace(copy, nbytes=ROOM), lambda data: None)
+
+
+def test_large_bytes_that_a_log_has_are_not_copied_again(memory: GroupMemory) -> None:
+    area = memory.area(0)
+    area.lay_out(4096, 1 << 20)
+    area.open_log(0, 0)
+    one = torch.arange(module.LARGE_BYTES // 4, dtype=torch.int32)
+    other = one.clone()
+    other[100] = -1  # only inside
+    for call, tensor in enumerate(
+        (one, other, one.clone(), torch.ones(4), one[: one.numel() // 2])
+    ):
+        area.log(0, GROUP, call, 2, [tensor])
+    assert area.log_bytes(0) == 2 * one.nbytes + ALIGNMENT + one.nbytes // 2
+    found = [area.find(GROUP, call) for call in range(5)]
+    assert [x.data.view(torch.int32)[100].item() for x in found[:3] if x] == [100, -1, 100]
+    area.open_log(3, 5)  # in the same place
+    area.log(3, GROUP, 5, 2, [one])
+    assert area.log_bytes(3) == one.nbytes

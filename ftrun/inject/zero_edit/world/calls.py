@@ -42,8 +42,10 @@ from ftrun.training.exchanged_tensors import from_bytes, to_bytes, words
 ABORTED = "the group was aborted"
 KEPT_BYTES_MAX = 256 << 10
 """A larger result is not copied: a second phase shows that all ranks have theirs."""
-RECHECK = timedelta(milliseconds=20)
-TOLD_AFTER = 150
+RECHECK, LATER = timedelta(milliseconds=20), timedelta(milliseconds=100)
+"""After the first ``OFTEN`` times a call is waited for longer: each end of a wait is an error of
+torch's, and takes as much as the rest of the call."""
+OFTEN, TOLD_AFTER = 5, 34
 """So many times a call is waited for before peers are told, of which one may have ended."""
 
 
@@ -96,7 +98,7 @@ class Group(Protocol):
 class Buffers:
     """Host memory for copies of large inputs, used again: fresh pages cost as much as the call."""
 
-    FREE_MAX = 8
+    FREE_MAX = 16
 
     def __init__(self) -> None:
         self._free: deque[torch.Tensor] = deque(maxlen=self.FREE_MAX)
@@ -141,7 +143,10 @@ def _in_its_mode(method: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(method)
     def run(call: Call, *args: Any) -> None:
-        with torch.inference_mode() if call.is_inference else contextlib.nullcontext():
+        if not call.is_inference:
+            method(call, *args)
+            return
+        with torch.inference_mode():
             method(call, *args)
 
     return run
@@ -168,6 +173,7 @@ class Call:
         since: when peers were told first that this rank waits in it.
         awaits: what it is held for, in words: its root is away, and may come back; "": it is not.
         held_at: since when.
+        handle: gives the Work that the script has got, as long as it has it.
         waited: the script has waited for it. ``clears``: it has waited for all calls before.
     """
 
@@ -185,6 +191,7 @@ class Call:
     awaits, held_at = "", 0.0
     takes_deputy = waited = clears = is_two = is_part = is_large = has_result = False
     is_inference = False
+    handle: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
         self, shell: Group, kind: Kind, args: tuple[Any, ...], number: int, site: str, is_sync: bool
@@ -476,10 +483,10 @@ def _wait(call: Call, native: Any, timeout: timedelta | None) -> Exception | Non
     return None
 
 
-def _waits_once(call: Call, native: Any) -> bool:
+def _waits_once(call: Call, native: Any, moment: timedelta = RECHECK) -> bool:
     """Wait for a moment: whether ``native`` has ended, or another one has replaced it."""
     try:
-        native.wait(RECHECK)
+        native.wait(moment)
     except RuntimeError:
         if not native.is_completed():
             return call.native is not native
@@ -492,7 +499,7 @@ def _wait_long(call: Call, native: Any) -> None:
         for tries in itertools.count(1):
             if tries == TOLD_AFTER:
                 told.enter_context(call.shell.world.waits_for(call))
-            if _waits_once(call, native):
+            if _waits_once(call, native, RECHECK if tries < OFTEN else LATER):
                 return
 
 

@@ -10,6 +10,7 @@ Not here: torch's names of collectives (process_groups/collectives.py), what a k
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -166,7 +167,10 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
             world.begin(self, call)
         if world.ready:
             world.complete_futures()
-        return CallWork(call)
+        work = CallWork(call)
+        if not is_sync:
+            call.handle = weakref.ref(work)
+        return work
 
     # ------------------------------------------------------------ torch's names: facts
 

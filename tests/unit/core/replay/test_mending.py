@@ -11,7 +11,7 @@ NONE = [0, 0, 0]
 
 
 def board(number: int, published: list[int], over: tuple[bool, ...] = (False,) * 3) -> Board:
-    return Board(number, published, [30, 30, 30], over)
+    return Board(number, published, [{0: 30}] * 3, over)
 
 
 def test_each_death_is_a_decree_and_all_together_one_mend() -> None:
@@ -28,11 +28,14 @@ def test_each_death_is_a_decree_and_all_together_one_mend() -> None:
     assert mending.counts(2)
 
 
-def test_whose_script_is_over_need_not_join() -> None:
+def test_whose_script_is_over_joins_too_unless_all_are_over() -> None:
     mending = Mending(60.0)
     mending.died(1, PLACE, 1.0)
     words = board(1, [1, 1, 1], (False, True, False))
-    assert mending.look(words, [1, 0, 1], NONE, 2.0) == Mended(1.0)
+    assert mending.look(words, [1, 0, 1], NONE, 2.0) is None
+    assert mending.look(words, [1, 0, 1], NONE, 2.0, [0, 1, 0]) == Decree(2), "it could not"
+    words = board(2, [2, 2, 2], (True, True, True))
+    assert mending.look(words, [1, 0, 1], NONE, 3.0) == Mended(2.0)
 
 
 def test_what_cannot_be_mended_falls_once() -> None:

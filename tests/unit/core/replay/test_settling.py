@@ -15,6 +15,7 @@ from ftrun.core.replay.settling import (
     begin,
     common,
     in_all_logs,
+    is_back,
     missing,
     needed_from,
     next_step,
@@ -23,7 +24,7 @@ from ftrun.core.replay.settling import (
 
 
 def board(number: int, published: list[int]) -> Board:
-    return Board(number, published, [5, 7], [False, False])
+    return Board(number, published, [{0: 5, 1: 9}, {0: 7, 2: 4}], [False, False])
 
 
 def test_a_decree_is_cut_published_awaited_and_connected_in_this_order() -> None:
@@ -32,7 +33,7 @@ def test_a_decree_is_cut_published_awaited_and_connected_in_this_order() -> None
     assert next_step(board(1, [1, 0]), 0, cut=1, group=-1) is Step.WAIT
     assert missing(board(1, [1, 0])) == [1]
     assert next_step(board(1, [1, 1]), 0, cut=1, group=-1) is Step.CONNECT
-    assert in_all_logs(board(1, [1, 1]).done) == 5
+    assert in_all_logs(board(1, [1, 1]).done) == {0: 5, 1: 9, 2: 4}
     assert next_step(board(1, [1, 1]), 0, cut=1, group=1) is Step.GO_ON
 
 
@@ -62,32 +63,57 @@ def test_inputs_are_needed_until_all_have_the_result() -> None:
     assert needed_from(4, [5, 7], is_open=True) == 5
 
 
-def test_all_calls_from_the_first_one_on_are_issued_again() -> None:
-    assert again(3, 6, {2, 3, 4, 5}) == [3, 4, 5]
-    assert again(6, 6, {5}) == []
-    assert again(6, 0, set()) == []  # a replacement that has not begun
-    assert again(3, 6, {4, 5}) is Fall.INPUT
+def test_all_calls_from_the_first_ones_on_are_issued_again_in_the_program_s_order() -> None:
+    first, kept = {0: 3, 1: 1, 2: 0}, [(0, 2), (1, 0), (0, 3), (1, 1), (0, 4)]
+    assert again(first, {0: 5, 1: 2}, kept) == [(0, 3), (1, 1), (0, 4)]
+    assert again(first, {0: 5, 1: 2}, kept[:-1]) is Fall.INPUT
+    assert again(first, {0: 3, 1: 1}, kept[:2]) == []
+    assert again(first, {0: 0, 1: 0}, []) == []  # a replacement that has not begun
 
 
-def test_a_replacement_begins_before_the_first_call() -> None:
-    known = [Generation(2, 20), Generation(3, 30), Generation(1, 10)]
-    logs = [Logged(30, 33), Logged(20, 30), Logged(10, 20)]
-    assert begin(known, logs, [30, 33], 1) == Generation(3, 30)
-    assert begin(known, logs, [29, 33], 1) == Generation(2, 20)
+def test_a_replacement_is_back_at_the_first_call_of_each_of_its_groups() -> None:
+    first = {0: 3, 1: 1, 2: 8}
+    assert is_back(first, {0: 3, 1: 2})
+    assert not is_back(first, {0: 4, 1: 0})
+
+
+def made(number: int, calls: dict[int, int], before: dict[int, int] | None = None) -> Generation:
+    return Generation(number, number, calls, before or calls)
+
+
+def test_a_replacement_begins_before_the_first_call_of_each_group() -> None:
+    known = [made(x, {0: 10 * x, 1: x}) for x in (2, 3, 1)]
+    logs = [Logged(33, 37), Logged(22, 33), Logged(11, 22)]
+    done = {0: 33, 1: 4}
+    assert begin(known, logs, [{0: 30, 2: 0}, done], 1) == known[1]
+    assert begin(known, logs, [{0: 29}, done], 1) == known[0]
+    assert begin(known, logs, [{0: 30}, done, {1: 2}], 1) == known[0]
+    assert begin(known, logs, [{0: 20}, done, {1: 1}], 1) == known[2]
+
+
+def test_the_log_must_have_the_calls_from_the_place_to_the_copy() -> None:
+    known, done = [made(3, {0: 30, 1: 2}, {0: 29, 1: 1})], [{0: 33, 1: 2}] * 2
+    assert begin(known, [Logged(30, 35)], done, 1) == known[0]
+    assert begin(known, [Logged(31, 35)], done, 1) is Fall.LOG_FULL
 
 
 def test_why_a_replacement_cannot_begin() -> None:
-    assert begin([], [], [0, 0], 0) is Fall.NO_GENERATION
-    assert begin([Generation(3, 30)], [Logged(30, 33)], [29, 33], 1) is Fall.TOO_NEW
-    assert begin([Generation(3, 30)], [Logged(30, 32)], [33, 33], 1) is Fall.LOG_FULL
-    assert begin([Generation(3, 30)], [Logged(31, 33)], [33, 33], 1) is Fall.LOG_FULL
-    known = [Generation(2, 20), Generation(3, 30)]
-    assert begin(known, [Logged(30, 33)], [29, 33], 1) is Fall.TOO_NEW
+    third, second = made(3, {0: 30}), made(2, {0: 20})
+    done = {0: 33}
+    assert begin([], [], [{0: 0}, {0: 0}], 0) is Fall.NO_GENERATION
+    assert begin([third], [Logged(30, 33)], [{0: 29}, done], 1) is Fall.TOO_NEW
+    assert begin([third], [Logged(30, 32)], [done, done], 1) is Fall.LOG_FULL
+    assert begin([third], [Logged(31, 33)], [done, done], 1) is Fall.LOG_FULL
+    assert begin([second, third], [Logged(30, 33)], [{0: 29}, done], 1) is Fall.TOO_NEW
 
 
-def test_all_begin_again_at_the_newest_call_before_which_all_have_a_generation() -> None:
-    first = [Generation(2, 20), Generation(3, 30)]
-    other = [Generation(7, 30), Generation(6, 20), Generation(8, 40)]  # each counts its own
-    assert common([first, other]) == 30
-    assert common([first, [Generation(8, 40)]]) is None
+def test_all_begin_again_at_the_newest_step_at_whose_begin_all_have_a_generation() -> None:
+    def at(number: int, step: int, before: dict[int, int]) -> Generation:
+        return Generation(number, step, {}, before)
+
+    first = [at(2, 5, {0: 20}), at(3, 6, {0: 30, 1: 4})]
+    other = [at(7, 6, {0: 30}), at(6, 5, {0: 20}), at(8, 7, {0: 40})]
+    assert common([first, other]) == 6  # each counts its own
+    assert common([first, [*other, at(9, 6, {0: 31})]]) == 5  # that is another step
+    assert common([first, [at(8, 7, {0: 40})]]) is None
     assert common([first, []]) is None

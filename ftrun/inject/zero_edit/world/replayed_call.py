@@ -1,0 +1,138 @@
+"""A call of one group without replicas: what it gives is kept as long as a death may ask for it.
+
+Not here: the world of such calls (replayed.py), the life of a call (calls.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ftrun.base import clock
+from ftrun.core.replay.log_rules import Keeps
+from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call
+from ftrun.inject.zero_edit.world.kinds import nbytes
+
+
+@dataclass(eq=False, slots=True)
+class Line:
+    """The calls of one process group of several ranks, as this rank makes them.
+
+    ``id``: names the group alike at all members. ``members``: ranks. ``places``: of the members'
+    words ``done`` on the board; ``own``: of this rank's. ``begun``: so many calls. ``kept``: those
+    that others may still ask for, by number; none is before ``oldest``.
+    """
+
+    id: int
+    members: tuple[int, ...]
+    places: list[int] = field(default_factory=list)
+    own: int = 0
+    begun: int = 0
+    oldest: int = 0
+    kept: dict[int, ReplayedCall] = field(default_factory=dict)
+
+
+def id_of(key: str, seats: Sequence[int]) -> int:
+    """The name of a group, which is not 0."""
+    digest = hashlib.blake2b(f"{key} {list(seats)}".encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "big") or 1
+
+
+class ReplayedCall(Call):
+    """A call whose result is logged. Its inputs are kept until all members have logged theirs.
+
+    Attributes:
+        line: the calls of its group; None: it is not numbered. ``at``: its place in the program.
+        what: is logged of it.
+        given: what it gives, once it is through: copies, or a tensor and its version; None: that is
+            in the log.
+    """
+
+    shell: Any
+    line: Line | None = None
+    at = -1
+    what: Keeps | None = None
+    given: list[Any] | None = None
+    failed_at = 0.0
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the script has not waited for it, and still can."""
+        return not (self.waited or self.future is not None) and self.handle() is not None
+
+    def prepare(self) -> None:
+        """Keep what it gives, if it writes over that."""
+        kind = self.kind
+        if kind.is_in_place:
+            self.kept = list(map(self.shell.world.buffers.copy, kind.outputs(self)))
+
+    def _keep_result(self) -> None:
+        self.shell.world.is_through(self)
+
+    def _fails(self, error: Exception) -> None:
+        self.failed_at = clock.now()
+        super()._fails(error)
+
+    def keep_inputs(self) -> None:
+        """It is through, and others may not be: keep what it gives, as it is now.
+
+        A large one is not copied, because as a rule it is a buffer that nobody writes any more; if
+        somebody has, its version tells.
+        """
+        if self.kept is None:
+            copy = self.shell.world.buffers.copy
+            self.given = [
+                (x, x._version) if nbytes(x) > KEPT_BYTES_MAX and not x.is_inference() else copy(x)
+                for x in self.kind.inputs(self)
+            ]
+
+    def release(self) -> None:
+        """All have logged it."""
+        if self.kept is not None:
+            self.shell.world.buffers.release(self.kept)
+        self.kept = self.given = None
+
+    def scratch(self) -> ReplayedCall | None:
+        """The same call with a result that nobody needs; None: its inputs are gone."""
+        kind, outputs, inputs = self.kind, self.kind.outputs(self), self.kind.inputs(self)
+        kept = self.kept if self.kept is not None else self.given
+        if kept is None and self.what is Keeps.INPUT:
+            kept = self.shell.world.logged_inputs(self)
+        values = (
+            [] if kept is None else [_as_given(x, y) for x, y in zip(kept, inputs, strict=True)]
+        )
+        if kept is None or any(x is None for x in values):
+            return None
+        is_own = bool(inputs) and bool(outputs) and inputs[0] is outputs[0]
+        made = iter(values if is_own else [torch.empty_like(x) for x in outputs])
+        args = [*self.args]
+        args[0] = _mapped(args[0], lambda _: next(made))
+        if not is_own and inputs:
+            given = iter(values)
+            at = 0 if not outputs else 1
+            args[at] = _mapped(args[at], lambda _: next(given))
+        return ReplayedCall(self.shell, kind, tuple(args), self.number, "", self.is_sync)
+
+
+def _as_given(kept: Any, like: torch.Tensor) -> torch.Tensor | None:
+    """What a call has given; None: somebody has written over it."""
+    if isinstance(kept, tuple):
+        tensor, version = kept
+        is_there = tensor.untyped_storage().nbytes() >= tensor.nbytes
+        return tensor if is_there and tensor._version == version else None
+    if isinstance(kept, bytes):
+        from ftrun.training.exchanged_tensors import from_bytes
+
+        return from_bytes(kept, like)
+    return kept.clone() if isinstance(kept, torch.Tensor) else None
+
+
+def _mapped(value: Any, change: Any) -> Any:
+    """The same lists with other tensors."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    return [_mapped(x, change) for x in value]

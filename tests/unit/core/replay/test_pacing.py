@@ -1,0 +1,53 @@
+"""How often the workers of a group copy their states."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftrun.core.replay.pacing import AHEAD, SHARE, Pace, is_due
+
+COPY_S = 0.1
+
+
+def run(steps: int, step_s: float, behind: int = 0, full: int = -1) -> list[int]:
+    """The steps that begin with a generation, of those that all take so long."""
+    pace, word, found = Pace(), 0, []
+    for step in range(steps):
+        if is_due(word, step):
+            found.append(step)
+        is_behind, is_half_full = step < behind, step in (full, full + 1)
+        word = pace.begins(
+            step, word, step_s, COPY_S, is_half_full=is_half_full, is_behind=is_behind
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("copies", "found"),
+    [
+        (1.01, [2, 3, 4, 5, 6, 7, 8, 9]),
+        (5.0, [2, 3, 4, 5, 6, 7, 8, 9]),
+        (0.51, [3, 5, 7, 9]),
+        (0.26, [5, 9]),
+    ],
+)
+def test_generations_take_a_share_of_the_time(copies: float, found: list[int]) -> None:
+    """``copies``: so many are earned by a step."""
+    assert run(10, copies * COPY_S / SHARE) == found
+
+
+def test_one_is_made_where_half_of_a_log_is_full() -> None:
+    assert run(10, 0.0, full=4) == [6]
+
+
+def test_a_replacement_announces_nothing_while_it_repeats() -> None:
+    assert run(10, COPY_S / SHARE * 1.01, behind=5) == [5 + AHEAD, 8, 9]
+
+
+def test_what_others_come_to_later_stays_announced() -> None:
+    pace, word = Pace(), 0
+    for step in range(6):
+        word = pace.begins(step, word, 1e6, COPY_S, is_half_full=False, is_behind=False)
+    assert [step for step in range(20) if is_due(word, step)] == [2, 3, 4, 5, 6, 7]
+    word = pace.begins(1000, word, 1e6, COPY_S, is_half_full=False, is_behind=False)
+    assert [step for step in range(1100) if is_due(word, step)] == [1002]

@@ -1,0 +1,130 @@
+"""Workers of one group that die in calls on subgroups: the end is equal to the bit."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import Job
+
+pytestmark = pytest.mark.timeout(300)
+
+SCRIPT = """
+import hashlib, json, os, random, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+def arm(numbers):
+    from ftrun.core.replay import pacing
+    from ftrun.inject.zero_edit.world.replayed import ReplayedWorld as World
+    pacing.SHARE = 1e9  # so often as can be
+    die = lambda: os.kill(os.getpid(), 9)
+    begin, through = World.begin, World.is_through
+    def begins(world, shell, call):
+        place = numbers.get(world.count) if not world.is_apart else ""
+        if place == "before":
+            die()
+        begin(world, shell, call)
+        if place == "issued":
+            die()
+    def is_through(world, call):
+        place = numbers.get(call.at, "")
+        if place == "has its result":
+            die()
+        through(world, call)
+        if place == "logged":
+            die()
+    World.begin, World.is_through = begins, is_through
+
+rank, kind, deaths = int(os.environ["RANK"]), sys.argv[1], json.loads(sys.argv[2])
+started = f"started-{rank}"
+os.write(os.open(started, os.O_WRONLY | os.O_APPEND | os.O_CREAT), b"x")  # also of a newcomer
+life = os.path.getsize(started)
+if deaths:
+    arm({number: place for one, time, place, number in deaths if (one, time) == (rank, life)})
+dist.init_process_group("gloo")
+world = dist.get_world_size()
+torch.manual_seed(0)
+data = torch.randn(20, 4, 8)
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
+pairs = [dist.new_group([x, x + 1]) for x in range(0, world, 2)]
+mine = pairs[rank // 2]
+if kind == "hsdp":
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+elif kind == "both":
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    parallel = mesh["tensor"]
+elif kind == "tensor":
+    parallel = init_device_mesh("cpu", (world,))
+if kind in ("both", "tensor"):
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, parallel, plan)
+if kind in ("both", "hsdp"):
+    shards = mesh["data"] if kind == "both" else mesh
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=shards)
+    fully_shard(model, mesh=shards)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+own = data[:, 2 * (rank // 2):][:, :2] if kind == "both" else data
+total, last = 0.0, torch.zeros(1)
+for step in range(20):
+    optimizer.zero_grad()
+    for micro in range(2):  # two backward passes a step
+        part = own[step].chunk(2)[micro]
+        loss = model(part).square().mean()
+        loss.backward()
+    work = dist.all_reduce(last, group=mine, async_op=True)  # in flight during other calls
+    found = [torch.zeros(1) for _ in range(2)]
+    dist.all_gather(found, loss.detach().reshape(1), group=mine)
+    if rank < 2:  # the other pair makes one call fewer
+        dist.broadcast(found[0], src=1, group=mine)
+    work.wait()
+    if kind == "hsdp":
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    total += last.item() + sum(x.item() for x in found)
+    last = loss.detach().reshape(1).clone()
+digest = hashlib.sha256(repr(total).encode())
+for tensor in model.state_dict().values():
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    digest.update(local.contiguous().numpy().tobytes())
+print(f"end {rank} {digest.hexdigest()[:16]}", flush=True)
+"""
+KINDS = {"hsdp": 4, "tensor": 2, "both": 4}
+DEATHS = [
+    (1, 1, "before", 60),
+    (0, 1, "issued", 91),
+    (0, 2, "logged", 85),  # in its replay: a call that its predecessor had logged
+    (1, 2, "has its result", 140),
+    (3, 1, "issued", 142),
+    (2, 1, "before", 143),
+    (3, 2, "before", 160),
+]
+OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("tensor", "both")]
+
+
+@pytest.mark.parametrize("kind", ["hsdp", *OTHERS])
+def test_deaths_in_calls_on_subgroups(tmp_path: Path, kind: str) -> None:
+    workers, found = KINDS[kind], []
+    options = ("--workers-per-replica", str(workers), "--device", "cpu")
+    for name, deaths in (("off", []), ("auto", DEATHS)):
+        (tmp_path / name).mkdir()
+        args = (kind, json.dumps(deaths))
+        with Job(tmp_path / name, SCRIPT, *options, "--memory-snapshots", name, args=args) as job:
+            assert job.end() == 0
+            found.append(ends(job.output))
+            died = re.findall(r"died: SIGKILL\..* no step lost\.", job.output)
+    assert len(found[0]) == workers
+    assert found[0] == found[1]
+    assert len(died) >= 2  # a second death in one mend may be told with the first
+
+
+def ends(output: str) -> list[str]:
+    """What each worker has at the end, by rank."""
+    return sorted(re.findall(r"end \d \w+$", output, re.MULTILINE))

@@ -150,7 +150,8 @@ class Lighthouse:
         """Take one event; the instructions are to be carried out in order."""
         state = self.state
         state.now = now
-        if self._hears_again(event):
+        may_be_deaf = self.agents.is_deaf or isinstance(event, AgentAttached)
+        if may_be_deaf and self._hears_again(event):
             state.outbox.begin_again(CUT_OFF)
             return state.outbox.take()
         match event:

@@ -14,7 +14,7 @@ import json
 import socket
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,11 +113,11 @@ class Plan:
 
 PLAN = Plan(158, 4, 32, 500, 2, 16)
 GROUPS = {
-    "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 150, 100, 2, 12)),
-    "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 1700, 10, 2, 12)),
+    "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 360, 100, 2, 12)),
+    "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 10, 2, 12)),
     "ddp-1G": ("DDP, 1 GB a worker", DDP, Plan(3340, 8, 256, 3, 3, 6)),
-    "fsdp-8M-short": ("FSDP2, 8 MB a worker, short steps", FSDP, Plan(418, 8, 70, 100, 2, 12)),
-    "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 850, 10, 2, 12)),
+    "fsdp-8M-short": ("FSDP2, 8 MB a worker, short steps", FSDP, Plan(418, 8, 200, 100, 2, 12)),
+    "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 2000, 10, 2, 12)),
     "fsdp-1G": ("FSDP2, 1 GB a worker", FSDP, Plan(4720, 8, 256, 3, 3, 6)),
 }
 """By name: of one group of two workers. AdamW's state is three times the parameters; of FSDP2 each
@@ -198,7 +198,7 @@ def _source(form: str, first: str, body: str, clock: str) -> str:
 
 
 def _blocks(
-    jobs: dict[str, tuple[str, tuple[str, ...]]], plan: Plan
+    jobs: Mapping[str, tuple[str, tuple[str, ...]]], plan: Plan
 ) -> dict[str, list[tuple[float, float]]]:
     """By form: the time of a step in each block, and its processor time; means of both workers.
 
@@ -226,7 +226,7 @@ def _blocks(
             workers[next(form for form in jobs if form[0] == initial)].append(worker)
         whole = plan.warm_up + plan.blocks
         for block in range(whole + 1):
-            for form in jobs if block % 2 else reversed(jobs):
+            for form in list(jobs)[:: 1 if block % 2 else -1]:
                 _await(workers[form])
                 for worker in workers[form]:
                     worker.sendall(b".")

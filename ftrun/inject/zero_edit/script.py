@@ -204,7 +204,8 @@ class Script:
 
     def steps_of(self, manager: Manager) -> int:
         """How many steps of the script's are committed."""
-        return manager.current_step() - self.standing.empty
+        is_ahead = self.memory is not None  # it counts from 1 on
+        return manager.current_step() - self.standing.empty - is_ahead
 
     def start(self, manager: Manager, *, allow_heal: bool) -> Place | None:
         """Begin a step; the peers' place, if this replica has healed to it.

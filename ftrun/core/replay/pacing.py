@@ -33,6 +33,7 @@ def is_due(announced: int, step: int) -> bool:
 class Pace:
     """Rank 0's decision. ``earned_s``: and not paid for a generation so far."""
 
+    share: float = SHARE
     earned_s: float = 0.0
 
     def begins(
@@ -54,7 +55,7 @@ class Pace:
             is_half_full: the log under way.
             is_behind: rank 0 repeats calls that are in its log: the others may be steps ahead.
         """
-        self.earned_s = min(self.earned_s + step_s * SHARE, copy_s)
+        self.earned_s = min(self.earned_s + step_s * self.share, copy_s)
         newest, known = divmod(announced, 1 << _BEFORE)
         late = step + AHEAD - newest
         is_needed = is_half_full and newest < step

@@ -45,7 +45,7 @@ numbers of its parameters; None: the first buckets."""
 
 
 MISSED_MAX = 3
-"""Generations in a row that were due, and not made because a call was under way."""
+"""Generations in a row that were due, and could not be made at the place of their step."""
 _FIELDS = [field.name for field in fields(LeafSpec)]
 _of_spec = attrgetter(*_FIELDS)
 
@@ -243,12 +243,14 @@ class Memory:
         place: Place = self.script.standing.shown()
         if world.fell or not world.is_open or layouts is None:
             return
-        if self._step and not (place.loaders or place.turn):  # it is at this pass itself
-            self.lacks([f"the batch at {call_site()}, which no loader and no range() loop gives"])
-        if not world.is_settled_until(place.exchanges):  # nobody would make these calls again
+        # At the pass itself a replacement would have another batch, and no call that is under way.
+        is_known = not self._step or bool(place.loaders or place.turn)
+        if not (is_known and world.is_settled_until(place.exchanges)):
             self._missed += 1
-            if self._missed == MISSED_MAX:
+            if self._missed == MISSED_MAX and is_known:
                 world.falls(Fall.IN_FLIGHT)
+            elif self._missed == MISSED_MAX:
+                self.lacks([f"the batch at {call_site()}: no loader and no range() loop gives it"])
             return
         self._missed = 0
         # Those since the place may have changed what is copied, so they must be in all logs.

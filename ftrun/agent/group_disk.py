@@ -138,7 +138,11 @@ class GroupDisk:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        streams = self._streams
         self._close_streams()
+        if streams is not None:
+            with contextlib.suppress(OSError):
+                await streams[1].wait_closed()
 
     # ------------------------------------------------------------ tasks
 

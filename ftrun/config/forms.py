@@ -39,13 +39,15 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
     What --snapshot writes of a single group is read from there, so it asks for them too.
     """
     is_stated = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
-    has_disk = settings.snapshot_path is not None and not is_stated
+    has_disk = settings.snapshot_path is not None
     script = settings.script.as_started()
     several_nodes = settings.nodes > 1 or settings.rendezvous is not None
     reasons = {
-        "--memory-snapshots is off": settings.memory_snapshots == "off" and not has_disk,
+        "--memory-snapshots is off": settings.memory_snapshots == "off"
+        and (is_stated or not has_disk),
         f"{settings.replicas} replica groups heal from each other": settings.replicas > 1,
         "one worker has no peers to go on with": settings.workers_per_replica < 2,
+        "--snapshot writes what one node has in memory so far": several_nodes and has_disk,
         "its group may be on one node only so far": several_nodes or bool(settings.lighthouse),
         f"--inject {settings.inject} leaves the script alone": settings.inject != AUTO,
         "it is for CPU so far": settings.device == "cuda",

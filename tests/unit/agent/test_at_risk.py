@@ -7,7 +7,6 @@ from ftrun.core.messages import Progress
 from ftrun.core.replay.falls import Fall
 from ftrun.snapshots.area import GroupMemory, Word
 
-
 GROUP = 9
 
 

@@ -122,7 +122,9 @@ def test_a_lost_step_of_one_replica_is_told_with_its_reason() -> None:
     assert "worker 1 was killed in training, after step 5: 5 steps lost; its replacement" in (
         "\n".join(lines)
     )
-    assert lines[-1] == f"FAILED: 5 steps were lost: {why}"
+    assert lines[-2:] == ["FAILED: 5 steps were lost", f"FAILED: {why}"]
+    undisturbed = replace(run(kills=(), joins=()), told=(why,))
+    assert lines_of(replace(in_group([]), undisturbed=undisturbed)) == ([f"FAILED: {why}"], False)
 
 
 def test_of_one_replica_random_numbers_are_no_excuse() -> None:

@@ -138,11 +138,7 @@ class GroupDisk:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        streams = self._streams
         self._close_streams()
-        if streams is not None:
-            with contextlib.suppress(OSError):
-                await streams[1].wait_closed()
 
     # ------------------------------------------------------------ tasks
 
@@ -251,5 +247,5 @@ class GroupDisk:
 
     def _close_streams(self) -> None:
         if self._streams is not None:
-            self._streams[1].close()
+            self._streams[1].transport.abort()
             self._streams = None

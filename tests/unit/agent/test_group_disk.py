@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -47,7 +46,7 @@ class Disk:
         self.may.set()
         await self.disk.close()
         self._server.close()
-        await asyncio.gather(*self._served)
+        await asyncio.wait_for(asyncio.gather(*self._served), DEADLINE_S)
         self.memory.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -63,9 +62,7 @@ class Disk:
             if not self.answer:
                 break
             writer.write(json.dumps(self.answer).encode() + b"\n")
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
+        writer.transport.abort()
 
     def at(self, step: int) -> None:
         for rank in range(2):

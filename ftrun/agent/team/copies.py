@@ -119,7 +119,7 @@ class SpannedMemory(MemorySnapshots):
             self._tell_once(
                 f"Memory snapshots: on each node, and every {EVERY_S:g} s on another one too "
                 f"({amount(each)} a worker so far, at most {amount(memory.nbytes)}). A lost worker "
-                "or node costs all the steps since then."
+                "costs the steps since the last snapshot, a lost node those since the last copy."
             )
 
     def gone(self, node_id: str) -> None:

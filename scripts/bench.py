@@ -43,8 +43,10 @@ OUT = Path("bench-out")
 
 
 @app.callback()
-def _peers_are_there() -> None:
+def _peers_are_there(context: typer.Context) -> None:
     """Check first that the peers are installed: a benchmark takes minutes."""
+    if context.invoked_subcommand == "rivals":
+        return  # what is missing is left out
     missing = [name for name in ("torchft", "matplotlib") if find_spec(name) is None]
     if missing:
         names = " and ".join(missing)
@@ -178,18 +180,22 @@ def rivals(
     seed: int = 1,
     peers: str = "",
     sites: Path = Path("build/rivals"),
+    others: int = 0,
+    second: float = 0.0,
     quick: bool = False,
 ) -> None:
     """SIGKILL of one of 4 workers under ftrun, torchft, torchrun, NVRx and lm-resiliency.
 
     ``--mode``: ddp or fsdp (FSDP2 over all workers). ``--sites``: the directory that has NVRx and
     lm-resiliency; what is missing there is left out, and the result says how to install it.
-    ``--quick``: 3 kills.
+    ``--others``: so many kills for each but ftrun. ``--second``: how often, from 0 to 1, another
+    worker is killed at once. ``--quick``: 3 kills.
     """
     if mode not in MODES:
         raise typer.BadParameter(f"{mode} is none of {', '.join(MODES)}", param_hint="--mode")
     names = [name for name in peers.split(",") if name]
-    _show(rivals_bench.measure(3 if quick else kills, mode, seed, sites.resolve(), names))
+    count = 3 if quick else kills
+    _show(rivals_bench.measure(count, mode, seed, sites.resolve(), names, others, second))
 
 
 @app.command()

@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ftrun.agent import affinity, numa
@@ -28,6 +29,7 @@ from ftrun.config.script import TargetKind
 from ftrun.core.ids import WorkerKey
 from ftrun.inject import bootstrap
 from ftrun.inject.bootstrap import WorkerTask
+from ftrun.snapshots import serving
 from ftrun.training.context import WorkerContext
 
 
@@ -74,6 +76,15 @@ def become_standby(setup: ChildSetup, name: str, threads: int, waiting: socket.s
             channel.close()
             _take_signals(setup)
             _run(setup, frame.message)
+    os._exit(0)
+
+
+def become_writer(setup: ChildSetup, where: str) -> NoReturn:
+    """Write snapshots; ends with the spawner, and ignores the signals for the job, as it does."""
+    _detach(setup)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_JOB)
+    linux.title_process(serving.TITLE)
+    serving.main(Path(where))
     os._exit(0)
 
 

@@ -86,7 +86,7 @@ def worker_environment(
 ) -> dict[str, str]:
     """The variables of one worker, in addition to ftrun's own environment.
 
-    ``injected``: see config/forms.py; "": as the settings say.
+    ``injected``: see config/forms.py; "": as the settings have it.
     """
     injected = injected or injection(settings)
     rank, world = str(place.key.group_rank), str(settings.workers_per_replica)

@@ -50,6 +50,7 @@ from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.forms import AUTO
 from ftrun.core.ids import WorkerKey
 from ftrun.logs.layout import log_path
+from ftrun.snapshots import serving
 from ftrun.snapshots.area import VARIABLE
 
 BeforeStart = Callable[[str, tuple[str, ...]], Awaitable[None]]
@@ -58,6 +59,7 @@ QUORUM_STORE = "quorum"
 SPARE_STORES = 2
 SWEEP_DEADLINE_S = 4.0
 LOG_DRAIN_S = 1.0
+WRITER_AGAIN_S = 1.0
 NEVER_STARTED = -9
 
 
@@ -91,7 +93,7 @@ class Fleet:
         self._runtime_dir = runtime_dir
         self._output = output
         self._loop = asyncio.get_running_loop()
-        self.guard_id = launch.guard_id
+        self._launch, self.guard_id = launch, launch.guard_id
         children = {row.pid for row in linux.process_rows() if row.ppid == os.getpid()}
         self._before = frozenset(children - {launch.process.pid})
         self._spawner = SpawnerProcess(self, emit, launch)
@@ -111,7 +113,7 @@ class Fleet:
         self._left = LeftBehind()
         self._late_status = LateStatus(self._groups, self.worker_exited)
         self._deaths = DeathWatch(self._dying)
-        self.memory = MemorySnapshots(settings, output.terminal.event_line)
+        self.memory = MemorySnapshots(settings, runtime_dir, output.terminal.event_line)
         self._sweeps: set[asyncio.Task[None]] = set()
         self._logs: set[WorkerLog] = set()
         self.lighthouse = ""
@@ -146,7 +148,7 @@ class Fleet:
         if is_empty:
             self._empty.add(start.incarnation)
         devices = self._slices.take(start.replica_id)
-        if devices:
+        if devices or self.memory.disk is not None:
             self._held.add(start.incarnation)
             self._in_background(self._start_when_free(start, devices))
             return
@@ -223,13 +225,13 @@ class Fleet:
         group = self._groups.get(key.incarnation)
         return group is not None and key.group_rank in group.expected
 
-    def _takes_back(self, incarnation: str) -> bool:
+    def _takes_back(self, incarnation: str, why: str = "was never started") -> bool:
         """True if the incarnation was not started yet: then it never is."""
         for start in list(self._waiting):
             if start.incarnation == incarnation:
                 self._waiting.remove(start)
                 for rank in self.answers_for:
-                    gone = WorkerExited(incarnation, rank, 0, NEVER_STARTED, "was never started")
+                    gone = WorkerExited(incarnation, rank, 0, NEVER_STARTED, why)
                     self._loop.call_soon(self._emit, gone)
                 return True
         return False
@@ -277,6 +279,7 @@ class Fleet:
 
         Returns the pids that would not end: stuck in the kernel.
         """
+        await self.memory.end()
         left = await self._loop.run_in_executor(None, self._left.take_all)
         leaves = ends_well and not self._groups
         await self._spawner.stop(leaves=leaves)
@@ -289,7 +292,7 @@ class Fleet:
             keep_writing(list(self._logs))
             self._name(left, "It goes on by itself, and the logs get what it prints.")
         else:
-            selection = sweeper(self.guard_id, self._before)
+            selection = sweeper(self._launch, self._before)
             end = partial(sweep.kill_all, selection, SWEEP_DEADLINE_S)
             stuck = await self._loop.run_in_executor(None, end)
             self._name(left, "It is ended with the job.")
@@ -298,7 +301,6 @@ class Fleet:
             for rank in list(group.workers):
                 self._forget_worker(group, rank, keeps_log=False)
         self._deaths.close()
-        self.memory.close()
         for log in list(self._logs):
             log.close()
         return stuck
@@ -311,7 +313,16 @@ class Fleet:
         if is_bare and not self._assignments.are_fresh:
             self._assignments.are_fresh = self._settings.start != FORK
             self._output.terminal.event_line(line_without_fork(self._settings))
+        self._start_writer()
         self._announce_ready()
+
+    def writer_ended(self) -> None:
+        """Whoever waits for it, or needs it next, connects to its successor."""
+        self._loop.call_later(WRITER_AGAIN_S, self._start_writer)
+
+    def _start_writer(self) -> None:
+        if self._settings.snapshot_path is not None:
+            self._spawner.start_writer(self._runtime_dir / serving.NAME)
 
     def store_opened(self, name: str, port: int) -> None:
         """A store listens."""
@@ -412,9 +423,13 @@ class Fleet:
 
     async def _start_when_free(self, start: StartReplica, devices: tuple[str, ...]) -> None:
         try:
-            await self._before_start(start.replica_id, devices)
+            if devices:
+                await self._before_start(start.replica_id, devices)
+            why = await self.memory.fill(start.replica_id, start.incarnation)
         finally:
             self._held.discard(start.incarnation)
+        if why:
+            self._takes_back(start.incarnation, f"was not started: {why}")
         self._start_waiting()
 
     def _next_start(self) -> StartReplica | None:
@@ -441,7 +456,7 @@ class Fleet:
             group = Group(start, store, expected=expected, is_held=self.holds)
             self._groups[start.incarnation] = group
             group.port = self.meet(start, self._ports[store])
-            self.memory.make(start.incarnation)
+            self.memory.make(start.replica_id, start.incarnation)
             for rank in () if is_empty else self._settings.ranks_here:
                 self._start_worker(group, rank)
             if not self._settings.master_port:  # a port of its own is free once the group has ended

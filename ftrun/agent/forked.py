@@ -33,6 +33,7 @@ class ForkedWorkers:
         self._send = send
         self._standbys = standbys
         self._workers: dict[int, _Worker] = {}
+        self.writer = 0  # the process that writes snapshots
 
     def add(self, name: dict[str, Any], pid: int, pidfd: int) -> None:
         """A worker was forked. ``name``: its incarnation and group_rank."""
@@ -77,6 +78,8 @@ class ForkedWorkers:
             elif (standby := self._standbys.forget(seen.si_pid)) is not None:
                 status = _status(seen)
                 self._send({"op": "standby_exited", "name": standby.name, "status": status})
+            elif seen.si_pid == self.writer:
+                self._send({"op": "writer_ended"})
             os.waitid(os.P_PID, seen.si_pid, os.WEXITED)
 
     def _report(self, worker: _Worker, seen: os.waitid_result) -> None:

@@ -9,38 +9,91 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from ftrun.agent.at_risk import AtRisk, Stored
+from ftrun.agent.group_disk import GroupDisk
 from ftrun.agent.resources import memory
 from ftrun.base import clock
+from ftrun.base.errors import PeerError
 from ftrun.base.words import amount
 from ftrun.config.forms import why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import BoardSeen, Kept
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import Progress
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Generation, begin, common
-from ftrun.snapshots.area import NONE, GroupMemory, Word
+from ftrun.snapshots.area import GroupMemory, Word
 
 SHARE = 0.5
 """Of the memory that is free when a group starts: its areas take no more."""
 LEAST_BYTES = 64 << 20
 """Of one area. With less, no memory snapshot is taken."""
-TELL_EVERY_S = 0.25
+LOOK_EVERY_S = 0.25
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 class MemorySnapshots:
-    """By incarnation. ``tell``: shows people a line. In the event loop's thread."""
+    """By incarnation. ``tell``: shows people a line. In the event loop's thread.
 
-    def __init__(self, settings: RunSettings, tell: Callable[[str], None]) -> None:
+    Attributes:
+        disk: where they go too; None: nowhere.
+        on_progress: gets how far a group is, and what a loss would cost it.
+        elsewhere, on_disk: the newest state that another node has of a group, by incarnation, and
+            that ``--snapshot`` has; whoever stores one notes it here.
+    """
+
+    def __init__(
+        self, settings: RunSettings, runtime_dir: Path, tell: Callable[[str], None]
+    ) -> None:
         self._settings = settings
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._known: dict[str, GroupMemory] = {}
-        self._is_told = False
+        self._at_risk: dict[str, AtRisk] = {}
+        self._told: set[str] = set()
+        self.on_progress: Callable[[WorkerKey, Progress], None] = lambda key, progress: None
+        self.elsewhere: dict[str, Stored] = {}
+        self.on_disk: Stored | None = None
+        self._ended: tuple[str, GroupMemory] | None = None
+        is_on = not why_no_memory_snapshots(settings) and settings.snapshot_path is not None
+        self.disk = GroupDisk(settings, runtime_dir, tell) if is_on else None
+        if self.disk is not None:
+            self.disk.on_whole = self._is_on_disk
 
-    def make(self, incarnation: str) -> None:
+    def _is_on_disk(self, step: int) -> None:
+        self.on_disk = Stored(step, clock.now())
+
+    async def fill(self, replica_id: str, incarnation: str) -> str:
+        """Begin with the newest snapshot on the disk, if there is one; why that is impossible."""
+        self.make(replica_id, incarnation)
+        known = self._known.get(incarnation)
+        if self.disk is None:
+            return ""
+        try:
+            step = await self.disk.fill(known)
+        except PeerError as error:
+            self.free(incarnation)
+            self._forget_ended()
+            return str(error)
+        if known is not None and step >= 0:
+            boundary = common([known.area(rank).generations() for rank in range(known.board.ranks)])
+            assert boundary is not None, "each has one"
+            for rank in range(known.board.ranks):
+                for generation in known.area(rank).generations():
+                    for group in generation.calls:
+                        known.board.add_group(rank, group)
+            self._begin_at(known, boundary)
+            for rank in range(known.board.ranks):
+                known.board.set(rank, Word.STARTS, 1)  # each process is its predecessor's successor
+                known.board.set(rank, Word.NEWEST, step)
+                known.board.set(rank, Word.REACHED, step)
+        return ""
+
+    def make(self, replica_id: str, incarnation: str) -> None:
         """Set memory aside for a new incarnation, where snapshots in memory are taken."""
-        if why_no_memory_snapshots(self._settings):
+        if why_no_memory_snapshots(self._settings) or incarnation in self._known:
             return
+        self._forget_ended()
         ranks, here = self._settings.workers_per_replica, self._settings.ranks_here
         areas = len(here) * (2 if self._settings.spans else 1)  # as many for another node's
         free = free_bytes()
@@ -52,9 +105,13 @@ class MemorySnapshots:
             except OSError as error:
                 why = error.strerror or str(error)
         if why:
-            self._tell_once(f"No memory snapshots: {why}. A death restarts all workers.")
+            disk = " No snapshot is written to a disk." if self.disk is not None else ""
+            text = f"No memory snapshots: {why}. A death restarts all workers.{disk}"
+            self._tell_once("off", text)
         else:
-            self._loop.call_later(TELL_EVERY_S, self._look, incarnation)
+            self._at_risk[incarnation] = AtRisk(self._known[incarnation], clock.now())
+            key = WorkerKey(replica_id, incarnation, 0)
+            self._loop.call_later(LOOK_EVERY_S, self._look, key)
 
     def of(self, incarnation: str) -> GroupMemory | None:
         """The memory of an incarnation; None: it has none."""
@@ -93,7 +150,8 @@ class MemorySnapshots:
         place: Generation | Fall = Fall.NODES
         if not known.spans:
             place = begin(area.generations(), area.logs(), done, rank)
-        return Kept(Fall(fall) if fall else place, board.read(rank, Word.NEWEST))
+        words = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
+        return Kept(Fall(fall) if fall else place, *words)
 
     def seen(self, incarnation: str) -> BoardSeen | None:
         """The words of all ranks."""
@@ -109,46 +167,77 @@ class MemorySnapshots:
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
         """No process of the group runs: drop what is later than the step ``boundary``."""
         known = self._known[incarnation]
+        self._begin_at(known, boundary)
+        known.board.make_decree(number, int(clock.now() * 1e9))
+
+    def _begin_at(self, known: GroupMemory, boundary: int) -> None:
         for rank in known.here:
             known.board.rewind(rank, known.area(rank).rewind(boundary))
             for word in (Word.FALL, Word.OVER):
                 known.board.set(rank, word, 0)
             if not known.board.read(rank, Word.STARTS):  # the state has come from elsewhere
                 known.board.set(rank, Word.STARTS, 1)
-        known.board.make_decree(number, int(clock.now() * 1e9))
 
     def free(self, incarnation: str) -> None:
-        """No process of the group runs any more."""
+        """No process of the group runs any more. What it has left may be the job's last state."""
         known = self._known.pop(incarnation, None)
+        self._at_risk.pop(incarnation, None)
+        self.elsewhere.pop(incarnation, None)
         if known is not None:
-            known.close()
+            self._forget_ended()
+            self._ended = incarnation, known
 
-    def close(self) -> None:
-        """Free all."""
+    async def end(self) -> None:
+        """The job ends: write a last snapshot, if there is a disk; free all."""
         for incarnation in list(self._known):
             self.free(incarnation)
+        if self.disk is not None:
+            if self._ended is not None:
+                incarnation, known = self._ended
+                await self.disk.last(known, incarnation, self._settings.grace_s / 2)
+            await self.disk.close()
+        self._forget_ended()
 
-    def _look(self, incarnation: str) -> None:
-        """Tell once that snapshots are taken, or why none are."""
-        known = self._known.get(incarnation)
-        if known is None:
+    def _forget_ended(self) -> None:
+        if self._ended is not None:
+            self._ended[1].close()
+            self._ended = None
+
+    def _look(self, key: WorkerKey) -> None:
+        """Report how far a group is, and tell once what a death would cost from now on."""
+        known, memory = self._at_risk.get(key.incarnation), self._known.get(key.incarnation)
+        if known is None or memory is None:
             return
-        fall = next(filter(None, known.board.all(Word.FALL)), 0)
-        if fall:
-            words = Fall(fall).words
-            self._tell_once(f"No memory snapshots: {words}. A death restarts all workers.")
-        elif NONE not in known.board.all(Word.NEWEST):
-            each = known.held_bytes() // known.board.ranks
+        self._loop.call_later(LOOK_EVERY_S, self._look, key)
+        now = clock.now()
+        known.look(now)
+        if known.fall is not None:
+            begin = "No memory snapshots" + " any more" * ("on" in self._told)
+            self._tell_once("off", f"{begin}: {known.fall.words}. A death restarts all workers.")
+        elif known.newest is not None:
+            each = memory.held_bytes() // len(memory.here)
             self._tell_once(
+                "on",
                 f"Memory snapshots: on this node ({amount(each)} a worker so far, at "
-                f"most {amount(known.nbytes)}). A lost worker costs no step."
+                f"most {amount(memory.nbytes)}). A lost worker costs no step.",
             )
-        else:
-            self._loop.call_later(TELL_EVERY_S, self._look, incarnation)
+            if known.has_gap:
+                room = amount(memory.area(0).layout[1])
+                self._tell_once(
+                    "full",
+                    "Memory snapshots: the results of a step's collectives do not fit into its "
+                    f"log ({room} a worker). Until the next snapshot a death takes all workers "
+                    f"back to step {known.newest.step}. To have larger logs, free memory.",
+                )
+        if self.disk is not None:
+            self.disk.look(memory, key.incarnation)
+        if known.step:
+            elsewhere = self.elsewhere.get(key.incarnation)
+            self.on_progress(key, known.progress(now, elsewhere, self.on_disk))
 
-    def _tell_once(self, text: str) -> None:
-        if not self._is_told:
-            self._is_told = True
+    def _tell_once(self, what: str, text: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
             self._tell(text)
 
 

@@ -34,11 +34,12 @@ class SpawnerLaunch:
 
     ``guard_id``: the random marker that every process of the job carries in its environment.
     ``channel``, ``stores``: this end of its two socket pairs, for process.py. ``parked``: the
-    standbys that it has from the start.
+    standbys that it has from the start. ``successor``: the launch that waits to follow this one.
     """
 
     def __init__(self) -> None:
         self.parked: tuple[str, ...] = ()
+        self.successor: SpawnerLaunch | None = None
         self._is_configured = False
         self.guard_id = os.urandom(GUARD_BYTES).hex()
         self.channel, theirs = socket.socketpair()

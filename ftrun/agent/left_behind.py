@@ -19,7 +19,6 @@ from collections.abc import Iterable
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.agent.logs import WorkerLog
 from ftrun.base import linux, own_process
-from ftrun.snapshots import forked
 
 RANK_NAME = "FTRUN_GROUP_RANK"
 NAMED_MAX = 4
@@ -92,5 +91,5 @@ def _words(pid: int, ranks: dict[str, set[str]]) -> str:
     if variables.get(RANK_NAME) not in ranks.get(variables.get(OWNER_NAME, ""), ()):
         return ""
     command = linux.command_line(pid)
-    is_ours = own_process.__name__ in command or command.startswith(forked.TITLE)
+    is_ours = own_process.__name__ in command
     return f"{command[:WORDS_MAX]} (pid {pid})" if command and not is_ours else ""

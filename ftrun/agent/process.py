@@ -13,6 +13,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from ftrun.agent import sweep
@@ -78,6 +79,9 @@ class SpawnerListener(Protocol):
     ) -> None:
         """``fds``: its pidfd, and the read ends of its stdout and stderr, now the listener's."""
 
+    def writer_ended(self) -> None:
+        """The process that writes snapshots has ended, or could not be started."""
+
     def worker_exited(
         self, incarnation: str, group_rank: int, pid: int, status: int, reason: str
     ) -> None:
@@ -126,6 +130,10 @@ class SpawnerProcess:
     def start_standby(self, name: str, threads: int) -> None:
         """Fork a standby; ``StandbyExited`` follows if it ends before it is used."""
         self._send({"op": "standby", "name": name, "threads": threads})
+
+    def start_writer(self, where: Path) -> None:
+        """Fork the process that writes snapshots; ``writer_ended`` follows if it ends."""
+        self._send({"op": "writer", "where": str(where)})
 
     def signal_replica(self, incarnation: str, number: int) -> None:
         """Signal the process groups of the workers of ``incarnation``."""
@@ -216,6 +224,8 @@ class SpawnerProcess:
                 self._listener.spawner_ready(is_bare=message["bare"])
             case "warmed":
                 self._emit(SpawnerWarmed())
+            case "writer_ended":
+                self._listener.writer_ended()
             case "standby_exited":
                 self._emit(StandbyExited(message["name"], message["status"]))
             case "unusable":
@@ -279,7 +289,11 @@ def _show(data: bytes) -> None:
         os.write(2, data)
 
 
-def sweeper(guard_id: str, before: frozenset[int]) -> Callable[[], list[linux.ProcessRow]]:
-    """Finds the job's live processes; ``before``: the agent's children from before the job."""
-    own = os.getpid()
-    return lambda: sweep.job_processes(guard_id, own, before | {own})
+def sweeper(launch: SpawnerLaunch, before: frozenset[int]) -> Callable[[], list[linux.ProcessRow]]:
+    """Finds the job's live processes, and none of a launch that waits to follow this one.
+
+    ``before``: the agent's children from before the job.
+    """
+    own, next_one = os.getpid(), launch.successor
+    next_guard = "" if next_one is None else next_one.guard_id
+    return lambda: sweep.job_processes(launch.guard_id, own, before | {own}, next_guard)

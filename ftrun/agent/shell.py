@@ -48,25 +48,16 @@ from ftrun.core.agent.events import (
     DrainAsked,
     EndAgent,
     Event,
-    FailureReported,
-    FormWanted,
     HealthChecked,
     HoldGroup,
-    IncidentRecorded,
     Instruction,
-    JobEnded,
     Kept,
-    KillAsked,
     LighthouseGone,
     LighthouseSent,
     LookAtBoard,
-    LoopBeat,
     MakeDecree,
-    NoManagerMade,
     PassSignal,
     ReplaceWorker,
-    ReplicaStopAsked,
-    RestartAsked,
     RewindMemory,
     SendEvidence,
     SendToLighthouse,
@@ -77,7 +68,6 @@ from ftrun.core.agent.events import (
     SignalReceived,
     SignalReplica,
     SignalWorker,
-    SlotsAssigned,
     SpawnerReady,
     StacksTaken,
     StartReplica,
@@ -201,6 +191,7 @@ class Agent:
             settings.tls,
             wants_glance=self._line is not None,
         )
+        self._fleet.memory.on_progress = self._group_progressed
         self._peers = Peers(self._peers_silent)
         self._lighthouse = self._embedded(token, runtime_dir)
         self._address = settings.lighthouse or ""
@@ -282,10 +273,6 @@ class Agent:
             signals=self._signal_rules,
             asks_siblings=s.as_torchrun,
             exits_with_job=s.exit_with == "job",
-            crash_code=ExitCode.CRASH_LOOP,
-            unreachable_code=ExitCode.LIGHTHOUSE_UNREACHABLE,
-            unready_code=ExitCode.USAGE,
-            hopeless_code=ExitCode.WILL_NOT_HELP,
             target=s.script.target,
         )
 
@@ -515,7 +502,7 @@ class Agent:
         self._fleet.begin_waiting()
 
     def facts_elsewhere(self, facts: tuple[WorkerFacts, ...]) -> None:
-        """What another node has measured of its workers."""
+        """Another node's measurements of its workers."""
         self._link.note_facts(facts)
 
     def show(self, text: str) -> None:
@@ -539,20 +526,19 @@ class Agent:
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """Relay a worker's message to the lighthouse, and pass it to the supervisor."""
         match message:
-            case FailureReport():
-                self._handle(FailureReported(key, message))
-            case Beat(pause, limit_s):
-                self._handle(LoopBeat(key, pause, limit_s))
-            case NoManager(has_stepped):
-                self._handle(NoManagerMade(key, has_stepped))
-            case AnotherForm(form, reason):
-                self._handle(FormWanted(key, form, reason))
+            case FailureReport() | Beat() | NoManager() | AnotherForm():
+                pass  # no lighthouse sees it
             case Progress():
                 self._link.note_progress(key, message)
-                self._handle(WorkerSent(key, message))
             case _:
                 self._link.send(WorkerMessage(key, message))
-                self._handle(WorkerSent(key, message))
+        self._handle(WorkerSent(key, message))
+
+    def _group_progressed(self, key: WorkerKey, progress: Progress) -> None:
+        """A group without a Manager is so far, by its memory."""
+        self._link.note_progress(key, progress)
+        if self._line is not None:
+            self._line.watch(WorkerSent(key, progress))
 
     # ------------------------------------------------------------ from the lighthouse
 
@@ -574,7 +560,7 @@ class Agent:
         if delay_s is None:
             code = ExitCode.LIGHTHOUSE_UNREACHABLE if starts.has_served else ExitCode.USAGE
             reason = f"the embedded lighthouse cannot be started: it {how}"
-            self._handle(JobEnded(code, reason))
+            self._handle(EndJob(code, reason))
 
     def _connect(self) -> None:
         if self._address:
@@ -626,34 +612,29 @@ class Agent:
             case AssignSlots(replica_ids):
                 self._own_slots = frozenset(replica_ids)
                 self._fleet.keep_only(replica_ids)
-                self._handle(SlotsAssigned(replica_ids))
-            case RestartReplica(replica_id, incarnation, reason):
-                self._handle(RestartAsked(replica_id, incarnation, reason))
-            case StopReplica(replica_id, incarnation, restart, at_boundary):
-                self._handle(ReplicaStopAsked(replica_id, incarnation, restart, at_boundary))
-            case KillWorkers(replica_id, incarnation, group_ranks):
-                self._handle(KillAsked(replica_id, incarnation, group_ranks))
+                self._handle(message)
+            case RestartReplica() | StopReplica() | KillWorkers():
+                self._handle(message)
             case AskStacks(request, keys):
                 self._begin(self._send_stacks(request, frozenset(keys)))
             case DrainAgent(reason):
                 self._handle(DrainAsked(reason, ExitCode.PREEMPTED))
-            case EndJob(exit_code, reason, kind, account):
-                self._account = account
-                self._handle(JobEnded(exit_code, reason, kind))
+            case EndJob():
+                self._account = message.account
+                self._handle(message)
             case IncidentRecord():
                 self._incidents.keep(message)
-                number, incarnations = message.number, message.incarnations
-                self._handle(IncidentRecorded(incarnations, number, message.is_open))
+                self._handle(message)
             case Rejected(reason):
                 self._console.refused(reason)
-                self._handle(JobEnded(ExitCode.REFUSED, reason))
+                self._handle(EndJob(ExitCode.REFUSED, reason))
             case Notice():
                 self._console.lighthouse_notice(message, self._own_slots)
             case Welcome(_, http, version):
                 unlike = unlike_version(version, "the lighthouse")
                 if unlike:
                     self._console.refuses(self._address, unlike)
-                    self._handle(JobEnded(ExitCode.REFUSED, unlike))
+                    self._handle(EndJob(ExitCode.REFUSED, unlike))
                 else:
                     self._welcomed(http)
             case HeartbeatAck(glance):
@@ -674,7 +655,7 @@ class Agent:
         if ending.refused is not None and not self._supervisor.was_answered:
             self._console.not_accepted(self._address, ending)
             what = "token" if ending.refused is Refusal.TOKEN else "lighthouse's port"
-            self._handle(JobEnded(ExitCode.REFUSED, f"the {what} was refused"))
+            self._handle(EndJob(ExitCode.REFUSED, f"the {what} was refused"))
         elif not self._supervisor.was_answered and self._lighthouse is None:
             self._console.unreachable(self._address, ending.reason)
         self._handle(LighthouseGone(ending.reason, ending.is_moved))

@@ -29,7 +29,14 @@ from typing import Any, NoReturn
 
 from ftrun.agent import sweep, tcp_stores
 from ftrun.agent.channel import Channel, Frame
-from ftrun.agent.child import ChildSetup, become_standby, become_worker, close, open_pipes
+from ftrun.agent.child import (
+    ChildSetup,
+    become_standby,
+    become_worker,
+    become_writer,
+    close,
+    open_pipes,
+)
 from ftrun.agent.env_markers import GUARD_NAME
 from ftrun.agent.forked import ForkedWorkers
 from ftrun.agent.imports import Imports, Unimportable, import_first
@@ -233,6 +240,10 @@ class Spawner:
                 child = self._start_standby(message["name"], message["threads"])
                 if child is not None:
                     return child
+            elif message["op"] == "writer":
+                child = self._start_writer(message["where"])
+                if child is not None:
+                    return child
             elif message["op"] == "leave":
                 self._leaves = True
             elif message["op"] == "signal":
@@ -286,6 +297,17 @@ class Spawner:
         own.setblocking(False)
         pidfd, out_fd, err_fd = fds
         self._standbys.add(Standby(name, pid, pidfd, out_fd, err_fd, own.detach()))
+        return None
+
+    def _start_writer(self, where: str) -> Child | None:
+        """Fork the process that writes snapshots; the agent orders another one when it ends."""
+        pid, fds, born = self._fork()
+        if born is not None:
+            return partial(become_writer, born, where)
+        close(fds)
+        self._workers.writer = pid
+        if pid < 0:
+            self._send({"op": "writer_ended"})
         return None
 
     def _fork(self) -> tuple[int, tuple[int, ...], ChildSetup | None]:

@@ -327,8 +327,9 @@ def _check_snapshots(settings: RunSettings) -> None:
         why_not = "a command that is not Python"
     if why_not:
         raise UserError(
-            f"--snapshot: this job has {why_not}. Snapshots are taken of scripts that make a "
-            "Manager, or that run under --inject ddp. Nothing was started. Leave --snapshot and "
+            f"--snapshot: this job has {why_not}. Snapshots are taken of Python scripts: of "
+            "those with a Manager, and of unmodified ones in one group or in replicas. Nothing was "
+            "started. Leave --snapshot and "
             "--resume out, and let the script save its own checkpoint."
         )
 

@@ -111,8 +111,9 @@ class Alone:
             print(f"ftrun: {asked} had no effect: nothing trained", file=sys.stderr, flush=True)
         if self._here.snapshot_dir:
             why = (
-                "the script makes neither torch's DistributedDataParallel nor a Manager, so ftrun "
-                "does not know its state"
+                "the script makes neither torch's DistributedDataParallel nor a Manager, and this "
+                "job has no memory snapshots (docs/MEMORY_SNAPSHOTS.md), so ftrun does not know "
+                "its state"
             )
             print(f"ftrun: --snapshot takes no snapshots: {why}", file=sys.stderr, flush=True)
         send_to_agent(self._here, NoManager(has_stepped))

@@ -1,4 +1,4 @@
-"""What ftrun adds to torch in a worker: at once in a fork, else when the script imports torch.
+"""Ftrun's additions to torch in a worker: at once in a fork, else when the script imports torch.
 
 An interpreter of its own (agent/fresh.py) begins without torch, so that the variables that its
 script sets have their effect, and tools see what is loaded. All of ftrun that needs torch waits
@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import os
 import sys
+from dataclasses import replace
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,8 @@ class Attached:
         carries = inject in (*CARRYING, MEMORY)
         has_store = carries and {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys()
         store = "{MASTER_ADDR}:{MASTER_PORT}".format_map(environment) if has_store else ""
-        self.alone = Alone(here, store)
+        # What its agent's memory has goes to a disk without this process.
+        self.alone = Alone(replace(here, snapshot_dir="") if inject == MEMORY else here, store)
         headers.install(is_on=carries, directory=Path(here.socket_path).parent)
         if inject == AUTO:
             from ftrun.inject.zero_edit import variables

@@ -40,7 +40,6 @@ from ftrun.inject.attached import Attached
 from ftrun.inject.command import become, for_this_rank
 from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
 from ftrun.inject.zero_edit import headers
-from ftrun.snapshots import forked
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
 
@@ -101,7 +100,7 @@ def prepare(threads: int) -> None:
 
 
 def _let_triton_go() -> None:
-    """At the end: triton's modules tell of all that the collector leaves, in tens of lines.
+    """At the end: triton's modules list all that the collector leaves, in tens of lines.
 
     The spawner has frozen what it imported. It costs tenths of a second, so not in every worker.
     """
@@ -115,8 +114,6 @@ def run(task: WorkerTask) -> NoReturn:
     Raises:
         SystemExit: always. The caller lets it end the interpreter, as at a script's end.
     """
-    if task.context.snapshot_dir:
-        forked.have_one()
     if task.life_lock:
         with contextlib.suppress(OSError):  # its agent knows of its end by the pidfd then
             life_lock.hold(task.life_lock)

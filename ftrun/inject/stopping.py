@@ -110,12 +110,9 @@ def _asked(ours: int, frame: FrameType | None) -> None:
         again.start()
         return
     _Requests.first_is_over = True
-    if leave is not None:
-        leave()
-    elif number == signal.SIGINT:
-        raise KeyboardInterrupt
-    else:
-        raise SystemExit(128 + number)
+    if leave is None:
+        raise context.stops_with()
+    leave()
 
 
 def _handled_by_script(number: int) -> int | None:

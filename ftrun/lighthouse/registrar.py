@@ -193,7 +193,7 @@ class Registrar:
     def _look(self) -> None:
         """Once the job has ended, nothing is placed. Groups have its end from their leads.
 
-        Others are told of it here: those in no group, and those whose lead has gone before them.
+        Others are informed here: those in no group, and those whose lead has gone before them.
         """
         outcome = self._outcome
         if self._placement is None or outcome is None:

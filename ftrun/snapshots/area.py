@@ -114,7 +114,8 @@ class Torn(PeerError):
 class Copy:
     """What a generation is told by, to whom its bytes go.
 
-    ``nbytes``: of all that is in its slot. ``digest``: the hash of these bytes.
+    ``nbytes``: of all that is in its slot. ``digest``: the hash of these bytes; "": whoever has
+    them has checked them.
     """
 
     number: int
@@ -154,9 +155,9 @@ class Held:
         """As ``State.state``."""
         return self.data[self._state_at :]
 
-    def copy(self) -> Copy:
+    def copy(self, *, is_hashed: bool = True) -> Copy:
         """What its receiver needs beside ``data``. Reads all of it, for the hash."""
-        digest = xxhash.xxh3_128_hexdigest(self.data)
+        digest = xxhash.xxh3_128_hexdigest(self.data) if is_hashed else ""
         return Copy(self.number, self.step, self._head, len(self.data), digest)
 
     def release(self) -> None:
@@ -280,7 +281,7 @@ class Area:
             raise AreaFull(f"no room for a generation of {copy.nbytes} bytes")
         data, words = self.memory.buffer(self.slot_at(slot), copy.nbytes), _SLOT_AT + 8 * slot
         fill(data)
-        is_whole = xxhash.xxh3_128_hexdigest(data) == copy.digest
+        is_whole = not copy.digest or xxhash.xxh3_128_hexdigest(data) == copy.digest
         if is_whole:
             state = copy.nbytes - _state_at(copy.head_bytes)
             self._header[words + _HEAD], self._header[words + _STATE] = copy.head_bytes, state
@@ -542,11 +543,13 @@ class Word(IntEnum):
     replacement. ``NEWEST``: the step of its newest generation. ``CUT_AT``: when it had dropped its
     former groups; ``LOADED_AT``, ``JOINED_AT``: a replacement's times; ``AGAIN``: calls that it has
     issued again. ``DUE``: of rank 0, the steps that begin with generations (core/replay/pacing.py).
-    ``BROKEN``: the decree whose group it could not connect, though nobody has died.
+    ``BROKEN``: the decree whose group it could not connect, though nobody has died. ``REACHED``:
+    how many steps it has taken; a replacement writes it again from its own first step on.
+    ``DRAWS``: workers of its data loaders have drawn random numbers.
     """
 
     PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
-    AGAIN, DUE, BROKEN = 9, 10, 11
+    AGAIN, DUE, BROKEN, REACHED, DRAWS = 9, 10, 11, 12, 13
 
 
 _NEVER_WAITED_FOR = {Word.PUBLISHED: 1 << 62, Word.JOINED: 1 << 62, Word.OVER: 1}

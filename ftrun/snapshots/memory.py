@@ -44,7 +44,7 @@ class SharedMemory:
     """The file ``fd``, mapped as far as ``reserve`` was asked for.
 
     Args:
-        fd: of the other process; None: a new file.
+        fd: a descriptor of the file of another process; None: a new file.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -125,8 +125,7 @@ class SharedMemory:
     def close(self) -> None:
         """Free the memory, once all views of it are gone."""
         self._map = None
-        if self._is_own:
-            os.close(self.fd)
+        os.close(self.fd)
 
 
 def _tensor_of(data: memoryview) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The trainer's end of the writer's process (writer.py): its start, orders, answers and end.
+"""A worker's end of the process that writes (serving.py): its orders, and their answers.
 
 Used by one background thread of a worker, except ``kill``. Every wait has a deadline. Not here:
 what is ordered (training/snapshots.py).
@@ -8,47 +8,39 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import select
-import subprocess
+import socket
+import threading
+from pathlib import Path
 from typing import Any
 
-from ftrun.base import clock, own_process
+from ftrun.base import clock
 from ftrun.base.errors import PeerError
-from ftrun.snapshots.forked import Forked, take
 from ftrun.snapshots.memory import SharedMemory
 
-WRITER = "ftrun.snapshots.writer"
 START_TIMEOUT_S = 120.0
-END_TIMEOUT_S = 5.0
+LOOK_S = 0.1
 ANSWER_BYTES_MAX = 1 << 16
 
 
 class WriterProcess:
-    """A running writer. It dies with this process.
+    """A connection to it. ``memory``: what it is to read; ``where``: its socket.
 
     Raises:
-        PeerError: it did not start.
+        PeerError: it is not there.
     """
 
-    def __init__(self, memory: SharedMemory) -> None:
+    def __init__(self, memory: SharedMemory, where: Path) -> None:
         self._rest = b""
-        self._answers, answers = os.pipe()
-        orders, self._orders = os.pipe()
+        deadline = clock.now() + START_TIMEOUT_S
+        self._socket = _connected(where, deadline)
+        self.lives = True
         try:
-            self._process = _started([memory.fd, orders, answers])
-        except OSError as error:
-            os.close(self._answers)
-            os.close(self._orders)
-            raise PeerError(f"its process cannot be started: {error.strerror}") from error
-        finally:
-            os.close(answers)
-            os.close(orders)
-        try:
-            self._answer(clock.now() + START_TIMEOUT_S)
-        except PeerError:
+            socket.send_fds(self._socket, [b"\n"], [memory.fd])
+            self._answer(deadline)
+        except (OSError, PeerError) as error:
             self.close()
-            raise
+            raise PeerError(f"the process that writes it cannot be reached: {error}") from error
 
     def write(self, order: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Have a snapshot written; its path, size and duration.
@@ -64,11 +56,10 @@ class WriterProcess:
         Raises:
             PeerError: it could not be, or the process has ended.
         """
-        rest = memoryview(json.dumps([kind, order], allow_nan=False).encode() + b"\n")
         try:
-            while rest:
-                rest = rest[os.write(self._orders, rest) :]
+            self._socket.sendall(json.dumps([kind, order], allow_nan=False).encode() + b"\n")
         except OSError as error:
+            self.kill()
             raise PeerError("the process that writes it has ended") from error
         answer = self._answer(clock.now() + timeout_s)
         if "error" in answer:
@@ -77,13 +68,15 @@ class WriterProcess:
 
     def _answer(self, deadline: float) -> dict[str, Any]:
         poller = select.poll()
-        poller.register(self._answers, select.POLLIN)
+        poller.register(self._socket, select.POLLIN)
         while b"\n" not in self._rest:
             left_s = deadline - clock.now()
             if left_s <= 0 or not poller.poll(left_s * 1000):
                 self.kill()
                 raise PeerError("the process that writes it did not answer in time")
-            data = os.read(self._answers, ANSWER_BYTES_MAX)
+            data = b""
+            with contextlib.suppress(ConnectionResetError):
+                data = self._socket.recv(ANSWER_BYTES_MAX)
             if not data or len(self._rest) > ANSWER_BYTES_MAX:
                 self.kill()
                 raise PeerError("the process that writes it has ended")
@@ -92,35 +85,27 @@ class WriterProcess:
         found: dict[str, Any] = json.loads(line)
         return found
 
-    @property
-    def lives(self) -> bool:
-        return self._process.poll() is None
-
     def kill(self) -> None:
-        """End it now. From any thread."""
-        self._process.kill()
+        """Give up what is under way. From any thread."""
+        self.lives = False
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End it and free its pipes."""
+        """End the connection."""
         self.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_TIMEOUT_S)
-        os.close(self._answers)
-        os.close(self._orders)
+        self._socket.close()
 
 
-def _started(fds: list[int]) -> subprocess.Popen[bytes] | Forked:
-    """The fork in reserve, or an interpreter of its own if no fork is left."""
-    reserve = take()
-    if reserve is not None:
-        with contextlib.suppress(OSError):  # it was killed, or the script has closed descriptors
-            reserve.become(WRITER, fds)
-            return reserve
-    return own_process.start(
-        WRITER,
-        list(map(str, (os.getpid(), *fds))),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=fds,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
+def _connected(where: Path, deadline: float) -> socket.socket:
+    """It is starting, or is started again after its death."""
+    while True:
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.connect(str(where))
+            return made
+        except OSError as error:
+            made.close()
+            if clock.now() > deadline:
+                raise PeerError(f"there is no process that writes: {error.strerror}") from error
+        threading.Event().wait(LOOK_S)

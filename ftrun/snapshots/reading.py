@@ -29,14 +29,18 @@ def read(found: Found, mine: Tree, rank: int = 0) -> Tree:
         UserError: a DTensor is sharded in another way than that of ``mine``; names its key.
     """
     share = found.manifest.share(rank)
-    specs = tuple(_spec(leaf) for leaf in share.leaves)
     own = pack(mine).leaves
     manifests.verify(found.path, found.manifest, rank)
-    buffers = _buffers(found.path, share, specs)
+    read = buffers(found.path, share)
     try:
-        return unpack(share.structure, specs, buffers, own)
+        return unpack(share.structure, specs_of(share), read, own)
     except ProtocolError as why:
         raise Damaged(str(why)) from why
+
+
+def specs_of(share: Share) -> tuple[LeafSpec, ...]:
+    """Of its leaves."""
+    return tuple(_spec(leaf) for leaf in share.leaves)
 
 
 def _spec(stored: StoredLeaf) -> LeafSpec:
@@ -51,8 +55,13 @@ def _spec(stored: StoredLeaf) -> LeafSpec:
     return spec
 
 
-def _buffers(path: Path, share: Share, specs: tuple[LeafSpec, ...]) -> list[torch.Tensor]:
-    found = []
+def buffers(path: Path, share: Share) -> list[torch.Tensor]:
+    """The bytes of its leaves, whose files were verified.
+
+    Raises:
+        Damaged, OSError: as ``read``.
+    """
+    found, specs = [], specs_of(share)
     with contextlib.ExitStack() as stack:
         files = {
             name: stack.enter_context(open(path / name, "rb"))

@@ -15,7 +15,7 @@ from ftrun.base.errors import UserError
 from ftrun.base.words import amount
 from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings, check_writable
-from ftrun.core.forms import WATCHED, Form
+from ftrun.core.forms import AUTO, MEMORY, WATCHED, Form
 from ftrun.snapshots import directory, manifest
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.manifest import Damaged
@@ -114,7 +114,7 @@ def _check_origin(found: Found, settings: RunSettings) -> None:
     origin = found.manifest.origin
     script, workers = settings.script.name, settings.workers_per_replica
     inject = injection(settings)
-    inject = Form.EXPLICIT.value if inject == WATCHED else inject
+    inject = {WATCHED: Form.EXPLICIT.value, MEMORY: AUTO}.get(inject, inject)
     if origin.fits(script, inject, workers):
         return
     raise UserError(
@@ -129,9 +129,11 @@ def _words(found: Found) -> str:
     of = found.manifest
     written = datetime.fromisoformat(of.written_at)
     age_s = max(0.0, (clock.wall() - written).total_seconds())
+    replicas, workers = of.origin.replicas, of.origin.workers_per_replica
+    whose = f"{workers} workers" if replicas == 1 < workers else f"{replicas} replicas"
     return (
         f"The job goes on from step {of.step}, the newest snapshot in {found.path.parent} "
-        f"({amount(of.nbytes)} of {of.origin.replicas} replicas, written "
+        f"({amount(of.nbytes)} of {whose}, written "
         f"{_age_words(age_s)} ago)."
     )
 

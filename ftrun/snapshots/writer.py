@@ -1,9 +1,8 @@
-"""The process that writes snapshots, so that the training process only makes a copy.
+"""The orders of the process that writes snapshots, so that training processes only make a copy.
 
-It reads one order after the other from a pipe, each a line of JSON, and answers each with a line on
-another. The tensors are in memory that both processes map (memory.py).
-Each worker of the replica that writes has such a process, for its own part. In this order, so that
-a kill at any moment leaves older snapshots whole and nothing that looks like one:
+Each is a line of JSON, and so is its answer. The tensors are in memory that both processes map
+(memory.py). Each worker of the replica that writes orders its own part. In this order, so that a
+kill at any moment leaves older snapshots whole and nothing that looks like one:
 
 | order     | to          | what is done                                                           |
 |-----------|-------------|------------------------------------------------------------------------|
@@ -16,26 +15,20 @@ a kill at any moment leaves older snapshots whole and nothing that looks like on
 | ``whole`` | one alone   | the first three                                                        |
 | ``agree`` | the lead's  | it is noted that all replicas have agreed on one (path, step)          |
 
-Not here: when a snapshot is due (core/worker/snapshots.py), the copy, and the waits for parts
-(training/snapshots.py).
+Not here: the process (serving.py), when a snapshot is due (core/worker/snapshots.py), the copy, and
+the waits for parts (training/snapshots.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import shutil
-import sys
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ftrun.base import clock, linux
+from ftrun.base import clock
 from ftrun.base.errors import PeerError
 from ftrun.base.words import amount
 from ftrun.checkpoint.leaves import LeafSpec
@@ -47,29 +40,38 @@ from ftrun.snapshots.merging import merge
 from ftrun.snapshots.parts import State, write_outline, write_part
 
 DRAFT, PART, MERGE, DROP, WHOLE, AGREE = "draft", "part", "merge", "drop", "whole", "agree"
-LINE_BYTES_MAX = 256 << 20
-NICE = 5
 SLACK = 1.1
 """A snapshot needs its bytes, and a little for its index."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """One snapshot to write.
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where a snapshot goes.
 
-    ``writer``: the incarnation of the replica that writes it. ``offsets``: where the leaves begin
-    in the shared memory of ``nbytes`` bytes. ``rank``, ``workers``: of the worker that orders it,
-    and how many its replica has. ``chunks``: see ``State``; empty: there is no DTensor. ``draft``:
-    the lead's. ``agreed``: for the manifest.
+    ``writer``: the incarnation of the replica that writes it. ``workers``: how many it has.
+    ``agreed``: for the manifest.
     """
 
     directory: str
     keep: int
     writer: str
     step: int
+    origin: dict[str, Any]
+    workers: int = 1
+    agreed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order(Target):
+    """One snapshot to write.
+
+    ``offsets``: where the leaves begin in the shared memory of ``nbytes`` bytes. ``rank``: of the
+    worker that orders it. ``chunks``: see ``State``; empty: there is no DTensor. ``draft``: the
+    lead's.
+    """
+
     lineage: str
     position: str
-    origin: dict[str, Any]
     structure: Any
     specs: list[Any]
     offsets: list[int]
@@ -77,57 +79,36 @@ class Order:
     user_key: str
     own_key: str
     rank: int = 0
-    workers: int = 1
     chunks: Sequence[Any] = ()
     draft: str = ""
-    agreed: int | None = None
-
-
-def main() -> int:
-    """Serve until the orders end: the arguments are the parent's pid and three descriptors."""
-    if not linux.die_with_parent(int(sys.argv[1])):
-        return 0
-    writing = Writing(SharedMemory(int(sys.argv[2])))
-    os.nice(NICE)  # from here on; its start is soon over, and a snapshot may be due by then
-    torch.set_num_threads(1)
-    orders, answers = os.fdopen(int(sys.argv[3])), os.fdopen(int(sys.argv[4]), "w", buffering=1)
-    answers.write(json.dumps({"ready": True}) + "\n")
-    while line := orders.readline(LINE_BYTES_MAX):
-        answers.write(json.dumps(_answer(line, writing)) + "\n")
-    return 0
-
-
-def _answer(line: str, writing: Writing) -> dict[str, Any]:
-    try:
-        kind, fields = json.loads(line)
-        if kind == DROP:
-            writing.drop()
-            return {}
-        if kind == AGREE:
-            directory.agree(Path(fields["path"]), fields["step"])
-            return {}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, of an API that is still new
-            return writing.carry_out(kind, Order(**fields))
-    except Exception as error:  # noqa: BLE001
-        # The edge of this process: whatever torch or the disk raise is the answer, and it goes on.
-        return {"error": _words(error)}
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
-    return (str(error) or type(error).__name__).splitlines()[0][:400]
 
 
 class Writing:
-    """The snapshot under way, of which this process has written nothing, a draft, or its part."""
+    """The snapshot of one process under way, of which nothing, a draft, or a part is written.
 
-    def __init__(self, memory: SharedMemory) -> None:
+    ``memory``: that of the process; None: it has none.
+    """
+
+    def __init__(self, memory: SharedMemory | None) -> None:
         self._memory = memory
         self._draft: Path | None = None
         self._given_up: list[int] = []  # of writers that have died
         self._began = 0.0
+
+    def obey(self, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """Any order of the table, as JSON has it. Raises as ``carry_out``."""
+        if kind == DROP:
+            self.drop()
+            return {}
+        if kind == AGREE:
+            directory.agree(Path(fields["path"]), fields["step"])
+            return {}
+        return self.carry_out(kind, Order(**fields))
+
+    def close(self) -> None:
+        """The process has ended. Its draft stays: the next writer tells of it."""
+        if self._memory is not None:
+            self._memory.close()
 
     def carry_out(self, kind: str, order: Order) -> dict[str, Any]:
         """One order of the table; what to answer.
@@ -136,25 +117,26 @@ class Writing:
             OSError, RuntimeError: the disk, or torch's writer.
             PeerError: the state cannot be written, in words.
         """
+        assert self._memory is not None, "a worker has some"
         self._memory.reserve(order.nbytes)
+        state = _state(order, self._memory)
         if kind == PART and order.rank:
-            write_part(Path(order.draft), _state(order, self._memory))
+            write_part(Path(order.draft), state)
             return {}
         try:
-            return self._carry_out(kind, order)
+            return self._carry_out(kind, order, state)
         except BaseException:
             self.drop()
             raise
 
-    def _carry_out(self, kind: str, order: Order) -> dict[str, Any]:
-        state = _state(order, self._memory)
+    def _carry_out(self, kind: str, order: Order, state: State) -> dict[str, Any]:
         if kind in (DRAFT, WHOLE):
-            self._begin(order, state)
+            self.begin(order, state)
         assert self._draft is not None, "a draft first"
         if kind in (PART, WHOLE):
             write_part(self._draft, state)
         if kind in (MERGE, WHOLE):
-            return self._merge(order)
+            return self.merge(order)
         return {"path": str(self._draft)}
 
     def drop(self) -> None:
@@ -163,7 +145,8 @@ class Writing:
             directory.drop_draft(self._draft)
             self._draft = None
 
-    def _begin(self, order: Order, state: State) -> None:
+    def begin(self, order: Target, state: State) -> Path:
+        """Make a draft; its path. Raises as ``carry_out``."""
         where = Path(order.directory)
         where.mkdir(parents=True, exist_ok=True)
         _require_room(where, sum(_share_of(spec, order.workers) for spec in state.specs))
@@ -173,8 +156,10 @@ class Writing:
         self._draft = directory.make_draft(where, order.step, order.writer)
         if order.workers > 1:
             write_outline(self._draft, state)
+        return self._draft
 
-    def _merge(self, order: Order) -> dict[str, Any]:
+    def merge(self, order: Target) -> dict[str, Any]:
+        """Make the draft a snapshot; what to answer. Raises as ``carry_out``."""
         assert self._draft is not None
         path, whole = merge(self._draft, order.workers, Origin(**order.origin), order.agreed)
         self._draft = None

@@ -199,6 +199,11 @@ def is_pressed() -> bool:
     return _Process.is_pressed
 
 
+def stops_with() -> BaseException:
+    """What a script without a Manager is ended by."""
+    return KeyboardInterrupt() if was_interrupted() else SystemExit(128 + _Process.stop_signal)
+
+
 def was_interrupted() -> bool:
     """Whether it was asked by Ctrl-C."""
     return _Process.stop_signal == signal.SIGINT

@@ -1,4 +1,4 @@
-"""The background of a worker's snapshots: a thread, and the process that writes.
+"""The background of a worker's snapshots: a thread, and the node's process that writes.
 
 A slow disk, a full one, a dead writer and a slow mate cost no step. If the replica has several
 workers, the lead's thread has the draft made, and waits for the parts of the others before it has
@@ -22,6 +22,7 @@ from ftrun.base import clock
 from ftrun.base.errors import FtrunError, PeerError
 from ftrun.core.ids import StateId
 from ftrun.snapshots.memory import SharedMemory
+from ftrun.snapshots.serving import NAME
 from ftrun.training.context import WorkerContext
 from ftrun.training.healing import OWN, USER
 from ftrun.training.snapshot_meeting import DRAFT, PART, Meeting
@@ -54,7 +55,7 @@ class Copied:
 
 
 class SnapshotWriting:
-    """The background thread of one worker, and its writer's process.
+    """The background thread of one worker, and its connection to the process that writes.
 
     Args:
         context: of this worker.
@@ -82,7 +83,7 @@ class SnapshotWriting:
 
     @property
     def memory(self) -> SharedMemory:
-        """The memory that the writer's process has too. From both threads."""
+        """The memory that the process that writes has too. From both threads."""
         with self._lock:
             if self._memory is None:
                 self._memory = SharedMemory()
@@ -94,12 +95,12 @@ class SnapshotWriting:
         return self._closing.is_set()
 
     def abandon(self) -> None:
-        """End the writer's process: whoever waits for it reports that."""
+        """Give up what is being written: whoever waits for it reports that."""
         if self._writer is not None:
             self._writer.kill()
 
     def close(self) -> None:
-        """End the thread and the process. A snapshot under way is given up: its draft stays."""
+        """End the thread. A snapshot under way is given up."""
         self._closing.set()
         if self._meeting is not None:
             self._meeting.close()
@@ -117,7 +118,7 @@ class SnapshotWriting:
             self._writer.close()
 
     def warm(self) -> None:
-        """Start the writer's process, which loads torch for some seconds, before it is needed."""
+        """Connect before it is needed: the process loads torch for the first that does."""
         try:
             self._start_writer()
         except (OSError, FtrunError) as error:
@@ -209,14 +210,15 @@ class SnapshotWriting:
         return found
 
     def _start_writer(self) -> Any:
-        from ftrun.snapshots.process import WriterProcess  # only the writer's replica needs it
+        from ftrun.snapshots.process import WriterProcess  # only the replica that writes needs it
 
         if self._writer is None:
-            self._writer = WriterProcess(self.memory)
+            where = Path(self._context.socket_path).parent / NAME
+            self._writer = WriterProcess(self.memory, where)
         return self._writer
 
     def _end_writer_if_dead(self) -> None:
-        """A process that has ended is reaped at once; the next snapshot starts another."""
+        """The next snapshot connects to its successor."""
         if self._writer is not None and not self._writer.lives:
             self._writer.close()
             self._writer = None

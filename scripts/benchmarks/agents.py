@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +30,7 @@ STEP_S = 0.1
 """The length of a step of the simulated job; every heartbeat reports a new step."""
 
 
-def _once(restore: Callable[[Quorum, Quorum], Quorum]) -> Callable[[Quorum, Quorum], Quorum]:
+def _once(restore: Any) -> Any:
     """Restore each quorum once for all simulated agents: each real one has a processor for that.
 
     A thousand copies of a quorum of ten thousand members would not fit either.
@@ -43,9 +42,12 @@ def _once(restore: Callable[[Quorum, Quorum], Quorum]) -> Callable[[Quorum, Quor
     def restore_once(short: Quorum, base: Quorum) -> Quorum:
         nonlocal short_before, base_before, whole
         if short.attempt == base.attempt:  # it is only named
-            return restore(short, base)
+            named: Quorum = restore(short, base)
+            return named
         if whole is None or short is not short_before or base is not base_before:
-            short_before, base_before, whole = short, base, restore(short, base)
+            whole = restore(short, base)
+            short_before, base_before = short, base
+        assert whole is not None
         return whole
 
     return restore_once

@@ -43,9 +43,12 @@ class RawConnection(asyncio.Protocol):
         self._message = bytearray()
         self._transport: asyncio.Transport | None = None
         self._ended = asyncio.Event()
+        self._is_open = False
 
     def send(self, message: object) -> bool:
-        """Send with all else of this round of the event loop, as one batch."""
+        """Send with all else of this round of the loop, as one batch; False: no stream yet."""
+        if not self._is_open:
+            return False
         if not self._out:
             asyncio.get_running_loop().call_soon(self._flush)
         self._out.append(self._codec.encode(message))
@@ -91,6 +94,7 @@ class RawConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The lighthouse, or ``close``, has ended it."""
+        self._is_open = False
         self._on_event(Disconnected(self._address, str(error or "closed")))
         self._ended.set()
 
@@ -106,6 +110,7 @@ class RawConnection(asyncio.Protocol):
         elif kind == PING and not flags & ACK:
             self._transport.write(_frame(PING, ACK, 0, body))
         elif kind == HEADERS and not flags & END_STREAM:
+            self._is_open = True
             self._on_event(Connected(self._address))
         elif kind in (HEADERS, RESET, GOAWAY):
             self._transport.close()

@@ -21,11 +21,12 @@ from typing import NamedTuple
 from tests.chaos.network import HUB_ADDRESS
 from tests.engines.machines import Machines
 from tests.jobs import Job, Lighthouse
-from tests.jobs.process import LOOK_S, START_S
+from tests.jobs.process import LOOK_S, START_S, write_at_once
 
 AGENT = r"-m ftrun | acts ftrun\.cli "
 NODES = 5
 SETTLED_S = 1.0
+STEPS_TO_THE_END = 200
 SCRIPT = """
 import hashlib, os, socket, time, torch, ftrun
 torch.set_num_threads(1)
@@ -38,11 +39,12 @@ ddp = ftrun.DistributedDataParallel(manager, model)
 print("up", name, socket.gethostname(), flush=True)
 notes = open(os.path.join(os.environ["NOTES"], name), "a", buffering=1)
 end = os.path.join(os.environ["NOTES"], "end")
-while not os.path.exists(end) or manager.current_step() % 50:
+while not os.path.exists(end) or manager.current_step() < int(open(end).read()):
     optimizer.zero_grad()
     ddp(torch.randn(8, 16)).square().mean().backward()
     optimizer.step()
-    notes.write(f"{time.monotonic():.4f} {manager.num_participants()} {socket.gethostname()}\\n")
+    step = f"{time.monotonic():.4f} {manager.current_step()} {manager.num_participants()}"
+    notes.write(f"{step} {socket.gethostname()}\\n")
     time.sleep(0.01)
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
 print("done", name, manager.current_step(), digest.hexdigest()[:16], flush=True)
@@ -53,6 +55,7 @@ class Step(NamedTuple):
     """A committed step of a worker: with how many groups, on which node."""
 
     at: float
+    number: int
     groups: int
     node: str
 
@@ -124,7 +127,7 @@ class TwoGroups:
         """All steps of ``0.1`` and the like."""
         path = self._directory / worker
         lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-        return [Step(float(at), int(groups), node) for at, groups, node in lines]
+        return [Step(float(at), int(step), int(groups), node) for at, step, groups, node in lines]
 
     def node_of(self, worker: str) -> int:
         """The node that runs it."""
@@ -191,8 +194,9 @@ class TwoGroups:
         os.kill(pid, number)
 
     def end(self) -> dict[str, set[str]]:
-        """Let all end; returns the digests of the states by step."""
-        (self._directory / "end").touch()
+        """Let all end at one step; returns the digests of the states by step."""
+        found_at = max(step.number for group in "01" for step in self.steps(f"{group}.0")[-1:])
+        write_at_once(self._directory / "end", str(found_at + STEPS_TO_THE_END))
         found: dict[str, set[str]] = {}
         for job in self.jobs.values():
             job.end()

@@ -21,7 +21,6 @@ from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     DrainAsked,
     EndAgent,
-    JobEnded,
     Kept,
     TeamChanged,
     WorkerDisconnected,
@@ -430,7 +429,7 @@ class Lead:
         if self._agent is None:
             self.interrupt(reason)
         else:
-            self._agent.team_event(JobEnded(ExitCode.NO_QUORUM, reason))
+            self._agent.team_event(EndJob(ExitCode.NO_QUORUM, reason))
 
     def _send_places(self) -> None:
         """Tell each hand its place, unless it has it."""

@@ -286,7 +286,12 @@ class Member:
                 own_dir, self._say,
             )  # fmt: skip
             work, stop = hand.run(), hand.stop
-        parking = asyncio.get_running_loop().call_later(PARK_AFTER_S, self._park)
+
+        def park() -> None:
+            self._park()
+            launch.successor = self._launch
+
+        parking = asyncio.get_running_loop().call_later(PARK_AFTER_S, park)
         ending = await self._until_another(place, work, stop)
         parking.cancel()
         launch.end()

@@ -90,8 +90,6 @@ class Replacing:
         if slot.hung is not None and slot.hung.group_rank == rank:
             slot.hung = end = replace(slot.hung, pid=end.pid, kept=kept)
         failure = failure_of(slot, end)
-        if kept.step >= 0:
-            slot.budget.progressed(kept.step)
         is_counted, verdict = mending.counts(rank), None
         if is_counted and mending.fallen is None and isinstance(kept.place, Generation):
             verdict = slot.budget.failed(failure)
@@ -242,7 +240,7 @@ class Replacing:
         outcome = slot.mending.look(event.board, event.joined, event.falls, now, event.broken)
         if isinstance(outcome, Fall):
             first = next(iter(slot.replaced.values())).end
-            slot.fall = words.not_replaced(first.group_rank, outcome)
+            slot.fall = words.not_replaced(first.group_rank, outcome, slot.lives[first.group_rank])
             slot.verdict = Restart(0.0, slot.budget.spent)
             if self._can_begin_again(slot, first.group_rank):
                 self._end_all(slot, slot.alive)

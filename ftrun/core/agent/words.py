@@ -92,9 +92,14 @@ def would_go_on(replica_id: str, step: int) -> ShowNotice:
     return ShowNotice("lost", (replica_id,), f"With another node all could go on from step {step}.")
 
 
-def not_replaced(group_rank: int, reason: Fall | None) -> str:
-    """Why all workers of a group are started again, though there are memory snapshots."""
+def not_replaced(group_rank: int, reason: Fall | None, life: int | None = None) -> str:
+    """Why all workers of a group are started again, though there are memory snapshots.
+
+    ``life``: of its replacement, by whose log it can be found out.
+    """
     why = "another could not be before" if reason is None else reason.words
+    if life is not None:
+        why += f" (the replacement's log is {life}.log, beside that of the dead worker)"
     return f"Worker {group_rank} cannot be replaced alone, so all begin again: {why}. "
 
 

@@ -7,10 +7,11 @@ Not here: the fields' types (status.py), the decisions (machine.py, membership.p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ftrun.core import messages as m
+from ftrun.core.activity import Activity
 from ftrun.core.books.account import Account
 from ftrun.core.books.books import Books
 from ftrun.core.books.incident_state import Incident
@@ -30,9 +31,12 @@ from ftrun.core.lighthouse.status import (
     HealStatus,
     IncidentStatus,
     JobStatus,
+    LossStatus,
     MembershipStatus,
     OutcomeStatus,
     QuorumStatus,
+    RateStatus,
+    RecoveryStatus,
     ReplicaStatus,
     WorkerStatus,
 )
@@ -63,21 +67,24 @@ def snapshot(facts: Facts, now: float) -> MembershipStatus:
     state, account, wait = facts.state, facts.books.account, facts.wait
     slots = state.slots.by_agent()
     repaired_s = account.repaired_in_change_s(now)
+    known = [replica.progress for replica in state.replicas.values()]
+    apart = [x for x in known if x is not None and x.phase is Activity.APART]
     return {
         "phase": state.phase.value,
         "phase_age_s": round(now - state.since, 3),
         "job": _job(state.spec, account, now),
         "epoch": state.attempts.epoch,
-        "step": state.step_max,
+        "step": max([state.step_max, *(x.step for x in apart)]),
         "quorum": _quorum(state.quorum, state, now),
         "replicas": [_replica(facts, slot, now) for slot in state.slots.values()],
         "restarts": sum(slot.restarts for slot in state.slots.values()),
         "account": account_status(account, now),
-        "rate": rate_status(account, now),
+        "rate": _rate(rate_status(account, now), apart),
         "scalars": _scalars_of_job(state),
         "incidents": [
             _incident(facts, x, now) for x in list(facts.books.incidents)[-INCIDENTS_SHOWN:]
         ],
+        "recovery": _recovery(apart),
         "waiting_for": list(wait.whom) if wait is not None else list(state.waiting.silent()),
         "waiting": None if wait is None else wait.view(now),
         "agents": [
@@ -254,6 +261,32 @@ def _replica_phase(state: MembershipState, slot: Slot, replica: Replica | None) 
     if replica_id in state.replicas.ready:
         return "joining"
     return "starting"
+
+
+def _rate(counted: RateStatus, apart: Sequence[m.Progress]) -> RateStatus:
+    """Of a group without a Manager its agent has measured a step."""
+    times = [x.step_s for x in apart if x.step_s]
+    now = round(1 / max(times), 4) if times else counted["now"]
+    return {"now": now, "run": counted["run"]}
+
+
+def _recovery(apart: Sequence[m.Progress]) -> RecoveryStatus | None:
+    """Of the group that would lose most."""
+    told = [x for x in apart if x.worker_lost and x.node_lost and x.job_lost]
+    if not told:
+        return None
+
+    def most(lost: Callable[[m.Progress], m.Resumption | None]) -> LossStatus:
+        each = [(x.step, found) for x in told if (found := lost(x)) is not None]
+        step, found = max(each, key=lambda one: one[1].age_s)
+        steps = max(0, step - found.step)
+        return {"from_step": found.step, "steps": steps, "seconds": round(found.age_s, 3)}
+
+    return {
+        "worker": most(lambda x: x.worker_lost),
+        "node": most(lambda x: x.node_lost),
+        "job": most(lambda x: x.job_lost),
+    }
 
 
 def _outcome(outcome: m.EndJob | None) -> OutcomeStatus | None:

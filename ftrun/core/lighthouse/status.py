@@ -26,7 +26,7 @@ class LighthouseStatus(TypedDict):
 
 
 class JobStatus(TypedDict):
-    """What was asked for; ``job_id`` is empty before the first agent attaches.
+    """The job's settings; ``job_id`` is empty before the first agent attaches.
 
     ``spare_nodes``: how many are to stand by; those that do are the attached agents without slots.
     ``uptime_s``: since the account began, with the time in which no lighthouse lived.
@@ -86,7 +86,7 @@ class WorkerStatus(TypedDict):
 
 
 class HealStatus(TypedDict):
-    """The heal that is under way. ``total_bytes`` None: the donor has not said it yet."""
+    """The heal that is under way. ``total_bytes`` None: the donor has not sent it yet."""
 
     done_bytes: int
     total_bytes: int | None
@@ -203,6 +203,23 @@ class IncidentStatus(TypedDict):
     cost_s: float
 
 
+class LossStatus(TypedDict):
+    """The cost of a loss, if it came now: all go on ``from_step`` (0: from the start, or from a
+    checkpoint of the script's own), so ``steps`` are taken again, the work of ``seconds``."""
+
+    from_step: int
+    steps: int
+    seconds: float
+
+
+class RecoveryStatus(TypedDict):
+    """What the loss of a worker, of a node and of the whole job would cost."""
+
+    worker: LossStatus
+    node: LossStatus
+    job: LossStatus
+
+
 class OutcomeStatus(TypedDict):
     """How the job ended."""
 
@@ -214,6 +231,7 @@ class MembershipStatus(TypedDict):
     """The part of a status that the core knows.
 
     ``scalars``: those of the first live member that has any. ``incidents``: the last ones.
+    ``recovery``: of a job with memory snapshots, else None.
     """
 
     phase: str
@@ -228,6 +246,7 @@ class MembershipStatus(TypedDict):
     rate: RateStatus
     scalars: dict[str, float | None]
     incidents: list[IncidentStatus]
+    recovery: RecoveryStatus | None
     waiting_for: list[str]
     waiting: WaitStatus | None
     agents: list[AgentStatus]

@@ -159,7 +159,7 @@ class Waits:
         return Wait(NODES, here, words, self._since, self._assignment.gathered_at())
 
     def _gathering(self) -> Wait:
-        """Those that are here wait for the rest, before the first quorum or the next one."""
+        """The replicas that are here wait for the rest, before the first quorum or the next one."""
         state = self._state
         ready = state.replicas.ready | state.live
         late = {slot.replica_id for slot in state.slots.values() if not slot.is_finished} - ready

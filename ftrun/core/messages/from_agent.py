@@ -176,7 +176,7 @@ class FailureEvidence:
 
     ``workers``: the first cause, and then those that ended by themselves before they were stopped.
     ``step``: the last one that it is known to have trained; ``has_step`` False: none is known.
-    ``verdict``: what follows, one word of ``core/failure_kinds.py``; ``words``: the same for
+    ``verdict``: the consequence, one word of ``core/failure_kinds.py``; ``words``: the same for
     people. ``restart_in_s``: the wait until it is started again. ``incident``: the number of the
     record that a lighthouse has sent of it; 0: none has.
     """

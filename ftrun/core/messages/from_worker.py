@@ -41,8 +41,8 @@ class Report:
     lose nothing. ``torn``: a heal left ``state`` half written over, so it holds none.
     ``freezes_membership``: at its step the script lets nobody join. ``too_few``: it repeats its
     step because too few contributed, so every ready replica is needed. ``contributors_min``: its
-    script commits no step with fewer (``min_replica_size``); 0: it does not tell. ``refused``: why
-    an operation of the attempt that it gave up last can be carried out by no attempt; "": none was.
+    script commits no step with fewer (``min_replica_size``); 0: not reported. ``refused``: why an
+    operation of the attempt that it gave up last can be carried out by no attempt; "": none was.
     ``refused_tries``: how often it has tried the step after ``state`` in vain for such a reason,
     its own or a peer's.
     """
@@ -171,7 +171,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class HealProgress:
-    """The part of a state that has arrived. ``total_bytes`` None: no donor has said it yet."""
+    """The part of a state that has arrived. ``total_bytes`` None: no donor has sent it yet."""
 
     done_bytes: int
     total_bytes: int | None = None
@@ -193,6 +193,14 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumption:
+    """Where all would go on after a loss: ``step``, whose state is ``age_s`` old; 0: the start."""
+
+    step: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """A worker's progress. Status and restart budgets use it. No answer; the newest one counts.
 
@@ -203,6 +211,7 @@ class Progress:
     took (step_times.py). ``step_s`` and ``own_s``: the time of the very last ones, and the part of
     it in which it did not wait for others (core/worker/pace.py). ``heal``: the one under way.
     ``marks``: of its last steps, for comparison (core/worker/marks.py); of the oldest step first.
+    ``worker_lost``, ``node_lost``, ``job_lost``: what a loss of one would cost now; None: not told.
     """
 
     step: int
@@ -220,6 +229,9 @@ class Progress:
     own_s: float | None = None
     heal: HealProgress | None = None
     marks: tuple[Mark, ...] = ()
+    worker_lost: Resumption | None = None
+    node_lost: Resumption | None = None
+    job_lost: Resumption | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ ftrun itself. Begin with ``states.py``.
 | values/ | the script's values outside its modules: counters, histories, tensors |
 | carried.py | the objects of the script whose state heals |
 | ending.py | the state for a replica that has died at the end of the script |
+| batches.py | memory snapshots: a replacement's batches are those of its predecessor |
 | trial.py | ``ftrun check``: a worker's part in a trial |
 | marking.py | what replicas compare of a step, so that nothing diverges silently |
 | files.py, rewriting.py | the script's files: none is left half written, or emptied at a restart |
@@ -94,17 +95,9 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
         sharding.install(script.models)
     elif variables is None and here.replicas > 1:
         sharding.refuse_all(patches)
-    opening = Opening(
-        here,
-        script.mates,
-        script.world,
-        script.quorums,
-        script.manager,
-        lambda: loop.on_world(),
-        lambda: leave(),
-    )
+    opening = Opening(script, lambda: loop.on_world(), lambda: leave())
     _install_rooms(loop, opening, patches)
-    Checkpoints(script.mates, script.world, script.drafts).install(patches)
+    Checkpoints(script).install(patches)
 
     def undo() -> None:
         patches.undo()
@@ -118,12 +111,7 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
             attaching.stage = Stage.MANAGED
 
     if variables is not None:
-        attaching = Attaching(
-            variables,
-            undo,
-            lambda: script.makes_manager,
-            script.mates.are_here,
-        )
+        attaching = Attaching(script, variables, undo)
         script.models.makes_ddp = attaching.makes_ddp
         loop.on_raise = attaching.raised
         if script.mates.are_several:
@@ -134,6 +122,8 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
 
 def _install_rooms(loop: Loop, opening: Opening, patches: Patches) -> None:
     """Patch what is alike whoever keeps the script's state."""
+    from torch.utils.data import DataLoader
+
     from ftrun.inject.zero_edit import counting, files, loaders
     from ftrun.inject.zero_edit.world.objects import Objects
 
@@ -148,6 +138,8 @@ def _install_rooms(loop: Loop, opening: Opening, patches: Patches) -> None:
     files.install(patches, script.drafts)
     script.rewriting.install(patches)
     script.directories.install(patches)
+    if script.trial is not None:
+        patches.after(DataLoader, "__init__", script.trial.watch_loader)
 
 
 def watch(here: WorkerContext) -> None:
@@ -161,7 +153,7 @@ def watch(here: WorkerContext) -> None:
     loop = Loop(here)
     script = loop.script
     refusals.may_begin_again(here)
-    attaching = Attaching(Variables({}, {}), lambda: None, lambda: False)
+    attaching = Attaching(script, Variables({}, {}), lambda: None)
     attaching.stage = Stage.EXPLICIT
     script.models.makes_ddp = attaching.makes_ddp
     Wrapping(script.models).install()

@@ -9,6 +9,7 @@ import ctypes
 import functools
 import gc
 import inspect
+import itertools
 import sys
 import threading
 import weakref
@@ -47,11 +48,19 @@ class OpenIterators:
     """The iterators that are open, in the order in which the script began them.
 
     ``before_draw``, ``ended``: called when one is asked for a batch, and has none (loop.py).
+    ``on_batch``: gets each batch, and returns what is given in its place; ``keeps_seeds``: those of
+    a loader's workers are to be known; ``on_begin``: gives the memory that an iterator shares with
+    its workers; ``reads_all``: these draw, so a batch is passed over by reading it, unless ``left``
+    has what those of a predecessor's had (batches.py).
     """
 
     def __init__(self) -> None:
         self.before_draw: Callable[[LoaderIterator], None] = lambda iterator: None
         self.ended: Callable[[LoaderIterator], None] = lambda iterator: None
+        self.on_batch: Callable[[LoaderIterator, Any], Any] = lambda iterator, batch: batch
+        self.on_begin: Callable[[LoaderIterator], Any] = lambda iterator: None
+        self.keeps_seeds = self.reads_all = False
+        self.left: Sequence[bytes] | None = None
         self._open: list[weakref.ref[LoaderIterator]] = []
         self._held: dict[tuple[tuple[Spot, ...], int], int | None] = {}
         self._ended: deque[LoaderIterator] = deque(maxlen=ENDED_MAX)
@@ -152,11 +161,13 @@ class LoaderIterator:
         learned: ``cursor.held`` as it was remembered last.
         order: the state of torch's generator before it was made, from which a sampler without a
             seed has its order; None: its sampler has a seed.
+        workers: what it shares with its workers (batches.py).
         here: refers to it, and does not keep it.
         is_elsewhere: a thread other than the main one has drawn from it.
     """
 
     begins_steps = False
+    workers: Any = None
 
     def __init__(self, loader: Any, make: Callable[[], Iterator[Any]]) -> None:
         frames = script_frames()
@@ -296,7 +307,7 @@ class LoaderIterator:
         if not cursor.drawn and not hasattr(self._inner, "_send_idx"):
             self._look()  # workers of the loader draw their indices earlier
         try:
-            batch = self._take()
+            batch = OPEN.on_batch(self, self.take())
         except StopIteration:
             cursor.has_ended = True
             OPEN.end(self)
@@ -309,11 +320,24 @@ class LoaderIterator:
         OPEN.drawn(self)
         return batch
 
-    def _take(self) -> Any:
+    def take(self) -> Any:
+        """Its next batch, as it is."""
         return next(self._inner)
 
+    @property
+    def _has_workers(self) -> bool:
+        return bool(getattr(self.loader, "num_workers", 0))
+
+    def read_again(self) -> None:
+        """Begin the epoch once more, and read all that is before the batch given last."""
+        self._begin()
+        for _ in range(self.cursor.drawn):
+            self.take()
+
     def _begin(self) -> None:
-        self.order = torch.get_rng_state() if self._has_no_seed else None
+        is_needed = self._has_no_seed or (OPEN.keeps_seeds and self._has_workers)
+        self.order = torch.get_rng_state() if is_needed else None
+        self.workers = OPEN.on_begin(self)
         self._inner = self._make()
 
     def begin_again(self) -> None:
@@ -353,7 +377,8 @@ class LoaderIterator:
             self.began_with = {**now, **begun}
             drawn = 0
         self.epoch = epoch
-        self._skip(batch - drawn)
+        has_begun = order is not None and order.is_anew and not drawn
+        self._skip(batch - drawn, OPEN.left if has_begun and self.workers is not None else None)
         if order is not None and begun:
             self._put(self._left(begun, now, order))
 
@@ -374,22 +399,27 @@ class LoaderIterator:
         else:
             sampler.epoch = epoch
 
-    def _skip(self, batches: int) -> None:
+    def _skip(self, batches: int, given: Sequence[bytes] | None = None) -> None:
         """Pass over batches: their indices are drawn, and no sample is read.
 
         Worker processes of the loader have some batches under way already: these are read. An
         IterableDataset has no indices: all is read.
+
+        Args:
+            given: the random numbers with which each worker goes on, at a batch of its own; all
+                batches of the epoch so far are passed over then.
         """
-        indices = None if self.must_read else getattr(self._inner, "_sampler_iter", None)
+        reads = self.must_read or (OPEN.reads_all and self._has_workers and given is None)
+        indices = None if reads else getattr(self._inner, "_sampler_iter", None)
         left = batches
         if indices is not None:
             sent = getattr(self._inner, "_send_idx", 0) - getattr(self._inner, "_rcvd_idx", 0)
-            while left > sent:
-                if next(indices, None) is None:
-                    break
-                left -= 1
-            left = min(left, sent)
+            over = 0 if given is None else max(0, left - sent) % len(given)
+            passed = sum(1 for _ in itertools.islice(indices, max(0, left - sent - over)))
+            left = min(left - passed, sent + over)
             self._pass_over(batches - left)
+            if given is not None and passed:
+                self.workers.go_on(batches, passed, given)
         for _ in range(left):
             next(self._inner, None)
 

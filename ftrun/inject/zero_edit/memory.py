@@ -9,6 +9,7 @@ Not here: calls and their log (world/replayed.py), the memory itself (snapshots/
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +21,16 @@ from typing import Any
 import torch
 
 from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import Leaf, LeafSpec, local_of
+from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.pacing import AHEAD, SPANNING_SHARE, Pace, ahead_of, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.batches import Batches
+from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.randomness import Randomness, States, _Left, _tensor
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
@@ -40,7 +45,7 @@ numbers of its parameters; None: the first buckets."""
 
 
 MISSED_MAX = 3
-"""Generations in a row that were due, and not made because a call was under way."""
+"""Generations in a row that were due, and could not be made at the place of their step."""
 _FIELDS = [field.name for field in fields(LeafSpec)]
 _of_spec = attrgetter(*_FIELDS)
 
@@ -107,9 +112,11 @@ class Memory:
         self._pace, self._worked_s = Pace(), time.process_time()
         if memory.spans:
             self._pace.share = SPANNING_SHARE
-        self._began_at = self._took_s = self._step_s = 0.0
+        self._began_at = self._took_s = 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients, self._missed = 0, -1, 0
+        self.batches = Batches(lambda: self.awaits_newcomers, self.lacks)
+        self._chunks: dict[str, tuple[int, ...] | None] = {}
         if self.world.is_newcomer:
             self._open()
 
@@ -125,7 +132,10 @@ class Memory:
             self.world.falls(found if isinstance(found, Fall) else Fall.NO_GENERATION)
             return
         self._number, self.world.before = state.number, state.before
-        self._head, self._random, _ = unpacked(state.head)
+        self._head, parts, _ = unpacked(state.head)
+        count = self._head["workers"]
+        self._random = parts[: len(parts) - (count or 0)]
+        self._left = None if count is None else parts[len(parts) - count :]
         self.their_layouts = self._head["layouts"]
         self._step = self._head["step"]
 
@@ -141,7 +151,7 @@ class Memory:
         if self.world.rank:
             return
         worked_s = time.process_time()
-        step_s, self._worked_s = max(self._step_s, worked_s - self._worked_s), worked_s
+        step_s, self._worked_s = worked_s - self._worked_s, worked_s
         said, world = self.board.read(0, Word.DUE), self.world
         word = self._pace.begins(
             self._step,
@@ -179,14 +189,21 @@ class Memory:
         if self._has_gradients == self._zeroed:
             self.lacks(["the gradients that it keeps from step to step"])
         self._has_gradients = -1
-        self._step += 1
-        self._step_s = clock.now() - self._began_at
+        self.counts()
         return True
+
+    def counts(self) -> None:
+        """A step is taken."""
+        self._step += 1
+        self.batches.step_ended()
+        self.board.set(self.world.rank, Word.REACHED, self._step)
+        if self.batches.have_drawn:
+            self.board.set(self.world.rank, Word.DRAWS, 1)
 
     def is_healing(self) -> bool:
         return False
 
-    def linger(self, _: object) -> bool:
+    def linger(self, _: object = None) -> bool:
         self.world.ends()
         return True
 
@@ -229,10 +246,14 @@ class Memory:
         place: Place = self.script.standing.shown()
         if world.fell or not world.is_open or layouts is None:
             return
-        if not world.is_settled_until(place.exchanges):  # nobody would make these calls again
+        # At the pass itself a replacement would have another batch, and no call that is under way.
+        is_known = not self._step or bool(place.loaders or place.turn)
+        if not (is_known and world.is_settled_until(place.exchanges)):
             self._missed += 1
-            if self._missed == MISSED_MAX:
+            if self._missed == MISSED_MAX and is_known:
                 world.falls(Fall.IN_FLIGHT)
+            elif self._missed == MISSED_MAX:
+                self.lacks([f"the batch at {call_site()}: no loader and no range() loop gives it"])
             return
         self._missed = 0
         # Those since the place may have changed what is copied, so they must be in all logs.
@@ -241,16 +262,21 @@ class Memory:
         number = self._number + 1
         world.opens_log(number, place.exchanges)
         given = pack({key: state() for key, (_, state) in self._functions.items()})
+        left = self.batches.left(place)
         head = {
             "step": self._step,
             "place": replace(place, calls=()).encode(),
             "layouts": layouts,
+            "batches": self.batches.seen,
+            "workers": None if left is None else len(left),
+            "draws": self.batches.have_drawn,
             "structure": given.structure,
             "specs": [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves],
+            "chunks": self._chunks_of(given.leaves),
         }
         self._has_gradients = self._zeroed if self._any_gradient() else -1
         assert self._randomness is not None
-        text = packed(head, self._randomness.encoded())
+        text = packed(head, [*self._randomness.encoded(), *(left or ())])
         own = self._stepped()
         leaves = [leaf if _address(leaf) in own else _copied(leaf) for leaf in given.leaves]
         later: list[Any] = [leaf.data for leaf in given.leaves if _address(leaf) in own]
@@ -279,6 +305,14 @@ class Memory:
         else:
             self._copying = threading.Thread(target=copy, name="ftrun-copy", daemon=True)
             self._copying.start()
+
+    def _chunks_of(self, leaves: Sequence[Leaf]) -> dict[str, tuple[int, ...] | None]:
+        """Where the local parts of DTensors begin, for what writes them to a disk."""
+        for leaf in leaves:
+            if leaf.spec.mesh and leaf.spec.mesh not in self._chunks:
+                with contextlib.suppress(UserError):  # it is told when one is to be written
+                    self._chunks[leaf.spec.mesh] = chunk_of(leaf.value)
+        return self._chunks
 
     def _any_gradient(self) -> bool:
         groups = [g for x in self.script.stepping.optimizers.all() for g in x.param_groups]
@@ -322,6 +356,9 @@ class Memory:
         self.place = head["place"]
         assert self._randomness is not None
         self._randomness.given = self._random
+        have_drawn = head["draws"] or bool(self.board.read(self.world.rank, Word.DRAWS))
+        given = self._random, self._left
+        self.batches.expect(head["batches"], *given, have_drawn=have_drawn)
         for key, (load, _) in self._functions.items():
             load(tree[key])
         self.world.is_walking = False

@@ -72,6 +72,7 @@ def install(here: WorkerContext) -> Loop | None:
     script.models.install(patches)
     models = _Models(loop, memory)
     models.install(patches)
+    memory.batches.install(patches)
     for owner in (torch.nn.Module, torch.optim.Optimizer):
         patches.around(owner, "zero_grad", memory.zeroes)
     for module, name, reason in FRAMEWORKS:
@@ -82,10 +83,7 @@ def install(here: WorkerContext) -> Loop | None:
         script.models.leave()
         memory.world.falls(Fall.SCRIPT)
 
-    opening = _Opening(
-        seen, script.mates, memory.world, script.quorums, script.manager, lambda: None, leave
-    )
-    _install_rooms(loop, opening, patches)
+    _install_rooms(loop, _Opening(script, lambda: None, leave), patches)
     context.before_claim(leave)
     return loop
 
@@ -106,6 +104,7 @@ class _Loop(Loop):
 
     def __init__(self, here: WorkerContext, memory: Memory) -> None:
         self.memory = memory
+        self._has_passed = False  # forward, since the last step
         super().__init__(here, memory)
 
     def _guarded(self, call: Callable[..., Any], otherwise: Any, *args: Any) -> Any:
@@ -131,10 +130,15 @@ class _Loop(Loop):
         self._guarded(super().loader_ended, None, iterator)
 
     def before_forward(self) -> bool:
+        self._has_passed = True
         return bool(self._guarded(super().before_forward, True))
 
     def commit(self) -> bool:
-        self._guarded(super().commit, True)
+        if self.memory.world.fell is None:
+            self._guarded(super().commit, True)
+        elif self._has_passed:
+            self.memory.counts()
+        self._has_passed = False
         self.memory.join()
         return True
 

@@ -2,7 +2,8 @@
 
 In the first run nothing dies. In the second, replicas die in training and while a file is written,
 and their peers wait for the newcomers: it must end as the first one. In the third they die in an
-evaluation. Of several workers per replica one dies once, and the peers train on.
+evaluation. Of several workers per replica one dies once, and the peers train on. If there is one
+replica, its workers die one by one, and are replaced from memory snapshots.
 
 Not here: where they die (plan.py), the verdict about the runs (verdict.py).
 """
@@ -10,12 +11,14 @@ Not here: where they die (plan.py), the verdict about the runs (verdict.py).
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,8 @@ from ftrun.tools.check.verdict import Run, Trial, lines_of
 VARIABLE, PLAN, REFUSED = "FTRUN_CHECK", "plan.json", "refused.json"
 """As in inject/zero_edit/trial.py, which imports torch."""
 END_S = 30.0
+NO_SNAPSHOTS = "ftrun: No memory snapshots"
+NOT_MENDED = re.compile(rf"^({NO_SNAPSHOTS}|ftrun: .*cannot be replaced alone)")
 
 
 def check_script(
@@ -44,7 +49,7 @@ def check_script(
     Args:
         words: the script with its arguments.
         options: for ``ftrun run``.
-        replicas: how many. ``workers``: of each; the last one dies.
+        replicas: how many. ``workers``: of each; the last one dies. Of one replica all may.
         steps: the number of steps after which each run ends, if the script does not end before.
         timeout_s: a run is ended then.
 
@@ -58,18 +63,22 @@ def check_script(
         # Of several workers the step of a death is computed again under a quorum that needs the
         # newcomer, with the next batches, and one of them may be a batch further.
         waits = [] if workers > 1 else ["--min-replicas", str(replicas)]
-        command = ["run", "--replicas", str(replicas), "--prefix", "--inject", "auto", *waits]
-        command += [*several, *options, *_from_copy(words, options)]
+        is_group = replicas == 1
+        if is_group:  # each worker is seen as a replica (inject/zero_edit/memory.py)
+            waits, replicas, workers = ["--memory-snapshots", "auto"], workers, 1
+        command = ["run", "--replicas", "1" if is_group else str(replicas), "--prefix"]
+        command += ["--inject", "auto", *waits, *several, *options, *_from_copy(words, options)]
 
         def run(kind: str, kills: Sequence[Kill]) -> Run:
-            plan = {"steps": steps, "together": replicas if kills and workers > 1 else 0}
+            together = replicas if kills and workers > 1 else 0
+            plan = {"steps": steps, "together": together, "is_group": is_group}
             return _run(command, directory / kind, place, kills, plan, replicas, timeout_s)
 
         _say("runs undisturbed")
         undisturbed = run("undisturbed", ())
-        trial = Trial(replicas, workers, timeout_s, undisturbed)
+        trial = Trial(replicas, workers, timeout_s, undisturbed, is_group=is_group)
         if undisturbed.is_whole(replicas):
-            trial.plan = plan_of(undisturbed.reports, once=workers > 1)
+            trial.plan = plan_of(undisturbed.reports, once=workers > 1, is_group=is_group)
             if trial.plan.exact:
                 _say(
                     "runs with deaths in training"
@@ -127,7 +136,7 @@ def _run(
     place.begin()
     logs = directory / "logs"
     words = [command[0], "--log-dir", str(logs), *command[1:]]
-    code, is_late = _watched(words, place.path, directory, timeout_s)
+    code, is_late, told = _watched(words, place.path, directory, timeout_s)
     reports = {
         index: found
         for index in range(replicas)
@@ -138,22 +147,60 @@ def _run(
         for path in sorted(directory.glob("join-*.json"), key=lambda path: path.stat().st_mtime_ns)
         if (replica := path.stem.split("-")[1])
     ]
+    struck = {
+        x: path.stat().st_mtime
+        for n, x in enumerate(kills)
+        if (path := directory / f"killed-{n}").exists()
+    }
+    steps = {index: _steps(directory / f"steps-{index}") for index in range(replicas)}
     return Run(
         code,
         is_late,
         _read(directory / REFUSED),
         reports,
         joins,
-        tuple(x for n, x in enumerate(kills) if (directory / f"killed-{n}").exists()),
+        tuple(struck),
         differences_of(logs),
         place.end(f"files-{directory.name}"),
+        taken_again(struck, steps) if plan["is_group"] else (),
+        tuple(told),
     )
+
+
+def _steps(path: Path) -> list[tuple[float, int]]:
+    """When a replica has begun each step, in all of its lives."""
+    if not path.exists():
+        return []
+    lines = (line.split() for line in path.read_text().splitlines())
+    return [(float(at), int(step)) for at, step in lines]
+
+
+def taken_again(
+    struck: Mapping[Kill, float], steps: Mapping[int, Sequence[tuple[float, int]]]
+) -> tuple[tuple[int, int], ...]:
+    """By death, how many steps others took again after it, and how many the replacement.
+
+    ``struck``: when each was. ``steps``: when each worker began each step.
+    """
+    found = []
+    for kill, at in struck.items():
+        until = min((x for x in struck.values() if x > at), default=math.inf)
+        again = {
+            index: sum(
+                at < when <= until and step <= max((x for y, x in known if y <= at), default=-1)
+                for when, step in known
+            )
+            for index, known in steps.items()
+        }
+        its = again.pop(kill.victim, 0)
+        found.append((max(again.values(), default=0), its))
+    return tuple(found)
 
 
 def _watched(
     command: Sequence[str], here: Path, directory: Path, timeout_s: float
-) -> tuple[int, bool]:
-    """The run's exit code, and whether it was ended because it took too long."""
+) -> tuple[int, bool, list[str]]:
+    """The run's exit code, whether it was ended because it took too long, and what was told."""
     process = own_process.start(
         "ftrun.cli",
         list(command),
@@ -173,19 +220,22 @@ def _watched(
 
     timer = threading.Timer(timeout_s, end)
     timer.start()
-    has_stopped = False
+    has_stopped, told = False, list[str]()
     assert process.stdout is not None
     for line in process.stdout:
         print(line, end="", flush=True)
-        if not has_stopped and (directory / REFUSED).exists():
+        if NOT_MENDED.search(line):
+            told.append(line.removeprefix("ftrun: ").strip().rstrip("."))
+        is_over = (directory / REFUSED).exists() or line.startswith(NO_SNAPSHOTS)
+        if is_over and not has_stopped:
             has_stopped = True  # the rest would only be the script under torchrun's rules
             process.send_signal(signal.SIGTERM)
     timer.cancel()
     try:
-        return process.wait(END_S), late.is_set()
+        return process.wait(END_S), late.is_set(), told
     except subprocess.TimeoutExpired:
         process.kill()
-        return process.wait(), True
+        return process.wait(), True, told
 
 
 def differences_of(logs: Path) -> list[str]:

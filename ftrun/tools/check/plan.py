@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-TRAINING, WRITING, EVALUATION = "training", "writing", "evaluation"
+STARTING, TRAINING, WRITING, EVALUATION = "starting", "training", "writing", "evaluation"
 WORDS = {
+    STARTING: "at its start, before the first step",
     TRAINING: "in training",
     WRITING: "while it wrote a file",
     EVALUATION: "in an evaluation",
@@ -47,8 +48,14 @@ class Plan:
         return any(kill.phase == WRITING for kill in self.exact)
 
 
-def plan_of(reports: Mapping[int, Mapping[str, Any]], *, once: bool = False) -> Plan:
-    """The deaths, from what each replica did in the undisturbed run. ``once``: a single one."""
+def plan_of(
+    reports: Mapping[int, Mapping[str, Any]], *, once: bool = False, is_group: bool = False
+) -> Plan:
+    """The deaths, from what each replica did in the undisturbed run. ``once``: a single one.
+
+    ``is_group``: these are the workers of one replica, whose state is in memory: after any death
+    the run must end as the undisturbed one.
+    """
     steps = min(report["step"] for report in reports.values())
     last, first = max(reports), min(reports)
     until = steps - 2  # a newcomer has a step to train in
@@ -68,11 +75,16 @@ def plan_of(reports: Mapping[int, Mapping[str, Any]], *, once: bool = False) -> 
         untried.append(f"while a file is written: none was between the steps {start} and {until}")
     if not saves or late >= saves[0] + APART:
         kills += [Kill(first, TRAINING, late)] if late <= until else []
-    counted = _apart([x for x in reports[last]["evaluations"] if 1 <= x <= until])
+    taken = [kill.step for kill in kills] if is_group else []
+    evaluated = [x for x in reports[last]["evaluations"] if 1 <= x <= until]
+    counted = _apart([x for x in evaluated if all(abs(x - step) >= APART for step in taken)])
     if not counted:
         untried.append(f"in an evaluation: there was none between the steps 1 and {until}")
     victims = (last, first)
     evaluations = [Kill(who, EVALUATION, x) for who, x in zip(victims, counted, strict=False)]
+    if is_group:
+        kills = [Kill(last, STARTING, 0), *kills, *evaluations]
+        return Plan(tuple(kills), (), tuple(untried))
     return Plan(tuple(kills), tuple(evaluations), tuple(untried))
 
 

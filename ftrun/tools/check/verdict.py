@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ftrun.base.words import first_of
+from ftrun.base.words import counted, first_of
 from ftrun.tools.check.place import Files
-from ftrun.tools.check.plan import WORDS, Kill, Plan
+from ftrun.tools.check.plan import STARTING, WORDS, Kill, Plan
 
 TEXT_CHARS_MAX = 24
 Reports = Mapping[int, Mapping[str, Any]]
@@ -26,7 +26,9 @@ class Run:
     ``refused``: what could not be carried, or None. ``reports``: what each replica has left at the
     end, by number; one that did not come to it has left none. ``joins``: of newcomers in their
     order, with their replica's number. ``kills``: those that struck. ``differences``: between
-    replicas that the lighthouse has found. ``files``: those that it has written.
+    replicas that the lighthouse has found. ``files``: those that it has written. ``again``: for
+    each death, how many steps another worker took again after it, and how many its replacement.
+    ``told``: why not every death could be mended.
     """
 
     exit_code: int
@@ -37,6 +39,8 @@ class Run:
     kills: tuple[Kill, ...] = ()
     differences: Sequence[str] = ()
     files: dict[str, Path] = field(default_factory=dict)
+    again: tuple[tuple[int, int], ...] = ()
+    told: tuple[str, ...] = ()
 
     def is_whole(self, replicas: int) -> bool:
         """Whether all replicas have come to its end."""
@@ -47,7 +51,9 @@ class Run:
 @dataclass(slots=True)
 class Trial:
     """All runs. ``exact`` must end as ``undisturbed``; in ``counted`` replicas died in evaluations,
-    in which their peers counted for them. None: there was no such run."""
+    in which their peers counted for them. None: there was no such run.
+
+    ``is_group``: of one replica, whose workers are seen as ``replicas``."""
 
     replicas: int
     workers: int
@@ -57,9 +63,17 @@ class Trial:
     exact: Run | None = None
     counted: Run | None = None
     files: Files = field(default_factory=Files)
+    is_group: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What has a number."""
+        return "worker" if self.is_group else "replica"
 
     def who(self, kill: Kill) -> str:
         """The process that was killed."""
+        if self.is_group:
+            return f"worker {kill.victim}"
         worker = f"worker {self.workers - 1} of " if self.workers > 1 else ""
         return f"{worker}replica {kill.victim}"
 
@@ -69,6 +83,8 @@ def lines_of(trial: Trial) -> tuple[list[str], bool]:
     first = trial.undisturbed
     if first.refused is not None:
         return _not_carried(first.refused), False
+    if first.told:
+        return [f"FAILED: {first.told[0]}"], False
     if not (first.reports or first.is_late):
         return [_nothing_to_carry(first)], False
     lines, problems = list[str](), list(_ends(trial, first, "undisturbed"))
@@ -78,10 +94,10 @@ def lines_of(trial: Trial) -> tuple[list[str], bool]:
         lines += [f"not carried: {part}" for part in report["loose"]]
         for run in (trial.exact, trial.counted):
             if run is not None:
-                lines += _deaths(trial, run)
+                lines += _deaths_in_group(trial, run) if trial.is_group else _deaths(trial, run)
                 problems += _ends(trial, run, "with deaths")
         lines += _changes([x for x in (first, trial.exact, trial.counted) if x is not None])
-        lines += _only_first(first.reports)
+        lines += [] if trial.is_group else _only_first(first.reports)
         lines += [f"not tried: a death {phase}" for phase in (trial.plan or _NONE).untried]
         if trial.exact is not None and _why_not(trial, trial.exact) and not problems:
             lines.append(
@@ -94,10 +110,13 @@ def lines_of(trial: Trial) -> tuple[list[str], bool]:
         if trial.counted is not None and not problems:
             lines += _counted(first.reports, trial.counted.reports)
         if trial.exact is None:
-            problems.append("the script ended before a replica could be killed: give it more steps")
+            problems.append(
+                f"the script ended before a {trial.kind} could be killed: give it more steps"
+            )
     if problems:
         return [*lines, *(f"FAILED: {problem}" for problem in problems)], False
-    return [*lines, "ok: the script heals"], True
+    lost = " and no step was lost" if trial.is_group else ""
+    return [*lines, f"ok: the script heals{lost}"], True
 
 
 _NONE = Plan((), (), ())
@@ -139,6 +158,15 @@ def _deaths(trial: Trial, run: Run) -> Iterator[str]:
             yield f"the newcomer could not be given: {first_of(join['lacking'])}"
 
 
+def _deaths_in_group(trial: Trial, run: Run) -> Iterator[str]:
+    """Each death, with the steps that it has cost."""
+    for kill, (lost, repeated) in zip(run.kills, run.again, strict=True):
+        when = f", after step {kill.step}" if kill.phase != STARTING else ""
+        cost = f"{counted(lost, 'step')} lost" if lost else "no step lost"
+        its = f"; its replacement repeated {counted(repeated, 'step')}" if repeated else ""
+        yield f"{trial.who(kill)} was killed {WORDS[kill.phase]}{when}: {cost}{its}"
+
+
 def _changes(runs: Sequence[Run]) -> Iterator[str]:
     """Values that the script changes and that no newcomer receives."""
     reports = [report for run in runs for report in run.reports.values()]
@@ -170,12 +198,19 @@ def _ends(trial: Trial, run: Run, kind: str) -> Iterator[str]:
         yield f"the job {kind} ended with exit code {run.exit_code}"
     missing = [str(index) for index in range(trial.replicas) if index not in run.reports]
     if missing:
-        yield f"replica {', '.join(missing)} did not come to the end"
+        yield f"{trial.kind} {', '.join(missing)} did not come to the end"
     planned = () if trial.plan is None else (trial.plan.exact, trial.plan.counted)
     due = next((kills for kills in planned if kills and set(run.kills) <= set(kills)), ())
     struck = len(run.kills)
     if run is not trial.undisturbed and struck < len(due):
         yield f"only {struck} of {len(due)} deaths came up: the script took another way after one"
+    if trial.is_group:
+        lost = sum(again for again, _ in run.again)
+        if lost:
+            yield f"{counted(lost, 'step')} were lost"
+        if lost or run.exit_code:
+            yield from run.told
+        return
     if len(run.joins) < struck:
         yield f"of {struck} killed replicas {len(run.joins)} joined their peers"
     yield from run.differences
@@ -209,14 +244,15 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
     """Lines about what is equal and what is not; and what makes the check fail."""
     before, after = trial.undisturbed.reports, run.reports
     equal, told, problems = list[str](), list[str](), list[str]()
-    draws = any(report["draws"] for report in before.values())
+    draws = any(report["draws"] for report in before.values()) and not trial.is_group
     why = (
         "the script draws random numbers in its steps, and a newcomer goes on with the global "
-        "generators only: not with those of loader workers, nor with what was drawn before a step"
+        "generators only: not with those of loader workers or of its own, nor with what was drawn "
+        "before a step"
     )
     steps = {index: report["step"] for index, report in after.items()}
     if steps != {index: report["step"] for index, report in before.items()}:
-        problems.append(f"replicas came to the steps {first_of([*steps.values()])}")
+        problems.append(f"{trial.kind}s came to the steps {first_of([*steps.values()])}")
 
     def judge(what: str, is_equal: bool, other: str) -> None:
         if is_equal:
@@ -226,13 +262,13 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
         else:
             problems.append(other)
 
-    inputs = [*_other_inputs(before, after)]
-    judge("what each replica reads", not inputs, f"other batches: {first_of(inputs)}")
+    inputs = [*_other_inputs(before, after, trial.kind)]
+    judge(f"what each {trial.kind} reads", not inputs, f"other batches: {first_of(inputs)}")
     is_alike = all(after[x]["parameters"] == before[x]["parameters"] for x in before)
     judge("parameters", is_alike, "the parameters are not those of the undisturbed run")
     for kind in next(iter(before.values()))["kept"]:
         others = sorted({x for index in before for x in _unlike(before, after, index, kind)})
-        if kind == "buffers" and others:
+        if kind == "buffers" and others and not trial.is_group:
             told.append(
                 f"not equal to the undisturbed run: buffers {first_of(others)}: those of replica 0 "
                 "count, and its death loses an update of a running average, or repeats one"
@@ -274,13 +310,13 @@ def _counted(before: Reports, after: Reports) -> Iterator[str]:
         yield f"after deaths in evaluations, in which a peer counted twice: {first_of(values)}"
 
 
-def _other_inputs(before: Reports, after: Reports) -> Iterator[str]:
+def _other_inputs(before: Reports, after: Reports, kind: str) -> Iterator[str]:
     """The first step at which a replica got another batch. A newcomer has none of earlier ones."""
     for index, report in before.items():
         theirs = after[index]["inputs"]
         odd = [int(x) for x in theirs if report["inputs"].get(x, theirs[x]) != theirs[x]]
         if odd:
-            yield f"replica {index} from step {min(odd)} on"
+            yield f"{kind} {index} from step {min(odd)} on"
 
 
 def _unlike(before: Reports, after: Reports, index: int, kind: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ import typer
 
 from ftrun.base.errors import UserError
 
-REPLICAS_MIN = 2
+REPLICAS_MIN = WORKERS_MIN = 2
 STEPS_MIN = 6
 
 
@@ -19,10 +19,12 @@ def check(
     script: Annotated[
         list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", show_default=False)
     ] = None,
-    replicas: Annotated[int, typer.Option(metavar="N", help="Replicas of the trial.")] = 2,
+    replicas: Annotated[
+        int | None, typer.Option(metavar="N", help="Replicas of the trial. [default: 2; of W: 1]")
+    ] = None,
     workers: Annotated[
         int,
-        typer.Option("-w", "--workers-per-replica", metavar="W", help="Workers of each; one dies."),
+        typer.Option("-w", "--workers-per-replica", metavar="W", help="Workers of each; some die."),
     ] = 1,
     steps: Annotated[int, typer.Option(metavar="S", help="Steps after which each run ends.")] = 60,
     timeout_s: Annotated[
@@ -41,10 +43,12 @@ def check(
     """
     if not script:
         raise UserError("Give a script: ftrun check [OPTIONS] SCRIPT [ARGS]...")
-    if replicas < REPLICAS_MIN or workers < 1 or steps < STEPS_MIN or timeout_s <= 0:
+    replicas = replicas or (1 if workers > 1 else REPLICAS_MIN)
+    if replicas * workers < WORKERS_MIN or workers < 1 or steps < STEPS_MIN or timeout_s <= 0:
         raise UserError(
-            f"ftrun check needs --replicas {REPLICAS_MIN} or more, --workers-per-replica 1 or "
-            f"more, --steps {STEPS_MIN} or more, and a --timeout above 0. Nothing was started."
+            f"ftrun check needs --replicas {REPLICAS_MIN} or more, or --workers-per-replica "
+            f"{WORKERS_MIN} or more, --steps {STEPS_MIN} or more, and a --timeout above 0. Nothing "
+            "was started."
         )
     from ftrun.tools.check.command import check_script
 

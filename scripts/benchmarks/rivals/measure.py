@@ -3,7 +3,10 @@
 Timed from outside by the workers' time stamps. A kill counts as recovered when all ranks, the
 killed one in another process, have taken steps again within a limit, and the job has then gone on
 past the step of the kill. Where a job does not come back, the next kill is of a new job. Launchers
-take turns, with a few kills in each job.
+take turns, with a few kills in each job. Some kills are followed by one of another worker at once.
+
+A group without replicas must end as an undisturbed run does, bit by bit: a run under torchrun that
+nobody disturbs has what each end should be.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from benchmarks.jobs import Job, Line, read, run_job
-from benchmarks.results import Result, Row
+from benchmarks.results import Result, Row, quantile
 from benchmarks.rivals.launchers import RIVALS, WORKERS, launcher
 from tests.jobs import Late, wait
 
@@ -31,6 +34,8 @@ INTERVAL_STEPS = 10
 RECOVERY_TIMEOUT_S = 120.0
 VICTIMS = (1, 2, 3, 0)
 OUTPUT_LINES = 12
+SECOND_KILL_S = 0.2
+EQUAL, UNEQUAL, LATE = "equal on all", "unequal", "did not end when told"
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class Record:
     failed: int = 0
     unstarted: int = 0  # jobs
     ends: list[str] = field(default_factory=list)
+    digests: list[str] = field(default_factory=list)  # with the step, of those that were equal
 
     @property
     def count(self) -> int:
@@ -58,29 +64,60 @@ class Record:
         return len(self.kills) + self.failed
 
 
-def measure(kills: int, mode: str, seed: int, sites: Path, peers: Sequence[str] = ()) -> Result:
+def measure(
+    kills: int,
+    mode: str,
+    seed: int,
+    sites: Path,
+    peers: Sequence[str] = (),
+    others: int = 0,
+    second: float = 0.0,
+) -> Result:
     """``kills`` kills under each launcher that is installed; ``peers``: only these.
 
     ``sites``: the directory that has NVRx and lm-resiliency, in directories of their names.
+    ``others``: so many for each but ftrun; 0: as many. ``second``: how often, from 0 to 1, another
+    worker is killed within ``SECOND_KILL_S`` of the first.
     """
     rng = random.Random(seed)
     asked = [rival for rival in RIVALS if not peers or rival.name in peers]
     left_out = [reason for rival in asked if (reason := rival.left_out(mode, sites))]
     present = [rival for rival in asked if not rival.left_out(mode, sites)]
     records = {rival.name: Record(rival.name) for rival in present}
-    while left := [name for name, r in records.items() if r.count < kills and r.unstarted < 2]:
+    wanted = dict.fromkeys(records, others or kills) | {"ftrun": kills}
+    while left := [n for n, r in records.items() if r.count < wanted[n] and r.unstarted < 2]:
         for name in left:
             record = records[name]
-            _run_job(record, min(kills - record.count, KILLS_PER_JOB), mode, sites, rng)
+            count = min(wanted[name] - record.count, KILLS_PER_JOB)
+            _run_job(record, count, mode, sites, rng, second)
     installed = [
         f"{rival.name}{_version(sites / rival.name)}: {rival.note}."
         for rival in present
         if rival.note
     ]
-    return _result(mode, records, [*left_out, *installed])
+    if second:
+        words = f"{second:.0%} of the kills were of two workers"
+        installed.append(f"{words}, within {SECOND_KILL_S} s.")
+    return _result(mode, records, [*left_out, *installed], _equal(mode, records, sites))
 
 
-def _run_job(record: Record, kills: int, mode: str, sites: Path, rng: random.Random) -> None:
+def _equal(mode: str, records: Mapping[str, Record], sites: Path) -> dict[str, list[float]]:
+    """For each job that ended equal on all: 1 if an undisturbed run has this end too."""
+    last = max((int(x.split()[0]) for r in records.values() for x in r.digests), default=0)
+    if mode == "ddp" or not last:  # replicas train on with fewer
+        return {}
+    started = launcher("torchrun", mode, sites)
+    steps: dict[str, str | float] = {"mode": mode, "reference": last}
+    with run_job("torchrun", WORKERS, 1, script=WORKER, launcher=started, **steps) as job:
+        job.await_step(last, RECOVERY_TIMEOUT_S * 10)
+        wait(lambda: len(job.ends()) == WORKERS, "the undisturbed run to end", RECOVERY_TIMEOUT_S)
+        known = set((job.out / "reference").read_text().splitlines())
+    return {peer: [float(x in known) for x in record.digests] for peer, record in records.items()}
+
+
+def _run_job(
+    record: Record, kills: int, mode: str, sites: Path, rng: random.Random, second: float = 0.0
+) -> None:
     """One job with up to ``kills`` kills; the first that it does not recover from ends it."""
     peer = record.peer
     started = launcher(peer, mode, sites)
@@ -89,19 +126,23 @@ def _run_job(record: Record, kills: int, mode: str, sites: Path, rng: random.Ran
             for _ in range(kills):
                 victim = VICTIMS[record.count % len(VICTIMS)]
                 try:
-                    record.kills.append(_kill(job, victim, rng))
+                    record.kills.append(_kill(job, victim, rng, second))
                 except (Late, ProcessLookupError) as error:
                     record.failed += 1
                     _show(job, error)
                     return
             record.ends.append(_end(job))
+            if record.ends[-1] == EQUAL:
+                record.digests += {text.strip() for text in job.ends().values()}
     except Late as late:
         record.unstarted += 1
         print(f"{peer}: not started: {late}")
 
 
-def _kill(job: Job, victim: int, rng: random.Random) -> Kill:
+def _kill(job: Job, victim: int, rng: random.Random, second: float = 0.0) -> Kill:
     """Kill ``victim`` at a random moment of a step, and watch until the job is past it.
+
+    ``second``: how often another worker is killed soon after.
 
     Raises:
         Late: the job did not recover.
@@ -109,13 +150,19 @@ def _kill(job: Job, victim: int, rng: random.Random) -> Kill:
     """
     job.await_step(job.reached() + 1 + rng.randrange(INTERVAL_STEPS), RECOVERY_TIMEOUT_S)
     time.sleep(rng.random() * STEP_S)
-    top, dead = job.reached(), job.pid(victim)
+    victims = [victim]
+    if rng.random() < second:
+        victims.append((victim + 1 + rng.randrange(WORKERS - 1)) % WORKERS)
+    top, dead = job.reached(), {rank: job.pid(rank) for rank in victims}
     killed = job.kill(victim)
+    for rank in victims[1:]:
+        time.sleep(rng.random() * SECOND_KILL_S)
+        job.kill(rank)
 
     def recovered() -> bool:
         if any(process.process.poll() is not None for process in job.launched):
             raise Late("its launcher has ended")
-        if job.pid(victim) == dead:
+        if any(job.pid(rank) == pid for rank, pid in dead.items()):
             return False
         newest = [read(job.newest(rank)) for rank in range(WORKERS)]
         steps = ([line for line in each if _counts(line, killed)] for each in newest)
@@ -124,21 +171,23 @@ def _kill(job: Job, victim: int, rng: random.Random) -> Kill:
     wait(recovered, "steps at all ranks after a kill", RECOVERY_TIMEOUT_S)
     job.await_step(top + CALM_STEPS, RECOVERY_TIMEOUT_S)
     everybody = {rank: [read(path) for path in job.processes(rank)] for rank in range(WORKERS)}
-    return judge(everybody, victim, killed)
+    return judge(everybody, victims, killed)
 
 
 def _counts(line: Line, killed: float) -> bool:
     return line.committed and line.when > killed
 
 
-def judge(everybody: Mapping[int, Sequence[Sequence[Line]]], victim: int, killed: float) -> Kill:
+def judge(
+    everybody: Mapping[int, Sequence[Sequence[Line]]], victims: Sequence[int], killed: float
+) -> Kill:
     """The effects of a kill, from the lines of each rank's processes, oldest process first."""
     again = max(
         next(line.when for line in processes[-1] if _counts(line, killed))
         for processes in everybody.values()
     )
     stalls, repeated = [], 0
-    for processes in (them for rank, them in everybody.items() if rank != victim):
+    for processes in (them for rank, them in everybody.items() if rank not in victims):
         lines = sorted(itertools.chain(*processes), key=lambda line: line.when)
         steps = [line for line in lines if line.committed]
         gaps = [(later.when, later.when - line.when) for line, later in itertools.pairwise(steps)]
@@ -161,8 +210,8 @@ def _end(job: Job) -> str:
     try:
         job.stop()
     except Late:
-        return "did not end when told"
-    return "equal on all" if len(set(job.ends().values())) == 1 else "unequal"
+        return LATE
+    return EQUAL if len(set(job.ends().values())) == 1 else UNEQUAL
 
 
 def _show(job: Job, error: Exception) -> None:
@@ -178,7 +227,12 @@ def _version(site: Path) -> str:
     return "".join(f" {each.version}" for each in packages)
 
 
-def _result(mode: str, records: Mapping[str, Record], notes: Sequence[str]) -> Result:
+def _result(
+    mode: str,
+    records: Mapping[str, Record],
+    notes: Sequence[str],
+    equal: dict[str, list[float]],
+) -> Result:
     def of(name: str) -> dict[str, list[float]]:
         return {
             peer: [float(getattr(kill, name)) for kill in record.kills]
@@ -198,9 +252,12 @@ def _result(mode: str, records: Mapping[str, Record], notes: Sequence[str]) -> R
             Row("stall_s", "survivors' longest step, beyond the median", "s", of("stall_s"),
                 digits=2),
             Row("repeated", "steps repeated by survivors", "steps", of("repeated"), digits=0),
+            *([Row("equal", "end equal to an undisturbed run, to the bit", "jobs", equal,
+                   higher_is_better=True, is_count=True)] if equal else []),
         ],
         notes=[
             *notes,
+            *(_spread(peer, record) for peer, record in records.items() if record.kills),
             *(
                 f"{peer}: {record.unstarted} jobs did not start."
                 for peer, record in records.items()
@@ -211,6 +268,12 @@ def _result(mode: str, records: Mapping[str, Record], notes: Sequence[str]) -> R
             + ".",
         ],
     )  # fmt: skip
+
+
+def _spread(peer: str, record: Record) -> str:
+    again = [kill.again_s for kill in record.kills]
+    half, most, worst = (quantile(again, share) for share in (0.5, 0.9, 1.0))
+    return f"{peer}: again after {half:.2f} s median, {most:.2f} s p90, {worst:.2f} s at worst."
 
 
 def _told(ends: Sequence[str]) -> str:

@@ -9,7 +9,9 @@ A launcher needs one of these forms, which the environment chooses:
   from the newest. lm-resiliency restores model and optimizer itself, and gives the step.
 
 It writes what ``benchmarks/worker.py`` writes: a line per step to ``steps.<rank>.<pid>``, and
-``end.<rank>.<pid>``. It ends at the step that the file ``stop`` names. Each form imports what it
+``end.<rank>.<pid>``. It ends at the step that the file ``stop`` names. With
+``BENCH_REFERENCE=STEPS`` it takes so many steps without pause, and rank 0 writes what each has made
+to ``reference``: the undisturbed run that others are compared with. Each form imports what it
 needs, because a launcher that starts workers again pays for their imports.
 """
 
@@ -33,6 +35,7 @@ PEER = os.environ["BENCH_PEER"]
 IS_SHARDED = os.environ["BENCH_MODE"] == "fsdp"
 OUT = Path(os.environ["BENCH_OUT"])
 CHECKPOINTS = os.environ.get("BENCH_CHECKPOINTS", "")
+REFERENCE = int(os.environ.get("BENCH_REFERENCE", "0"))
 RANK = int(os.environ["REPLICA_GROUP_ID" if PEER == "torchft" else "RANK"])
 RESTORED_STEP = "LM_RESILIENCY_TORCHRUN_CHECKPOINT_STEP"
 STEP_S, STEPS_MAX = 0.05, 1_000_000
@@ -60,17 +63,19 @@ def train(model: nn.Module) -> None:
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
     first = load(network, optimizer) if CHECKPOINTS else int(os.environ.get(RESTORED_STEP, "0"))
     log = open_log()
-    for step in range(first, STEPS_MAX):
+    for step in range(first, REFERENCE or STEPS_MAX):
         if is_over(step):
             break
         began = time.monotonic()
         x, y = batch(step, RANK)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(network(x), y)
-        time.sleep(max(0.0, STEP_S - (time.monotonic() - began)))
+        time.sleep(0.0 if REFERENCE else max(0.0, STEP_S - (time.monotonic() - began)))
         loss.backward()
         optimizer.step()
         write_step(log, step + 1, True, loss.item())
+        if REFERENCE:
+            write_reference(step + 1, network)
         if CHECKPOINTS and (step + 1) % CHECKPOINT_STEPS == 0:
             save(step + 1, network, optimizer)
     write_end(step, network)
@@ -201,11 +206,24 @@ def write_step(log: int, reached: int, is_committed: bool, loss: float) -> None:
 
 def write_end(step: int, network: nn.Module) -> None:
     """The last step and a hash of all parameters."""
+    (OUT / f"end.{RANK}.{os.getpid()}").write_text(f"{step} {digest_of(network)}\n")
+
+
+def write_reference(step: int, network: nn.Module) -> None:
+    """What an end at this step would be."""
+    text = f"{step} {digest_of(network)}\n"
+    if RANK == 0:
+        with open(OUT / "reference", "a") as reference:
+            reference.write(text)
+
+
+def digest_of(network: nn.Module) -> str:
+    """A hash of all parameters."""
     digest = hashlib.sha256()
     for parameter in network.parameters():
         whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
         digest.update(whole.detach().contiguous().numpy().tobytes())
-    (OUT / f"end.{RANK}.{os.getpid()}").write_text(f"{step} {digest.hexdigest()[:16]}\n")
+    return digest.hexdigest()[:16]
 
 
 def is_over(step: int) -> bool:

@@ -17,12 +17,14 @@ ON: dict[str, Any] = {"workers_per_replica": 2, "memory_snapshots": "auto"}
 DEADLINE_S = 60.0
 
 
-def play(*, frees: int = 1 << 30, falls: int = 0) -> tuple[list[str], GroupMemory | None]:
+def play(
+    here: Path, *, frees: int = 1 << 30, falls: int = 0, fills: bool = False
+) -> tuple[list[str], GroupMemory | None]:
     """What people are told of one group, whose workers both have a generation, or do not fit."""
 
     async def run() -> None:
-        known = MemorySnapshots(resolved(**ON), told.append)
-        known.make("a")
+        known = MemorySnapshots(resolved(**ON), here, told.append)
+        known.make("0", "a")
         place = known.starts("a", 0)
         if place:
             seen = GroupMemory.open(place)
@@ -37,19 +39,32 @@ def play(*, frees: int = 1 << 30, falls: int = 0) -> tuple[list[str], GroupMemor
             for rank in range(2):
                 seen.board.add_group(rank, 9)
                 seen.board.set_done(seen.board.places(9, [rank])[0], 7)
+                seen.board.set(rank, Word.REACHED, 15)
+            if fills:
+                other = seen.area(1)
+                other.lay_out(4096, 4096)
+                other.open_log(3, 7)
+                other.write(3, b"", [], 5, {9: 7}, {9: 7})
+                seen.board.set_done(seen.board.places(9, [1])[0], 9)
             kept = known.kept("a", 0)
             assert kept is not None
-            assert (kept.place, kept.step) == (Generation(3, 5, {9: 7}, {9: 7}), 12)
+            assert (kept.place, kept.step, kept.reached) == (
+                Generation(3, 5, {9: 7}, {9: 7}),
+                12,
+                15,
+            )
             seen.board.set(1, Word.FALL, falls)
             kept = known.kept("a", 1)
             assert kept is not None
-            assert kept.place == (Fall(falls) if falls else Fall.NO_GENERATION)
+            none = Fall.LOG_FULL if fills else Fall.NO_GENERATION
+            assert kept.place == (Fall(falls) if falls else none)
             known.decree("a", 1, 0)
             assert seen.board.decree == 1
         deadline = asyncio.get_running_loop().time() + DEADLINE_S
-        while not told and asyncio.get_running_loop().time() < deadline:
+        while len(told) < 1 + fills and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
-        known.close()
+        known.free("a")
+        await known.end()
         assert known.starts("a", 0) == "" and known.kept("a", 0) is None
         assert known.seen("a") is None
         known.decree("a", 2, 0)  # it has ended meanwhile
@@ -62,22 +77,31 @@ def play(*, frees: int = 1 << 30, falls: int = 0) -> tuple[list[str], GroupMemor
     return told, opened[0] if opened else None
 
 
-def test_it_is_told_once_when_all_have_a_generation() -> None:
-    told, _ = play()
+def test_it_is_told_once_when_all_have_a_generation(tmp_path: Path) -> None:
+    told, _ = play(tmp_path)
     assert len(told) == 1
     assert told[0].startswith("Memory snapshots: on this node (")
     assert told[0].endswith("at most 268 MB). A lost worker costs no step.")
 
 
-def test_too_little_memory_is_a_reason_and_no_crash() -> None:
-    told, opened = play(frees=100 << 20)
+def test_too_little_memory_is_a_reason_and_no_crash(tmp_path: Path) -> None:
+    told, opened = play(tmp_path, frees=100 << 20)
     assert told == ["No memory snapshots: 105 MB of memory are free. A death restarts all workers."]
     assert opened is None
 
 
-def test_a_script_that_cannot_be_followed_is_told_before_anybody_dies() -> None:
-    told, _ = play(falls=Fall.SCRIPT)
+def test_a_script_that_cannot_be_followed_is_told_before_anybody_dies(tmp_path: Path) -> None:
+    told, _ = play(tmp_path, falls=Fall.SCRIPT)
     assert told[0].startswith("No memory snapshots: ftrun does not know the place in this script")
+
+
+def test_a_full_log_is_told_when_it_begins_to_be_so(tmp_path: Path) -> None:
+    told, _ = play(tmp_path, fills=True)
+    assert told[1] == (
+        "Memory snapshots: the results of a step's collectives do not fit into its log (4 kB a "
+        "worker). Until the next snapshot a death takes all workers back to step 12. To have "
+        "larger logs, free memory."
+    )
 
 
 def test_a_control_group_bounds_it(tmp_path: Path) -> None:

@@ -51,7 +51,6 @@ def test_a_group_on_several_nodes_has_them_and_a_standby_for_each_worker(script:
         ({"lighthouse": "h:1"}, "on one node only"),
         ({"workers_per_replica": None, "nnodes": "1:2", **NODES}, "change its size"),
         ({"inject": "explicit"}, "--inject explicit leaves the script alone"),
-        ({"snapshot": "s"}, "--snapshot takes snapshots in another way"),
         ({"device": "cuda"}, "for CPU so far"),
         ({"no_python": True}, "for Python scripts"),
     ],
@@ -64,6 +63,13 @@ def test_they_are_refused_with_what_they_do_not_apply_to(
     assert injection(settings) != MEMORY
     with pytest.raises(UserError, match=f"--memory-snapshots auto: not in this job: .*{why}"):
         check(settings)
+
+
+def test_a_disk_asks_for_them_unless_they_are_off(script: str, tmp_path: Path) -> None:
+    on: dict[str, Any] = {"workers_per_replica": 2, "snapshot": tmp_path}
+    assert why_no_memory_snapshots(resolved(script, **on)) == ""
+    assert why_no_memory_snapshots(resolved(script, **on, memory_snapshots="off"))
+    assert why_no_memory_snapshots(resolved(script, workers_per_replica=1, snapshot=tmp_path))
 
 
 def test_another_word_is_refused(script: str) -> None:

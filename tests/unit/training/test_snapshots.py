@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import torch
 from ftrun.base import clock
 from ftrun.base.errors import UserError
 from ftrun.core.messages import Healed
+from ftrun.snapshots import serving
 from ftrun.snapshots.directory import look, snapshots
 from ftrun.training.manager import Drained, Manager
 from tests.unit.training.scripted_agent import DEADLINE_S, Job, job
@@ -39,6 +41,8 @@ def saving(
     directory.mkdir()
     with job(directory, replicas, min_replicas=1) as running:
         plain = running.agent.context
+        listening = serving.listen(Path(plain("0").socket_path).parent / serving.NAME)
+        threading.Thread(target=serving.serve, args=(listening,), daemon=True).start()
         fields = {
             "snapshot_dir": str(tmp_path / "snapshots"),
             "snapshot_every_s": every_s,
@@ -49,7 +53,11 @@ def saving(
         for slot in range(replicas):
             own: dict[str, Any] = {"state_dict": state_dict} if state_dict else {}
             running.add(str(slot), **own)
-        yield running
+        try:
+            yield running
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            listening.close()
 
 
 def step_until(running: Job, condition: Callable[[], bool]) -> None:
@@ -63,7 +71,7 @@ def step_until(running: Job, condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The two snapshots of a job that is gone. To start a process that writes takes seconds."""
+    """The two snapshots of a job that is gone."""
     directory = tmp_path_factory.mktemp("earlier")
     where = directory / "snapshots"
     with saving(directory) as running:

@@ -44,6 +44,7 @@ from ftrun.inject.zero_edit.world.world import WAIT_S, World
 from ftrun.process_groups.built import BuiltGroup
 from ftrun.snapshots.area import CALLS_MAX, AreaFull, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
+from ftrun.training import context
 from ftrun.training.context import WorkerContext
 
 AWAITED_MAX = 256
@@ -321,9 +322,7 @@ class ReplayedWorld(World):
     def answer_from_log(self, call: ReplayedCall) -> None:
         """All members have this call, and so has this replacement's log."""
         call.waited = True
-        result = self._logged(call)
-        if result is not None:
-            call.take(result, None)
+        call.take(self._logged(call), None)  # also where it gives this rank nothing
 
     def _logged(self, call: ReplayedCall) -> list[torch.Tensor] | None:
         """The result of a call that all have; None: it has none."""
@@ -369,6 +368,8 @@ class ReplayedWorld(World):
 
     def await_decision(self, call: Call) -> None:
         """Wait until a call that has failed or is held goes on. See World."""
+        if context.is_pressed():  # the others have left, and nobody is replaced any more
+            raise context.stops_with()
         with self.changed:
             if call.state is State.FAILED and self._has_failed(call):
                 assert call.error is not None
@@ -404,7 +405,7 @@ class ReplayedWorld(World):
     def ends(self) -> None:
         """The script is over: stay until that of each worker is."""
         self.board.set(self.rank, Word.OVER, 1)
-        while not all(self.board.all(Word.OVER)) and self.fell is None:
+        while not (all(self.board.all(Word.OVER)) or self.fell or context.is_pressed()):
             time.sleep(LOOK_S * 10)
 
 

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from ftrun.base.words import age, counted, duration, plain, ranges
-from ftrun.core.lighthouse.status import Status
+from ftrun.core.lighthouse.status import LossStatus, RecoveryStatus, Status
 from ftrun.tools.status.screen.history import RATE_SPAN, History, spark
 from ftrun.tools.status.screen.pieces import (
     BAD,
@@ -205,6 +205,9 @@ def _facts(status: Status, history: History, cells: int) -> list[Text]:
         (_speed(status, history, 10 if is_wide else 0), 24 if is_wide else 14),
         (_cost(status, 8 if is_wide else 0), 27 if is_wide else 20),
     ]
+    recovery = status.get("recovery")
+    if recovery is not None:
+        columns.append((_recovery(recovery), 35 if is_wide else 29))
     left = cells - 2 - sum(size + gap for _, size in columns)
     count = max(1, (left + gap) // (SCALAR_CELLS + gap)) if left >= 8 else 0
     size = min((left + gap) // max(1, count) - gap, SCALAR_CELLS_MAX)
@@ -268,6 +271,21 @@ def _cost(status: Status, cells: int) -> list[Fact]:
         Fact("lost", line(duration(account["lost_s"]))),
         Fact("restarts", line(f"{status['restarts']:,}")),
     ]
+
+
+def _recovery(recovery: RecoveryStatus) -> list[Fact]:
+    """What a loss would cost now."""
+    losses = ("worker", recovery["worker"]), ("node", recovery["node"]), ("job", recovery["job"])
+    return [Fact(f"{name} lost", line(loss_words(loss))) for name, loss in losses]
+
+
+def loss_words(loss: LossStatus) -> tuple[str, str]:
+    """The cost of a loss in a few words."""
+    if not loss["steps"]:
+        return "no step", GOOD
+    if not loss["from_step"]:
+        return "from the start", CARE
+    return f"{counted(loss['steps'], 'step')}, {duration(loss['seconds'])}", STRONG
 
 
 def _scalars(status: Status, history: History, column: int, columns: int, cells: int) -> list[Fact]:

@@ -17,7 +17,7 @@ from ftrun.core.agent.restarts import RestartRules
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
 from ftrun.core.agent.supervisor import Supervisor
-from ftrun.core.messages import ReplicaStarted
+from ftrun.core.messages import AssignSlots, ReplicaStarted
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Board, Generation
 
@@ -68,7 +68,7 @@ class Node:
         )
         self.core = Supervisor(own, 0.0)
         self.on(e.SpawnerReady())
-        self.on(e.SlotsAssigned(("0",)))
+        self.on(AssignSlots(("0",)))
 
     @property
     def slot(self) -> SlotState:

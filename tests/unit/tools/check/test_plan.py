@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ftrun.tools.check.plan import EVALUATION, TRAINING, WRITING, Kill, plan_of
+from ftrun.tools.check.plan import EVALUATION, STARTING, TRAINING, WRITING, Kill, plan_of
 
 
 def seen(
@@ -25,6 +25,18 @@ def test_both_ends_die_in_training_and_the_first_while_it_writes() -> None:
 def test_a_save_late_in_the_run_is_the_only_other_death() -> None:
     plan = plan_of(seen(60, [50]))
     assert plan.exact == (Kill(1, TRAINING, 15), Kill(0, WRITING, 50))
+
+
+def test_the_workers_of_one_replica_die_at_the_start_too_and_all_must_end_alike() -> None:
+    plan = plan_of(seen(60, [0, 16, 32, 48], [16, 34, 50]), is_group=True)
+    assert plan.exact == (
+        Kill(1, STARTING, 0),
+        Kill(1, TRAINING, 15),
+        Kill(0, WRITING, 32),
+        Kill(0, TRAINING, 45),
+        Kill(1, EVALUATION, 50),  # the others are too near to another death
+    )
+    assert not plan.counted
 
 
 def test_what_does_not_come_up_is_said() -> None:

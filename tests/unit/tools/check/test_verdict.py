@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ftrun.tools.check.command import differences_of
+from ftrun.tools.check.command import differences_of, taken_again
 from ftrun.tools.check.place import Files
-from ftrun.tools.check.plan import EVALUATION, TRAINING, WRITING, Kill, Plan
+from ftrun.tools.check.plan import EVALUATION, STARTING, TRAINING, WRITING, Kill, Plan
 from ftrun.tools.check.verdict import Run, Trial, lines_of
 
 KILLS = (Kill(1, TRAINING, 5), Kill(0, WRITING, 9))
@@ -86,6 +86,61 @@ def test_one_of_several_workers_is_killed() -> None:
     )
     words = "worker 1 of replica 1 was killed in training, after step 5, and the replica joined at"
     assert any(line.startswith(words) for line in lines)
+
+
+GROUP = (Kill(1, STARTING, 0), *KILLS)
+
+
+def in_group(again: Sequence[tuple[int, int]], told: Sequence[str] = (), **changes: Any) -> Trial:
+    """Two workers of one replica, each with its own part of the parameters."""
+    other = report(parameters="bb", draws=[3])
+    died = run(second=report(**{**other, **changes}), kills=GROUP, joins=())
+    died = replace(died, again=tuple(again), told=tuple(told))
+    plan = Plan(GROUP, (), ())
+    return trial(died, run(second=other, kills=(), joins=()), plan=plan, is_group=True)
+
+
+def test_workers_of_one_replica_that_lose_no_step() -> None:
+    lines, is_well = lines_of(in_group([(0, 0), (0, 2), (0, 1)]))
+    assert is_well, lines
+    assert lines[1:] == [
+        "worker 1 was killed at its start, before the first step: no step lost",
+        "worker 1 was killed in training, after step 5: no step lost; its replacement repeated 2 "
+        "steps",
+        "worker 0 was killed while it wrote a file, after step 9: no step lost; its replacement "
+        "repeated 1 step",
+        "equal to the undisturbed run: what each worker reads, parameters, buffers, optimizers, "
+        "4 values of the script",
+        "ok: the script heals and no step was lost",
+    ]
+
+
+def test_a_lost_step_of_one_replica_is_told_with_its_reason() -> None:
+    why = "No memory snapshots: ftrun does not know the place"
+    lines, is_well = lines_of(in_group([(0, 0), (5, 5), (0, 1)], [why]))
+    assert not is_well
+    assert "worker 1 was killed in training, after step 5: 5 steps lost; its replacement" in (
+        "\n".join(lines)
+    )
+    assert lines[-2:] == ["FAILED: 5 steps were lost", f"FAILED: {why}"]
+    undisturbed = replace(run(kills=(), joins=()), told=(why,))
+    assert lines_of(replace(in_group([]), undisturbed=undisturbed)) == ([f"FAILED: {why}"], False)
+
+
+def test_of_one_replica_random_numbers_are_no_excuse() -> None:
+    changed = {"inputs": {"6": "z"}}
+    lines, is_well = lines_of(in_group([(0, 0)] * 3, **changed))
+    assert not is_well
+    assert lines[-1] == "FAILED: other batches: worker 1 from step 6 on"
+
+
+def test_steps_that_are_taken_again_are_counted_from_one_death_to_the_next() -> None:
+    struck = {KILLS[0]: 10.0, KILLS[1]: 20.0}  # of worker 1, then of worker 0
+    steps = {
+        0: [(8.0, 1), (9.0, 2), (11.0, 3), (21.0, 2), (22.0, 3), (23.0, 4)],
+        1: [(8.0, 1), (9.0, 2), (11.0, 2), (12.0, 3), (24.0, 4)],
+    }
+    assert taken_again(struck, steps) == ((0, 1), (0, 2))
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ _SAMPLE: Status = {
         "nodes": 1,
     },
     "epoch": 5,
+    "recovery": None,
     "step": 1234,
     "quorum": {
         "quorum_id": 21474836482,

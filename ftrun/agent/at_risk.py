@@ -1,0 +1,102 @@
+"""How far a group with memory snapshots is, and what a loss would cost it now.
+
+Both come from the words that its workers write for themselves, so nobody waits for it. Not here:
+where a lost worker's replacement begins (core/replay/settling.py), who shows it (tools/status/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ftrun.core.activity import Activity
+from ftrun.core.messages import Progress, Resumption
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.mending import SOUND
+from ftrun.core.replay.settling import begin
+from ftrun.snapshots.area import NONE, GroupMemory, Word
+
+LOOKS = 2
+"""In a row: the words are read one by one while workers write them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A state of all workers after ``step`` steps, and when it was known to be there."""
+
+    step: int
+    at: float
+
+    def resumption(self, now: float) -> Resumption:
+        """Its message."""
+        return Resumption(self.step, max(0.0, now - self.at))
+
+
+class AtRisk:
+    """Of one group. ``look`` first.
+
+    Attributes:
+        step: how many steps have been taken.
+        newest: the last one of which all workers have a snapshot; None: of none.
+        fall: why no death can be mended from now on; None: one can.
+    """
+
+    def __init__(self, memory: GroupMemory, now: float) -> None:
+        self._memory = memory
+        self._start = Stored(0, now)
+        self.newest: Stored | None = None
+        self.step = 0
+        self.fall: Fall | None = None
+        self._stepped_at, self._step_s = now, 0.0
+        self._gaps = 0
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether a lost worker's step cannot be repeated until the next snapshot."""
+        return self._gaps >= LOOKS
+
+    def look(self, now: float) -> None:
+        """Read the words."""
+        board, step = self._memory.board, max(self._memory.board.all(Word.REACHED))
+        if step > self.step:
+            taken = (now - self._stepped_at) / (step - self.step)
+            self._step_s = taken if self.step else 0.0  # the first has the set-up
+        if step != self.step:
+            self.step, self._stepped_at = step, now
+        newest = min(board.read(rank, Word.NEWEST) for rank in self._memory.here)
+        if newest == NONE:
+            self.newest = None
+        elif self.newest is None or newest != self.newest.step:
+            self.newest = Stored(newest, now)
+        falls = [x for x in board.all(Word.FALL) if x and x not in SOUND]
+        self.fall = Fall(falls[0]) if falls else None
+        self._gaps = self._gaps + 1 if self._lacks_results() else 0
+
+    def _lacks_results(self) -> bool:
+        board, areas = self._memory.board, self._memory.area
+        if self._memory.spans:  # nothing is repeated there: all go back to a snapshot
+            return False
+        for rank in range(board.ranks) if self.newest is not None else ():
+            done = board.all_done()
+            place = begin(areas(rank).generations(), areas(rank).logs(), done, rank)
+            if place in (Fall.LOG_FULL, Fall.TOO_NEW):
+                return True
+        return False
+
+    def progress(self, now: float, elsewhere: Stored | None, on_disk: Stored | None) -> Progress:
+        """For the status. ``elsewhere``: what another node has; ``on_disk``: ``--snapshot``."""
+        job = on_disk or self._start
+        node = max(elsewhere or job, job, key=lambda stored: stored.step)
+        worker = Stored(self.step, now)
+        if self.newest is None or self.fall is not None:
+            worker = job
+        elif self.has_gap or self._memory.spans:
+            worker = self.newest
+        return Progress(
+            self.step,
+            0,
+            Activity.APART,
+            step_s=self._step_s or None,
+            worker_lost=worker.resumption(now),
+            node_lost=node.resumption(now),
+            job_lost=job.resumption(now),
+        )

@@ -1,0 +1,226 @@
+"""A replacement trains on the batches of its predecessor, to the bit.
+
+It comes to its place without reading what is before, because the order of samples follows from the
+sampler. That is not enough if a sample depends on those before it: the workers of a loader have
+random numbers of their own. So each leaves them in memory that it shares with the script, a
+generation has them, and those of a replacement go on from there. Where they are not known, all is
+read from the beginning of the epoch. A generation has a digest of its batch, too: if a replacement
+gets another one, as where a dataset keeps a generator of its own, it reads all, and if that is no
+help either, no death can be mended any more.
+
+Not here: how an iterator is set to a place (loaders.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import multiprocessing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info
+
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
+from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.place import Place
+from ftrun.inject.zero_edit.randomness import States, _tensor
+from ftrun.inject.zero_edit.trial import _add
+from ftrun.inject.zero_edit.values.journal import packed, unpacked
+
+DEEP = 4
+ENTRY_BYTES, NUMBER_BYTES, AHEAD = 16 << 10, 8, 4
+
+
+class WorkersRandom:
+    """The random numbers of one iterator's workers, in memory that is shared with their forks.
+
+    Of each worker: what it is given, and then its last entries. An entry has the number of a batch
+    among the worker's own, from 1 on, and the generators: to begin with it, or when it was read;
+    none, if this worker has never drawn.
+    """
+
+    def __init__(self, workers: int, entries: int) -> None:
+        self._workers, self._entries = workers, 1 + entries
+        self._memory = mmap.mmap(-1, workers * self._entries * ENTRY_BYTES)
+        self._count, self._at_first = 0, b""
+        self._passed, self._given = 0, dict[int, tuple[int, bytes]]()
+
+    # ------------------------------------------------------------ in a worker
+
+    def reads(self, worker: int, read: Callable[[], Any]) -> tuple[Any, bool]:
+        """Its next batch, and whether it has ever drawn."""
+        self._count += 1
+        given = self._entry(worker, 0, self._count)
+        if given:
+            States.decode(unpacked(given)[1]).set()
+        self._at_first = self._at_first or packed([], States.now().encode())
+        batch = read()
+        left = packed([], States.now().encode())
+        has_drawn = left != self._at_first
+        slot = 1 + self._count % (self._entries - 1)
+        self._put(worker, slot, self._count, left if has_drawn else b"")
+        return batch, has_drawn
+
+    # ------------------------------------------------------------ in the script
+
+    def before(self, batch: int) -> list[bytes] | None:
+        """What each worker has when all before this batch are read; None: that is not known."""
+        found = []
+        for worker in range(self._workers):
+            count = -(-(batch - worker) // self._workers) - self._passed
+            begins, given = self._given.get(worker, (1, b""))
+            slot = 1 + count % (self._entries - 1)
+            states = given if count < begins else self._entry(worker, slot, count)
+            if states is None:
+                return None
+            found.append(states)
+        return found
+
+    def go_on(self, batch: int, passed: int, states: Sequence[bytes]) -> None:
+        """Let each worker begin with these at its first batch from this one on, where so many
+        batches were passed over, as many of each."""
+        self._passed = passed // self._workers
+        for worker, given in enumerate(states):
+            begins = -(-(batch - worker) // self._workers) - self._passed + 1
+            self._given[worker] = begins, given
+            if given:
+                self._put(worker, 0, begins, given)
+
+    def _entry(self, worker: int, slot: int, count: int) -> bytes | None:
+        at = (worker * self._entries + slot) * ENTRY_BYTES
+        begin = at + 2 * NUMBER_BYTES
+        number, size = self._word(at), self._word(at + NUMBER_BYTES)
+        return self._memory[begin : begin + size] if number == count else None
+
+    def _word(self, at: int) -> int:
+        return int.from_bytes(self._memory[at : at + NUMBER_BYTES], "little")
+
+    def _put(self, worker: int, slot: int, count: int, states: bytes) -> None:
+        at = (worker * self._entries + slot) * ENTRY_BYTES
+        if len(states) <= ENTRY_BYTES - 2 * NUMBER_BYTES:
+            words = b"".join(x.to_bytes(NUMBER_BYTES, "little") for x in (count, len(states)))
+            self._memory[at : at + len(words) + len(states)] = words + states
+
+
+class Batches:
+    """The batches of this worker.
+
+    Args:
+        wants: whether a generation is made in the step that begins.
+        lacks: what to do if it gets other batches than its predecessor.
+
+    Attributes:
+        seen: by the iterator and its number, a digest of each batch of the step that begins.
+    """
+
+    def __init__(self, wants: Callable[[], bool], lacks: Callable[[Sequence[str]], None]) -> None:
+        self._wants, self._lacks = wants, lacks
+        self._has_drawn = mmap.mmap(-1, 1)
+        self._forked: WorkersRandom | None = None
+        self.seen: dict[str, str] = {}
+        self._expected: dict[str, str] = {}
+        self._random: Sequence[bytes] = ()
+
+    def install(self, patches: Patches) -> None:
+        """Look at each batch from now on."""
+        from torch.utils.data._utils import fetch
+
+        OPEN.keeps_seeds, OPEN.on_batch, OPEN.on_begin = True, self._drawn, self._begins
+        patches.around(fetch._MapDatasetFetcher, "fetch", self._fetch)
+
+    # ------------------------------------------------------------ workers of loaders
+
+    def _begins(self, iterator: LoaderIterator) -> WorkersRandom | None:
+        """An iterator is about to start its workers."""
+        loader = iterator.loader
+        workers = getattr(loader, "num_workers", 0)
+        if not workers:
+            return None
+        context = loader.multiprocessing_context or multiprocessing
+        if context.get_start_method() != "fork":
+            self._has_drawn[0] = 1  # for all that is known
+            return None
+        self._forked = WorkersRandom(workers, (loader.prefetch_factor or 2) + AHEAD)
+        return self._forked
+
+    def _fetch(self, plain: Callable[..., Any], fetcher: Any, index: Any) -> Any:
+        info, forked = get_worker_info(), self._forked
+        if info is None or forked is None:
+            return plain(fetcher, index)
+        batch, has_drawn = forked.reads(info.id, lambda: plain(fetcher, index))
+        if has_drawn:
+            self._has_drawn[0] = 1
+        return batch
+
+    @property
+    def have_drawn(self) -> bool:
+        """Whether a worker of a loader has drawn a random number."""
+        return bool(self._has_drawn[0])
+
+    # ------------------------------------------------------------ for a generation
+
+    def step_ended(self) -> None:
+        """The next batch is of another step."""
+        self.seen = {}
+
+    def left(self, place: Place) -> list[bytes] | None:
+        """What the workers of the first loader have at a place; None: that is not known."""
+        for loader in place.loaders[:1]:
+            for iterator in OPEN.all():
+                is_it = (iterator.spot, iterator.number) == (loader.spot, loader.number)
+                if is_it and iterator.workers is not None:
+                    found: list[bytes] | None = iterator.workers.before(loader.drawn)
+                    return found
+        return None
+
+    # ------------------------------------------------------------ of a replacement
+
+    def expect(
+        self,
+        seen: dict[str, str],
+        random: Sequence[bytes],
+        left: Sequence[bytes] | None,
+        *,
+        have_drawn: bool,
+    ) -> None:
+        """This worker goes on from a generation.
+
+        Args:
+            random: the order and the generators at its draw (memory.py).
+            left: what the workers of its first loader had; None: that is not known.
+            have_drawn: workers of its predecessor's loaders.
+        """
+        self._expected, self._random = seen, random
+        self._has_drawn[0] = OPEN.reads_all = have_drawn
+        OPEN.left = left
+
+    def _drawn(self, iterator: LoaderIterator, batch: Any) -> Any:
+        """An iterator gives this batch; returns the one that it gives in its place."""
+        name = f"{iterator.spot} {iterator.number} {iterator.cursor.drawn}"
+        if name in self._expected:
+            expected = self._expected.pop(name)
+            if _digest(batch) != expected:
+                batch = self._read_again(iterator)
+            if _digest(batch) != expected:
+                self._lacks([f"the batches of the loader at {iterator.spot}: they are others"])
+        if self._wants():
+            self.seen[name] = _digest(batch)
+        return batch
+
+    def _read_again(self, iterator: LoaderIterator) -> Any:
+        order, *states = self._random
+        now = States.now()
+        if order:
+            torch.set_rng_state(_tensor(order))
+        iterator.read_again()
+        (States.decode(states) if states else now).set()
+        return iterator.take()
+
+
+def _digest(batch: Any) -> str:
+    """Of the first bytes of each tensor."""
+    hashed = hashlib.blake2b(digest_size=8)
+    _add(hashed, batch, DEEP)
+    return hashed.hexdigest()

@@ -1,0 +1,106 @@
+"""The one process of a node that writes snapshots, for all of the agent's workers.
+
+The spawner forks it. It imports what it needs when the first of them connects, and outlives every
+worker. Each connection has a thread of its own, and memory that both processes map.
+
+Not here: what is ordered (writer.py, groups.py), the other end (process.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ftrun.snapshots.writer import Writing
+
+NAME = "snapshots.sock"
+"""In the agent's directory."""
+TITLE = "ftrun snapshots"
+WRITE, FILL = "group", "fill"
+"""The orders of an agent; those of workers are in writer.py."""
+NICE = 5
+LINE_BYTES_MAX = 256 << 20
+
+
+def main(where: Path) -> None:
+    """Serve until this process is ended."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    listening = listen(where)
+    first = listening.accept()[0]
+    import torch
+
+    torch.set_num_threads(1)
+    os.nice(NICE)  # from here on; its start is soon over, and a snapshot may be due by then
+    _begin(first)
+    serve(listening)
+
+
+def listen(where: Path) -> socket.socket:
+    """The socket of this name; that of a process that has ended is replaced."""
+    listening, own = socket.socket(socket.AF_UNIX), where.with_suffix(f".{os.getpid()}")
+    listening.bind(str(own))
+    listening.listen()
+    own.rename(where)
+    return listening
+
+
+def serve(listening: socket.socket) -> None:
+    """Serve all that connect, until the socket is closed."""
+    with contextlib.suppress(OSError):
+        while True:
+            _begin(listening.accept()[0])
+
+
+def _begin(connected: socket.socket) -> None:
+    threading.Thread(target=_serve, args=(connected,), name="ftrun-writer", daemon=True).start()
+
+
+def _serve(connected: socket.socket) -> None:
+    """Carry out the orders of one process; ends with it."""
+    from ftrun.snapshots.memory import SharedMemory
+    from ftrun.snapshots.writer import Writing
+
+    with connected, contextlib.suppress(OSError):
+        _, fds, *_ = socket.recv_fds(connected, 1, 1)
+        writing = Writing(SharedMemory(fds[0]) if fds else None)
+        try:
+            _send(connected, {"ready": True})
+            with connected.makefile("rb") as orders:
+                while line := orders.readline(LINE_BYTES_MAX):
+                    _send(connected, _answer(line, writing))
+        finally:
+            writing.close()
+
+
+def _answer(line: bytes, writing: Writing) -> dict[str, Any]:
+    from ftrun.snapshots import groups
+
+    try:
+        kind, fields = json.loads(line)
+        if kind == WRITE:
+            return groups.write(writing, groups.Order(**fields))
+        if kind == FILL:
+            return groups.fill(groups.Filling(**fields))
+        return writing.obey(kind, fields)
+    except Exception as error:  # noqa: BLE001
+        # The edge of this process: whatever torch or the disk raise is the answer, and it goes on.
+        return {"error": _words(error)}
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+    return (str(error) or type(error).__name__).splitlines()[0][:400]
+
+
+def _send(connected: socket.socket, answer: dict[str, Any]) -> None:
+    connected.sendall(json.dumps(answer).encode() + b"\n")

@@ -1,0 +1,195 @@
+"""Workers of one group, without replicas, that die at the worst moments: each end is equal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs import LIGHTHOUSE, Job, ask
+
+pytestmark = pytest.mark.timeout(300)
+
+SCRIPT = """
+import atexit, hashlib, json, os, sys, time
+import torch, torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+rank, deaths, hold = int(os.environ["RANK"]), json.loads(sys.argv[1]), int(sys.argv[2])
+
+def at(place):
+    if [rank, place] in deaths:
+        try:
+            os.close(os.open(f"died {place}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        if "raises" in place:
+            raise RuntimeError(place)
+        os.kill(os.getpid(), 19 if "stops" in place else 9)
+
+def wait_for(name):
+    while not os.path.exists(name):
+        time.sleep(0.01)
+
+class Data(Dataset):
+    def __len__(self):
+        return 48
+    def __getitem__(self, index):  # in a worker of the loader, which draws the noise
+        at(f"loader {index}")
+        return torch.full((8,), index / 48) + torch.randn(8) / 9
+
+at("start")
+atexit.register(at, "at exit")
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 33), nn.ReLU(), nn.Dropout(0.2), nn.Linear(33, 3))
+fully_shard(model[0])
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 24)
+data = Data()
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=2)
+torch.manual_seed(100 + rank)
+total, step = 0.0, 0
+at("before the first step")
+for epoch in range(6):
+    sampler.set_epoch(epoch)
+    for x in loader:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        at(f"before the optimizer of {step}")
+        at(f"raises in {step}")
+        at(f"stops in {step}")
+        optimizer.step()
+        scheduler.step()
+        step += 1
+        total += loss.item()
+        if step % 8 == 0:
+            text = repr((total, [x.to_local().tolist() for x in model.parameters()]))
+            with open(f"checkpoint-{rank}.txt", "w") as file:
+                file.write(text[:99])
+                file.flush()
+                at(f"saving {step}")
+                file.write(text[99:])
+            dcp.save({"model": model.state_dict()}, checkpoint_id=f"checkpoint-{step}")
+        if step == hold:
+            print("holds", flush=True)
+            wait_for("over")
+        at(f"after {step}")
+at("after the last step")
+digest = hashlib.sha256(repr((total, step)).encode())
+for tensor in model.state_dict().values():
+    digest.update(tensor.to_local().contiguous().numpy().tobytes())
+text = open(f"checkpoint-{rank}.txt").read()
+digest.update(text.encode())
+print(f"end {digest.hexdigest()[:16]}", flush=True)
+if hold > 24 and rank != 2:
+    wait_for("over")
+"""
+OPTIONS = ("--workers-per-replica", "3", "--device", "cpu")
+ON = (*OPTIONS, "--memory-snapshots", "auto")
+MENDED = r"worker 0\.%s \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated"
+DEATHS = [
+    (2, "start"),
+    (1, "before the first step"),
+    (2, "before the optimizer of 3"),
+    (1, "saving 8"),
+    (0, "saving 16"),
+    (0, "before the optimizer of 23"),
+    (1, "after 24"),
+    (2, "after the last step"),
+    (0, "at exit"),
+]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The end of a run without memory snapshots in which nobody dies."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    with Job(directory, SCRIPT, *OPTIONS, args=("[]", "0")) as job:
+        assert job.end() == 0
+        return ends(job)
+
+
+def ends(job: Job) -> dict[str, str]:
+    """By rank. A worker that dies after it has told it, tells it again."""
+    found = set(re.findall(r"^\[0\.(\d)\] end (\w+)$", job.output, re.MULTILINE))
+    assert len(found) == 3, job.output
+    return dict(found)
+
+
+def status(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ask(directory, "status", "--json").stdout)
+    return found
+
+
+def kill(job: Job, *ranks: int) -> None:
+    for pid in [job.worker(0, rank) for rank in ranks]:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_at_the_start_in_a_save_in_the_last_step_and_after_it(
+    tmp_path: Path, undisturbed: dict[str, str]
+) -> None:
+    with Job(tmp_path, SCRIPT, *ON, args=(json.dumps(DEATHS), "0")) as job:
+        assert job.end() == 0
+        assert ends(job) == undisturbed
+        died = {path.name.partition(" ")[2] for path in tmp_path.glob("died *")}
+        assert died == {place for _, place in DEATHS}
+        # Nobody has a snapshot before the first step: then all begin again.
+        assert job.output.count("cannot be replaced alone") == 2, job.output
+        assert "All went on" not in job.output, job.output
+        assert f"replica 0: finished, 24 steps, {len(DEATHS)} restarts" in job.output
+
+
+def test_the_lighthouse_dies_with_a_worker_and_a_script_raises(
+    tmp_path: Path, undisturbed: dict[str, str]
+) -> None:
+    raises = json.dumps([(2, "raises in 5"), (0, "raises in 15")])
+    with Job(tmp_path, SCRIPT, *ON, args=(raises, "12")) as job:
+        job.expect(r"worker 0\.2 \(pid \d+\) failed: RuntimeError.* Its work since step \d+ was")
+        job.expect(r"^\[0\.\d\] holds", count=3)
+        lighthouse = job.expect_process(LIGHTHOUSE)
+        job.until(lambda: status(tmp_path)["step"] == 12, "the step in the status")
+        recovery = status(tmp_path)["recovery"]
+        os.kill(lighthouse, signal.SIGKILL)
+        kill(job, 1)
+        job.expect(MENDED % 1)
+        job.expect("The lighthouse is back")
+        (tmp_path / "over").touch()
+        assert job.end() == 0
+        assert ends(job) == undisturbed
+        assert job.output.count("no step lost") == 3, job.output
+    assert recovery["worker"]["steps"] == 0
+    assert [recovery[x]["from_step"] for x in ("node", "job")] == [0, 0]
+    assert [recovery[x]["steps"] for x in ("node", "job")] == [12, 12]
+
+
+def test_the_same_error_twice_ends_the_job(tmp_path: Path) -> None:
+    script = SCRIPT.replace('at(f"raises in {step}")', "assert step < 5 or rank != 1, step")
+    with Job(tmp_path, script, *ON, args=("[]", "0")) as job:
+        assert job.end() == 73
+        assert "restarting will not help" in job.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_stop_while_a_worker_is_replaced(tmp_path: Path, number: signal.Signals) -> None:
+    with Job(tmp_path, SCRIPT, *ON, args=("[]", "12"), session=True) as job:
+        job.expect(r"^\[0\.\d\] holds", count=3)
+        (tmp_path / "over").touch()
+        kill(job, 1)
+        job.signal(number)
+        assert job.end() == (130 if number is signal.SIGINT else 75)
+        assert "Error" not in job.output, job.output
+        assert not job.left()

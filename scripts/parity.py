@@ -299,7 +299,7 @@ def compare_nodes(names: list[str], writes: bool) -> int:
     ):
         for index in (0, 1):
             machines.start(index, ":")
-        for case, theirs, ours in compared(cases, machines, is_new=True):
+        for case, theirs, ours in compared(cases, [machines], is_new=True):
             is_so = theirs == (case.theirs or theirs) and ours == (case.ours or theirs)
             unlike += not is_so
             said = [_cut(" / ".join(both).strip()) for both in (theirs, ours)]

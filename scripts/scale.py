@@ -1,26 +1,32 @@
 #!/usr/bin/env python3
 """Processor time of the lighthouse for one death and one join, by the size of the job.
 
-The real core and the real codec, without processes and sockets: agents are simulated
+First the real core and the real codec, without processes and sockets: agents are simulated
 (benchmarks/agents.py) and answer in no time. Only the lighthouse's own processor time is counted,
-and its clock shows that, so a busy machine changes little. What gRPC adds is in `scripts/bench.py
-lighthouse`. ``--nodes N``: N nodes in groups of eight, of which the lighthouse sees one agent each;
-``--groups N``: N groups, eight on an agent. docs/SCALE.md shows the curve.
+and its clock shows that, so a busy machine changes little. Then a real lighthouse process with real
+streams (benchmarks/lighthouse.py): what gRPC adds, and what the simulated agents take beside it.
+``--nodes N``: N nodes in groups of eight, of which the lighthouse sees one agent each; ``--groups
+N``: N groups, eight on an agent; ``--streams N``: N groups with real streams. docs/SCALE.md shows
+the curve.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
+import os
 import resource
 import sys
 import time
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent)]
 
+from benchmarks import lighthouse  # noqa: E402
 from benchmarks.agents import Agent, Marks  # noqa: E402
 
 from ftrun.core import messages as m  # noqa: E402
@@ -45,8 +51,10 @@ TOGETHER = 8
 WAIT_S = 600.0
 GC_THRESHOLD = 20_000
 """As in the lighthouse."""
-SIZES = {"groups": (100, 1_000, 10_000), "nodes": (1_000, 12_500)}
+SIZES = {"groups": (100, 1_000, 10_000), "nodes": (1_000, 12_500), "streams": (1_000, 10_000)}
+PARTS = ("ms", "lighthouse_cpu_ms", "agents_cpu_ms")
 ROUNDS = 3
+STEADY_S = 5.0
 
 
 class Line:
@@ -210,17 +218,33 @@ def measure(groups: int, agents: int, workers: int, what: str) -> None:
         print(f"| {what} | {name} | {costs[ROUNDS // 2].row()} |", flush=True)
 
 
+def measure_streams(groups: int) -> None:
+    """Print a row for a death and one for a join with real streams: medians again."""
+    agents, load = -(-groups // TOGETHER), os.getloadavg()[0]
+    found = asyncio.run(lighthouse.samples(groups, agents, ROUNDS, STEADY_S))
+    for name, kind in (("a death", "death"), ("a join", "join")):
+        ms = [median(found[f"{kind}_{part}"]) for part in PARTS]
+        parts = " | ".join(f"{part / 1e3:.2f}" for part in ms)
+        messages = median(found[f"{kind}_messages"])
+        what = f"{groups:,} groups, {agents:,} agents, load {load:.1f}"
+        print(f"| {what} | {name} | {parts} | {messages:,.0f} |", flush=True)
+    steady, own = (found[name][0] for name in ("steady_percent", "steady_agents_percent"))
+    print(f"Between them: lighthouse {steady:.0f} %, agents {own:.0f} % of a core.", flush=True)
+
+
 def main() -> int:
     """Measure the sizes that are asked for, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--groups", type=int, nargs="*", metavar="N")
     parser.add_argument("--nodes", type=int, nargs="*", metavar="N")
+    parser.add_argument("--streams", type=int, nargs="*", metavar="N")
     parser.add_argument("--workers", type=int, default=8, help="of a group of eight nodes")
     given = parser.parse_args()
-    is_all = given.groups is None and given.nodes is None
+    is_all = all(getattr(given, name) is None for name in SIZES)
     sizes = {name: getattr(given, name) or (SIZES[name] if is_all else ()) for name in SIZES}
-    print("| job | | decoding, s | deciding, s | encoding, s | together, s | messages |")
-    print("|---|---|---:|---:|---:|---:|---:|")
+    if sizes["groups"] or sizes["nodes"]:
+        print("| job | | decoding, s | deciding, s | encoding, s | together, s | messages |")
+        print("|---|---|---:|---:|---:|---:|---:|")
     for count in sizes["groups"]:
         agents = -(-count // TOGETHER)
         measure(count, agents, 1, f"{count:,} groups, {agents:,} agents")
@@ -228,6 +252,11 @@ def main() -> int:
         groups = -(-count // TOGETHER)
         what = f"{count:,} nodes: {groups:,} groups of {given.workers} workers"
         measure(groups, groups, given.workers, what)
+    if sizes["streams"]:
+        print("| real streams | | time, s | lighthouse, s | agents, s | gRPC messages |")
+        print("|---|---|---:|---:|---:|---:|")
+    for count in sizes["streams"]:
+        measure_streams(count)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"Peak memory with all simulated agents: {peak:.0f} MiB.")
     return 0

@@ -23,6 +23,7 @@ from ftrun.core.agent.events import StartReplica
 from ftrun.core.forms import AUTO, Form
 from ftrun.core.ids import WorkerKey
 from ftrun.logs.layout import log_path
+from ftrun.training.context import WorkerContext
 
 FORM_MARGIN_S = 30.0
 """A worker waits this much longer for its first quorum than the lighthouse gathers members."""
@@ -90,30 +91,20 @@ class Assignments:
         return error_path(log_path(log_dir, start.replica_id, group_rank, start.restarts))
 
     def _context(self, start: StartReplica) -> dict[str, Any]:
-        """WorkerContext without what the spawner adds."""
+        """WorkerContext without what the spawner adds; settings by their names."""
         s = self._settings
         return {
-            "job_id": s.job_id,
-            "replicas": s.replicas,
-            "min_replicas": s.min_replicas,
-            "workers_per_replica": s.workers_per_replica,
+            **s.shared_with(WorkerContext),
             "host": self._machine.host,
             "socket_path": str(self._runtime_dir / SOCKET_NAME),
             "device": self._machine.device,
             "heal_tls": bool(s.tls),
             "connect_timeout_s": s.join_timeout_s,
             "quorum_timeout_s": s.join_timeout_s + FORM_MARGIN_S,
-            "heartbeat_timeout_s": s.heartbeat_timeout_s,
             "restarts": start.restarts,
             "peers_train": start.peers_train,
-            "hang_factor": s.hang_factor,
-            "data": s.data,
-            "global_batch": s.global_batch,
             "script": s.script.name,
-            "inject": s.inject,
             "snapshot_dir": str(s.snapshot_path or ""),
             "snapshot_every_s": s.snapshot_every_s,
-            "snapshot_keep": s.snapshot_keep,
-            "grace_s": s.grace_s,
             "resume_dir": str(s.resume_path or ""),
         }

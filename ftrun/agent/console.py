@@ -78,7 +78,7 @@ class Console:
             self._terminal.event_line(notice.text, of_job=True)
 
     def sees_no_peers(self, error: OSError) -> None:
-        """The kernel does not tell of this node's connections."""
+        """The kernel does not list this node's connections."""
         self._terminal.event_line(
             f"This node does not see whether other nodes answer it ({error}). One whose power goes "
             "is missed when its heartbeats are (--heartbeat-timeout)."

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ftrun.agent.devices import Machine
 from ftrun.agent.env_markers import OWNER_NAME
@@ -15,6 +17,7 @@ from ftrun.agent.file_timer import FILE_VARIABLE
 from ftrun.base.addresses import interface_of
 from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings
+from ftrun.config.starting import starts_fresh
 from ftrun.core.forms import AUTO, Form
 from ftrun.core.ids import WorkerKey
 
@@ -43,6 +46,26 @@ class Place:
     world_port: int = 0
 
 
+def spawner_configuration(
+    settings: RunSettings, machine: Machine, token: str, runtime_dir: Path, *, waits: bool = False
+) -> dict[str, Any]:
+    """What a spawner is told once; process.py sends it.
+
+    ``eager``: import also what torch imports late before the first worker is forked: there is time
+    while the node waits. ``late``: import that at all; workers that are interpreters of their own
+    have no use for it. ``heal_tls``: workers will make certificates.
+    """
+    return {
+        "token": token,
+        "host": machine.host,
+        "preload": list(settings.preload),
+        "eager": waits or settings.script.trains_in_parallel(),
+        "late": not starts_fresh(settings, os.environ),
+        "heal_tls": bool(settings.tls),
+        "runtime_dir": str(runtime_dir),
+    }
+
+
 def threads_per_worker(settings: RunSettings, machine: Machine) -> int:
     """The user's OMP_NUM_THREADS, or the node's cores shared out among the workers.
 
@@ -63,7 +86,7 @@ def worker_environment(
 ) -> dict[str, str]:
     """The variables of one worker, in addition to ftrun's own environment.
 
-    ``injected``: see config/forms.py; "": as the settings say.
+    ``injected``: see config/forms.py; "": as the settings have it.
     """
     injected = injected or injection(settings)
     rank, world = str(place.key.group_rank), str(settings.workers_per_replica)

@@ -23,7 +23,6 @@ from ftrun.agent.watch import WorkerStarted
 from ftrun.core.agent.events import (
     AskToStop,
     Event,
-    FailureReported,
     Instruction,
     SendToLighthouse,
     ShowNotice,
@@ -31,8 +30,9 @@ from ftrun.core.agent.events import (
     StartReplica,
     WorkerDying,
     WorkerExited,
+    WorkerSent,
 )
-from ftrun.core.messages import ReplicaFinished, ReplicaLost
+from ftrun.core.messages import FailureReport, ReplicaFinished, ReplicaLost
 
 
 def record_of(fact: Event | Instruction | WorkerStarted) -> dict[str, Any] | None:
@@ -42,7 +42,7 @@ def record_of(fact: Event | Instruction | WorkerStarted) -> dict[str, Any] | Non
             return _record("life", incarnation, replica=replica_id, restart=restarts)
         case WorkerStarted(key, pid):
             return _record("worker", key.incarnation, rank=key.group_rank, pid=pid)
-        case FailureReported(key, report):
+        case WorkerSent(key, FailureReport() as report):
             return _record(
                 "raised", key.incarnation, rank=key.group_rank, type=report.error_type,
                 message=report.message, traceback=report.traceback,

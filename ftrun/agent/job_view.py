@@ -16,13 +16,12 @@ from ftrun.base.words import amount
 from ftrun.core.agent.events import (
     Event,
     Instruction,
-    NoManagerMade,
     WorkerDying,
     WorkerExited,
     WorkerSent,
 )
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import HealProgress, JobGlance, Progress, Report
+from ftrun.core.messages import HealProgress, JobGlance, NoManager, Progress, Report
 
 GLANCE_S = 20.0
 """The time for which the last answer of a silent lighthouse counts."""
@@ -60,14 +59,14 @@ class JobView:
                 found = self._replicas.get(key.replica_id)
                 if found is None or found.incarnation != key.incarnation:
                     self._replicas[key.replica_id] = _Replica(key.incarnation)
-            case WorkerSent(key, message):
+            case WorkerSent(_, NoManager()):
+                self._is_apart = True
+            case WorkerSent(key, Report() | Progress() as message):
                 self._note_message(key, message)
             case WorkerDying(WorkerExited(incarnation)) | WorkerExited(incarnation):
                 gone = [x for x, one in self._replicas.items() if one.incarnation == incarnation]
                 for replica_id in gone:
                     del self._replicas[replica_id]
-            case NoManagerMade():
-                self._is_apart = True
             case _:
                 pass
 
@@ -93,7 +92,7 @@ class JobView:
             int(now - self._began_at),
         )
 
-    def _note_message(self, key: WorkerKey, message: object) -> None:
+    def _note_message(self, key: WorkerKey, message: Report | Progress) -> None:
         replica = self._replicas.get(key.replica_id)
         if replica is None or replica.incarnation != key.incarnation:
             return

@@ -6,12 +6,15 @@ ends the spawner again. Not here: messages to it (process.py), its work (spawner
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
+from typing import Any
 
 from ftrun.agent import env_markers
+from ftrun.agent.channel import encode
 from ftrun.base import own_process
 from ftrun.base.errors import ExitCode
 from ftrun.base.own_process import FOR_THE_JOB
@@ -30,10 +33,14 @@ class SpawnerLaunch:
     """A spawner that imports torch already and has received no message yet.
 
     ``guard_id``: the random marker that every process of the job carries in its environment.
-    ``channel``, ``stores``: this end of its two socket pairs, for process.py.
+    ``channel``, ``stores``: this end of its two socket pairs, for process.py. ``parked``: the
+    standbys that it has from the start. ``successor``: the launch that waits to follow this one.
     """
 
     def __init__(self) -> None:
+        self.parked: tuple[str, ...] = ()
+        self.successor: SpawnerLaunch | None = None
+        self._is_configured = False
         self.guard_id = os.urandom(GUARD_BYTES).hex()
         self.channel, theirs = socket.socketpair()
         self.stores, their_stores = socket.socketpair()
@@ -59,8 +66,25 @@ class SpawnerLaunch:
         if stdin_fd is not None:
             os.close(stdin_fd)
 
+    def configure(self, message: dict[str, Any], parked: int = 0, threads: int = 0) -> None:
+        """Send its configuration, the first time only; perhaps long before a job has it work.
+
+        ``parked``: how many standbys it is to have then, of so many threads each.
+        """
+        if self._is_configured:
+            return
+        self._is_configured = True
+        self.parked = tuple(f"parked-{number}" for number in range(1, parked + 1))
+        orders = [{"op": "standby", "name": name, "threads": threads} for name in self.parked]
+        with contextlib.suppress(OSError):  # it has ended: the agent notices
+            for order in ({"op": "configure", **message}, *orders):
+                self.channel.sendall(encode(order))
+
     def end(self) -> None:
         """Kill the spawner, unless the agent has ended it already."""
+        if self._is_configured:  # then the process is the one of the stores, and has a child
+            self.channel.close()
+            self.stores.close()
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()

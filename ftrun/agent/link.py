@@ -132,6 +132,7 @@ class LighthouseLink:
         if self._open and self._connection is not None:
             self._flush(_ended_in(message))
             self._connection.send(message)
+            self._requests.spoke()
 
     def _flush(self, replica_id: str) -> None:
         """Send what was kept of a replica that ends, because its last steps count."""
@@ -203,7 +204,9 @@ class LighthouseLink:
         while True:
             await asyncio.sleep(self._interval_s)
             if self._open and not self._requests.is_full:
-                self._beat_once(self._requests.asks(clock.now()))
+                asks = self._requests.asks(clock.now())
+                if self._requests.is_needed(asks):
+                    self._beat_once(asks)
 
     def _beat_once(self, asks: bool) -> None:
         progress: tuple[ReplicaProgress, ...] = ()
@@ -214,8 +217,8 @@ class LighthouseLink:
         heartbeat = Heartbeat(progress, not asks, facts, wants_glance)
         if asks:
             self._ask(heartbeat)
-        else:
-            self.send(heartbeat)
+        elif self._connection is not None:
+            self._connection.send(heartbeat)
 
     def _take_progress(self, replica_id: str = "") -> tuple[ReplicaProgress, ...]:
         """The kept messages, oldest first. The time for which each was kept belongs to its phase.

@@ -95,24 +95,25 @@ async def _run(
     neighbours: Neighbours,
     runtime_dir: Path,
 ) -> EndAgent:
+    own_token_file = token_file or _token_file(runtime_dir, token)
+
+    def announce(http: str) -> None:
+        neighbours.announce(http, own_token_file)
+
     def make(
         settings: RunSettings,
         launch: SpawnerLaunch,
         lead: Lead | None = None,
         own_dir: Path = runtime_dir,
     ) -> Agent:
-        own_token_file = token_file or _token_file(runtime_dir, token)
-
-        def announce(http: str) -> None:
-            neighbours.announce(http, own_token_file)
-
         watch = neighbours.watch
         return Agent(settings, machine, token, launch, announce, own_dir, watch, lead)
 
     if settings.rendezvous is not None:
         return await run_in_team(settings, machine, token, launch, make, runtime_dir)
     if settings.workers_per_node is not None:
-        return await Member(settings, machine, token, launch, make, runtime_dir).run()
+        member = Member(settings, machine, token, launch, make, runtime_dir, announce)
+        return await member.run()
     agent = make(settings, launch)
     try:
         return await agent.run()

@@ -1,7 +1,7 @@
 """Sees which hosts acknowledge nothing, by all TCP connections of this machine.
 
-Linux's sock_diag tells of each one, without any right, in about 2 ms for 1,000 connections. Not
-here: which host counts as silent (core/agent/peer_watch.py).
+Linux's sock_diag lists them, without any right, in about 2 ms for 1,000 connections. Not here:
+which host counts as silent (core/agent/peer_watch.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAUSE_TIMES = 30.0
 
 
 class Peers:
-    """Tells ``send`` which hosts are silent whenever that changes; ``again``: tell it once more."""
+    """Reports the silent hosts to ``send`` whenever they change; ``again``: once more."""
 
     def __init__(self, send: Callable[[PeersSilent], None]) -> None:
         self._send = send
@@ -46,7 +46,7 @@ class Peers:
             self._send(PeersSilent(self._watch.silent))
 
     async def run(self) -> OSError:
-        """Look until cancelled; returns why the kernel does not tell."""
+        """Look until cancelled; returns why the kernel lists none."""
         took_s = 0.0
         while True:
             await asyncio.sleep(max(self._watch.look_s, PAUSE_TIMES * took_s))

@@ -102,29 +102,17 @@ class SpawnerProcess:
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._closing = False
-        self._process = launch.process
+        self._launch, self._process = launch, launch.process
         self._stderr: HelperOutput | None = None
         self._pidfd = -1
         self._spawner_pidfd = -1
         self._channel = Channel(launch.channel)
         self._stores = Channel(launch.stores)
 
-    def start(
-        self,
-        *,
-        token: str,
-        host: str,
-        preload: tuple[str, ...],
-        eager: bool,
-        late: bool,
-        heal_tls: bool,
-        runtime_dir: Path,
-    ) -> None:
-        """Send its configuration; ``spawner_ready`` or ``SpawnerLost`` follows.
+    def start(self, configuration: dict[str, Any]) -> None:
+        """Send its configuration, unless it has one; ``spawner_ready`` or ``SpawnerLost`` follows.
 
-        ``eager``: import also what torch imports late before the first worker is forked.
-        ``late``: import that at all; workers that are interpreters of their own have no use for it.
-        ``heal_tls``: workers will make certificates.
+        ``configuration``: spawner_configuration (environment.py).
         """
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._exited)
@@ -133,18 +121,7 @@ class SpawnerProcess:
         assert self._process.stderr is not None
         self._stderr = HelperOutput(os.dup(self._process.stderr.fileno()), _show)
         self._process.stderr.close()
-        self._send(
-            {
-                "op": "configure",
-                "token": token,
-                "host": host,
-                "preload": list(preload),
-                "eager": eager,
-                "late": late,
-                "heal_tls": heal_tls,
-                "runtime_dir": str(runtime_dir),
-            }
-        )
+        self._launch.configure(configuration)
 
     def start_worker(self, task: StartWorker) -> None:
         """Fork one worker; ``worker_started`` or ``worker_exited`` with pid 0 follows."""
@@ -312,7 +289,11 @@ def _show(data: bytes) -> None:
         os.write(2, data)
 
 
-def sweeper(guard_id: str, before: frozenset[int]) -> Callable[[], list[linux.ProcessRow]]:
-    """Finds the job's live processes; ``before``: the agent's children from before the job."""
-    own = os.getpid()
-    return lambda: sweep.job_processes(guard_id, own, before | {own})
+def sweeper(launch: SpawnerLaunch, before: frozenset[int]) -> Callable[[], list[linux.ProcessRow]]:
+    """Finds the job's live processes, and none of a launch that waits to follow this one.
+
+    ``before``: the agent's children from before the job.
+    """
+    own, next_one = os.getpid(), launch.successor
+    next_guard = "" if next_one is None else next_one.guard_id
+    return lambda: sweep.job_processes(launch.guard_id, own, before | {own}, next_guard)

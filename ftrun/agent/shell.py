@@ -48,24 +48,16 @@ from ftrun.core.agent.events import (
     DrainAsked,
     EndAgent,
     Event,
-    FailureReported,
-    FormWanted,
     HealthChecked,
     HoldGroup,
-    IncidentRecorded,
     Instruction,
-    JobEnded,
-    KillAsked,
+    Kept,
     LighthouseGone,
     LighthouseSent,
     LookAtBoard,
-    LoopBeat,
     MakeDecree,
-    NoManagerMade,
     PassSignal,
     ReplaceWorker,
-    ReplicaStopAsked,
-    RestartAsked,
     RewindMemory,
     SendEvidence,
     SendToLighthouse,
@@ -76,7 +68,6 @@ from ftrun.core.agent.events import (
     SignalReceived,
     SignalReplica,
     SignalWorker,
-    SlotsAssigned,
     SpawnerReady,
     StacksTaken,
     StartReplica,
@@ -115,6 +106,7 @@ from ftrun.core.messages import (
     Notice,
     PeersSilent,
     Progress,
+    RanksKept,
     Rejected,
     RestartReplica,
     StopReplica,
@@ -157,6 +149,7 @@ class Agent:
         self._life = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
         self._agent_id = os.environ.get(AGENT_ID_NAME) or self._life
         self._signal_rules = settings.signal_rules()
+        self._standbys = StandbyRules(standbys_of(settings), parked=launch.parked)
         self._supervisor = Supervisor(self._rules(), self._started_at)
         self._done: asyncio.Future[EndAgent] = self._loop.create_future()
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
@@ -268,8 +261,9 @@ class Agent:
     def _rules(self) -> SupervisorSettings:
         s = self._settings
         return SupervisorSettings(
-            **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(standbys_of(s))},
+            **{**s.shared_with(SupervisorSettings), "standbys": self._standbys},
             has_memory_snapshots=not why_no_memory_snapshots(s),
+            spans=s.spans,
             agent_id=self._life,
             restarts=RestartRules(
                 s.max_restarts, as_torchrun=s.as_torchrun, spent=s.restarts_spent
@@ -279,10 +273,6 @@ class Agent:
             signals=self._signal_rules,
             asks_siblings=s.as_torchrun,
             exits_with_job=s.exit_with == "job",
-            crash_code=ExitCode.CRASH_LOOP,
-            unreachable_code=ExitCode.LIGHTHOUSE_UNREACHABLE,
-            unready_code=ExitCode.USAGE,
-            hopeless_code=ExitCode.WILL_NOT_HELP,
             target=s.script.target,
         )
 
@@ -402,11 +392,11 @@ class Agent:
         """The node on which a worker's log is, if it is not this one."""
         if life is None or self._lead is None:
             return ""
-        return self._lead.node_of(life.replica_id, life.restarts, life.group_rank)
+        return self._lead.ranks.name_of(life.replica_id, life.restarts, life.group_rank)
 
     def _with_output(self, evidence: FailureEvidence) -> FailureEvidence:
         evidence = with_output(evidence, self._settings.job_log_dir, self._output.since_s)
-        return evidence if self._lead is None else self._lead.with_output(evidence)
+        return evidence if self._lead is None else self._lead.ranks.with_output(evidence)
 
     def _peers_silent(self, message: PeersSilent) -> None:
         self._link.send(message)
@@ -487,6 +477,20 @@ class Agent:
         """Something that another node has seen, or that concerns the team."""
         self._handle(event)
 
+    def kept(self, incarnation: str, group_rank: int) -> Kept | None:
+        """What the memories of the nodes have of a worker."""
+        return self._fleet.memory.kept(incarnation, group_rank)
+
+    def ranks_kept(self, node_id: str, report: RanksKept) -> None:
+        """What the memory of another node has."""
+        assert isinstance(self._fleet, SpanningFleet)
+        self._fleet.ranks_kept(node_id, report)
+
+    def node_gone(self, node_id: str) -> None:
+        """Another node is lost."""
+        assert isinstance(self._fleet, SpanningFleet)
+        self._fleet.node_gone(node_id)
+
     def ended_elsewhere(self, end: WorkerExited) -> None:
         """A worker of another node has ended."""
         assert isinstance(self._fleet, SpanningFleet)
@@ -498,7 +502,7 @@ class Agent:
         self._fleet.begin_waiting()
 
     def facts_elsewhere(self, facts: tuple[WorkerFacts, ...]) -> None:
-        """What another node has measured of its workers."""
+        """Another node's measurements of its workers."""
         self._link.note_facts(facts)
 
     def show(self, text: str) -> None:
@@ -522,20 +526,13 @@ class Agent:
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """Relay a worker's message to the lighthouse, and pass it to the supervisor."""
         match message:
-            case FailureReport():
-                self._handle(FailureReported(key, message))
-            case Beat(pause, limit_s):
-                self._handle(LoopBeat(key, pause, limit_s))
-            case NoManager(has_stepped):
-                self._handle(NoManagerMade(key, has_stepped))
-            case AnotherForm(form, reason):
-                self._handle(FormWanted(key, form, reason))
+            case FailureReport() | Beat() | NoManager() | AnotherForm():
+                pass  # no lighthouse sees it
             case Progress():
                 self._link.note_progress(key, message)
-                self._handle(WorkerSent(key, message))
             case _:
                 self._link.send(WorkerMessage(key, message))
-                self._handle(WorkerSent(key, message))
+        self._handle(WorkerSent(key, message))
 
     def _group_progressed(self, key: WorkerKey, progress: Progress) -> None:
         """A group without a Manager is so far, by its memory."""
@@ -563,7 +560,7 @@ class Agent:
         if delay_s is None:
             code = ExitCode.LIGHTHOUSE_UNREACHABLE if starts.has_served else ExitCode.USAGE
             reason = f"the embedded lighthouse cannot be started: it {how}"
-            self._handle(JobEnded(code, reason))
+            self._handle(EndJob(code, reason))
 
     def _connect(self) -> None:
         if self._address:
@@ -586,6 +583,7 @@ class Agent:
             age_s=clock.now() - self._started_at,
             incidents=self._supervisor.last_incident,
             rank=self._settings.node_rank,
+            placed=self._settings.groups_placed,
         )
 
     def link_opened(self) -> None:
@@ -614,34 +612,29 @@ class Agent:
             case AssignSlots(replica_ids):
                 self._own_slots = frozenset(replica_ids)
                 self._fleet.keep_only(replica_ids)
-                self._handle(SlotsAssigned(replica_ids))
-            case RestartReplica(replica_id, incarnation, reason):
-                self._handle(RestartAsked(replica_id, incarnation, reason))
-            case StopReplica(replica_id, incarnation, restart, at_boundary):
-                self._handle(ReplicaStopAsked(replica_id, incarnation, restart, at_boundary))
-            case KillWorkers(replica_id, incarnation, group_ranks):
-                self._handle(KillAsked(replica_id, incarnation, group_ranks))
+                self._handle(message)
+            case RestartReplica() | StopReplica() | KillWorkers():
+                self._handle(message)
             case AskStacks(request, keys):
                 self._begin(self._send_stacks(request, frozenset(keys)))
             case DrainAgent(reason):
                 self._handle(DrainAsked(reason, ExitCode.PREEMPTED))
-            case EndJob(exit_code, reason, kind, account):
-                self._account = account
-                self._handle(JobEnded(exit_code, reason, kind))
+            case EndJob():
+                self._account = message.account
+                self._handle(message)
             case IncidentRecord():
                 self._incidents.keep(message)
-                number, incarnations = message.number, message.incarnations
-                self._handle(IncidentRecorded(incarnations, number, message.is_open))
+                self._handle(message)
             case Rejected(reason):
                 self._console.refused(reason)
-                self._handle(JobEnded(ExitCode.REFUSED, reason))
+                self._handle(EndJob(ExitCode.REFUSED, reason))
             case Notice():
                 self._console.lighthouse_notice(message, self._own_slots)
             case Welcome(_, http, version):
                 unlike = unlike_version(version, "the lighthouse")
                 if unlike:
                     self._console.refuses(self._address, unlike)
-                    self._handle(JobEnded(ExitCode.REFUSED, unlike))
+                    self._handle(EndJob(ExitCode.REFUSED, unlike))
                 else:
                     self._welcomed(http)
             case HeartbeatAck(glance):
@@ -662,7 +655,7 @@ class Agent:
         if ending.refused is not None and not self._supervisor.was_answered:
             self._console.not_accepted(self._address, ending)
             what = "token" if ending.refused is Refusal.TOKEN else "lighthouse's port"
-            self._handle(JobEnded(ExitCode.REFUSED, f"the {what} was refused"))
+            self._handle(EndJob(ExitCode.REFUSED, f"the {what} was refused"))
         elif not self._supervisor.was_answered and self._lighthouse is None:
             self._console.unreachable(self._address, ending.reason)
         self._handle(LighthouseGone(ending.reason, ending.is_moved))

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ftrun.agent import sweep, tcp_stores
-from ftrun.agent.channel import Channel
+from ftrun.agent.channel import Channel, Frame
 from ftrun.agent.child import (
     ChildSetup,
     become_standby,
@@ -86,6 +86,7 @@ class Spawner:
         self._stores_pid = 0
         self._leaves = False
         self._job = _Job("", "", (), "", False, False, False)
+        self._early: list[Frame] = []
 
     def run(self) -> Child | None:
         """Serve the agent until it is gone.
@@ -105,10 +106,10 @@ class Spawner:
         return child
 
     def _configure(self) -> bool:
-        frames = self._receive_some()
-        if not frames:
+        self._early = self._receive_some()
+        if not self._early:
             return False
-        message = frames[0].message
+        message = self._early.pop(0).message
         self._job = _Job(
             token=message["token"],
             host=message["host"],
@@ -120,7 +121,7 @@ class Spawner:
         )
         return True
 
-    def _receive_some(self) -> list[Any]:
+    def _receive_some(self) -> list[Frame]:
         while not self._channel.closed:
             select.select([self._channel], [], [])
             frames = self._channel.receive()
@@ -186,14 +187,14 @@ class Spawner:
         for fd in (self._agent_pidfd, self._channel.fileno(), self._wake_read):
             poll.register(fd, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in poll.poll(self._warm_in_ms())}
+            ready = {fd for fd, _ in poll.poll(0 if self._early else self._warm_in_ms())}
             if self._agent_pidfd in ready or self._channel.closed:
                 return None
             if self._wake_read in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
             self._workers.reap()
-            if self._channel.fileno() in ready:
+            if self._early or self._channel.fileno() in ready:
                 child = self._obey()
                 if child is not None:
                     return child
@@ -228,7 +229,8 @@ class Spawner:
             raise _AgentGone
 
     def _obey(self) -> Child | None:
-        for frame in self._channel.receive():
+        frames, self._early = self._early, []
+        for frame in (*frames, *self._channel.receive()):
             message = frame.message
             if message["op"] == "start":
                 child = self._start(message)

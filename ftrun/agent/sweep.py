@@ -49,16 +49,22 @@ def hold_back_descriptors() -> tuple[int, ...]:
     return tuple(os.open(os.devnull, flags) for _ in range(DESCRIPTORS_HELD_BACK))
 
 
-def job_processes(guard_id: str, root_pid: int, spare: frozenset[int]) -> list[ProcessRow]:
-    """The descendants of ``root_pid`` and all carriers of the marker, without ``spare``."""
+def job_processes(
+    guard_id: str, root_pid: int, spare: frozenset[int], spare_guard: str = ""
+) -> list[ProcessRow]:
+    """The descendants of ``root_pid`` and all carriers of the marker, without ``spare``.
+
+    ``spare_guard``: carriers of this other marker are no part of the job.
+    """
     rows = linux.process_rows()
     descendants = linux.descendants(rows, {root_pid})
-    marker = f"{GUARD_NAME}={guard_id}".encode()
-    return [
+    marker, other = (f"{GUARD_NAME}={guard}".encode() for guard in (guard_id, spare_guard))
+    found = [
         row
         for row in rows
         if row.pid not in spare and (row.pid in descendants or _carries(row.pid, marker))
     ]
+    return [row for row in found if not (spare_guard and _carries(row.pid, other))]
 
 
 def owned_processes(incarnation: str) -> list[ProcessRow]:

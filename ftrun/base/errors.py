@@ -153,7 +153,7 @@ EXTRAS = {"textual": "screen", "prometheus_client": "lighthouse", "cryptography"
 
 
 def not_installed(error: ModuleNotFoundError) -> UserError | None:
-    """What to say of an optional package that is missing; None: it is not one of these."""
+    """A hint about an optional package that is missing; None: it is not one of these."""
     package = (error.name or "").partition(".")[0]
     extra = EXTRAS.get(package)
     if extra is None:

@@ -50,7 +50,7 @@ class LifeLocks:
         self._first = ctypes.c_char.from_buffer(self._memory)
 
     def place(self, number: int) -> str:
-        """What ``hold`` needs to find a lock, also in a process that has called exec."""
+        """The data that ``hold`` needs to find a lock, also in a process that has called exec."""
         return f"/proc/{os.getpid()}/fd/{self._fd}:{number * LOCK_BYTES}"
 
     def lock(self, number: int) -> LifeLock:

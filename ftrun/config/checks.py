@@ -98,7 +98,8 @@ def _check_placement(settings: RunSettings) -> None:
             f"--node-rank {rank}: there is no such node with --nodes {nodes}. Nothing was started."
         )
     if settings.workers_per_node is None:
-        if settings.topology:
+        # A variable may be the site's, or Slurm's switches.
+        if settings.topology and settings.sources.get("topology", "").startswith("--"):
             raise UserError(
                 "--topology is for replica groups that take several nodes each (--nproc-per-node "
                 "P -w W, W above P). Nothing was started. Leave it out."

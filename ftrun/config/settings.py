@@ -48,7 +48,8 @@ class RunSettings:
     the group do, if it has several; ``span``: this node's part of it, once that is known, and then
     ``workers_per_replica`` counts those of all its nodes. ``workers_per_node``: of each replica
     group, where one takes several nodes, which a lighthouse brings together; ``node_rank``,
-    ``topology``: this node's number and label there. ``restarts_spent``: in a team of another
+    ``topology``: this node's number and label there; ``groups_placed``: how many groups have
+    their nodes. ``restarts_spent``: in a team of another
     size before. ``sources``: what states each option:
     a flag, an environment variable, a file, ``default``.
     """
@@ -94,6 +95,7 @@ class RunSettings:
     workers_per_node: int | None = None
     node_rank: int | None = None
     topology: str = ""
+    groups_placed: int = 0
     interface: str | None = None
     virtual_local_rank: bool = False
     numa_binding: str | None = None
@@ -131,6 +133,11 @@ class RunSettings:
     def ranks_here(self) -> range:
         """The group ranks that this node runs of each replica."""
         return self.span.ranks if self.span is not None else range(self.workers_per_replica)
+
+    @property
+    def spans(self) -> bool:
+        """Whether the group has workers on other nodes too, once that is known."""
+        return self.span is not None and self.span.nodes > 1
 
     @property
     def nodes_per_replica(self) -> int:

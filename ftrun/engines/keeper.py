@@ -383,6 +383,6 @@ class _Agent:
             pipe.write(json.dumps(found).encode())
 
     async def end(self) -> None:
-        """There is nothing to tell: it ends by itself."""
+        """It needs no request: it ends by itself."""
         os.close(self.pipe)
         await self.process.wait()

@@ -31,7 +31,7 @@ HEEDED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod. ``nodes``: 0: not told. ``workers``: of a node, "" if not told. ``first``: a name.
+    """One pod. ``nodes``: 0: not given. ``workers``: of a node, "" if not given. ``first``: a name.
 
     ``node``: this pod's number.
     """
@@ -106,7 +106,7 @@ def _most(text: str) -> int:
 
 
 def _count(workers: str, gpus: int) -> int:
-    """A node's workers; 0: not told. Processors are no measure for a job that states no number."""
+    """A node's workers; 0: not given. Processors are no measure for a job that states no number."""
     return int(workers) if workers.isdecimal() else gpus if workers in ("auto", "gpu") else 0
 
 

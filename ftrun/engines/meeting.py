@@ -53,7 +53,7 @@ class Meeting:
         write_whole(self._own, self.address, mode=0o600)
 
     def reserved(self) -> dict[int, str]:
-        """What the nodes have reserved so far."""
+        """The addresses that the nodes have reserved so far."""
         names = os.listdir(self.directory)  # asks a file server again
         found = [name.removeprefix(ADDRESS) for name in names if name.startswith(ADDRESS)]
         addresses = {}
@@ -98,7 +98,7 @@ class Meeting:
 
 
 async def answers(address: str) -> bool | None:
-    """Whether something listens at an address; None: nobody says, so its machine is lost."""
+    """True if something listens at an address; None: there is no answer, so its machine is lost."""
     host, port = split_address(address)
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), ANSWER_S)

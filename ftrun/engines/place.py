@@ -27,7 +27,8 @@ class Place:
     ``task``: this task's number on its node. ``name``: the job's, for people. ``job``, ``attempt``:
     what the engine calls it, and how often it was started before. ``launcher``: the address of the
     process that has started the tasks and waits for their ends. ``requeue``, ``cancel``: the
-    commands that have the engine queue the job again, and end it.
+    commands that have the engine queue the job again, and end it. ``topology``: what this node and
+    those near it have in common.
     """
 
     engine: str
@@ -40,6 +41,7 @@ class Place:
     launcher: str = ""
     requeue: tuple[str, ...] = ()
     cancel: tuple[str, ...] = ()
+    topology: str = ""
 
     @property
     def own_name(self) -> str:
@@ -77,11 +79,12 @@ class Place:
             "node_rank": str(self.node),
             "exit_with": "job",
             "job_id": self.job_id(),
+            "topology": self.topology,
         }
         return {
             f"FTRUN_{name.upper()}": value
             for name, value in values.items()
-            if not stated[name].is_given
+            if value and not stated[name].is_given
         }
 
     def meeting(self, directory: Path, purpose: str = "lighthouse") -> Path:

@@ -44,6 +44,6 @@ def read_place(environ: Mapping[str, str]) -> Place | None:
 
 
 def is_settled(stated: Mapping[str, Stated]) -> bool:
-    """Whether options tell where the nodes meet, or that each is a job of its own."""
+    """True if options state where the nodes meet, or that each is a job of its own."""
     is_alone = stated["nodes"].is_given and stated["nodes"].value == 1
     return is_alone or any(stated[name].is_given for name in SETTLED_BY)

@@ -37,6 +37,7 @@ def read_slurm(environ: Mapping[str, str]) -> Place | None:
             launcher=_launcher(environ),
             requeue=("scontrol", "requeue", _queued(environ)),
             cancel=("scancel", _queued(environ)),
+            topology=_switches(environ),
         )
     except (KeyError, ValueError):
         return None
@@ -53,6 +54,14 @@ def _launcher(environ: Mapping[str, str]) -> str:
     """Where srun waits for the tasks."""
     host, port = (environ.get(f"SLURM_{name}", "") for name in ("SRUN_COMM_HOST", "SRUN_COMM_PORT"))
     return join_address(host, int(port)) if host and port else ""
+
+
+def _switches(environ: Mapping[str, str]) -> str:
+    """The switches above this node, or its block, by Slurm's names; "": it knows of none."""
+    names = environ.get("SLURM_TOPOLOGY_ADDR", "").split(".")
+    kinds = environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".")
+    is_known = len(kinds) == len(names) and kinds[-1] == "node"
+    return ".".join(names[:-1]) if is_known else ""
 
 
 def node_names(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What ftrun adds to torch in a worker: at once in a fork, else when the script imports torch.
+"""Ftrun's additions to torch in a worker: at once in a fork, else when the script imports torch.
 
 An interpreter of its own (agent/fresh.py) begins without torch, so that the variables that its
 script sets have their effect, and tools see what is loaded. All of ftrun that needs torch waits

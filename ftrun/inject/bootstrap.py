@@ -100,7 +100,7 @@ def prepare(threads: int) -> None:
 
 
 def _let_triton_go() -> None:
-    """At the end: triton's modules tell of all that the collector leaves, in tens of lines.
+    """At the end: triton's modules list all that the collector leaves, in tens of lines.
 
     The spawner has frozen what it imported. It costs tenths of a second, so not in every worker.
     """

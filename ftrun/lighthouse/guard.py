@@ -91,9 +91,10 @@ async def add_headers(_request: web.Request, response: web.StreamResponse) -> No
 
 
 def is_own_page(request: web.Request) -> bool:
-    """False if a browser says that the request comes from another site's page.
+    """False if by its browser the request comes from another site's page.
 
-    A program that is no browser says nothing. A proxy in front must pass the Host header on.
+    A program that is no browser sends no such header. A proxy in front must pass the Host header
+    on.
     """
     if request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
         return False

@@ -1,4 +1,4 @@
-"""What happens to the job, as ``events.jsonl`` has it, the metrics count it and spans show it.
+"""The events of a job, as ``events.jsonl`` has them, the metrics count them and spans show them.
 
 All of it follows from what the core sends the shell: notices, incidents, changes of membership, the
 account. docs/EVENTS.md has each event's fields. Not here: the file (event_file.py), the names of
@@ -43,7 +43,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Totals:
-    """What is counted since this lighthouse began; the sets of names are bounded by the core's.
+    """The counts since this lighthouse began; the sets of names are bounded by the core's.
 
     ``recoveries``: from a failure until its replica trained again. ``heals``: how long each took.
     """

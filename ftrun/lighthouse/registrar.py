@@ -50,6 +50,7 @@ class Registrar:
         self._is_closed = False
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
         shell.looked, shell.closed = self._look, self.agent_closed
+        shell.idle_nodes = self._idle
 
     def close(self) -> None:
         """End all streams: nodes come again, to whoever is the lighthouse then."""
@@ -80,6 +81,7 @@ class Registrar:
         if self._outcome is not None:
             self._send_home(session, self._outcome)
             return
+        _send(session, self._shell.welcome)
         former = self._sessions.get(hello.node_id)
         self._sessions[hello.node_id] = session
         if former is not None:
@@ -161,7 +163,7 @@ class Registrar:
             match instruction:
                 case TeamPlaced(number, nodes):
                     log.info("group of nodes %d: %s", number, ", ".join(x.words() for x in nodes))
-                    orders.update(_places(number, nodes))
+                    orders.update(self._places(number, nodes))
                 case TeamDissolved(number, idle, reason):
                     log.info("group of nodes %d is no more: %s", number, reason)
                     orders.update({node.node_id: NodeFree(reason) for node in idle})
@@ -177,7 +179,7 @@ class Registrar:
         assert self._placement is not None
         for number, nodes in self._placement.teams.items():
             if any(node.node_id == hello.node_id for node in nodes):
-                self._tell(hello.node_id, _places(number, nodes)[hello.node_id])
+                self._tell(hello.node_id, self._places(number, nodes)[hello.node_id])
         is_idle = any(node.node_id == hello.node_id for node in self._placement.idle)
         if is_idle and hello.team is not None:
             self._tell(hello.node_id, NodeFree("its group of nodes is no more"))
@@ -191,7 +193,7 @@ class Registrar:
     def _look(self) -> None:
         """Once the job has ended, nothing is placed. Groups have its end from their leads.
 
-        Others are told of it here: those in no group, and those whose lead has gone before them.
+        Others are informed here: those in no group, and those whose lead has gone before them.
         """
         outcome = self._outcome
         if self._placement is None or outcome is None:
@@ -214,18 +216,22 @@ class Registrar:
         for number, node in enumerate(self._placement.idle or leads):
             self._tell(node.node_id, Notice("nodes", (), text, elsewhere=number > 0))
 
+    def _idle(self) -> list[str]:
+        """The nodes that are in no group, for people."""
+        return [] if self._placement is None else [x.words() for x in self._placement.idle]
+
+    def _places(self, number: int, nodes: tuple[Node, ...]) -> dict[str, TeamPlace]:
+        assert self._placement is not None
+        lead, ids = nodes[0], tuple(node.node_id for node in nodes)
+        door, placed = (lead.host, lead.address, lead.certificate), len(self._placement.teams)
+        return {
+            name: TeamPlace(number, place, ids, *door, placed) for place, name in enumerate(ids)
+        }
+
     def _tell(self, node_id: str, message: ToNode) -> None:
         session = self._sessions.get(node_id)
         if session is not None:
             _send(session, message)
-
-
-def _places(number: int, nodes: tuple[Node, ...]) -> dict[str, TeamPlace]:
-    lead, ids = nodes[0], tuple(node.node_id for node in nodes)
-    return {
-        name: TeamPlace(number, place, ids, lead.host, lead.address, lead.certificate)
-        for place, name in enumerate(ids)
-    }
 
 
 def _send(session: Session, message: ToNode) -> None:

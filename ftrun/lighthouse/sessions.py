@@ -70,5 +70,5 @@ class Sessions:
 
 
 def _digest(code: str) -> bytes:
-    """The key of a code: a look-up by digest tells nothing about the codes by its duration."""
+    """The key of a code: the duration of a look-up by digest reveals nothing about the codes."""
     return hashlib.sha256(code.encode("utf-8", "replace")).digest()

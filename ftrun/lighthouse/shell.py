@@ -42,7 +42,7 @@ from ftrun.core.lighthouse.events import (
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.lighthouse.stopping import has_served
-from ftrun.core.messages import EndJob, FromAgent, Healed, Hello, Notice, WorkerMessage
+from ftrun.core.messages import EndJob, FromAgent, Healed, Hello, Notice, Welcome, WorkerMessage
 from ftrun.lighthouse.account_file import AccountFile
 from ftrun.lighthouse.event_file import EventFile
 from ftrun.lighthouse.event_log import EventLog
@@ -119,7 +119,8 @@ class Shell:
     ``failed`` gets the error if the lighthouse cannot go on (the journal cannot be written, a bug):
     training goes on without it, and a restarted lighthouse takes over. ``again`` is done when this
     life of the lighthouse is over and another is to begin. ``looked`` is called after events,
-    ``closed`` with the rank of an agent whose stream is closed.
+    ``closed`` with the rank of an agent whose stream is closed. ``idle_nodes``: those in no replica
+    group, where groups are larger than a node.
     """
 
     def __init__(
@@ -151,6 +152,12 @@ class Shell:
         self.again: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.looked: Callable[[], None] = lambda: None
         self.closed: Callable[[int | None, str], None] = lambda rank, reason: None
+        self.idle_nodes: Callable[[], list[str]] = list
+
+    @property
+    def welcome(self) -> Welcome:
+        """What whoever comes is sent first."""
+        return Welcome(self._core.state.attempts.epoch, self._core.state.settings.http)
 
     @property
     def agents(self) -> int:

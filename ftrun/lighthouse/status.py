@@ -35,6 +35,7 @@ def full_status(
             "epoch": membership["epoch"],
         },
         **membership,
+        "idle_nodes": shell.idle_nodes(),
         "events": log.events(now),
         "messages_received": shell.messages_received(),
         "torchft": torchft,

@@ -62,7 +62,7 @@ def parse_record(line: bytes) -> Record | None:
 def offset_since(index: Path, time_s: float) -> int:
     """At which byte of the log begins what was read since then.
 
-    0 if the end of the index does not tell; beyond the log if nothing was read since.
+    0 if it is not in the end of the index; beyond the log if nothing was read since.
     """
     data = b""
     with contextlib.suppress(OSError), index.open("rb") as file:

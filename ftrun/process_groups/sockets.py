@@ -116,7 +116,7 @@ def _duplicate(fd: int) -> socket.socket | None:
 
 
 def _open(connections: Iterable[Descriptor]) -> Iterator[socket.socket]:
-    """Those that are open, each by a duplicate."""
+    """The connections that are open, each by a duplicate."""
     for fd, inode in connections:
         connection = _duplicate(fd)
         if connection is None:

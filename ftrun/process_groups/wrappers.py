@@ -172,7 +172,7 @@ class ProcessGroupWrapper(ReconfigurableGroup):
 class ErrorSwallowingProcessGroupWrapper(ProcessGroupWrapper):
     """An all-reduce that fails yields its input; later ones do nothing until ``reconfigure``.
 
-    For model code that has no place to handle an error. ``error`` tells.
+    For model code that has no place to handle an error. ``error`` returns it.
     """
 
     def __init__(self, pg: dist.ProcessGroup) -> None:

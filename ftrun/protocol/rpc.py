@@ -103,7 +103,7 @@ SERVER_OPTIONS: Sequence[tuple[str, Any]] = [
 
 
 class Refusal(Enum):
-    """Why a server that answers does not accept a stream; the status of the call that tells so."""
+    """Why a server that answers does not accept a stream; the status of such a call."""
 
     TOKEN = grpc.StatusCode.UNAUTHENTICATED
     PORT = grpc.StatusCode.UNIMPLEMENTED
@@ -355,7 +355,7 @@ class _Stream:
         self._why_left = ""
 
     def leave(self, reason: str) -> None:
-        """End without a word to the lighthouse."""
+        """End without a message to the lighthouse."""
         self._why_left = reason
         self._left.set()
 

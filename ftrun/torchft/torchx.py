@@ -1,6 +1,6 @@
 """torchft.torchx: a component that starts torchrun for each replica group; ftrun needs none.
 
-It can be imported without torchx, and says what to run.
+It can be imported without torchx, and its error names what to run.
 """
 
 from __future__ import annotations

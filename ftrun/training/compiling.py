@@ -1,4 +1,5 @@
-"""What torch.compile leaves as it is: ftrun's part of a forward pass or a step, which asks peers.
+"""Functions that torch.compile leaves as they are: ftrun's part of a forward pass or a step, which
+asks peers.
 
 ``torch.compile(DistributedDataParallel(model))`` compiles what is called beneath it: the model is
 to be compiled, and ftrun's own functions around it must run each time as they are written.
@@ -28,8 +29,8 @@ _compiles: Any = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback",
 def only_inside(function: F) -> F:
     """A function that runs as it is, and what it calls may be compiled.
 
-    Names private to torch tell its compiler so. Without them the public ones do, which import the
-    compiler (1 s) and let it break its graph at each function of ftrun's that this one calls.
+    Names private to torch mark it for the compiler. Without them the public ones do, which import
+    the compiler (1 s) and let it break its graph at each function of ftrun's that this one calls.
     """
     if _set_strategy is None:
         return torch.compiler.disable(function, recursive=False)  # type: ignore[no-any-return,no-untyped-call]

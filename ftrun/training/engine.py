@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class Exchanged(Protocol):
-    """What this worker keeps of its exchanges with peers (exchanges.py)."""
+    """The values that this worker keeps of its exchanges with peers (exchanges.py)."""
 
     def answer(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
         """The answer to a peer's question; None: not known yet. From any thread."""
@@ -354,7 +354,7 @@ class Engine:
         return None if entry is None else encode(entry)
 
     def answer_exchange(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
-        """What this worker keeps of an exchange; None: not known yet. From any thread."""
+        """The value that this worker keeps of an exchange; None: not known yet. From any thread."""
         return None if self.exchanges is None else self.exchanges.answer(question, timeout_s)
 
     def await_answer(self, find: Callable[[], T | None], timeout_s: float) -> T | None:
@@ -389,7 +389,7 @@ class Engine:
         if not self._registered and not isinstance(message, (m.Lease, m.LeaveNow, m.Roster)):
             if isinstance(message, m.AskReport) and self.machine.has_asked_for_peers:
                 self.feed(e.PeersAsked())  # a lighthouse has come back: peers wait for this one
-            return  # what is said to all workers is of no use before the first Report
+            return  # messages to all workers are of no use before the first Report
         began = clock.now()
         if message is not None:
             self.feed(message)

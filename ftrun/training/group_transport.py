@@ -52,7 +52,7 @@ class PGTransport(CheckpointTransport[T]):
         self._state_dict = state_dict
 
     def metadata(self) -> str:
-        """A word that receivers do not need: the group knows its ranks."""
+        """A fixed text, which receivers do not need: the group knows its ranks."""
         return "<n/a>"
 
     def disallow_checkpoint(self) -> None:

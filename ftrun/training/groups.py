@@ -55,7 +55,7 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 class Following:
-    """What such groups may ask of the worker whose quorums they follow.
+    """The worker whose quorums such groups follow, as they see it.
 
     Args:
         machine: of the worker.

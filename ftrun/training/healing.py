@@ -459,7 +459,7 @@ class Healing:
             self._worker.feed(HealFailed(order.tag, str(error)[:REASON_CHARS_MAX], is_refused))
             return
         except Exception as error:  # noqa: BLE001
-            # What cannot be put together here, or an error of the script's functions.
+            # The state cannot be put together here, or one of the script's functions has raised.
             self._worker.die(error)
             return
         with self._lock:
@@ -514,7 +514,7 @@ class Healing:
     def _receive(
         self, transport: ScriptTransport, order: _Fetch, small: FetchedState
     ) -> FetchedState:
-        """The state that the donor's transport sends; ``small`` says how to reach it.
+        """The state that the donor's transport sends; ``small`` has its address.
 
         Raises:
             PeerError: it could not be received.

@@ -1,7 +1,7 @@
 """One worker's part in a Join: its announcements, and whether it may commit a step.
 
 The announcement is a sum of one row per slot. It goes out before the first bucket of the step, in
-the same batch, and a bucket's average is divided by what it says (core/worker/joining.py).
+the same batch, and a bucket's average is divided by its count (core/worker/joining.py).
 
 What the script does to gradients or settings between ``backward()`` and ``step()`` is not seen by a
 follower. So a leader looks whether it does anything: at the versions and addresses of the gradients

@@ -1,10 +1,10 @@
-"""What a forward pass changes by itself: buffers, and parameters without a gradient.
+"""State that a forward pass changes by itself: buffers, and parameters without a gradient.
 
 A donor serves its live state, and a newcomer may ask for it in the middle of a step: then the
 donor's pass has changed these already, and that of the newcomer changes them once more. So a donor
 serves copies of them. Where the job goes on with all replicas only, so that newcomers come in the
-middle of a step, it copies them before each pass. Elsewhere it says that its pass has changed them:
-the newcomer puts back what it was given when its own pass is over.
+middle of a step, it copies them before each pass. Elsewhere it reports that its pass has changed
+them: the newcomer puts back what it was given when its own pass is over.
 
 Whether a pass updates a parameter, as a momentum encoder does, is found out by its version, in the
 first steps and then now and then. Not here: when state is served (healing.py).

@@ -150,11 +150,12 @@ class Reduction:
     def launch(self, group: BuiltGroup) -> Work:
         """Send it on its way, in pieces where the group wants some.
 
-        A piece is copied for a repair just before it goes out, while those before it travel.
+        A piece is copied for a repair just before it goes out, while those before it travel. DDP's
+        buckets go out whole: other buckets travel meanwhile, and torch's results are of whole ones.
         """
         works: list[Work] = []
         values = self.data.numel()
-        if group.piece_bytes is not None:
+        if group.piece_bytes is not None and not self.awaited:
             values = group.piece_bytes // self.data.element_size()
         if self.data.numel() <= values:
             self._keep(self.data.numel())

@@ -90,7 +90,7 @@ class ProcessSeat(Seat):
 
 @dataclass(frozen=True, slots=True)
 class SeatAsked:
-    """A Manager's arguments that say where it belongs, as its script gives them."""
+    """A Manager's arguments that determine where it belongs, as its script gives them."""
 
     lighthouse_addr: str | None
     replica_id: str | None

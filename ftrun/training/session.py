@@ -1,4 +1,5 @@
-"""What ftrun's own DDP, optimizers, samplers, Join and unmodified scripts use of a Manager.
+"""The part of a Manager that ftrun's own DDP, optimizers, samplers, Join and unmodified scripts
+use.
 
 ``manager.session`` is this inner door. It holds the parts of a worker, from its seat to its step
 flow; each is used by its name (``session.healing``), and the methods here are those that several
@@ -167,7 +168,8 @@ class Session:
         *,
         for_draw: bool = False,
     ) -> None:
-        """Begin a step; ``start_quorum`` says how. ``for_draw``: because its batch is drawn now.
+        """Begin a step, as ``start_quorum`` describes it. ``for_draw``: because its batch is drawn
+        now.
 
         ``start_quorum`` then goes on with that step.
         """

@@ -72,7 +72,7 @@ def parameters_of(model: nn.Module) -> Iterator[nn.Parameter]:
 
 
 class _Unit:
-    """What FSDP reduces in one piece: the parameters of one ``fully_shard``."""
+    """The parameters of one ``fully_shard``, which FSDP reduces in one piece."""
 
     def __init__(self, module: Any, group: Any) -> None:
         self.module, self._group = module, group

@@ -1,4 +1,4 @@
-"""Simulated agents: real streams and the real codec; their workers answer at once.
+"""Simulated agents: real streams (raw_streams.py) and the real codec; their workers answer at once.
 
 To the lighthouse each agent is like ftrun/agent/, but without processes: it takes its slots, starts
 an incarnation in each, relays their messages, and sends a heartbeat once a second. All agents live
@@ -13,12 +13,14 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from benchmarks.raw_streams import RawConnection
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.agent.lease import LeaseRequests
 from ftrun.core.ids import SHARED_LINEAGE, StateId, WorkerKey
 from ftrun.core.quorum import Endpoint, Quorum
-from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
+from ftrun.protocol import quorums
+from ftrun.protocol.rpc import Connected, Disconnected
 
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 120.0
@@ -26,6 +28,32 @@ CONNECTING_MAX = 64
 """The number that connect at a time: in one event loop more would wait for each other."""
 STEP_S = 0.1
 """The length of a step of the simulated job; every heartbeat reports a new step."""
+
+
+def _once(restore: Any) -> Any:
+    """Restore each quorum once for all simulated agents: each real one has a processor for that.
+
+    A thousand copies of a quorum of ten thousand members would not fit either.
+    """
+    short_before: Quorum | None = None
+    base_before: Quorum | None = None
+    whole: Quorum | None = None
+
+    def restore_once(short: Quorum, base: Quorum) -> Quorum:
+        nonlocal short_before, base_before, whole
+        if short.attempt == base.attempt:  # it is only named
+            named: Quorum = restore(short, base)
+            return named
+        if whole is None or short is not short_before or base is not base_before:
+            whole = restore(short, base)
+            short_before, base_before = short, base
+        assert whole is not None
+        return whole
+
+    return restore_once
+
+
+quorums.restore = _once(quorums.restore)
 
 
 @dataclass
@@ -97,7 +125,7 @@ class Agent:
         self, number: int, spec: m.JobSpec, capacity: int, address: str, token: str, marks: Marks
     ) -> None:
         self.replicas: dict[str, Replica] = {}
-        self.connection = LighthouseConnection([address], token, self._on_event)
+        self.connection = RawConnection(address, token, self._on_event)
         self.reason = ""
         self._requests = LeaseRequests(HEARTBEAT_S, spec.isolation_limit_s, spec.nodes)
         self._started = 0
@@ -127,6 +155,8 @@ class Agent:
         """Its workers train: all of them are at a new step at every heartbeat."""
         now = time.perf_counter()
         asks = self._requests.asks(now)
+        if not self._requests.is_needed(asks):
+            return
         lines = self._progress(step) if self._requests.carries_progress(asks) else ()
         if self.connection.send(m.Heartbeat(lines, quiet=not asks)) and asks:
             self._requests.sent(now)
@@ -138,6 +168,7 @@ class Agent:
 
     def _say(self, message: m.FromAgent) -> None:
         self.connection.send(message)
+        self._requests.spoke()
 
     def _on_event(self, event: Any) -> None:
         match event:

@@ -23,7 +23,6 @@ from pathlib import Path
 import psutil
 
 from benchmarks.agents import Agents
-from benchmarks.jobs import torchft_lighthouse
 from benchmarks.results import Result, Row, Samples
 from ftrun.core.messages import JobSpec
 from tests.jobs import TOKEN, Lighthouse
@@ -40,7 +39,7 @@ TORCHFT_ROUNDS = 8
 def measure(groups: int, agents: int, deaths: int, steady_s: float, torchft: list[int]) -> Result:
     """One job of ``groups`` replica groups on ``agents`` nodes; torchft with so many replicas."""
     load = _load()
-    found = asyncio.run(_measure(groups, agents, deaths, steady_s))
+    found = asyncio.run(samples(groups, agents, deaths, steady_s))
     rounds = {count: _torchft_rounds_ms(count) for count in torchft}
     rows = [
         Row(key, what, unit, {"ftrun": found[key]}, digits=digits)
@@ -51,10 +50,10 @@ def measure(groups: int, agents: int, deaths: int, steady_s: float, torchft: lis
             f"torchft_{count}_ms",
             f"one quorum round, as every step has it, {count} replicas",
             "ms",
-            {"torchft": samples},
+            {"torchft": times_ms},
             digits=0,
         )
-        for count, samples in rounds.items()
+        for count, times_ms in rounds.items()
     ]
     title = f"{groups:,} replica groups of {agents:,} simulated agents, {deaths} deaths"
     note = (
@@ -115,7 +114,8 @@ class _Meter:
         return _cpu_s(self.lighthouse), _cpu_s(psutil.Process()), messages, nbytes
 
 
-async def _measure(groups: int, agents: int, deaths: int, steady_s: float) -> Samples:
+async def samples(groups: int, agents: int, deaths: int, steady_s: float) -> Samples:
+    """All rows of one job; torchft's are not among them."""
     found: Samples = {key: [] for key in ROWS}
     with _running_lighthouse() as (lighthouse, address, token):
         spec = JobSpec("bench", groups, 1, 1, TIMEOUT_S, HEARTBEAT_TIMEOUT_S, TIMEOUT_S, agents)
@@ -215,6 +215,8 @@ def _torchft_rounds_ms(replicas: int) -> list[float]:
 
     Its clients are Rust: their threads run beside Python's in this process.
     """
+    from benchmarks.jobs import torchft_lighthouse
+
     barrier = threading.Barrier(replicas + 1)
     samples = []
     with torchft_lighthouse(replicas) as (_, port):

@@ -113,11 +113,11 @@ class Plan:
 
 PLAN = Plan(158, 4, 32, 500, 2, 16)
 GROUPS = {
-    "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 150, 100, 2, 12)),
-    "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 1700, 10, 2, 12)),
+    "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 360, 100, 2, 12)),
+    "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 10, 2, 12)),
     "ddp-1G": ("DDP, 1 GB a worker", DDP, Plan(3340, 8, 256, 3, 3, 6)),
-    "fsdp-8M-short": ("FSDP2, 8 MB a worker, short steps", FSDP, Plan(418, 8, 70, 100, 2, 12)),
-    "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 850, 10, 2, 12)),
+    "fsdp-8M-short": ("FSDP2, 8 MB a worker, short steps", FSDP, Plan(418, 8, 200, 100, 2, 12)),
+    "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 2000, 10, 2, 12)),
     "fsdp-1G": ("FSDP2, 1 GB a worker", FSDP, Plan(4720, 8, 256, 3, 3, 6)),
 }
 """By name: of one group of two workers. AdamW's state is three times the parameters; of FSDP2 each

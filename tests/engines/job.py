@@ -23,6 +23,8 @@ export {variables}
 """
 AGENT = r" acts ftrun\.cli "
 LIGHTHOUSE = r"^ftrun lighthouse"
+ASK_EVERY_S = 2.0
+"""Each question starts Slurm's own program, and takes a moment of a core."""
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
@@ -81,13 +83,15 @@ class SlurmJob:
     def expect(self, pattern: str, count: int = 1, limit_s: float = START_S) -> list[Any]:
         """Wait until its output has ``count`` matches; returns all, as ``re.findall`` does."""
         end = time.monotonic() + limit_s
+        asks_at, is_over = time.monotonic() + ASK_EVERY_S, False
         while True:
-            is_over = self.state() in ENDED or time.monotonic() > end
+            if (now := time.monotonic()) >= asks_at:
+                asks_at, is_over = now + ASK_EVERY_S, self.state() in ENDED or now > end
             found = re.findall(pattern, self.output)
             if len(found) >= count:
                 return found
             assert not is_over, f"no {count} x {pattern!r}:\n{self.output}"
-            time.sleep(10 * LOOK_S)
+            time.sleep(5 * LOOK_S)
 
     def facts(self) -> dict[str, str]:
         """What Slurm knows of it."""
@@ -109,7 +113,7 @@ class SlurmJob:
         end = time.monotonic() + END_S
         while any(self._steps()):
             assert time.monotonic() < end, list(self._steps())
-            time.sleep(5 * LOOK_S)
+            time.sleep(10 * LOOK_S)
         self.slurm.ask("scontrol", "update", f"JobId={self.id}", "StartTime=now+2")
         self._await_state("RUNNING")
 
@@ -124,14 +128,14 @@ class SlurmJob:
         while (found := self.state()) != state:
             is_late = time.monotonic() > end or found == "FAILED"
             assert not is_late, f"not {state}: {self.facts()}\n{self.output}"
-            time.sleep(5 * LOOK_S)
+            time.sleep(10 * LOOK_S)
 
     def end(self) -> tuple[str, str]:
         """Wait for its end; returns its state and its exit code (``CODE:SIGNAL``)."""
         end = time.monotonic() + END_S
         while (facts := self.facts())["JobState"] not in ENDED:
             assert time.monotonic() < end, f"job {self.id} is {facts['JobState']}:\n{self.output}"
-            time.sleep(5 * LOOK_S)
+            time.sleep(10 * LOOK_S)
         return facts["JobState"], facts["ExitCode"]
 
     def process(self, node: int, pattern: str) -> int:

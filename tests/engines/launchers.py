@@ -15,8 +15,10 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 from tests.engines.machines import Machines
 from tests.jobs.job import FTRUN, THIS_TREE
@@ -33,9 +35,15 @@ rank, count = name("RANK"), name("TORCHELASTIC_RESTART_COUNT")
 def say(*words):  # one write, which no neighbour splits
     os.write(1, (" ".join(["said", *map(str, words)]) + os.linesep).encode())
 here = os.path.dirname(os.path.abspath(__file__))
+def count_of(begins):
+    return sum(file.startswith(begins) for file in os.listdir(here))
 def failures():
-    return sum(file.startswith("failed") for file in os.listdir(here))
+    return count_of("failed")
 before = failures()
+open(os.path.join(here, f"begun-{rank}-{time.time_ns()}"), "w").close()
+def both_begin():  # of two workers, in this round
+    while count_of("begun") < 2 * (before + 1):
+        time.sleep(0.02)
 def stay():  # until the launcher or the test ends it, or a peer fails, as in a collective
     while not os.path.exists(os.path.join(here, "end")):
         if failures() > before:
@@ -43,7 +51,7 @@ def stay():  # until the launcher or the test ends it, or a peer fails, as in a 
             sys.exit(1)
         time.sleep(0.05)
 def fail():
-    time.sleep(2)  # all have begun
+    both_begin()
     open(os.path.join(here, f"failed-{time.time_ns()}"), "w").close()
     sys.exit(3)
 """
@@ -78,7 +86,7 @@ FAILS_ONCE = """
 say("try", rank, "of", name("WORLD_SIZE"), "restart", count)
 if not before:
     fail() if rank == "1" else stay()
-time.sleep(2)  # both have begun
+both_begin()
 """
 SIZES = """
 say("of", name("WORLD_SIZE"), "rank", rank)
@@ -198,18 +206,35 @@ CASES = (
 
 
 def compared(
-    cases: Sequence[Case], machines: Machines, *, is_new: bool
+    cases: Sequence[Case], networks: Sequence[Machines], *, is_new: bool
 ) -> Iterator[tuple[Case, Outcome, Outcome]]:
-    """Each case with what comes out under torchrun and under ftrun, on the first two machines.
+    """Each case with what comes out under torchrun and under ftrun.
 
-    ``is_new``: also run under torchrun what is known of it.
+    Args:
+        cases: they run side by side, because they wait for most of the time.
+        networks: one for each case that runs, which is on its first two machines.
+        is_new: also run under torchrun what is known of it.
     """
-    with tempfile.TemporaryDirectory(prefix="launchers-") as directory:
-        for number, case in enumerate(cases):
+    free: SimpleQueue[Machines] = SimpleQueue()
+    for machines in networks:
+        free.put(machines)
+
+    def outcomes(number: int) -> tuple[Case, Outcome, Outcome]:
+        case, machines = cases[number], free.get()
+        try:
             theirs = case.theirs
             if theirs is None or is_new:
                 theirs = run_case(case, "torchrun", machines, Path(directory, f"theirs-{number}"))
-            yield case, theirs, run_case(case, "ftrun", machines, Path(directory, f"ours-{number}"))
+            ours = run_case(case, "ftrun", machines, Path(directory, f"ours-{number}"))
+        finally:
+            free.put(machines)
+        return case, theirs, ours
+
+    with (
+        tempfile.TemporaryDirectory(prefix="launchers-") as directory,
+        ThreadPoolExecutor(len(networks)) as pool,
+    ):
+        yield from pool.map(outcomes, range(len(cases)))
 
 
 def run_case(case: Case, launcher: str, machines: Machines, directory: Path) -> Outcome:

@@ -10,6 +10,7 @@ Not here: the network between them (tests/chaos/network.py), what runs on them (
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import time
@@ -19,6 +20,8 @@ from tests.chaos.network import HUB_ADDRESS, NODE_ADDRESS, Network
 from tests.jobs.process import LOOK_S
 
 UP_S = 60.0
+NUMBERS = itertools.count()
+"""Of the networks of this process."""
 DIES_WITH_THE_TESTS = ("setpriv", "--pdeathsig", "KILL")
 INIT = """
 set -e
@@ -96,7 +99,7 @@ class Machines:
 
     def __init__(self, directory: Path, count: int) -> None:
         self._directory = directory
-        self._network = Network(f"{os.getpid()}", count)
+        self._network = Network(f"{os.getpid()}.{next(NUMBERS)}", count)
         self.addresses = [NODE_ADDRESS.format(index + 10) for index in range(count)]
         self.hub: Machine | None = None
         self.nodes: dict[int, Machine] = {}

@@ -160,7 +160,7 @@ class Slurm:
             found = done.stdout
             if sum(line.endswith((" idle", " mix")) for line in found.splitlines()) >= count:
                 return
-            time.sleep(LOOK_S)
+            time.sleep(10 * LOOK_S)
         raise AssertionError(f"not {count} nodes after {UP_S:g} s:\n{found}{self.logs()}")
 
     def logs(self) -> str:

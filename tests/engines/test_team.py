@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.jobs import Job
 from tests.jobs.process import START_S
 
 NODES = 3
+NETWORKS = 3
 TRAINS = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -33,33 +35,35 @@ for step in range(100000):
 
 
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    """Machines on one network."""
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Machines]]:
+    """Networks with machines on each, which know nothing of each other."""
     if os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("machines of their own need root and iproute2")
-    directory = tmp_path_factory.mktemp("machines")
-    found = Machines(directory, NODES)
-    try:
-        for index in range(NODES):
-            found.start(index, ":")
+    with ExitStack() as stack:
+        found = []
+        for _ in range(NETWORKS):
+            machines = Machines(tmp_path_factory.mktemp("machines"), NODES)
+            stack.callback(machines.close)
+            for index in range(NODES):
+                machines.start(index, ":")
+            found.append(machines)
         yield found
-    finally:
-        found.close()
 
 
-def test_the_same_command_is_the_same_job(machines: Machines) -> None:
+def test_the_same_command_is_the_same_job(networks: list[Machines]) -> None:
     """What torchrun does is known of most cases; `scripts/parity.py --nodes` runs it in all."""
     unlike = []
-    for case, theirs, ours in compared(CASES, machines, is_new=False):
+    for case, theirs, ours in compared(CASES, networks, is_new=False):
         if ours != (case.ours or theirs):
             unlike.append((case.name, theirs, ours))
     assert unlike == []
 
 
 def test_a_node_that_is_cut_off_comes_again_and_one_without_power_is_replaced(
-    machines: Machines, tmp_path: Path
+    networks: list[Machines], tmp_path: Path
 ) -> None:
     """No packet tells the lead, nor, when its own power goes, its hand: nothing is left there."""
+    machines = networks[0]
     options = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2", "--device", "cpu")
     meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "n0:29400", "--grace", "1")
     wait = ("--rdzv-conf", "join_timeout=10")

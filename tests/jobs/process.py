@@ -27,6 +27,8 @@ START_S = 180.0
 END_S = 180.0
 CLOSE_S = 60.0
 LOOK_S = 0.02
+PAUSE_TIMES = 4.0
+"""The pause after a look, in times of its own: looks through long output take a fifth of a core."""
 PORTS = (10_240, 29_000)  # below those of outgoing connections, and the lighthouse's own
 PORT_TRIES = 100
 
@@ -100,10 +102,15 @@ class Process:
     def expect(self, pattern: str, count: int = 1, timeout_s: float = START_S) -> list[str]:
         """Wait until ``pattern`` was printed ``count`` times in all; returns the first groups."""
         deadline = clock.now() + timeout_s
-        while len(found := re.findall(pattern, text := self.output, re.MULTILINE)) < count:
+        while True:
+            began, text = time.thread_time(), self.output
+            found = re.findall(pattern, text, re.MULTILINE)
+            if len(found) >= count:
+                return found
+            pause_s = PAUSE_TIMES * (time.thread_time() - began)
             more = self.prints_more(len(text), deadline - clock.now())
             assert more, f"no {pattern!r} (x{count}) in:\n{self.output}"
-        return found
+            time.sleep(pause_s)
 
     def prints_more(self, than: int, within_s: float) -> bool:
         """Wait for more than so many characters; False at the output's end, or after the time."""
@@ -162,12 +169,14 @@ def wait(
     Raises:
         Late: it did not within ``timeout_s``.
     """
-    began = clock.now()
+    began, looked = clock.now(), time.thread_time()
     while not condition():
         if clock.now() - began > timeout_s:
             raise Late(f"{what}: not within {timeout_s:g} s")
+        pause_s = max(LOOK_S, PAUSE_TIMES * (time.thread_time() - looked))
         meanwhile()
-        time.sleep(LOOK_S)
+        time.sleep(pause_s)
+        looked = time.thread_time()
     return clock.now() - began
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -78,14 +79,25 @@ stop_here()
 }
 
 
-@pytest.mark.parametrize("what", WAITS)
-def test_it_leaves_within_the_grace(tmp_path: Path, what: str) -> None:
+FIRST, *OTHERS = WAITS
+
+
+@pytest.mark.parametrize("waits", [[FIRST], OTHERS], ids=[FIRST, "others"])
+def test_it_leaves_within_the_grace(tmp_path: Path, waits: list[str]) -> None:
+    """The jobs run side by side, because they wait for most of the time."""
     options = ("--replicas", "2", "--grace", GRACE_S, "--device", "cpu")
-    with Job(tmp_path, HEAD + WAITS[what], *options) as job:
-        job.expect(r"\] up", 1 if what == "a state to heal from" else 2)
-        job.signal(signal.SIGTERM)
-        assert job.end() == 75
-        job.expect(rf"SIGTERM: leaving within {GRACE_S} s")
-        for word in ("killed", "did not end", "replica 0 failed", "replica 1 failed", "Traceback"):
-            assert word not in job.output, job.output
-        assert job.left() == []
+    with ExitStack() as stack:
+        jobs: dict[str, Job] = {}
+        for number, what in enumerate(waits):
+            directory = tmp_path / str(number)
+            directory.mkdir()
+            jobs[what] = stack.enter_context(Job(directory, HEAD + WAITS[what], *options))
+        for what, job in jobs.items():
+            job.expect(r"\] up", 1 if what == "a state to heal from" else 2)
+            job.signal(signal.SIGTERM)
+        for what, job in jobs.items():
+            assert job.end() == 75, f"{what}:\n{job.output}"
+            job.expect(rf"SIGTERM: leaving within {GRACE_S} s")
+            for word in ("killed", "did not end", "replica 0 failed", "replica 1 failed", "Trace"):
+                assert word not in job.output, f"{what}:\n{job.output}"
+            assert job.left() == []

@@ -27,14 +27,13 @@ def never_comes():
 
 while manager.current_step() < 60:
     optimizer.zero_grad()
-    is_late = manager.current_step() == 40 and os.environ["REPLICA_GROUP_ID"] == "1"
-    if is_late and not os.path.exists("once"):
+    is_late = os.environ["REPLICA_GROUP_ID"] == "1" and not os.path.exists("once")
+    if is_late and manager.current_step() == 10:
+        with ftrun.paused("eval"):
+            time.sleep(6)
+    if is_late and manager.current_step() == 40:
         open("once", "w").close()
-        if os.environ.get("ANNOUNCE"):
-            with ftrun.paused("eval"):
-                time.sleep(8)
-        else:
-            never_comes()
+        never_comes()
     ddp(torch.ones(1, 2)).sum().backward()
     time.sleep(0.1)
     optimizer.step()
@@ -93,7 +92,9 @@ def run(directory: Path, script: str, *options: str, **environment: str) -> str:
 
 @pytest.mark.timeout(TIMEOUT_S + 10)
 def test_peers_wait_so_the_one_that_stands_still_is_shown_and_replaced(tmp_path: Path) -> None:
+    """An announced pause before is longer than the limit, and is waited for."""
     text = run(tmp_path, MANAGED, "--replicas", "3", "--hang-timeout", "4")
+    assert "(it is in an announced pause: eval)" in text
     assert "replica 1 hangs: worker 0 in wait (threading.py:" in text
     assert "< never_comes (train.py:" in text
     assert "replica 1 was given up: stands still in step 40: the others have waited for it" in text
@@ -116,13 +117,6 @@ def test_one_that_stands_still_in_its_first_steps_is_found_too(tmp_path: Path, s
     assert int(found[1]) >= 10  # ten times --hang-timeout, and no operation's timeout has passed
     assert "attempts without progress" not in text
     assert text.count("Restart 1 of 10") == 1
-
-
-@pytest.mark.timeout(TIMEOUT_S + 10)
-def test_an_announced_pause_is_waited_for(tmp_path: Path) -> None:
-    text = run(tmp_path, MANAGED, "--replicas", "3", "--hang-timeout", "2", ANNOUNCE="1")
-    assert "(it is in an announced pause: eval)" in text
-    assert "Restart" not in text
 
 
 @pytest.mark.timeout(TIMEOUT_S + 10)

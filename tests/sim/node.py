@@ -256,7 +256,7 @@ class Agent(Actor):
     def recorded(self, record: m.IncidentRecord) -> None:
         """The lighthouse has written a record."""
         self.world.records.reached(record)
-        self.handle(s.IncidentRecorded(record.incarnations, record.number, record.is_open))
+        self.handle(record)
 
     def _ask(self, key: WorkerKey) -> None:
         worker = self.workers.get(key)
@@ -452,31 +452,26 @@ class Agent(Actor):
                     self._send_evidence(evidence)
             case m.AskHeartbeat():
                 self._tell(m.Heartbeat(quiet=True))
-            case m.AssignSlots(replica_ids):
-                self.handle(s.SlotsAssigned(replica_ids))
+            case m.AssignSlots() | m.StopReplica() | m.KillWorkers():
+                self.handle(message)
             case m.ToWorkers(targets, inner):
                 wanted = {target.incarnation for target in targets}
                 for worker in self.workers.values():
                     if worker.key.incarnation in wanted:
                         worker.from_agent.send(inner)
                         worker.heard.append(inner)
-            case m.RestartReplica(replica_id, incarnation, reason):
+            case m.RestartReplica(_, incarnation, reason):
                 if reason.startswith("stands still"):
                     self.world.invariants.stood_still(incarnation)
                 if reason.startswith("has diverged"):
                     self.world.invariants.diverged(incarnation, reason)
-                self.handle(s.RestartAsked(replica_id, incarnation, reason))
-            case m.StopReplica(replica_id, incarnation, restart, at_boundary):
-                asked = s.ReplicaStopAsked(replica_id, incarnation, restart, at_boundary)
-                self.handle(asked)
-            case m.KillWorkers(replica_id, incarnation, ranks):
-                self.handle(s.KillAsked(replica_id, incarnation, ranks))
-            case m.EndJob(exit_code, reason):
+                self.handle(message)
+            case m.EndJob(exit_code):
                 is_known = not (self.world.job.accepts_fewer or self.world.journals_lost)
                 self.world.parting_rules.ends(exit_code, is_known=is_known)
-                self.handle(s.JobEnded(exit_code, reason))
+                self.handle(message)
             case m.Rejected(reason):
-                self.handle(s.JobEnded(1, reason))
+                self.handle(m.EndJob(1, reason))
             case _:
                 pass
 

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
-from ftrun.core.agent.events import NoManagerMade
+from ftrun.core.agent.events import WorkerSent
 from ftrun.core.data.spans import Spans
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Shape
@@ -142,7 +142,7 @@ class Script:
         machine = worker.machine
         yield rng.uniform(0.02, 0.2)
         if self._world.is_apart:
-            worker.agent.handle(NoManagerMade(worker.key, True))
+            worker.agent.handle(WorkerSent(worker.key, m.NoManager(True)))
             yield rng.uniform(0.02, 2.0)
         yield from self._set_up()
         while job.steps is None or machine.state.step < job.steps:

@@ -1,29 +1,35 @@
 """Random lives of the nodes of one team, and a dumb second opinion on what a team is.
 
-The oracle knows which nodes live and nothing else; it counts. ``World(seed, gathering)`` runs one
-schedule of a class of gatherings, so that a planted bug is a subclass.
+The oracle knows which nodes live, since when one is stopped or its host silent, and nothing else;
+it counts. ``World(seed, gathering)`` runs one schedule of a class of gatherings, so that a planted
+bug is a subclass.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ftrun.core.teams.gathering import Gathering
+from ftrun.core.teams.gathering import LOOK_S, SILENT_S, UNHEARD_S, Gathering
 from ftrun.core.teams.nodes import (
+    Event,
     GiveUp,
+    HostsSilent,
+    LoseNode,
     Node,
     NodeCame,
     NodeGone,
+    NodesHeard,
     RefuseNode,
     TeamFormed,
     TeamRules,
-    TimerFired,
 )
 from tests.sim.violation import Violation
 
 EVENTS = 40
-JOIN_S, LAST_CALL_S = 100.0, 10.0
+FIRED_MAX = 100
+EPSILON_S = 1e-6
+JOIN_S, LAST_CALL_S, SILENCE_S = 100.0, 10.0, 5.0
 
 
 @dataclass
@@ -36,6 +42,10 @@ class World:
     gave_up: bool = False
     now: float = 0.0
     story: list[str] = field(default_factory=list)
+    stopped: dict[str, float] = field(default_factory=dict)
+    silent: dict[str, float] = field(default_factory=dict)
+    again: int = 0
+    cut: int = 0
 
     def run(self) -> None:
         """Run the schedule; raises Violation."""
@@ -43,7 +53,7 @@ class World:
         most = draws.randint(2, 5)
         least = draws.choice([most, draws.randint(1, most)])
         with_ranks = draws.random() < 0.5
-        self.rules = TeamRules(least, most, JOIN_S, LAST_CALL_S)
+        self.rules = TeamRules(least, most, JOIN_S, LAST_CALL_S, SILENCE_S)
         self.lead = Node("lead", "n0", "h0", 2, 0 if with_ranks else None)
         self.alive = {"lead": self.lead}
         self.order = ["lead"]
@@ -59,26 +69,81 @@ class World:
 
     def _step(self, draws: random.Random, number: int, with_ranks: bool) -> None:
         others = [name for name in self.alive if name != "lead"]
-        kind = draws.choice(["come", "come", "go", "time"])
+        kind = draws.choice(["come", "come", "go", "time", "stop", "silent", "again"])
         if kind == "go" and others:
             name = draws.choice(others)
-            del self.alive[name]
-            self.order.remove(name)
+            self._forget(name)
             self._tell(NodeGone(name, "it is gone"))
         elif kind == "come" and len(self.alive) < self.rules.most + 2:
+            self._tell(self._heard())
             rank = draws.randrange(self.rules.most) if with_ranks else None
             node = Node(f"id{number}", f"n{number}", f"h{number}", draws.randint(1, 3), rank)
             self.alive[node.node_id] = node
             self.order.append(node.node_id)
             self._tell(NodeCame(node))
+        elif kind == "stop" and others:
+            self._stop(draws.choice(others))
+        elif kind == "silent" and others:
+            self._silent(self.alive[draws.choice(others)].host)
+            self._pass(draws.choice([0.2, 1.0]))
+        elif kind == "again" and others:
+            self._again(self.alive[draws.choice(sorted(self.stopped) or others)], number)
         else:
             self._pass(draws.choice([1.0, 5.0, 30.0]))
+
+    def _stop(self, name: str) -> None:
+        """Its agent is stopped; or goes on, if it was."""
+        if self.stopped.pop(name, None) is None:
+            self.stopped[name] = self.now
+
+    def _silent(self, host: str) -> None:
+        """The kernel has found a host silent; or not any more."""
+        if self.silent.pop(host, None) is None:
+            self.silent[host] = self.now
+        self._tell(HostsSilent(tuple(self.silent)))
+
+    def _again(self, former: Node, number: int) -> None:
+        """A node comes again while its former stream may be open here."""
+        self._tell(self._heard())
+        if former.node_id not in self.alive:
+            return
+        node = replace(former, node_id=f"id{number}")
+        alike = [x for x in self.alive.values() if replace(x, node_id=node.node_id) == node]
+        for one in alike:
+            if self.now - self.stopped.get(one.node_id, self.now) > UNHEARD_S:
+                self.again += 1
+                self._forget(one.node_id)
+        self.alive[node.node_id] = node
+        self.order.append(node.node_id)
+        self._tell(NodeCame(node))
+
+    def _heard(self) -> NodesHeard:
+        return NodesHeard({name: self.stopped.get(name, self.now) for name in self.alive})
+
+    def _forget(self, name: str) -> None:
+        """It lives no more, for all that the oracle knows."""
+        del self.alive[name]
+        self.order.remove(name)
+        self.stopped.pop(name, None)
+        if self.team is not None and any(node.node_id == name for node in self.team):
+            self.team, self.enough_since = None, self.now
+
+    def _lost(self, node: Node) -> None:
+        """Given up although its stream has not ended: only after a silence."""
+        if node.node_id not in self.alive:
+            return
+        unheard_s = self.now - self.stopped.get(node.node_id, self.now)
+        silent_s = self.now - self.silent.get(node.host, self.now)
+        if unheard_s <= SILENCE_S and silent_s < SILENT_S - EPSILON_S:
+            self._fail("a node is given up that lives and is heard")
+        self.cut += 1
+        self._forget(node.node_id)
 
     def _pass(self, for_s: float) -> None:
         end, fired = self.now + for_s, 0
         while not self.gave_up:
             fired += 1
-            if fired > EVENTS:
+            if fired > FIRED_MAX:
                 self._fail("timers without an end")
             at = self.gathering.next_deadline()
             if at is None or at > end:
@@ -86,20 +151,19 @@ class World:
             if at < self.now:
                 self._fail(f"a deadline of the past, {at} at {self.now}")
             self.now = at
-            self._tell(TimerFired())
+            self._tell(self._heard())
         self.now = max(self.now, end)
 
-    def _tell(self, event: NodeCame | NodeGone | TimerFired) -> None:
+    def _tell(self, event: Event) -> None:
         self.story.append(f"{self.now:g} {event}")
-        gone = event.node_id if isinstance(event, NodeGone) else None
-        if self.team is not None and any(node.node_id == gone for node in self.team):
-            self.team, self.enough_since = None, self.now
         for instruction in self.gathering.handle(event, self.now):
             self.story.append(f"    {instruction}")
             match instruction:
                 case RefuseNode(node_id):
                     self._refused(self.alive.pop(node_id))
                     self.order.remove(node_id)
+                case LoseNode(node):
+                    self._lost(node)
                 case TeamFormed(nodes, again):
                     self._formed(nodes, again)
                 case GiveUp():
@@ -138,6 +202,9 @@ class World:
 
     def _check(self) -> None:
         """What must be true of any team, by counting the living."""
+        for name, since in self.stopped.items():
+            if self.now - since > SILENCE_S + 2 * LOOK_S:
+                self._fail(f"{name} has sent nothing for long, and is not lost")
         there = len(self.alive)
         if there < self.rules.least:
             self.enough_since = None

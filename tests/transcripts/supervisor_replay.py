@@ -337,7 +337,10 @@ def _kept(text: str) -> e.Kept:
 
 
 def _board(r: Replay, name: str, text: str) -> e.Event:
-    """``number 1; published 1,1; done 5,5; joined 1,0; over 0,0; falls 0,0``, or parts of it."""
+    """``number 1; published 1,1; done 5,5; joined 1,0; over 0,0; falls 0,0``, or parts of it.
+
+    ``boundary 4; waits 1``: a step from which all can go on, once a node has come.
+    """
     given = dict(part.split() for part in text.split("; "))
     known = {x: [int(y) for y in words.split(",")] for x, words in given.items()}
     none = [0] * len(known["joined"])
@@ -347,7 +350,8 @@ def _board(r: Replay, name: str, text: str) -> e.Event:
     falls = tuple(known.get("falls", none))
     boundary = known["boundary"][0] if "boundary" in known else None
     joined, broken = tuple(known["joined"]), tuple(known.get("broken", ()))
-    return e.BoardSeen(r.incarnation(name), board, joined, falls, boundary, broken)
+    waits = "waits" in known
+    return e.BoardSeen(r.incarnation(name), board, joined, falls, boundary, broken, waits)
 
 
 def _dying(r: Replay, name: str, status: str, *more: str | None) -> e.Event:
@@ -361,7 +365,7 @@ def _not_started(r: Replay, name: str, reason: str) -> e.Event:
 
 def _raised(r: Replay, name: str, step: str | None, heals: str | None, text: str) -> e.Event:
     at = int(step) if step else None
-    return e.FailureReported(r.key(name), _report(text, at, bool(heals)))
+    return e.WorkerSent(r.key(name), _report(text, at, bool(heals)))
 
 
 def _report(text: str, step: int | None = None, heals: bool = False) -> m.FailureReport:
@@ -407,7 +411,7 @@ def _answers(r: Replay, asked_at: str | None, at: str | None, epoch: str | None)
 
 def _kill(r: Replay, name: str, ranks: str) -> e.Event:
     replica = r.key(name)
-    return e.KillAsked(
+    return m.KillWorkers(
         replica.replica_id, replica.incarnation, tuple(int(x) for x in ranks.split(","))
     )
 
@@ -418,20 +422,22 @@ EVENTS: dict[str, Make] = {
     r"facts": Replay.show_facts,
     r"ready": lambda r: e.SpawnerReady(),
     r"warm": lambda r: e.SpawnerWarmed(),
-    r"assign -": lambda r: e.SlotsAssigned(()),
-    r"assign ([\d,]+)": lambda r, names: e.SlotsAssigned(tuple(names.split(","))),
+    r"assign -": lambda r: m.AssignSlots(()),
+    r"assign ([\d,]+)": lambda r, names: m.AssignSlots(tuple(names.split(","))),
     rf"{WORKER} exits {ENDS}": _exit,
     rf"{WORKER} dies {ENDS}": _dying,
     rf"{WORKER} cannot start: (.*)": _not_started,
     rf"{WORKER} raises(?: at (\d+))?( healing)?: (.*)": _raised,
-    rf"{WORKER} has no manager( and trains)?": lambda r, name, trains: e.NoManagerMade(
-        r.key(name), bool(trains)
+    rf"{WORKER} has no manager( and trains)?": lambda r, name, trains: e.WorkerSent(
+        r.key(name), m.NoManager(bool(trains))
     ),
     r"another world is made( for good)?": lambda r, fixed: e.OtherWorldMade(not fixed),
-    rf"{WORKER} wants (\w+): (.*)": lambda r, name, *what: e.FormWanted(r.key(name), *what),
-    rf"{WORKER} beats": lambda r, name: e.LoopBeat(r.key(name)),
-    rf"{WORKER} pauses for {NUMBER}: (.*)": lambda r, name, limit_s, pause: e.LoopBeat(
-        r.key(name), pause, float(limit_s)
+    rf"{WORKER} wants (\w+): (.*)": lambda r, name, *what: e.WorkerSent(
+        r.key(name), m.AnotherForm(*what)
+    ),
+    rf"{WORKER} beats": lambda r, name: e.WorkerSent(r.key(name), m.Beat()),
+    rf"{WORKER} pauses for {NUMBER}: (.*)": lambda r, name, limit_s, pause: e.WorkerSent(
+        r.key(name), m.Beat(pause, float(limit_s))
     ),
     rf"{WORKER} sets timer (\S+) for {NUMBER}, signal {NUMBER}": lambda r, name, scope, s, n: (
         e.ScriptTimerSet(r.key(name), FIRST_PID + r.key(name).group_rank, scope, float(s), int(n))
@@ -450,23 +456,23 @@ EVENTS: dict[str, Make] = {
     rf"{INCARNATION} is unwell: (.*)": lambda r, name, why: e.HealthChecked(
         r.incarnation(name), why
     ),
-    rf"{INCARNATION} is given up: (.*)": lambda r, name, why: e.RestartAsked(
+    rf"{INCARNATION} is given up: (.*)": lambda r, name, why: m.RestartReplica(
         r.key(name).replica_id, r.incarnation(name), why
     ),
     r"people stop (\d+[a-z]*)( to restart)?( at a boundary)?": lambda r, name, again, there: (
-        e.ReplicaStopAsked(r.key(name).replica_id, r.incarnation(name), bool(again), bool(there))
+        m.StopReplica(r.key(name).replica_id, r.incarnation(name), bool(again), bool(there))
     ),
     rf"people kill {INCARNATION}\.([\d,]+)": _kill,
     r"signal (\w+)": lambda r, name: e.SignalReceived(int(signal.Signals[name])),
     r"drain (\d+)(?: by (\w+))?( as a notice)?: (.*)": _drain,
     r"stop": lambda r: e.StopAsked(),
-    r"job ends (\d+)(?: (script|all have left))?: (.*)": lambda r, code, kind, reason: e.JobEnded(
+    r"job ends (\d+)(?: (script|all have left))?: (.*)": lambda r, code, kind, reason: m.EndJob(
         int(code), reason, kind or ""
     ),
     r"spawner lost (\d+): (.*)": lambda r, code, reason: e.SpawnerLost(reason, int(code)),
     rf"(standby-\d+) exits {NUMBER}": lambda r, name, status: e.StandbyExited(name, int(status)),
-    r"record (\d+) of (\S+)( open)?": lambda r, number, names, is_open: e.IncidentRecorded(
-        tuple(r.incarnation(name) for name in names.split(",")), int(number), bool(is_open)
+    r"record (\d+) of (\S+)( open)?": lambda r, number, names, is_open: m.IncidentRecord(
+        int(number), tuple(r.incarnation(name) for name in names.split(",")), bool(is_open), ""
     ),
     rf"lighthouse answers(?: of {NUMBER})?(?: at (\S+) in epoch (\d+))?": _answers,
     r"lighthouse sends": lambda r: e.LighthouseSent(),

@@ -123,5 +123,6 @@ def job_status(replicas: int = 4, job_id: str = "job", text: str = "SIGKILL") ->
         "outcome": None,
         "events": [],
         "messages_received": {},
+        "idle_nodes": [],
         "torchft": None,
     }  # fmt: skip

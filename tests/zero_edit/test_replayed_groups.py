@@ -75,7 +75,8 @@ own = data[:, 2 * (rank // 2):][:, :2] if kind == "both" else data
 total, last = 0.0, torch.zeros(1)
 for step in range(20):
     optimizer.zero_grad()
-    for part in own[step].chunk(2):  # two backward passes a step
+    for micro in range(2):  # two backward passes a step
+        part = own[step].chunk(2)[micro]
         loss = model(part).square().mean()
         loss.backward()
     work = dist.all_reduce(last, group=mine, async_op=True)  # in flight during other calls

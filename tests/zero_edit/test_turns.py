@@ -3,11 +3,12 @@ before its batch is made; with one where the batch is drawn, whatever the model 
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.jobs import Job
+from tests.jobs import Job, ask
 
 SCRIPT = """
 import os, signal
@@ -101,40 +102,47 @@ def test_what_each_replica_reads_is_as_undisturbed(tmp_path: Path, form: str) ->
 
 APART = """import time
     from pathlib import Path
-    def wait(name, limit_s):
-        until = time.monotonic() + limit_s
-        while not Path(name).exists() and time.monotonic() < until:
+    def wait(name):
+        until = time.monotonic() + 120.0
+        while name not in os.listdir():  # else who is asked for it may join here
+            assert time.monotonic() < until
             time.sleep(0.01)
-    sampler = DistributedSampler(range(8))
-    loaders = [DataLoader(part, 4, sampler=sampler) for part in (data[:8], data[8:16])]
-    is_new = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
-    if is_new:
-        Path("here").touch()
-    for turn in range(20):
-        LOOPS"""
-ONE = """for x in loaders[NUMBER]:
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
+        wait("stands")
+    for turn in range(2):
+        for x in DataLoader(data[:4], 2, sampler=DistributedSampler(range(4))):
             step(x)
-            if is_new and steps > 7:
-                Path("joined").touch()
-            if rank == 0 and steps == 7:
-                wait("here", 120.0)
-            elif rank == 0 and steps > 7:
-                wait("joined", 0.3)
-        """
+        for x in DataLoader(data[4:8], 2, sampler=DistributedSampler(range(4))):
+            step(x)
+        if (rank, steps) == (0, 12):
+            Path("stands").touch()
+            wait("proposed")
+        for x in DataLoader(data, 2, sampler=DistributedSampler(range(32))):
+            step(x)"""
 
 
 @pytest.mark.timeout(300)
 def test_peers_that_go_on_to_another_loop_wait_there_for_who_joins_them(tmp_path: Path) -> None:
-    """Seen: each loop of two takes one batch, so that a newcomer came to one of them when its peers
-    had gone on to the other. It ended with an error each time, and was never back."""
-    loops = "".join(ONE.replace("NUMBER", str(number)) for number in range(2))
-    body = APART.replace("LOOPS", loops)
-    script = SCRIPT.replace("BODY", body).replace("DEATHS", "((1, 4),)")
+    """Seen: each loop of some takes one batch, so that a newcomer came to one of them when its
+    peers had gone on to another. It ended with an error each time, and was never back.
+
+    Rank 0 stands behind such a loop until the lighthouse has proposed a step at which the newcomer
+    joins. That is one of the next steps, all of which are in the loop that follows.
+    """
+    script = SCRIPT.replace("BODY", APART).replace("DEATHS", "((1, 4),)")
     script = script.replace("dist.all_gather_object(together, steps)", "together = [steps]")
     with Job(tmp_path, script, "--replicas", "2") as job:
+        job.until((tmp_path / "stands").exists, "rank 0 stands between two loops")
+        job.until(lambda: _phase(tmp_path) in ("propose", "switch"), "a step is proposed")
+        (tmp_path / "proposed").touch()
         assert job.end() == 0, job.output
-        # Not where it comes to its peers' loop by chance.
-        assert job.output.count("it goes there, and they wait for it") <= 1, job.output
+        assert job.output.count("it goes there, and they wait for it") == 1, job.output
         assert job.output.count("Restart ") == job.output.count("healed from replica") == 1
         ends = {x.partition(" END ")[2] for x in job.output.splitlines() if " END " in x}
     assert len(ends) == 1
+
+
+def _phase(directory: Path) -> str:
+    """What the lighthouse waits for."""
+    told = ask(directory, "status", "--json")
+    return str(json.loads(told.stdout)["phase"]) if told.returncode == 0 else ""

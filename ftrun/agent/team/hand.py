@@ -222,10 +222,10 @@ class Hand:
         interval_s = self._settings.heartbeat_timeout_s / LEASES_PER_TIMEOUT
         while True:
             await asyncio.sleep(min(1.0, interval_s))
-            if self._place is not None:
+            if self._is_connected:  # without a place it is a sign of life
                 self._connection.send(AskLease(clock.now()))
-            elif self._is_connected:
-                self._show_waiting(clock.now())
+                if self._place is None:
+                    self._show_waiting(clock.now())
             elif clock.now() >= self._gives_up_at:
                 self._unreachable()
 

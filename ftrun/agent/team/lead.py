@@ -21,7 +21,7 @@ from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     DrainAsked,
     EndAgent,
-    JobEnded,
+    Kept,
     TeamChanged,
     WorkerDisconnected,
     WorkerDying,
@@ -34,7 +34,6 @@ from ftrun.core.messages import (
     AskLease,
     AskStacks,
     EndJob,
-    FailureEvidence,
     FromHand,
     HandHello,
     HandLeaving,
@@ -45,33 +44,35 @@ from ftrun.core.messages import (
     RankEnded,
     RankFacts,
     RankMessage,
+    RanksKept,
     RankUsed,
     Rejected,
+    ReplaceRank,
     StartRanks,
     ToHand,
     WorkerFacts,
     WorkerMessage,
     WorkerStacks,
 )
-from ftrun.core.teams.gathering import Gathering
+from ftrun.core.teams.gathering import Gathering, why_unlike
 from ftrun.core.teams.nodes import (
     Event,
     GiveUp,
+    HostsSilent,
+    LoseNode,
     Node,
     NodeCame,
     NodeGone,
+    NodesHeard,
     RefuseNode,
     Show,
     TeamFormed,
     TeamRules,
-    TimerFired,
 )
-from ftrun.core.version import unlike_version
+from ftrun.core.teams.ranks import Ranks, first_rank, places, ranks_of
 from ftrun.protocol.tls import TlsFiles
 
 STACKS_TIMEOUT_S = 2.5
-SILENT_S = 0.4
-UNHEARD_S = 3.0
 KILLED = -9
 
 
@@ -91,6 +92,15 @@ class LeadingAgent(Protocol):
 
     async def close(self) -> None:
         """End all its parts."""
+
+    def kept(self, incarnation: str, group_rank: int) -> Kept | None:
+        """What the memories of the nodes have of a worker."""
+
+    def ranks_kept(self, node_id: str, report: RanksKept) -> None:
+        """What the memory of another node has."""
+
+    def node_gone(self, node_id: str) -> None:
+        """Another node is lost."""
 
     def team_event(self, event: AgentEvent) -> None:
         """Something that another node has seen, or that concerns the team."""
@@ -116,19 +126,28 @@ class Lead:
 
     ``is_complete``: workers may be started. ``gave_up``: see ``first``. ``leaver``: the hand whose
     node was asked to stop, if one was. ``lost`` is called with the place of a hand that is lost.
-    ``port``: by which its nodes and workers come, if by one.
+    ``port``: by which its nodes and workers come, if by one. ``ranks``: the hands' workers.
     """
 
     def __init__(
-        self, rendezvous: Rendezvous, own: Node, door: Door, port: TeamPort | None = None
+        self,
+        rendezvous: Rendezvous,
+        own: Node,
+        door: Door,
+        silence_s: float,
+        port: TeamPort | None = None,
     ) -> None:
         self._rendezvous = rendezvous
         self._own = own
         rules = TeamRules(
-            rendezvous.least, rendezvous.most, rendezvous.join_timeout_s, rendezvous.last_call_s
+            rendezvous.least,
+            rendezvous.most,
+            rendezvous.join_timeout_s,
+            rendezvous.last_call_s,
+            silence_s,
         )
         self._gathering = Gathering(rules, own, clock.now())
-        self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
+        self._timer = DeadlineTimer(self._look)
         self._door = door
         door.listener = self
         self._port = port
@@ -136,12 +155,9 @@ class Lead:
         self._team: tuple[Node, ...] = ()
         self._places: dict[str, HandPlace] = {}
         self._job_id = ""
-        self._ranks: dict[WorkerKey, str] = {}
-        self._outputs: dict[WorkerKey, str] = {}
-        self._where: dict[tuple[str, int, int], str] = {}
+        self.ranks = Ranks()
         self._stacks: dict[int, dict[WorkerKey, asyncio.Future[str]]] = {}
         self._requests = 0
-        self._silent: dict[str, asyncio.TimerHandle] = {}
         self.lost: Callable[[int, str], None] = lambda place, reason: None
         self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_over = False
@@ -168,8 +184,6 @@ class Lead:
         None: only this team has, and the hands but the one that leaves are free.
         """
         self._timer.close()
-        for timer in self._silent.values():
-            timer.cancel()
         self._agent, self._is_over = None, True
         if ending is not None:
             for stream in self._door.streams.values():
@@ -182,9 +196,10 @@ class Lead:
     def settings(self, settings: RunSettings) -> RunSettings:
         """The settings of the next Agent, for the team that there is now."""
         self._job_id = settings.job_id
-        world = sum(node.workers for node in self._team)
+        world = first_rank(self._team, len(self._team))
         number = self._team.index(self._own)
-        span = Span(number, len(self._team), self._first(number), self._own.workers, self._own.host)
+        first = first_rank(self._team, number)
+        span = Span(number, len(self._team), first, self._own.workers, self._own.host)
         # The lighthouse of one group alone is this agent's own.
         tls = TlsFiles() if settings.lighthouse is None else settings.tls
         return replace(settings, workers_per_replica=world, span=span, tls=tls)
@@ -192,8 +207,7 @@ class Lead:
     def attach(self, agent: LeadingAgent) -> None:
         """An Agent for this team begins."""
         self._agent = agent
-        self._ranks.clear()
-        self._where.clear()
+        self.ranks.clear()
         self.is_complete = True
         self._send_places()
 
@@ -210,8 +224,7 @@ class Lead:
 
     def order_for(self, key: WorkerKey, message: ToHand) -> bool:
         """Send to the hand that runs this worker; False: none does."""
-        node_id = self._ranks.get(key, "")
-        return self._send(node_id, message)
+        return self._send(self.ranks.node_of(key), message)
 
     def start(self, order: StartRanks) -> int:
         """Have the hands start their workers of an incarnation, whose store has ``order.port``.
@@ -221,23 +234,9 @@ class Lead:
         if self._port is not None:
             self._port.store = self._own.host, order.port
             order = replace(order, port=self._rendezvous.port)
-        for number, node in enumerate(self._team):
-            if node is not self._own:
-                first = self._first(number)
-                for rank in range(first, first + node.workers):
-                    key = WorkerKey(order.replica_id, order.incarnation, rank)
-                    self._ranks[key] = node.node_id
-                    self._where[order.replica_id, order.restarts, rank] = node.name
-                self._send(node.node_id, order)
+        for node_id in self.ranks.start(order, self._team, self._own):
+            self._send(node_id, order)
         return order.port
-
-    def node_of(self, replica_id: str, restarts: int, group_rank: int) -> str:
-        """The name of the node that has run this worker; "": it was this one."""
-        return self._where.get((replica_id, restarts, group_rank), "")
-
-    def workers(self) -> list[WorkerKey]:
-        """The workers of other nodes."""
-        return list(self._ranks)
 
     async def stacks(self, keys: Sequence[WorkerKey]) -> dict[WorkerKey, str]:
         """The stacks of workers of other nodes; "" for those whose node does not answer."""
@@ -251,16 +250,35 @@ class Lead:
         del self._stacks[request]
         return {key: one.result() if one.done() else "" for key, one in waiting.items()}
 
-    def with_output(self, evidence: FailureEvidence) -> FailureEvidence:
-        """The evidence with the last lines of workers of other nodes, and the nodes' names."""
-        name, workers = evidence.replica_id, []
-        for worker in evidence.workers:
-            node = self.node_of(name, evidence.restarts, worker.group_rank)
-            key = WorkerKey(name, evidence.incarnation, worker.group_rank)
-            where = f", on {node}" if node and node not in worker.cause else ""
-            output = worker.output or self._outputs.get(key, "")
-            workers.append(replace(worker, output=output, cause=worker.cause + where))
-        return replace(evidence, workers=tuple(workers))
+    def replace(self, key: WorkerKey, restarts: int) -> None:
+        """Have a worker of another node started again."""
+        node_id = self.ranks.restart(key, restarts, self._team)
+        order = ReplaceRank(key.replica_id, key.incarnation, restarts, key.group_rank)
+        if not self._send(node_id, order):
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._lose_ranks, node_id, self.name_of(node_id), "it is gone")
+
+    @property
+    def token(self) -> str:
+        """Of the team: that of this node's own lighthouse is another one."""
+        return self._door.token
+
+    @property
+    def own_id(self) -> str:
+        """Of this node."""
+        return self._own.node_id
+
+    def ranks_of_nodes(self) -> dict[str, range]:
+        """The ranks of each node, in order."""
+        return {node.node_id: ranks_of(self._team, n) for n, node in enumerate(self._team)}
+
+    def name_of(self, node_id: str) -> str:
+        """For people."""
+        return next((node.words() for node in self._team if node.node_id == node_id), node_id)
+
+    def order_at(self, node_id: str, message: ToHand) -> None:
+        """Send to one hand."""
+        self._send(node_id, message)
 
     # ------------------------------------------------------------ from the door
 
@@ -268,12 +286,7 @@ class Lead:
         """A node offers itself."""
         if self._is_over:
             return
-        reason = unlike_version(hello.version, "the first node")
-        if not reason and hello.size != self._rendezvous.size:
-            reason = (
-                f"its --nnodes is {hello.size}, and that of {self._own.name} is "
-                f"{self._rendezvous.size}"
-            )
+        reason = why_unlike(hello, self._own, self._rendezvous.size)
         if reason:
             self._refuse(stream.node_id, reason)
             return
@@ -281,36 +294,22 @@ class Lead:
         node = Node(
             stream.node_id, hello.node, hello.host, hello.workers, hello.rank, is_placed=is_placed
         )
-        self._forget_former(node)
+        self._look()
         self._handle(NodeCame(node))
 
-    def _forget_former(self, came: Node) -> None:
-        """A node that was cut off comes again, perhaps before its former stream has ended here.
-
-        A hand with a place asks for a lease every second, so one that does is another node.
-        """
-        for node in self._team:
-            stream = self._door.streams.get(node.node_id)
-            is_same = (node.name, node.host, node.rank) == (came.name, came.host, came.rank)
-            if is_same and stream is not None and clock.now() - stream.heard_at > UNHEARD_S:
-                stream.end()
-                self.hand_gone(stream, "it was cut off, and comes again")
-
     def hand_gone(self, stream: HandStream, reason: str) -> None:
-        """A node is lost: its workers have ended, for all that is known here."""
+        """A hand's stream has ended."""
         self._places.pop(stream.node_id, None)
-        if self._is_over:
-            return
-        node = next((x for x in self._team if x.node_id == stream.node_id), None)
-        self.is_complete = self.is_complete and node is None
-        lost = [key for key, node_id in self._ranks.items() if node_id == stream.node_id]
-        for key in lost:
-            name = node.words() if node is not None else stream.node_id
-            why = f"is lost with its node {name}: {reason}"
-            self._ended(key, WorkerExited(key.incarnation, key.group_rank, 0, KILLED, why))
-        if node is not None:
-            self.lost(self._team.index(node), reason)
-        self._handle(NodeGone(stream.node_id, reason))
+        if not self._is_over:
+            self._handle(NodeGone(stream.node_id, reason))
+
+    def _look(self) -> None:
+        streams = self._door.streams.items()
+        self._handle(NodesHeard({node_id: one.heard_at for node_id, one in streams}))
+
+    def hosts_silent(self, hosts: Sequence[str]) -> None:
+        """The kernel's word that these, and no others, acknowledge nothing."""
+        self._handle(HostsSilent(tuple(hosts)))
 
     def hand_said(self, stream: HandStream, message: FromHand) -> None:
         """A hand's message; that of a node without a place means nothing."""
@@ -327,6 +326,8 @@ class Lead:
             case RankFacts(workers):
                 name = next(x.name for x in self._team if x.node_id == stream.node_id)
                 agent.facts_elsewhere(tuple(replace(one, node=name) for one in workers))
+            case RanksKept():
+                agent.ranks_kept(stream.node_id, message)
             case RankUsed(key, pid, cpu_s):
                 agent.team_event(WorkerUsed(key, pid, cpu_s))
             case WorkerStacks(request, key, text):
@@ -349,46 +350,26 @@ class Lead:
                 assert_never(message)
 
     def _rank_ended(self, node_id: str, ended: RankEnded) -> None:
-        rank = ended.group_rank
-        key = next((k for k, at in self._ranks.items()
-                    if (k.incarnation, k.group_rank, at) == (ended.incarnation, rank, node_id)),
-                   None)  # fmt: skip
+        key, rank = self.ranks.reported(node_id, ended), ended.group_rank
         if key is None or self._agent is None:
             return
-        self._outputs[key] = ended.output
         end = WorkerExited(
             ended.incarnation, rank, ended.pid, ended.exit_code, ended.reason, ended.memory,
-            ended.recorded,
+            ended.recorded, self._kept(key),
         )  # fmt: skip
         if ended.is_dying:
             self._agent.team_event(WorkerDying(end))
         else:
             self._ended(key, end)
 
+    def _kept(self, key: WorkerKey) -> Kept | None:
+        agent = self._agent
+        return None if agent is None else agent.kept(key.incarnation, key.group_rank)
+
     def _ended(self, key: WorkerKey, end: WorkerExited) -> None:
-        del self._ranks[key]
-        if not self._ranks:
-            self._outputs = {k: x for k, x in self._outputs.items() if k == key}
+        self.ranks.end(key)
         if self._agent is not None:
             self._agent.ended_elsewhere(end)
-
-    def hosts_silent(self, hosts: Sequence[str]) -> None:
-        """The kernel's word that these acknowledge nothing; hands there are lost, if it stays so.
-
-        Their connections would end much later.
-        """
-        for host in [host for host in self._silent if host not in hosts]:
-            self._silent.pop(host).cancel()
-        here = {node.host for node in self._team if node is not self._own}
-        for host in here.intersection(hosts) - self._silent.keys():
-            loop = asyncio.get_running_loop()
-            self._silent[host] = loop.call_later(SILENT_S, self._is_silent, host)
-
-    def _is_silent(self, host: str) -> None:
-        for node in self._team:
-            stream = self._door.streams.get(node.node_id)
-            if node.host == host and stream is not None:
-                stream.cut(f"its host, {host}, acknowledges nothing")
 
     # ------------------------------------------------------------ the team
 
@@ -397,6 +378,8 @@ class Lead:
             match instruction:
                 case RefuseNode(node_id, reason):
                     self._refuse(node_id, reason)
+                case LoseNode(node, number, reason):
+                    self._lose(node, number, reason)
                 case TeamFormed(nodes, again):
                     self._formed(nodes, again)
                 case GiveUp(reason):
@@ -407,6 +390,25 @@ class Lead:
                     assert_never(instruction)
         self.is_complete = self.is_complete and self._gathering.is_formed
         self._set_timer()
+
+    def _lose(self, node: Node, number: int | None, reason: str) -> None:
+        """Its workers have ended, for all that is known here."""
+        self.is_complete = self.is_complete and number is None
+        self._places.pop(node.node_id, None)
+        self._lose_ranks(node.node_id, node.words(), reason)
+        if self._agent is not None:
+            self._agent.node_gone(node.node_id)
+        stream = self._door.streams.get(node.node_id)
+        if stream is not None:
+            stream.cut(reason)
+        if number is not None:
+            self.lost(number, reason)
+
+    def _lose_ranks(self, node_id: str, name: str, reason: str) -> None:
+        why = f"is lost with its node {name}: {reason}"
+        for key in self.ranks.of_node(node_id):
+            kept, rank = self._kept(key), key.group_rank
+            self._ended(key, WorkerExited(key.incarnation, rank, 0, KILLED, why, kept=kept))
 
     def _formed(self, nodes: tuple[Node, ...], again: str) -> None:
         self._team = nodes
@@ -427,22 +429,14 @@ class Lead:
         if self._agent is None:
             self.interrupt(reason)
         else:
-            self._agent.team_event(JobEnded(ExitCode.NO_QUORUM, reason))
+            self._agent.team_event(EndJob(ExitCode.NO_QUORUM, reason))
 
     def _send_places(self) -> None:
         """Tell each hand its place, unless it has it."""
-        world = sum(node.workers for node in self._team)
-        for number, node in enumerate(self._team):
-            place = HandPlace(
-                self._job_id, number, len(self._team), self._first(number), world, self._own.host
-            )
-            if node is not self._own and self._places.get(node.node_id) != place:
-                self._places[node.node_id] = place
-                self._send(node.node_id, place)
-
-    def _first(self, number: int) -> int:
-        """The group rank of the first worker of this node."""
-        return sum(node.workers for node in self._team[:number])
+        for node_id, place in places(self._team, self._own, self._job_id).items():
+            if self._places.get(node_id) != place:
+                self._places[node_id] = place
+                self._send(node_id, place)
 
     def _send(self, node_id: str, message: Any) -> bool:
         stream = self._door.streams.get(node_id)

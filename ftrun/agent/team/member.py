@@ -2,7 +2,8 @@
 
 It offers itself to the lighthouse's registrar, and is told what to be: the lead of a group, a hand
 of another node, or neither, until it is told otherwise. What it is then ends, and what comes next
-begins. While it waits, its spawner has torch imported.
+begins. While it waits, its spawner has all imports and standbys; one that has a place has another
+spawner parked, so that the next place costs no import either.
 
 Not here: which nodes make a group (core/teams/placement.py), torchrun's command (main.py), what a
 lead and a hand do (lead.py, hand.py).
@@ -24,7 +25,9 @@ from typing import Any
 
 from ftrun.agent.devices import Machine
 from ftrun.agent.env_markers import AGENT_ID_NAME
+from ftrun.agent.environment import spawner_configuration, threads_per_worker
 from ftrun.agent.launch import SpawnerLaunch
+from ftrun.agent.link import web_address
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.team.door import Door
 from ftrun.agent.team.hand import Hand, cause
@@ -33,20 +36,35 @@ from ftrun.agent.team.main import MakeAgent, first_team
 from ftrun.base import clock
 from ftrun.base.addresses import join_address, split_address
 from ftrun.base.errors import OF_ONE_NODE, ExitCode
+from ftrun.config.forms import standbys_of
 from ftrun.config.rendezvous import Rendezvous
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent, TeamChanged
 from ftrun.core.agent.failures import signal_name
 from ftrun.core.agent.signals import Reaction
-from ftrun.core.messages import EndJob, MemberGone, NodeFree, NodeHello, Notice, Rejected, TeamPlace
+from ftrun.core.messages import (
+    EndJob,
+    MemberGone,
+    NodeFree,
+    NodeHello,
+    Notice,
+    Rejected,
+    TeamPlace,
+    Welcome,
+)
 from ftrun.core.teams.nodes import Node
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
 
 REMIND_S = 10.0
+PARK_AFTER_S = 15.0
+"""While a group starts, nothing else should take the processor."""
 
 
 class Member:
-    """See the module's text. ``make``: the Agent of a group that this node leads."""
+    """See the module's text. ``make``: the Agent of a group that this node leads.
+
+    ``announce``: publishes where the lighthouse answers people, on every node of the job.
+    """
 
     def __init__(
         self,
@@ -56,6 +74,7 @@ class Member:
         launch: SpawnerLaunch,
         make: MakeAgent,
         runtime_dir: Path,
+        announce: Callable[[str], None],
     ) -> None:
         assert settings.workers_per_node is not None
         assert settings.lighthouse is not None
@@ -66,6 +85,8 @@ class Member:
         self._token = token
         self._launch: SpawnerLaunch | None = launch
         self._make = make
+        self._announce = announce
+        self._lighthouse = ""
         self._runtime_dir = runtime_dir
         self._next_dir: Path | None = runtime_dir
         self._is_shared = AGENT_ID_NAME in os.environ  # srun has one output
@@ -113,6 +134,8 @@ class Member:
                 shutil.rmtree(self._trusted, ignore_errors=True)
             if self._launch is not None:
                 self._launch.end()
+            if self._next_dir is not None:
+                shutil.rmtree(self._next_dir, ignore_errors=True)
 
     async def _open_door(self) -> None:
         """Let hands come, once there are any."""
@@ -132,6 +155,7 @@ class Member:
         match event:
             case Connected():
                 self._away_since, self._was_answered = None, True
+                self._lighthouse = event.address
                 if self._shown_at is not None:
                     self._shown_at = None
                     self._say(f"The lighthouse answers at {event.address}.")
@@ -139,6 +163,8 @@ class Member:
                     self._connection.send(self._hello())
             case Disconnected():
                 self._lost_touch(event)
+            case Welcome(_, http):
+                self._publish(web_address(http, self._lighthouse))
             case TeamPlace():
                 self._wanted = event
                 self._changed.set()
@@ -196,6 +222,13 @@ class Member:
                 f"{limit_s - (now - since):.0f} s."
             )
 
+    def _publish(self, http: str | None) -> None:
+        try:
+            if http is not None:
+                self._announce(http)
+        except OSError as error:
+            self._say(f"`ftrun status` will not find this job: {error}")
+
     def _say(self, text: str) -> None:
         say(text, socket.gethostname() if self._is_shared else "")
 
@@ -215,7 +248,7 @@ class Member:
                 self._end(EndAgent(rules.exit_code(number), signal_name(number)))
 
         catch_signals(rules, signalled)
-        self._prepare()
+        self._park()
         await self._changed.wait()
 
     def _end_idle(self, reason: str) -> None:
@@ -231,10 +264,15 @@ class Member:
         # A spawner that ends takes its directory away, perhaps when the next one has begun.
         own_dir, self._next_dir = self._next_dir, None
         if own_dir is None:
-            own_dir = Path(tempfile.mkdtemp(prefix="ftrun-", dir=self._runtime_dir.parent))
+            own_dir = self._make_dir()
         if place.place == 0:
-            settings = replace(settings, node_rank=place.team)  # the first one is replica 0
-            leading = Leading(self._rendezvous(place), self._node(), self._door, self._lost)
+            # The first one is replica 0.
+            settings = replace(settings, node_rank=place.team, groups_placed=place.placed)
+            lead = Lead(
+                self._rendezvous(place), self._node(), self._door, settings.heartbeat_timeout_s
+            )
+            lead.lost = self._lost
+            leading = Leading(lead)
             work = leading.run(settings, launch, self._make, own_dir)
             stop = leading.stop
         else:
@@ -248,7 +286,14 @@ class Member:
                 own_dir, self._say,
             )  # fmt: skip
             work, stop = hand.run(), hand.stop
+
+        def park() -> None:
+            self._park()
+            launch.successor = self._launch
+
+        parking = asyncio.get_running_loop().call_later(PARK_AFTER_S, park)
         ending = await self._until_another(place, work, stop)
+        parking.cancel()
         launch.end()
         shutil.rmtree(own_dir, ignore_errors=True)
         if ending is not None:
@@ -291,6 +336,19 @@ class Member:
             self._launch = SpawnerLaunch()
         return self._launch
 
+    def _park(self) -> None:
+        """Have a spawner with all imports and standbys, so that the next place costs none."""
+        launch, settings = self._prepare(), self._own
+        self._next_dir = self._next_dir or self._make_dir()
+        launch.configure(
+            spawner_configuration(settings, self._machine, self._token, self._next_dir, waits=True),
+            min(standbys_of(settings), settings.workers_per_replica),
+            threads_per_worker(settings, self._machine),
+        )
+
+    def _make_dir(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="ftrun-", dir=self._runtime_dir.parent))
+
     def _node(self) -> Node:
         name, workers = socket.gethostname(), self._own.workers_per_replica
         return Node("lead", name, self._machine.host, workers, 0, is_placed=True)
@@ -307,11 +365,8 @@ class Member:
 class Leading:
     """This node leads a group of nodes, until it ends or is to end."""
 
-    def __init__(
-        self, rendezvous: Rendezvous, own: Node, door: Door, lost: Callable[[int, str], None]
-    ) -> None:
-        self._lead = Lead(rendezvous, own, door)
-        self._lead.lost = lost
+    def __init__(self, lead: Lead) -> None:
+        self._lead = lead
         self._agent: LeadingAgent | None = None
         self._is_to_end = False
 

@@ -5,8 +5,9 @@ mapped, and the result is copied back when the child is done. So a kernel of a k
 may run on for a moment, writes to a block and never to the script's tensor (S7). A block is mapped
 once and used again and again. After the child's end its blocks are freed, all at once.
 
-``CudaMemory`` makes such blocks on a GPU, ``HostMemory`` in host memory: with it the tests drive
-everything but CUDA's own calls. Not here: the messages (messages.py).
+``CudaMemory`` makes such blocks on a GPU. With blocks in host memory, which a child maps by the
+names of files, the tests drive everything but CUDA's own calls. Not here: the messages
+(messages.py).
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import itertools
-import os
-import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -24,7 +23,6 @@ from typing import Any, Protocol
 import torch
 
 SMALLEST_BYTES = 1 << 16
-SHARED_MEMORY = "/dev/shm"
 
 
 class Memory(Protocol):
@@ -70,28 +68,6 @@ class CudaMemory:
         storage: Any = torch.UntypedStorage
         with contextlib.suppress(RuntimeError):  # the block then stays until this process ends
             storage._release_ipc_counter(counter, offset, device=device)
-
-
-class HostMemory:
-    """Host memory, by the names of files."""
-
-    kind = "host"
-
-    def allocate(self, nbytes: int, device: torch.device) -> tuple[torch.Tensor, list[Any]]:
-        fd, path = tempfile.mkstemp(prefix="ftrun-block-", dir=SHARED_MEMORY)
-        os.ftruncate(fd, nbytes)
-        os.close(fd)
-        return _map_file(path, nbytes), [path, nbytes]
-
-    def settle(self, device: torch.device) -> None:
-        """Do nothing: host memory is written at once."""
-
-    def aside(self, device: torch.device) -> AbstractContextManager[Any]:
-        return contextlib.nullcontext()
-
-    def release(self, handle: list[Any]) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(handle[0])
 
 
 class Blocks:
@@ -221,10 +197,10 @@ def _map_cuda(handle: list[Any]) -> torch.Tensor:
 
 
 def _map_host(handle: list[Any]) -> torch.Tensor:
-    return _map_file(*handle)
+    return map_file(*handle)
 
 
-def _map_file(path: str, nbytes: int) -> torch.Tensor:
+def map_file(path: str, nbytes: int) -> torch.Tensor:
     return torch.from_file(path, shared=True, size=nbytes, dtype=torch.uint8)
 
 

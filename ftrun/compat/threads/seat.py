@@ -95,7 +95,7 @@ class ThreadSeat(Seat):
 
 @dataclass(frozen=True, slots=True)
 class SeatWanted:
-    """A Manager's arguments that say where it belongs.
+    """A Manager's arguments that determine where it belongs.
 
     ``name``: of its replica group. ``store``: where the ranks of the group meet, ``HOST:PORT``.
     ``lighthouse``: ``HOST:PORT``. ``min_replicas``: if the lighthouse has no number of its own.

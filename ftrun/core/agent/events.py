@@ -1,6 +1,7 @@
 """The supervisor's events and its instructions.
 
-Events are in the past tense, instructions in the imperative. Not here: decisions (supervisor.py).
+Events are in the past tense, instructions in the imperative. What the lighthouse and workers send
+are events as they are (core/messages/). Not here: decisions (supervisor.py).
 """
 
 from __future__ import annotations
@@ -12,12 +13,19 @@ from typing import TypeAlias
 from ftrun.core.forms import Form
 from ftrun.core.ids import StateId, WorkerKey
 from ftrun.core.messages import (
+    AssignSlots,
+    EndJob,
     FailureEvidence,
     FailureReport,
     FromAgent,
     FromWorker,
+    IncidentRecord,
+    KillWorkers,
     Lease,
     LeaveNow,
+    RestartReplica,
+    StopReplica,
+    ToItsAgent,
 )
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Board, Generation
@@ -26,13 +34,6 @@ SIGTERM = int(signal.SIGTERM)
 SIGKILL = int(signal.SIGKILL)
 
 # ---------------------------------------------------------------- events
-
-
-@dataclass(frozen=True, slots=True)
-class SlotsAssigned:
-    """All slots that this agent runs from now on."""
-
-    replica_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +79,6 @@ class WorkerDying:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureReported:
-    """A worker's script has raised; its exit follows."""
-
-    key: WorkerKey
-    report: FailureReport
-
-
-@dataclass(frozen=True, slots=True)
-class NoManagerMade:
-    """A worker's script trains, or has ended, without a Manager."""
-
-    key: WorkerKey
-    has_stepped: bool
-
-
-@dataclass(frozen=True, slots=True)
 class OtherWorldMade:
     """A process that is no worker has made a world of torch's at the job's address.
 
@@ -101,27 +86,6 @@ class OtherWorldMade:
     """
 
     is_open: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FormWanted:
-    """A worker's script cannot run as it was started (core/forms.py)."""
-
-    key: WorkerKey
-    form: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class LoopBeat:
-    """The loop of a worker without a Manager goes on.
-
-    ``pause``: the pause that it has announced; "": none. ``limit_s``: its seconds at most.
-    """
-
-    key: WorkerKey
-    pause: str = ""
-    limit_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +114,10 @@ class ScriptTimerReleased:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSent:
-    """A worker's message, as the lighthouse gets it too."""
+    """A worker's message: one that the lighthouse gets too, or one for its agent alone."""
 
     key: WorkerKey
-    message: FromWorker
+    message: FromWorker | ToItsAgent
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +148,8 @@ class StacksTaken:
 class BoardSeen:
     """The answer to ``LookAtBoard``: the words of all ranks (core/replay/mending.py: look).
 
-    ``boundary``: of what is in memory (core/replay/settling.py: common).
+    ``boundary``: of what is in memory (core/replay/settling.py: common). ``waits``: a node of the
+    group is missing, and they can go on from there once one has come in its place.
     """
 
     incarnation: str
@@ -193,18 +158,7 @@ class BoardSeen:
     falls: tuple[int, ...]
     boundary: int | None = None
     broken: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class IncidentRecorded:
-    """The lighthouse has a record about the failures of these incarnations.
-
-    ``is_open``: it is not the final one.
-    """
-
-    incarnations: tuple[str, ...]
-    number: int = 0
-    is_open: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,34 +167,6 @@ class HealthChecked:
 
     incarnation: str
     failure: str
-
-
-@dataclass(frozen=True, slots=True)
-class RestartAsked:
-    """The lighthouse has given up this incarnation."""
-
-    replica_id: str
-    incarnation: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaStopAsked:
-    """People ask this incarnation to leave (``StopReplica``)."""
-
-    replica_id: str
-    incarnation: str
-    restart: bool
-    at_boundary: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class KillAsked:
-    """People ask for the death of these workers (``KillWorkers``)."""
-
-    replica_id: str
-    incarnation: str
-    group_ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,15 +193,6 @@ class DrainAsked:
 @dataclass(frozen=True, slots=True)
 class StopAsked:
     """A second request: end now."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobEnded:
-    """The lighthouse ends the job, or refuses this agent. ``kind``: as in messages.EndJob."""
-
-    exit_code: int
-    reason: str
-    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,14 +262,9 @@ class TimerFired:
 
 
 Event: TypeAlias = (
-    SlotsAssigned
-    | WorkerDying
+    WorkerDying
     | WorkerExited
-    | FailureReported
-    | NoManagerMade
     | OtherWorldMade
-    | FormWanted
-    | LoopBeat
     | ScriptTimerSet
     | ScriptTimerReleased
     | WorkerSent
@@ -360,15 +272,10 @@ Event: TypeAlias = (
     | WorkerUsed
     | StacksTaken
     | BoardSeen
-    | IncidentRecorded
     | HealthChecked
-    | RestartAsked
-    | ReplicaStopAsked
-    | KillAsked
     | SignalReceived
     | DrainAsked
     | StopAsked
-    | JobEnded
     | SpawnerReady
     | SpawnerWarmed
     | StandbyExited
@@ -377,6 +284,12 @@ Event: TypeAlias = (
     | LighthouseGone
     | TeamChanged
     | TimerFired
+    | AssignSlots
+    | RestartReplica
+    | StopReplica
+    | KillWorkers
+    | IncidentRecord
+    | EndJob
 )
 
 

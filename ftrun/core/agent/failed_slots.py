@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 
-from ftrun.base.errors import assert_never
+from ftrun.base.errors import ExitCode, assert_never
 from ftrun.core import failure_kinds as kinds
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
@@ -170,9 +170,9 @@ class FailedSlots:
     def _exit(self, verdict: str, cause: Failure) -> tuple[int, str]:
         """The exit code and its kind. An exception's own code, 1, would explain nothing."""
         if verdict == kinds.WILL_NOT_HELP:
-            return self._settings.hopeless_code, ""
+            return int(ExitCode.WILL_NOT_HELP), ""
         if verdict == kinds.CRASH_LOOP and cause.report is not None:
-            return self._settings.crash_code, ""
+            return int(ExitCode.CRASH_LOOP), ""  # its own code, 1, would explain nothing
         return exit_code_of(cause.status) or 1, kinds.BY_SCRIPT
 
     def _send_evidence(self, slot: SlotState, verdict: str, text: str) -> None:

@@ -9,7 +9,8 @@ end of the lease ahead of time, because a stopped agent cannot warn them later.
 ``AgentLease`` is what the answers mean. ``LeaseRequests`` decides which heartbeats ask for one. A
 lease needs an answer now and then, not every second, and an answer costs the lighthouse as much as
 a heartbeat. In a job of many nodes the progress of all replicas costs as much again. So there only
-the heartbeats that ask carry it.
+the heartbeats that ask carry it, and of the others those are left out that follow another message:
+at a death all nodes answer several times, and all that the lighthouse reads delays them.
 
 Not here: the stream (protocol/rpc.py), when a heartbeat is sent (agent/link.py).
 """
@@ -96,6 +97,7 @@ class LeaseRequests:
         self._is_small = nodes <= SMALL_JOB_NODES
         self._sent: deque[float] = deque()
         self._answered_at: float | None = None
+        self._has_spoken = False
 
     def sent(self, now: float) -> None:
         """A request was sent: a Hello, or a heartbeat that asks."""
@@ -126,3 +128,12 @@ class LeaseRequests:
     def carries_progress(self, asks: bool) -> bool:
         """Whether the next heartbeat, which asks or does not, carries progress."""
         return asks or self._is_small
+
+    def is_needed(self, asks: bool) -> bool:
+        """Whether the next heartbeat is to be sent: not if another message has shown a life."""
+        has_spoken, self._has_spoken = self._has_spoken, False
+        return self.carries_progress(asks) or not has_spoken
+
+    def spoke(self) -> None:
+        """A message has been sent since the last heartbeat was due."""
+        self._has_spoken = True

@@ -56,7 +56,7 @@ class LoopWatch:
             self._loop(rank).rests(now + limit_s)
 
     def rest(self) -> None:
-        """All of them wait, until they go on: for a worker that is replaced."""
+        """All of them wait for a worker that is replaced, until they go on."""
         for loop in self._loops.values():
             loop.rests(None)
 

@@ -7,20 +7,14 @@ grace. Not here: the end of the whole agent (ending.py), which slot it is (core/
 
 from __future__ import annotations
 
-from ftrun.core.agent.events import (
-    SIGTERM,
-    AskToStop,
-    KillAsked,
-    ReplicaStopAsked,
-    SignalWorker,
-)
+from ftrun.core.agent.events import SIGTERM, AskToStop, SignalWorker
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Leaves, Outcome, SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import SIGKILL, Stopping
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import ReplicaLost
+from ftrun.core.messages import KillWorkers, ReplicaLost, StopReplica
 
 LEFT = "it was asked to leave"
 
@@ -36,7 +30,7 @@ class OnRequest:
         self._stopping = stopping
         self._out = out
 
-    def stop(self, asked: ReplicaStopAsked) -> None:
+    def stop(self, asked: StopReplica) -> None:
         """Ask an incarnation to leave. The same request again changes only what follows."""
         slot = self._slots.get(asked.replica_id)
         if slot is None:
@@ -82,7 +76,7 @@ class OnRequest:
         slot.end(Outcome.DRAINED, self._out.now)
         return False
 
-    def kill(self, asked: KillAsked) -> None:
+    def kill(self, asked: KillWorkers) -> None:
         """Kill workers; their ends are failures like any other."""
         slot = self._slots.get(asked.replica_id)
         if slot is None or slot.incarnation != asked.incarnation:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ftrun.base.errors import ExitCode
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.events import LighthouseSent, SendToWorkers
@@ -23,6 +24,7 @@ from ftrun.core.agent.stopping import Stopping
 from ftrun.core.ids import StateId
 from ftrun.core.messages import Lease
 
+UNREACHABLE = int(ExitCode.LIGHTHOUSE_UNREACHABLE)
 REMIND_S = 300.0
 """Between two notices of a wait for the lighthouse."""
 STANDS_NOTICE_S = 3.0
@@ -112,7 +114,7 @@ class Outage:
         if self._ending.has_begun:
             return
         if self._lease.never_began(self._out.now):
-            self._ending.end_job(self._settings.unreachable_code, "no lighthouse has answered")
+            self._ending.end_job(UNREACHABLE, "no lighthouse has answered")
             return
         lease = self.lease()
         if self._lease.ends(self._out.now) and lease is not None:
@@ -132,13 +134,12 @@ class Outage:
         settings, now = self._settings, self._out.now
         if self._needs_lighthouse() and now >= self._lost_at():
             reason = words.lighthouse_lost(settings.lighthouse_at, settings.lighthouse_timeout_s)
-            self._ending.end_job(settings.unreachable_code, reason)
+            self._ending.end_job(UNREACHABLE, reason)
         elif self._remind_at is not None and now >= self._remind_at:
             self._remind_at = now + REMIND_S
             silent_s = now - self._lost_at() + settings.lighthouse_timeout_s
-            left_s, code = self._lost_at() - now, settings.unreachable_code
-            at = settings.lighthouse_at
-            notice = words.isolated(at, silent_s, code, left_s)
+            at, left_s = settings.lighthouse_at, self._lost_at() - now
+            notice = words.isolated(at, silent_s, UNREACHABLE, left_s)
             self._out.add(notice if self._needs_lighthouse() else words.trains_on(at, silent_s))
 
     def _lost_at(self) -> float:

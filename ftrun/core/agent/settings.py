@@ -19,18 +19,16 @@ class SupervisorSettings:
 
     ``agent_id``: names this process and no other one, not even another agent of this node:
     incarnations have their names from it.
-    ``crash_code``: the exit code of a crash loop of uncaught exceptions, whose own code, 1, would
-    explain nothing. ``hopeless_code``: if the same error comes at every try. ``unreachable_code``:
-    if no lighthouse ever answered, or none for ``lighthouse_timeout_s``. ``lighthouse_at``: where
-    it is, for people; "": with this agent. ``unready_code``: if no worker could ever be started.
-    ``hang_timeout_s``: see hang_watch.py; 0: silent workers are left alone.
-    ``hang_factor``: see loop_watch.py. ``health_check``: the
-    command before a restart (health.py). ``replicas``, ``min_replicas``: of the whole job.
+    ``lighthouse_timeout_s``: the job ends here if no lighthouse answers for that long.
+    ``lighthouse_at``: where it is, for people; "": with this agent. ``hang_timeout_s``: see
+    hang_watch.py; 0: silent workers are left alone. ``hang_factor``: see loop_watch.py.
+    ``health_check``: the command before a restart (health.py). ``replicas``, ``min_replicas``: of
+    the whole job.
     ``target``: what the workers run, for people. ``asks_siblings``: when a worker fails, the rest
     of its group is asked to stop and has the grace, as under torchrun; otherwise it is killed at
     once, so that its peers can go on. ``exits_with_job``: after a drain the agent stays until the
     job ends, and has its exit code. ``has_memory_snapshots``: a worker that dies may be replaced
-    alone (replacing.py).
+    alone (replacing.py). ``spans``: the workers of the one group are on several nodes.
     """
 
     agent_id: str
@@ -46,10 +44,6 @@ class SupervisorSettings:
     stuck_after_s: float = 5.0
     hang_timeout_s: float = defaults.HANG_TIMEOUT_S
     hang_factor: float = 0.0
-    crash_code: int = 72
-    unreachable_code: int = 71
-    unready_code: int = 2
-    hopeless_code: int = 73
     health_check: str = ""
     health_timeout_s: float = 30.0
     replicas: int = 1
@@ -59,4 +53,5 @@ class SupervisorSettings:
     asks_siblings: bool = False
     exits_with_job: bool = False
     has_memory_snapshots: bool = False
+    spans: bool = False
     standbys: StandbyRules = field(default_factory=StandbyRules)

@@ -23,11 +23,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class StandbyRules:
-    """``deaths_max``: after this many deaths in a row, with none used between, none is kept."""
+    """``deaths_max``: after this many deaths in a row, with none used between, none is kept.
+
+    ``parked``: those that the spawner has from the start.
+    """
 
     wanted: int = 0
     deaths_max: int = 5
     refill_delay_s: float = 0.5
+    parked: tuple[str, ...] = ()
 
 
 @dataclass
@@ -41,6 +45,9 @@ class StandbyPool:
     due_at: float | None = None
     _opened: bool = False
     _named: int = 0
+
+    def __post_init__(self) -> None:
+        self.idle += self.rules.parked[: self.rules.wanted]
 
     def open(self, now: float) -> None:
         """The spawner's last import is over: what is forked from now on has all modules."""

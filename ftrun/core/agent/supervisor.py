@@ -41,7 +41,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ftrun.base.errors import assert_never
+from ftrun.base.errors import ExitCode, assert_never
 from ftrun.core.activity import NOT_ITS_OWN, Activity
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
@@ -50,24 +50,14 @@ from ftrun.core.agent.events import (
     BoardSeen,
     DrainAsked,
     Event,
-    FailureReported,
-    FormWanted,
     HealthChecked,
-    IncidentRecorded,
     Instruction,
-    JobEnded,
-    KillAsked,
     LighthouseGone,
     LighthouseSent,
-    LoopBeat,
-    NoManagerMade,
     OtherWorldMade,
-    ReplicaStopAsked,
-    RestartAsked,
     ScriptTimerReleased,
     ScriptTimerSet,
     SignalReceived,
-    SlotsAssigned,
     SpawnerLost,
     SpawnerReady,
     SpawnerWarmed,
@@ -103,29 +93,41 @@ from ftrun.core.agent.stopping import SIGKILL, Stopping
 from ftrun.core.forms import UNFIT, Form, parse
 from ftrun.core.ids import WorkerKey, replica_order
 from ftrun.core.messages import (
+    AnotherForm,
+    AssignSlots,
+    Beat,
+    EndJob,
     FailureEvidence,
     FailureReport,
     FromWorker,
     Healed,
     Heartbeat,
+    IncidentRecord,
     InForce,
+    KillWorkers,
     Lease,
     LeaveReason,
     Leaving,
     Loss,
+    NoManager,
     Progress,
     ReplicaFinished,
     ReplicaGivenUp,
     ReplicaProgress,
     ReplicaStarted,
     Report,
+    RestartReplica,
     RunningReplica,
+    StopReplica,
+    ToItsAgent,
     WorkerMessage,
 )
 
-LEFT_WAIT_S = 1.0
+UNREADY = int(ExitCode.USAGE)
+"""The exit code of a job of which no worker could ever train."""
 SURVIVORS_FIRST_S = 0.1
 REPAIR_S = 0.03
+LEFT_WAIT_S = 1.0
 """A slot that was left waits this long for its restart here: it may go to another agent."""
 
 
@@ -168,26 +170,18 @@ class Supervisor:
         """Take one event and return its instructions, to be carried out in order."""
         self._out.begin(now)
         match event:
-            case SlotsAssigned(replica_ids):
+            case AssignSlots(replica_ids):
                 self._assign(replica_ids)
             case WorkerDying(end):
                 self._worker_dying(end)
             case WorkerExited():
                 self._worker_exited(event)
-            case FailureReported(key, report):
-                self._failure_reported(key, report)
-            case NoManagerMade(key, has_stepped):
-                self._no_manager_made(key, has_stepped)
             case OtherWorldMade(is_open):
                 self._other_world_made(is_open)
-            case FormWanted():
-                self._form_wanted(event)
-            case LoopBeat():
-                self._loop_beat(event)
             case ScriptTimerSet() | ScriptTimerReleased():
                 self._hangs.timer_changed(event)
             case WorkerSent(key, message):
-                self._worker_sent(key, message)
+                self._received(key, message)
             case WorkerDisconnected(key):
                 self._disconnected(key)
             case WorkerUsed():
@@ -198,15 +192,15 @@ class Supervisor:
                 self._replacing.seen(event)
             case HealthChecked():
                 self._health.checked(event)
-            case IncidentRecorded(incarnations, number, is_open):
+            case IncidentRecord(number, incarnations, is_open):
                 self._unconfirmed.recorded(incarnations, number, is_open=is_open)
-            case RestartAsked(_, incarnation, reason):
+            case RestartReplica(_, incarnation, reason):
                 self._hangs.given_up(incarnation, reason)
                 self._has_not_joined(incarnation)
-            case ReplicaStopAsked():
+            case StopReplica():
                 if not self.is_ending:
                     self._on_request.stop(event)
-            case KillAsked():
+            case KillWorkers():
                 self._on_request.kill(event)
             case SignalReceived(number):
                 self._ending.signalled(number)
@@ -214,7 +208,7 @@ class Supervisor:
                 self._ending.drain(reason, exit_code, number, is_notice=is_notice)
             case StopAsked():
                 self._ending.stop_now()
-            case JobEnded(exit_code, reason, kind):
+            case EndJob(exit_code, reason, kind):
                 self._ending.end_job(exit_code, reason, kind)
             case TeamChanged(text):
                 self._resizes = text
@@ -449,7 +443,7 @@ class Supervisor:
             elif not self._replacing.takes(slot, end):
                 self._fail(slot, replace(end, status=slot.status))
         elif slot.is_failing and end.group_rank in slot.replaced:
-            pass  # the death of which it was the replacement is told
+            pass  # the death that it is the replacement for is reported
         elif slot.is_failing and end.status not in (0, -SIGKILL):
             # It ended by itself, before our SIGKILL came: the first cause may be here.
             slot.ends.note(self._out.now, failure_of(slot, end))
@@ -619,46 +613,59 @@ class Supervisor:
             self._fails_as_one = is_open and self._settings.alone
             self._out.add(words.elsewhere(self._fails_as_one))
 
-    def _form_wanted(self, event: FormWanted) -> None:
+    def _form_wanted(self, key: WorkerKey, wanted: AnotherForm) -> None:
         """The run begins again in another form, where this agent alone can decide that.
 
         One world of workers on several nodes is not what a replica group is: the job ends then,
         unless it is a replica that was started again which asks: the others may train on. A form
         that the user has given and that does not suit the script ends it at the first start too.
         """
-        slot = self._slots.of_incarnation(event.key.incarnation)
-        form = parse(event.form)
+        slot = self._slots.of_incarnation(key.incarnation)
+        form = parse(wanted.form)
         if slot is None or self.is_ending:
             return
         settings, who = self._settings, slot.replica_id
-        if event.form == UNFIT and slot.started == 1:
-            self._out.add(words.job_ends(who, event.reason))
-            self._ending.end_job(settings.unready_code, event.reason)
+        if wanted.form == UNFIT and slot.started == 1:
+            self._out.add(words.job_ends(who, wanted.reason))
+            self._ending.end_job(UNREADY, wanted.reason)
         if form is None:
             return
-        self._slots.note(self._out.now, slot, f"asks for the form {form.value}: {event.reason}")
+        self._slots.note(self._out.now, slot, f"asks for the form {form.value}: {wanted.reason}")
         if settings.alone:
-            self._begin_again(slot, form, event.reason)
+            self._begin_again(slot, form, wanted.reason)
         elif slot.started > 1:
-            self._out.add(words.cannot_join(who, event.reason))
+            self._out.add(words.cannot_join(who, wanted.reason))
         else:
-            reason = words.cannot_begin_again(form, event.reason)
+            reason = words.cannot_begin_again(form, wanted.reason)
             self._out.add(words.job_ends(who, reason))
-            self._ending.end_job(settings.unready_code, reason)
+            self._ending.end_job(UNREADY, reason)
 
     def _begin_again(self, slot: SlotState, form: Form, reason: str) -> None:
         workers = self._settings.replicas * self._settings.workers_per_replica
         self._out.add(words.begins_again(slot.replica_id, form, reason, workers))
         self._ending.begin_again(form, reason)
 
-    def _loop_beat(self, beat: LoopBeat) -> None:
-        slot = self._slots.of_incarnation(beat.key.incarnation)
-        if slot is None or beat.key.group_rank not in slot.alive:
+    def _loop_beat(self, key: WorkerKey, beat: Beat) -> None:
+        slot = self._slots.of_incarnation(key.incarnation)
+        if slot is None or key.group_rank not in slot.alive:
             return
         if beat.pause:
-            slot.loop_watch.paused(beat.key.group_rank, beat.limit_s, self._out.now)
+            slot.loop_watch.paused(key.group_rank, beat.limit_s, self._out.now)
         else:
-            slot.loop_watch.beat(beat.key.group_rank, self._out.now)
+            slot.loop_watch.beat(key.group_rank, self._out.now)
+
+    def _received(self, key: WorkerKey, message: FromWorker | ToItsAgent) -> None:
+        match message:
+            case FailureReport():
+                self._failure_reported(key, message)
+            case NoManager(has_stepped):
+                self._no_manager_made(key, has_stepped)
+            case AnotherForm():
+                self._form_wanted(key, message)
+            case Beat():
+                self._loop_beat(key, message)
+            case _:
+                self._worker_sent(key, message)
 
     def _worker_sent(self, key: WorkerKey, message: FromWorker) -> None:
         slot = self._slots.of_incarnation(key.incarnation)
@@ -730,6 +737,7 @@ class Supervisor:
                 self._hangs.overdue(slot)
             if _due(slot.look_at, self._out.now):
                 self._replacing.look(slot)
+            self._replacing.stops_waiting(slot)
             if slot.phase is SlotPhase.RUNNING:
                 self._hangs.ask_the_silent(slot)
                 self._hangs.check_loops(slot)
@@ -743,7 +751,7 @@ class Supervisor:
             return
         limit_s = self._import_deadline.limit_s
         if self._import_deadline.is_over(self._out.now):
-            self._ending.end_job(self._settings.unready_code, words.not_imported(limit_s))
+            self._ending.end_job(UNREADY, words.not_imported(limit_s))
         elif self._import_deadline.is_slow(self._out.now):
             self._import_deadline.shown = True
             self._out.add(words.imports_are_slow(limit_s))

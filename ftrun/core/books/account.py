@@ -1,9 +1,9 @@
 """The account of a job: what each second of each replica went to, and what failures cost (A1).
 
 ``update`` runs once after an event, when all that follows from it was sent. It looks only at the
-slots of which something has changed, and at all of them when a quorum breaks or comes to stand.
-What a Progress tells began a while ago, because heartbeats come about once a second: such a change
-is booked from then on. Time that was booked as training and proves to be lost is booked again:
+slots of which something has changed, and at all of them when a quorum breaks or comes to stand. A
+change that a Progress reports began a while ago, because heartbeats come about once a second: it is
+booked from then on. Time that was booked as training and proves to be lost is booked again:
 
 - a loop that all others waited for, and that is given up, stood still since then (charges.py);
 - a group that has to compute its step again repaired, for as long as it had computed that step;
@@ -139,7 +139,7 @@ class Account:
             self.save_at = picture.now
 
     def save(self) -> list[SaveAccount]:
-        """What is to be written, now that it is due: seldom, at the end, and never in a repair."""
+        """The document to write, now that it is due: seldom, at the end, never in a repair."""
         picture = self._picture
         is_calm = picture.stage in (Stage.STANDS, Stage.ENDED)
         if not is_calm and (self.stood_at is not None or picture.stage is not Stage.EMPTY):
@@ -285,10 +285,10 @@ class Account:
             self._seen[name] = progress
 
     def _dated(self, now: int, book: SlotBook, use: Use, slot: Seen, progress: Progress) -> int:
-        """When a use began that a Progress tells of.
+        """The time at which a use began that a Progress reports.
 
-        A step begins before its wait for peers does, so its beginning says nothing of the wait's
-        end. A Progress may have told of the last moment without a quorum, or of a heal's: the steps
+        A step begins before its wait for peers does, so the wait's end does not follow from its
+        beginning. A Progress may be of the last moment without a quorum, or of a heal: the steps
         that were committed since then were trained, although none was under way when it was sent.
         """
         since, before = now - microseconds(progress.since_s), self._seen.get(slot.replica_id)
@@ -383,7 +383,7 @@ class Account:
     # ------------------------------------------------------------ what failures cost
 
     def _note_cost_of_change(self) -> None:
-        """What was repaired since a change began belongs to it, once it is over."""
+        """Repairs since a change began belong to it, once it is over."""
         repaired, change = self.repaired(microseconds(self._picture.now)), self._change
         if change is not None:
             change.cost_s = (repaired - self._repaired) / 1e6

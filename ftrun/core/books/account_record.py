@@ -1,4 +1,5 @@
-"""What of the account outlives the lighthouse: a document of whole microseconds, and what it means.
+"""The part of the account that outlives the lighthouse: a document of whole microseconds, and what
+it means.
 
 A lighthouse that is started again goes on from it. What the replicas did meanwhile is known when
 their workers have reported: one whose very incarnation lives trained, if its step has moved on.

@@ -24,7 +24,9 @@ class Bands:
         self.steps: list[int] = []
 
     def add(self, use: Use, began: int, ended: int, slots: int) -> None:
-        """So many slots had this use from ``began`` to ``ended``; fewer than 0: they had not."""
+        """Add ``slots`` that had this use from ``began`` to ``ended``; a negative number: that had
+        not.
+        """
         last = self._make_room(ended)
         first = (began - self.began) // self.width
         row = self._row(use, last)
@@ -36,7 +38,7 @@ class Bands:
             row[index] += slots * (min(ended, starts + self.width) - max(began, starts))
 
     def add_steps(self, count: int, at: int) -> None:
-        """So many steps were committed just before ``at``."""
+        """Add the steps that were committed just before ``at``."""
         last = self._make_room(at)
         self.steps += [0] * (last + 1 - len(self.steps))
         self.steps[last] += count

@@ -1,7 +1,7 @@
 """The books' facts of a job: what happens, in order, and how a slot stands after an event.
 
-Plain records. Whoever tells them waits for no answer, and nothing is decided by what the books make
-of them. Not here: when they are sent (lighthouse/telling.py), what follows in the books (books.py).
+Plain records. Their sender waits for no answer, and nothing is decided by what the books make of
+them. Not here: when they are sent (lighthouse/telling.py), what follows in the books (books.py).
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ class Seen(Fact):
 
     ``is_first``: an agent is to start its first incarnation. ``incarnation``: the one that lives;
     "": none, and then the rest means nothing. ``is_known``: all its workers have reported.
-    ``is_unhealed``: it joined the quorum to heal, and its ``reports`` do not say that it has.
-    ``heals``, ``awaits_switch``, ``is_overtaken``: as in lighthouse/replicas.py.
+    ``is_unhealed``: it joined the quorum to heal, and by its ``reports`` it has not. ``heals``,
+    ``awaits_switch``, ``is_overtaken``: as in lighthouse/replicas.py.
     """
 
     replica_id: str

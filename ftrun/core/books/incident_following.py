@@ -1,4 +1,4 @@
-"""What follows an incident: how the others go on, and when its replicas are back.
+"""The time after an incident: how the others go on, and when its replicas are back.
 
 Not here: which failures are one incident (incidents.py), its data (incident_state.py).
 """
@@ -15,7 +15,7 @@ STANDING_MAX = 64
 
 
 def standing_of(picture: Picture, members: Iterable[str], but: str) -> list[Standing]:
-    """Where each other member is, as far as its last message tells."""
+    """The place of each other member, by its last message."""
     found = []
     for name in [name for name in members if name != but][:STANDING_MAX]:
         slot = picture.slots[name]

@@ -104,7 +104,7 @@ class Ledger:
     def rebook(
         self, slot: str, since: int, uses: Collection[Use], to: Use, charge: int = 0
     ) -> None:
-        """What was booked as one of ``uses`` since then, and is still known, was ``to``."""
+        """Time that was booked as one of ``uses`` since then, and is still known, was ``to``."""
         book = self.books[slot]
         self._close(book, self.now)
         pieces = [

@@ -1,11 +1,12 @@
 """The agents of one job: the attached ones, and those that went away a short while ago.
 
-If no agent at all has sent anything for three heartbeats, it is the lighthouse that is cut off:
-it is **deaf**. It loses nobody then, whether they are silent or their streams break, and decides
-nothing: a survivor that owes it an answer is not replaced. When somebody speaks again, all others
-have gone on training without it, and their streams may be slow to come back. So it begins another
-life, as if it had been restarted, and takes over what it finds. A job with one agent has no other.
-After the time in which workers isolate themselves nothing is to be kept, and the silent are lost.
+If no agent at all has sent anything for three heartbeats, it is the lighthouse that is cut off: it
+is **deaf**. It loses nobody then, whether they are silent or their streams break, and decides
+nothing: a survivor that owes it an answer is not replaced. When an agent sends again, all others
+have gone on training without the lighthouse, and their streams may be slow to come back. So it
+begins another life, as if it had been restarted, and takes over what it finds. A job with one agent
+has no other. After the time in which workers isolate themselves nothing is to be kept, and the
+silent are lost.
 
 Not here: what follows when an agent falls silent (machine.py), which slots it runs (assignment.py).
 """
@@ -148,7 +149,9 @@ class Agents(dict[str, Agent]):
         return self.is_deaf
 
     def hears_again(self, agent_id: str) -> bool:
-        """Somebody speaks; whether there are others, of whom too much may have been missed."""
+        """An agent has sent something; True if there are others, of which too much may have been
+        missed.
+        """
         self.is_deaf = False
         return any(name != agent_id for name in self._state.outbox.agents)
 

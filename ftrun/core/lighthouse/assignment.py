@@ -52,6 +52,7 @@ class Assignment:
     def agent_came(self, hello: m.Hello, *, is_of_old: bool) -> None:
         """An agent has come. ``is_of_old``: it was in the job under an earlier lighthouse."""
         state = self._state
+        state.groups_placed = max(state.groups_placed, hello.placed)
         if self._first_hello_at is None:
             self._first_hello_at = state.now
         if is_of_old:
@@ -132,7 +133,7 @@ class Assignment:
             not self.is_shared_out
             and self._first_hello_at is not None
             and not (has_run and state.phase is Phase.TAKEOVER)
-            and len(state.outbox.agents) < state.spec.nodes
+            and len(state.outbox.agents) < state.nodes
         )
 
     def run_rules(self) -> None:
@@ -242,7 +243,7 @@ class Assignment:
         if self.is_shared_out or self._is_resumed or self._first_hello_at is None:
             return state.now
         wait_s = state.settings.assign_gather_s
-        if len(state.outbox.agents) < state.spec.nodes:
+        if len(state.outbox.agents) < state.nodes:
             wait_s = max(wait_s, state.spec.join_timeout_s)
         return self._first_hello_at + wait_s
 

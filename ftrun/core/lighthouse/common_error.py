@@ -55,7 +55,7 @@ class CommonError:
 
     @property
     def _is_stale(self) -> bool:
-        """Whether a replica has committed the step since, or was lost without a word of its own."""
+        """True if a replica has committed the step since, or was lost without a report."""
         state = self._state
         goes_on = self._first is not None and state.step_max > self._first.step
         return goes_on or any(state.replicas.find(*key) is None for key in self._awaited)

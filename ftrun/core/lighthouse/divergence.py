@@ -49,7 +49,7 @@ Shown = tuple[str, str, str]
 
 @dataclass(slots=True)
 class _Known:
-    """What was shown of one state, by slot and incarnation. ``are_unlike``: two of them differ."""
+    """The marks of one state, by slot and incarnation. ``are_unlike``: two of them differ."""
 
     shown: dict[tuple[str, str], Shown] = field(default_factory=dict)
     first: Shown | None = None
@@ -95,7 +95,7 @@ class Divergence:
                 self._agree(mark, known.shown)
 
     def _of(self, mark: Mark) -> _Known | None:
-        """What was shown of this state; None: it is too old."""
+        """The marks of this state; None: it is too old."""
         key = mark.step, mark.lineage
         if key not in self._states:
             if len(self._states) >= STATES_MAX and mark.step < min(

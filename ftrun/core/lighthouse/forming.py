@@ -55,7 +55,10 @@ class Forming:
             self._gathering_since = state.now
             self.goes_on_at = state.now + state.spec.join_timeout_s
         is_late = state.now >= self._gathering_since + state.spec.join_timeout_s
-        all_that_can = max(state.needed, state.slots.open_count - len(state.latecomers))
+        absent = len(state.latecomers)
+        if state.nodes < state.spec.nodes and len(state.outbox.agents) >= state.nodes:
+            absent += state.slots.free_count  # a registrar has waited for nodes that would run them
+        all_that_can = max(state.needed, state.slots.open_count - absent)
         if len(ready) >= (state.needed if is_late else all_that_can):
             self._gathering_since = None
             state.begin_change("form", f"{replicas(ready)} ready")

@@ -1,4 +1,4 @@
-"""What follows for a job when it is to go on without a replica.
+"""The consequences for a job that is to go on without a replica.
 
 An agent gives a replica up: it is not restarted on that node. Four rules, in this order:
 - Another node gets the slot, if the cause may be the first one's, and if that node has room, no

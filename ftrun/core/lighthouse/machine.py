@@ -65,6 +65,8 @@ CUT_OFF = (
     "no agent was heard for a while, so this lighthouse was cut off from all of them: nobody is "
     "lost by that. It begins again, and takes over what it finds."
 )
+ANSWERS = frozenset({m.Built, m.Promised, m.InForce})
+"""Messages of which the books receive nothing: two of three at a death."""
 TAKEN_AT_THE_END = (m.Heartbeat, m.FailureEvidence)
 """Messages that are taken from agents of a job that has ended."""
 __all__ = [
@@ -450,7 +452,8 @@ class Lighthouse:
             self.state.slots[key.replica_id].start_failure = None
         if 0 <= key.group_rank < self.state.workers:
             self.state.record(key.replica_id, word)
-            self.state.changed.add(key.replica_id)
+            if type(word.message) not in ANSWERS or self.state.phase is Phase.TAKEOVER:
+                self.state.changed.add(key.replica_id)
             if isinstance(word.message, m.Present):
                 self.presence.on_present(replica, key.group_rank, word.message)
                 return

@@ -44,7 +44,7 @@ class OperationTable(dict[int, Operation]):
         return True
 
     def under_way(self) -> list[Operation]:
-        """Those that have not ended."""
+        """The operations that have not ended."""
         found = [x for x in self.values() if not x.has_ended]
         self.are_under_way = bool(found)
         return found

@@ -4,10 +4,10 @@ A script may exchange values with its peers before its first step, and needs the
 nobody trains, the answer waits until all replicas that are to take part are present, or after
 ``join_timeout_s`` until enough are. From then on these *take part*, and who comes later waits until
 they train: then it reads what they have exchanged (E1). It does so at once where they have come to
-their first step, and need it to begin. Once there is a quorum its members are the
-answer, and it comes at once, also while its survivors wait for more. A worker that cannot reach a
-peer asks again, because that peer may have been restarted. A restarted lighthouse is asked again
-too, and the question says who takes part.
+their first step, and need it to begin. Once there is a quorum its members are the answer, and it
+comes at once, also while its survivors wait for more. A worker that cannot reach a peer asks again,
+because that peer may have been restarted. A restarted lighthouse is asked again too, and the
+question names those that take part.
 
 Not here: what workers exchange (core/worker/exchange.py); membership, which this does not change.
 """
@@ -130,7 +130,7 @@ class Presence:
         self._set_up, self._gone_at = {}, None
 
     def _turn_back(self) -> None:
-        """All that trained are lost: who was on the way to them has no peers in its set-up."""
+        """All that trained are lost: a replica on the way to them has no peers in its set-up."""
         if self._state.phase is Phase.EMPTY and self._on_way:
             reason = f"{TOGETHER} those that trained, of which none is left"
             for name, incarnation in sorted(self._on_way):
@@ -177,7 +177,7 @@ class Presence:
             state.send(sorted(told, key=replica_order), roster)
 
     def _dismiss(self) -> None:
-        """Answer those at once whose replica has left early: one of their mates has said so."""
+        """Answer those at once whose replica has left early, as one of their mates has reported."""
         early = {x.replica_id for x in self._state.slots.absent() if x.how == EARLY}
         asking = sorted(early & self._asking.keys(), key=replica_order)
         if asking:

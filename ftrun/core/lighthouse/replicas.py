@@ -84,7 +84,7 @@ class Replica:
         self.joined_at = self.joined_at or now
 
     def note_in_force(self) -> None:
-        """The switch is complete: if its Progress says that it waits for a quorum, that is over."""
+        """The switch is complete: a wait for a quorum, by its last Progress, is over."""
         self.awaits_switch = False
         if self.progress is None or self.progress.phase in BEFORE_A_QUORUM:
             self.is_overtaken = True

@@ -62,10 +62,11 @@ class Slot:
     it until they ask. ``absence``: why the job goes on without it; None: it does not.
     ``given_up_at``: the agents that have given it up. ``dead``: the last incarnation that has
     certainly ended. ``last``: the incarnation that was started last; ``ended``: the last one whose
-    workers had all ended when its agent told how it failed. ``restarts``: as its agent counts them.
-    ``restart_at``: when its agent starts it again, while it waits for that. ``start_failure``: how
-    its script has failed, if it has not come to its first step since. ``restarts_left``: of its
-    budget when it was started last; None: not known. ``has_trained``: it has committed a step.
+    workers had all ended when its agent reported its failure. ``restarts``: as its agent counts
+    them. ``restart_at``: when its agent starts it again, while it waits for that.
+    ``start_failure``: how its script has failed, if it has not come to its first step since.
+    ``restarts_left``: of its budget when it was started last; None: not known. ``has_trained``: it
+    has committed a step.
     """
 
     replica_id: str

@@ -13,7 +13,7 @@ collective over all tries. Whoever goes on meanwhile reports another step, or an
 
 A newcomer has made the difference, by a value that did not heal. So the side of which all members
 joined after the first one of the other side is given up, and is started again within its budget;
-the others go on without it. If both sides have members that joined at one time, nobody can tell
+the others go on without it. If both sides have members that joined at one time, it is not known
 whose place is right, and no other try would end otherwise: the job ends with both places.
 
 Not here: a member that all others wait for, and that does not wait itself (standstill.py); what
@@ -40,7 +40,7 @@ _Key = frozenset[tuple[str, str, int, int, bool]]
 
 @dataclass(frozen=True, slots=True)
 class FoundStandoff:
-    """``given_up``: the members that are wrong; none: nobody can tell, and the job ends."""
+    """``given_up``: the members that are wrong; none: they are not known, and the job ends."""
 
     given_up: tuple[str, ...]
     cause: str
@@ -82,7 +82,7 @@ class _Suspicion:
 
 
 class Standoff:
-    """``find`` tells who is given up."""
+    """``find`` names the members that are given up."""
 
     def __init__(self, state: MembershipState) -> None:
         self._state = state
@@ -90,7 +90,7 @@ class Standoff:
         self._is_seen = False
 
     def find(self) -> FoundStandoff | None:
-        """What ends a standoff that has lasted; None: there is none."""
+        """The end of a standoff that has lasted; None: there is no standoff."""
         state = self._state
         sides = self._sides()
         was_seen, self._is_seen = self._is_seen, sides is not None

@@ -50,6 +50,7 @@ class MembershipState:
     train (presence.py). ``drains``: replicas that have been asked to leave at a boundary.
     ``interrupt``: the attempt that survivors must have given up in REJOIN. ``step_max``: the
     highest step that a member is known to have come to.
+    ``groups_placed``: as in Hello, the most that any agent has reported.
     ``contributors_min``: without so many the job's scripts commit nothing, by their Reports.
     ``stalled``: members that wait for peers, and since when. ``too_few``: members that repeat their
     step because too few contribute to it, and since when. ``reassigned``: agents that have not been
@@ -102,6 +103,7 @@ class MembershipState:
         self.interrupt: Attempt = NO_ATTEMPT
         self.step_max = 0
         self.contributors_min = 0
+        self.groups_placed = 0
         self.departed = DepartedMembers()
         self.waiting = Waiting()
         self.last_message_at: dict[str, float] = {}
@@ -122,6 +124,11 @@ class MembershipState:
     def workers(self) -> int:
         """Workers per replica group."""
         return self.spec.workers_per_replica
+
+    @property
+    def nodes(self) -> int:
+        """How many agents are to come at first."""
+        return min(self.spec.nodes, self.groups_placed or self.spec.nodes)
 
     @property
     def needed(self) -> int:

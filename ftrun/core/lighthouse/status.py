@@ -26,7 +26,7 @@ class LighthouseStatus(TypedDict):
 
 
 class JobStatus(TypedDict):
-    """What was asked for; ``job_id`` is empty before the first agent attaches.
+    """The job's settings; ``job_id`` is empty before the first agent attaches.
 
     ``spare_nodes``: how many are to stand by; those that do are the attached agents without slots.
     ``uptime_s``: since the account began, with the time in which no lighthouse lived.
@@ -86,7 +86,7 @@ class WorkerStatus(TypedDict):
 
 
 class HealStatus(TypedDict):
-    """The heal that is under way. ``total_bytes`` None: the donor has not said it yet."""
+    """The heal that is under way. ``total_bytes`` None: the donor has not sent it yet."""
 
     done_bytes: int
     total_bytes: int | None
@@ -261,11 +261,13 @@ SCHEMA = "ftrun.status/1"
 class Status(MembershipStatus):
     """The whole status. ``messages_received``: how many of each kind, since the start.
 
+    ``idle_nodes``: the nodes in no replica group, where groups are larger than a node.
     ``schema``: ``SCHEMA``. ``torchft``: None: no port for torchft's own clients is open.
     """
 
     schema: str
     lighthouse: LighthouseStatus
+    idle_nodes: list[str]
     events: list[NoticeStatus]
     messages_received: dict[str, int]
     torchft: TorchftStatus | None

@@ -174,9 +174,9 @@ class Takeover:
 
         All its members have reported, or have died or ended, or are out of reach. Interrupted
         members may not know a later quorum yet, and those that are lost may have known one. None is
-        later than the journal's, because the journal is written first. Who is out of reach may
-        live, and is fenced as at the grace's end. Without a journal a switch that the members have
-        promised may be confirmed, and only its newcomers may know that (Q5).
+        later than the journal's, because the journal is written first. A replica that is out of
+        reach may live, and is fenced as at the grace's end. Without a journal a switch that the
+        members have promised may be confirmed, and only its newcomers may know that (Q5).
         """
         quorum, state = self.quorum, self._state
         if self._is_put_off and self._all_have_reported:

@@ -153,13 +153,13 @@ class Waits:
 
     def _nodes(self) -> Wait:
         state = self._state
-        here, nodes = tuple(state.outbox.agents), state.spec.nodes
+        here, nodes = tuple(state.outbox.agents), state.nodes
         verb = "is" if len(here) == 1 else "are"
         words = f"{len(here)} of {nodes} nodes {verb} here, and the job waits for the rest"
         return Wait(NODES, here, words, self._since, self._assignment.gathered_at())
 
     def _gathering(self) -> Wait:
-        """Those that are here wait for the rest, before the first quorum or the next one."""
+        """The replicas that are here wait for the rest, before the first quorum or the next one."""
         state = self._state
         ready = state.replicas.ready | state.live
         late = {slot.replica_id for slot in state.slots.values() if not slot.is_finished} - ready

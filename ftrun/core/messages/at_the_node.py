@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from ftrun.core.ids import StateId, WorkerKey
 from ftrun.core.messages.from_worker import LeaveReason
@@ -89,3 +90,6 @@ class Beat:
 
     pause: str = ""
     limit_s: float = 0.0
+
+
+ToItsAgent: TypeAlias = FailureReport | NoManager | AnotherForm | Beat

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ftrun.core.messages.from_agent import JobSpec
-from ftrun.core.messages.to_agent import EndJob, Notice, Rejected
+from ftrun.core.messages.to_agent import EndJob, Notice, Rejected, Welcome
 from ftrun.core.version import PROTOCOL_VERSION
 
 
@@ -54,7 +54,7 @@ class TeamPlace:
     """The node is number ``place`` of team ``team``; 0 leads it, the others are its hands.
 
     ``members``: the ids of all its nodes, in order. ``host``: the lead's, ``address``,
-    ``certificate``: of its door.
+    ``certificate``: of its door. ``placed``: how many teams have their nodes.
     """
 
     team: int
@@ -63,6 +63,7 @@ class TeamPlace:
     host: str
     address: str
     certificate: str
+    placed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +74,4 @@ class NodeFree:
 
 
 FromNode: TypeAlias = NodeHello | MemberGone
-ToNode: TypeAlias = TeamPlace | NodeFree | Notice | EndJob | Rejected
+ToNode: TypeAlias = Welcome | TeamPlace | NodeFree | Notice | EndJob | Rejected

@@ -59,7 +59,8 @@ class Hello:
     that of the lighthouse that last welcomed this agent; 0: none has. ``age_s``: the seconds since
     the agent started. ``version``: the protocol's; 0: the agent is older than this field.
     ``incidents``: the highest number of an incident that it was sent. ``rank``: the agent's place
-    among the job's, if it has one: the first gets the first slots.
+    among the job's, if it has one: the first gets the first slots. ``placed``: how many groups have
+    their nodes, where they are larger than a node; 0: not known.
     """
 
     agent_id: str
@@ -75,6 +76,7 @@ class Hello:
     version: int = PROTOCOL_VERSION
     incidents: int = 0
     rank: int | None = field(default=None, repr=False)
+    placed: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,7 @@ class FailureEvidence:
 
     ``workers``: the first cause, and then those that ended by themselves before they were stopped.
     ``step``: the last one that it is known to have trained; ``has_step`` False: none is known.
-    ``verdict``: what follows, one word of ``core/failure_kinds.py``; ``words``: the same for
+    ``verdict``: the consequence, one word of ``core/failure_kinds.py``; ``words``: the same for
     people. ``restart_in_s``: the wait until it is started again. ``incident``: the number of the
     record that a lighthouse has sent of it; 0: none has.
     """

@@ -41,8 +41,8 @@ class Report:
     lose nothing. ``torn``: a heal left ``state`` half written over, so it holds none.
     ``freezes_membership``: at its step the script lets nobody join. ``too_few``: it repeats its
     step because too few contributed, so every ready replica is needed. ``contributors_min``: its
-    script commits no step with fewer (``min_replica_size``); 0: it does not tell. ``refused``: why
-    an operation of the attempt that it gave up last can be carried out by no attempt; "": none was.
+    script commits no step with fewer (``min_replica_size``); 0: not reported. ``refused``: why an
+    operation of the attempt that it gave up last can be carried out by no attempt; "": none was.
     ``refused_tries``: how often it has tried the step after ``state`` in vain for such a reason,
     its own or a peer's.
     """
@@ -171,7 +171,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class HealProgress:
-    """The part of a state that has arrived. ``total_bytes`` None: no donor has said it yet."""
+    """The part of a state that has arrived. ``total_bytes`` None: no donor has sent it yet."""
 
     done_bytes: int
     total_bytes: int | None = None

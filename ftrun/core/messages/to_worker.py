@@ -21,9 +21,10 @@ class NewQuorum:
     """Form or shrink: build ``quorum`` in the background; it is in force as soon as it is built.
 
     ``refused``: whose operation of the step that it begins with was refused, and why. "": none was.
-    ``refused_tries``: how often a member has tried that step in vain for such a reason. Who has
-    tried it less often makes the step under way void and does not repair it. ``pauses``: a member
-    is in an announced pause or at the end of its script, so its peers may have to wait for long.
+    ``refused_tries``: how often a member has tried that step in vain for such a reason. A worker
+    that has tried it less often makes the step under way void and does not repair it. ``pauses``: a
+    member is in an announced pause or at the end of its script, so its peers may have to wait for
+    long.
     """
 
     quorum: Quorum

@@ -2,23 +2,28 @@
 
 Theory of operation. A replacement repeats what followed its newest generation, so that should be
 little; but a copy of the state costs, and short steps or a large state would pay for it at each
-step. So each step earns a share of the time that it took, and what is earned pays for generations.
-One is made earlier if half of a log is full.
+step. So each step earns a share of the processor's time that it took, which is what a replacement
+would repeat, and what is earned pays for generations. One is made earlier if half of a log is full.
 
 All begin one at the same step, because it must be possible to begin again from what all have. So
 rank 0 alone decides, and announces a step to which nobody can have come: where a step begins at
 rank 0 the others may be in the next one at most, if rank 0 is a replacement whose predecessor has
 made a call there that is in no log. One word has the newest of these steps, and which of those
-before are others, because some come there later.
+before are others, because some come there later. Where agents carry the word to other nodes it is
+announced ``CARRIED_S`` ahead; a node that gets it too late has no state of that step.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 SHARE = 0.005
-"""Of the time of a step, that generations may take. The calls of a step have their own cost."""
+"""Of a step's, that generations may take. The calls of a step have their own cost."""
+SPANNING_SHARE = 0.01
+"""Of a group on several nodes, which neither keeps nor logs calls, and repeats more at a death."""
 AHEAD = 2
+CARRIED_S = 0.25
 _BEFORE = 8
 """So many steps are in a word: the newest one that was announced, and those just before."""
 
@@ -29,10 +34,21 @@ def is_due(announced: int, step: int) -> bool:
     return 0 <= newest - step < _BEFORE and bool(known >> newest - step & 1)
 
 
+def newest(announced: int) -> int:
+    """The newest step that was announced. ``announced``: the word."""
+    return announced >> _BEFORE
+
+
+def ahead_of(step_s: float) -> int:
+    """How many steps ahead one is announced to other nodes. ``step_s``: a step takes so long."""
+    return max(AHEAD, math.ceil(CARRIED_S / max(step_s, 1e-3)))
+
+
 @dataclass
 class Pace:
     """Rank 0's decision. ``earned_s``: and not paid for a generation so far."""
 
+    share: float = SHARE
     earned_s: float = 0.0
 
     def begins(
@@ -44,21 +60,25 @@ class Pace:
         *,
         is_half_full: bool,
         is_behind: bool,
+        ahead: int = AHEAD,
     ) -> int:
         """A step begins: the word from now on.
 
         Args:
             announced: the word.
-            step_s: the last step has taken so long; ``copy_s``: and so long the newest generation.
+            step_s: so much of the processor the last step has taken, in all threads; ``copy_s``:
+                and so much the newest generation.
             is_half_full: the log under way.
             is_behind: rank 0 repeats calls that are in its log: the others may be steps ahead.
+            ahead: so many steps ahead one is announced; more than ``AHEAD``: to other nodes.
         """
-        self.earned_s = min(self.earned_s + step_s * SHARE, copy_s)
+        self.earned_s = min(self.earned_s + step_s * self.share, copy_s)
         newest, known = divmod(announced, 1 << _BEFORE)
-        late = step + AHEAD - newest
+        late = step + ahead - newest
+        is_under_way = ahead > AHEAD and newest > step
         is_needed = is_half_full and newest < step
-        if is_behind or late <= 0 or not (is_needed or self.earned_s >= copy_s):
+        if is_behind or is_under_way or late <= 0 or not (is_needed or self.earned_s >= copy_s):
             return announced
         self.earned_s = max(0.0, self.earned_s - copy_s)
         known = (known << min(late, _BEFORE) | 1) % (1 << _BEFORE)
-        return (step + AHEAD) * (1 << _BEFORE) + known
+        return (step + ahead) * (1 << _BEFORE) + known

@@ -8,6 +8,7 @@ is complete; then it is *formed*, and its workers may run.
 | a node comes   | takes a place; ``most``: formed              | takes one: formed again; full: |
 |                | ``least``: last call                         | it stands by                  |
 | a node is lost | its place is free                            | open, unless one stands by    |
+| it comes again | it is lost, and comes                        | the same                      |
 | last call over | formed, without free places                  |                               |
 | time is up     | fewer than ``least``: given up               |                               |
 
@@ -16,30 +17,52 @@ one, or that of its rank. So a node that replaces another changes nothing for th
 the number of nodes changes, places are numbered anew, and all workers begin again, as under
 torchrun.
 
+A node is lost when its stream ends. That may take long, so it is also lost when the kernel says for
+``SILENT_S`` that its host acknowledges nothing; when nothing was heard of it for ``silence_s``, as
+while its agent is stopped; and when a node of the same name, host and rank comes, and nothing was
+heard of it for ``UNHEARD_S``: that is the same node, which was cut off.
+
 Not here: whether a lost node's group may start again at all (core/agent/restarts.py), streams.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+from ftrun.core.messages import HandHello
 from ftrun.core.teams.nodes import (
     Event,
     GiveUp,
+    HostsSilent,
     Instruction,
+    LoseNode,
     Node,
     NodeCame,
     NodeGone,
+    NodesHeard,
     RefuseNode,
     Show,
     TeamFormed,
     TeamRules,
     TimerFired,
 )
+from ftrun.core.version import unlike_version
 
 SPARES_MAX = 64
 REMIND_FIRST_S = 5.0
 REMIND_S = 30.0
+SILENT_S = 0.4
+UNHEARD_S = 3.0
+LOOK_S = 1.0
+
+
+def why_unlike(hello: HandHello, lead: Node, size: str) -> str:
+    """Why a node that offers itself cannot be in this job; "": it can. ``size``: of --nnodes."""
+    reason = unlike_version(hello.version, "the first node")
+    if not reason and hello.size != size:
+        reason = f"its --nnodes is {hello.size}, and that of {lead.name} is {size}"
+    return reason
 
 
 class Gathering:
@@ -50,6 +73,9 @@ class Gathering:
         self._lead = lead
         self._places: dict[int, Node] = {lead.rank or 0: lead}
         self._spares: list[Node] = []
+        self._silent: dict[str, float] = {}
+        self._heard: Mapping[str, float] = {}
+        self._looked_at = now
         self._size = 0
         self._is_formed = False
         self._gives_up_at = now + rules.join_timeout_s
@@ -63,20 +89,31 @@ class Gathering:
         self._now, self._out = now, []
         match event:
             case NodeCame(node):
+                for former in self._formers(node):
+                    self._gone(former.node_id, "it was cut off, and comes again")
                 self._came(node)
             case NodeGone(node_id, reason):
                 self._gone(node_id, reason)
+            case NodesHeard(heard):
+                self._heard = heard
+                self._lose_unheard()
+            case HostsSilent(hosts):
+                self._silent = {x: self._silent.get(x, now + SILENT_S) for x in hosts}
             case _:
                 assert isinstance(event, TimerFired)
+        self._lose_silent()
         self._judge()
         return self._out
 
     def next_deadline(self) -> float | None:
         """When to send ``TimerFired``; None: there is nothing to wait for."""
-        if self._is_formed:
-            return None
-        ends_at = self._gives_up_at if self._closes_at is None else self._closes_at
-        return min(ends_at, self._reminds_at)
+        times = [at for at in self._silent.values() if at < math.inf]
+        if len(self._places) + len(self._spares) > 1 and self._rules.silence_s < math.inf:
+            times.append(self._looked_at + LOOK_S)
+        if not self._is_formed:
+            ends_at = self._gives_up_at if self._closes_at is None else self._closes_at
+            times += [ends_at, self._reminds_at]
+        return min(times, default=None)
 
     @property
     def is_formed(self) -> bool:
@@ -102,6 +139,37 @@ class Gathering:
         assert not self._spares or len(numbers) == rules.most
 
     # ------------------------------------------------------------ nodes
+
+    def _formers(self, node: Node) -> list[Node]:
+        """The same node as it was before it was cut off: nothing is heard of it any more."""
+        alike = (node.name, node.host, node.rank)
+        return [
+            one
+            for one in self._others()
+            if (one.name, one.host, one.rank) == alike and self._unheard_s(one) > UNHEARD_S
+        ]
+
+    def _lose_unheard(self) -> None:
+        """The nodes that send nothing; after a pause of our own not before the next look."""
+        was_paused, self._looked_at = self._now - self._looked_at > 2 * LOOK_S, self._now
+        for node in () if was_paused else self._others():
+            if self._unheard_s(node) > self._rules.silence_s:
+                self._gone(node.node_id, f"it has sent nothing for {self._rules.silence_s:g} s")
+
+    def _lose_silent(self) -> None:
+        """The nodes whose hosts have acknowledged nothing for long enough; once for each host."""
+        for host in [host for host, at in self._silent.items() if at <= self._now]:
+            self._silent[host] = math.inf
+            for node in self._others():
+                if node.host == host:
+                    self._gone(node.node_id, f"its host, {host}, acknowledges nothing")
+
+    def _others(self) -> list[Node]:
+        """All that are here but the lead, those that stand by first."""
+        return [*self._spares, *(node for node in self.members if node is not self._lead)]
+
+    def _unheard_s(self, node: Node) -> float:
+        return self._now - self._heard.get(node.node_id, self._now)
 
     def _came(self, node: Node) -> None:
         reason = self._why_not(node)
@@ -144,11 +212,14 @@ class Gathering:
             self._places[next(free)] = other
 
     def _gone(self, node_id: str, reason: str) -> None:
-        self._spares = [node for node in self._spares if node.node_id != node_id]
+        for spare in [one for one in self._spares if one.node_id == node_id]:
+            self._spares.remove(spare)
+            self._out.append(LoseNode(spare, None, reason))
         found = next((n for n, node in self._places.items() if node.node_id == node_id), None)
         if found is None:
             return
         node = self._places.pop(found)
+        self._out.append(LoseNode(node, found, reason))
         self._out.append(Show(f"Node {node.words()} is lost: {reason}."))
         if self._spares:
             spare = self._spares.pop(0)

@@ -5,6 +5,8 @@ Not here: the decisions (gathering.py).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -39,13 +41,15 @@ class Node:
 class TeamRules:
     """``least`` and ``most`` nodes. ``join_timeout_s``: how long at least ``least`` may take.
 
-    ``last_call_s``: how long others may come once ``least`` are there.
+    ``last_call_s``: how long others may come once ``least`` are there. ``silence_s``: after which
+    a node that sends nothing is lost.
     """
 
     least: int
     most: int
     join_timeout_s: float
     last_call_s: float
+    silence_s: float = math.inf
 
     def size(self) -> str:
         """In words: ``2``, ``1 to 2``."""
@@ -80,11 +84,28 @@ class NodeGone:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesHeard:
+    """When each node that is here sent anything last, by id: one that lives does so every second.
+
+    Sent before a ``NodeCame``, and at ``next_deadline`` in place of a ``TimerFired``.
+    """
+
+    at: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class HostsSilent:
+    """The kernel's word that these hosts, and no others, acknowledge nothing now."""
+
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """``next_deadline`` has come."""
 
 
-Event: TypeAlias = NodeCame | NodeGone | TimerFired
+Event: TypeAlias = NodeCame | NodeGone | NodesHeard | HostsSilent | TimerFired
 
 # ---------------------------------------------------------------- instructions
 
@@ -94,6 +115,18 @@ class RefuseNode:
     """This node cannot be in the team."""
 
     node_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoseNode:
+    """A node is lost, whatever its stream says: its workers have ended.
+
+    ``number``: its place; None: it stood by.
+    """
+
+    node: Node
+    number: int | None
     reason: str
 
 
@@ -123,4 +156,4 @@ class Show:
     text: str
 
 
-Instruction: TypeAlias = RefuseNode | TeamFormed | GiveUp | Show
+Instruction: TypeAlias = RefuseNode | LoseNode | TeamFormed | GiveUp | Show

@@ -72,9 +72,9 @@ GroupInstruction: TypeAlias = AskLighthouse | QuorumAnswer | VoteAnswer | CallRe
 
 @dataclass(slots=True)
 class _Round(Generic[T]):
-    """The calls of a round: by rank, the last call's number and what it says.
+    """The calls of a round: by rank, the last call's number and its content.
 
-    A rank that calls twice counts once, with what it said last; both calls get the answer.
+    A rank that calls twice counts once, with its last call; both calls get the answer.
     """
 
     calls: dict[int, tuple[int, T]] = field(default_factory=dict)

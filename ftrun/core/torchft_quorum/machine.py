@@ -45,7 +45,9 @@ class TorchftRooms:
         return self._rooms
 
     def handle(self, event: QuorumEvent, now: float) -> list[QuorumInstruction]:
-        """What follows from the event, in the order in which it is to be done."""
+        """The instructions that follow from the event, in the order in which they are to be carried
+        out.
+        """
         if isinstance(event, CallEnded):
             room = self._room_of.pop(event.call, None)
             return [] if room is None else self._sent(room.leave(event.call, now))
@@ -61,7 +63,7 @@ class TorchftRooms:
         return min((at for at in found if at is not None), default=None)
 
     def record(self) -> RoomsRecord:
-        """What is to be on the disk."""
+        """The record to be kept on disk."""
         rooms = {name: room.record for name, room in self._rooms.items() if room.last}
         return RoomsRecord(rooms, self._floor)
 

@@ -1,8 +1,8 @@
 """One room: the replica groups of one torchft job, their heartbeats, and its last quorum.
 
-A replica group joins by a call that waits. A second call of the same group replaces what the first
-one told; both get the answer. A call whose client has gone does not count any more, which is
-stricter than torchft, whose next quorum would have the group in it.
+A replica group joins by a call that waits. A second call of the same group replaces the first one;
+both get the answer. A call whose client has gone does not count any more, which is stricter than
+torchft, whose next quorum would have the group in it.
 
 The quorum id rises if the members' names are not the last quorum's, or if a member reports commit
 failures. Not here: when a quorum stands (rules.py), several rooms (machine.py).
@@ -49,7 +49,7 @@ class Room:
 
     @property
     def record(self) -> RoomRecord:
-        """What is kept on disk."""
+        """The record that is kept on disk."""
         return RoomRecord(self.quorum_id, self.last or ())
 
     @property
@@ -139,7 +139,7 @@ class Room:
         for call in answered:
             del self._calls[call]
             yield Answer(call, self.quorum)
-        # Who was left out waits for the next quorum as if it joined now.
+        # A replica that was left out waits for the next quorum as if it joined now.
         waiting = {member.replica_id: member for member in self._calls.values()}
         self._joiners = {name: Joiner(member, now) for name, member in waiting.items()}
 

@@ -18,8 +18,8 @@ class TorchftReplicaStatus(TypedDict):
     """A replica group of torchft's: a member of the last quorum, or one that lives.
 
     ``silent_s``: since its last heartbeat; None: it is given up. ``is_waiting``: it has joined the
-    next quorum. ``step``, ``world_size``, ``address``: as it said when it joined last; None: it has
-    not joined yet.
+    next quorum. ``step``, ``world_size``, ``address``: of its last call to join; None: it has not
+    joined yet.
     """
 
     replica_id: str

@@ -77,7 +77,7 @@ class StepFacts:
         self.endpoint = endpoint
         self._heal = HealState(state, heal_first)
         self._lease = WorkerLease()
-        self.agreed: StateId | None = None  # as its agent has heard last (m.Lease)
+        self.agreed: StateId | None = None  # by its agent's last m.Lease
         self.has_reported = False  # nothing is sent before the Report of the first step
         self.asks_for_peers = self.has_asked_for_peers = False
         self.sets_up_together = False

@@ -95,17 +95,9 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
         sharding.install(script.models)
     elif variables is None and here.replicas > 1:
         sharding.refuse_all(patches)
-    opening = Opening(
-        here,
-        script.mates,
-        script.world,
-        script.quorums,
-        script.manager,
-        lambda: loop.on_world(),
-        lambda: leave(),
-    )
+    opening = Opening(script, lambda: loop.on_world(), lambda: leave())
     _install_rooms(loop, opening, patches)
-    Checkpoints(script.mates, script.world, script.drafts).install(patches)
+    Checkpoints(script).install(patches)
 
     def undo() -> None:
         patches.undo()
@@ -119,12 +111,7 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
             attaching.stage = Stage.MANAGED
 
     if variables is not None:
-        attaching = Attaching(
-            variables,
-            undo,
-            lambda: script.makes_manager,
-            script.mates.are_here,
-        )
+        attaching = Attaching(script, variables, undo)
         script.models.makes_ddp = attaching.makes_ddp
         loop.on_raise = attaching.raised
         if script.mates.are_several:
@@ -135,6 +122,8 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
 
 def _install_rooms(loop: Loop, opening: Opening, patches: Patches) -> None:
     """Patch what is alike whoever keeps the script's state."""
+    from torch.utils.data import DataLoader
+
     from ftrun.inject.zero_edit import counting, files, loaders
     from ftrun.inject.zero_edit.world.objects import Objects
 
@@ -149,6 +138,8 @@ def _install_rooms(loop: Loop, opening: Opening, patches: Patches) -> None:
     files.install(patches, script.drafts)
     script.rewriting.install(patches)
     script.directories.install(patches)
+    if script.trial is not None:
+        patches.after(DataLoader, "__init__", script.trial.watch_loader)
 
 
 def watch(here: WorkerContext) -> None:
@@ -162,7 +153,7 @@ def watch(here: WorkerContext) -> None:
     loop = Loop(here)
     script = loop.script
     refusals.may_begin_again(here)
-    attaching = Attaching(Variables({}, {}), lambda: None, lambda: False)
+    attaching = Attaching(script, Variables({}, {}), lambda: None)
     attaching.stage = Stage.EXPLICIT
     script.models.makes_ddp = attaching.makes_ddp
     Wrapping(script.models).install()

@@ -22,7 +22,7 @@ import os
 import traceback
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -36,6 +36,9 @@ from ftrun.inject.zero_edit.refusals import refuse, refuse_own, want
 from ftrun.inject.zero_edit.trial import note_refusal
 from ftrun.inject.zero_edit.variables import EXPLICIT_NAMES, Variables, has_imported_ftrun
 from ftrun.training import compiling, context
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 _DISTRIBUTED = ("/torch/distributed/", "/ftrun/inject/zero_edit/world/")
 STEPS_ALONE = 2
@@ -57,22 +60,11 @@ class Attaching:
     Args:
         variables: the environment of both forms.
         undo: removes all patches.
-        is_own: whether ftrun makes a Manager for the script at this moment.
-        is_shared: whether all workers of this replica come to the same place.
     """
 
-    def __init__(
-        self,
-        variables: Variables,
-        undo: Callable[[], None],
-        is_own: Callable[[], bool],
-        is_shared: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._is_shared = is_shared
+    def __init__(self, script: Script, variables: Variables, undo: Callable[[], None]) -> None:
         self.stage = Stage.OPEN
-        self._variables = variables
-        self._undo = undo
-        self._is_own = is_own
+        self._script, self._variables, self._undo = script, variables, undo
         self._made_ddp_at = ""
         self._steps = 0
         self._plain_getattr = vars(ftrun)["__getattr__"]
@@ -104,7 +96,7 @@ class Attaching:
             return
         frames = traceback.extract_tb(error.__traceback__)
         is_there = frames and any(part in frames[-1].filename for part in _DISTRIBUTED)
-        if is_there and self._is_shared():
+        if is_there and self._script.mates.are_here():
             site = next((f for f in reversed(frames) if is_script(f.filename)), frames[0])
             place = f"{os.path.basename(site.filename)}:{site.lineno}"
             refuse(
@@ -140,7 +132,7 @@ class Attaching:
 
     def _claimed(self) -> None:
         """A Manager is being made."""
-        if self._is_own() or self.stage is Stage.MANAGED:
+        if self._script.makes_manager or self.stage is Stage.MANAGED:
             return
         if self.stage is not Stage.EXPLICIT:
             self._is_explicit("a Manager")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -18,6 +18,7 @@ from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
+from ftrun.training.context import WorkerContext
 
 KEY = "script"
 CALLBACKS = "callbacks"
@@ -31,15 +32,21 @@ REMEDY = (
 )
 
 
+class Script(Protocol):
+    """The rooms of a script that have what is carried (script.py)."""
+
+    here: WorkerContext
+    models: Models
+    stepping: Stepping
+    frameworks: Frameworks
+    has_loaded: bool
+
+
 class Carried:
     """The script's state functions for the Manager.
 
     Args:
-        models, stepping: the objects that the script has made.
-        frameworks: the trainer that runs its loop, if a framework does.
-        loads: called before the peers' state is loaded: whether it may be now; ``loaded``:
-            afterwards.
-        name: this replica's incarnation.
+        loads: called before the peers' state is loaded: whether it may be now.
 
     Attributes:
         life: names the life of the job: the incarnation from which all took their first state.
@@ -47,30 +54,20 @@ class Carried:
         lacking: what the last state could not give, in words.
     """
 
-    def __init__(
-        self,
-        models: Models,
-        stepping: Stepping,
-        frameworks: Frameworks,
-        loads: Callable[[], bool],
-        loaded: Callable[[], None],
-        name: str = "",
-    ) -> None:
-        self.life = name
+    def __init__(self, script: Script, loads: Callable[[], bool]) -> None:
+        self.life = script.here.key.incarnation
         self.lacking: list[str] = []
-        self._models = models
-        self._stepping = stepping
-        self._frameworks = frameworks
-        self._loads, self._loaded = loads, loaded
+        self._script, self._loads = script, loads
         self.has_ended = self.is_put_off = False
 
     def _parts(self) -> dict[str, list[Any]]:
+        stepping = self._script.stepping
         return {
-            "models": self._models.wrapped,
-            "optimizers": self._stepping.optimizers.that_heal(),
-            "schedulers": self._stepping.schedulers.that_heal(),
-            "scalers": [x for x in self._stepping.scalers.all() if x.is_enabled()],
-            CALLBACKS: self._frameworks.parts(),
+            "models": self._script.models.wrapped,
+            "optimizers": stepping.optimizers.that_heal(),
+            "schedulers": stepping.schedulers.that_heal(),
+            "scalers": [x for x in stepping.scalers.all() if x.is_enabled()],
+            CALLBACKS: self._script.frameworks.parts(),
         }
 
     def state(self) -> dict[str, Any]:
@@ -80,21 +77,22 @@ class Carried:
             name: [travelling({**part.state_dict()}) for part in parts]
             for name, parts in self._parts().items()
         }
-        return {**parts, SYNCS: self._models.syncs, LIFE: self.life}
+        return {**parts, SYNCS: self._script.models.syncs, LIFE: self.life}
 
     def first_state(self) -> dict[str, Any]:
         """The state before the first commit: each rank has its own, as torch and the script have
         made it. Only what FSDP2 shards gets equal values here, which a replica draws alone."""
-        models = [{**model.state_dict()} for model in self._models.wrapped]
-        is_sharded = any(map(self._models.is_sharded, self._models.wrapped))
-        given = {"models": models} if is_sharded else {}
-        return {**given, SYNCS: self._models.syncs, LIFE: self.life}
+        models = self._script.models
+        states = [{**model.state_dict()} for model in models.wrapped]
+        given = {"models": states} if any(map(models.is_sharded, models.wrapped)) else {}
+        return {**given, SYNCS: models.syncs, LIFE: self.life}
 
     @contextmanager
     def versions_kept(self) -> Iterator[None]:
         """A backward pass may still need what is loaded: parameters get the values that they have,
         and one reads no running averages that its forward pass has moved."""
-        roots = [*self._models.wrapped, *self._models.beside().values()]
+        models = self._script.models
+        roots = [*models.wrapped, *models.beside().values()]
         parts = [part for module in roots for part in (module.parameters(), module.buffers())]
         known = {id(x): x for part in parts for x in part}
         plain = tuple(x for x in known.values() if type(x) in (torch.nn.Parameter, torch.Tensor))
@@ -104,7 +102,7 @@ class Carried:
     def _let_go(self) -> None:
         """Collect what the script has dropped: which late objects are left must not depend on when
         Python does so."""
-        if self._stepping.has_late:
+        if self._script.stepping.has_late:
             gc.collect()
 
     def is_over(self) -> None:
@@ -120,7 +118,7 @@ class Carried:
         self.is_put_off = not self._loads()
         if not (self.has_ended or self.is_put_off):
             self.apply(tree)
-        self._loaded()
+        self._script.has_loaded = True
 
     def apply(self, tree: dict[str, Any]) -> None:
         """Take a state; what it does not have stays as it is.
@@ -146,7 +144,7 @@ class Carried:
                 own = {**part.state_dict()}
                 with _same_groups(part):
                     part.load_state_dict(completed(state, own, kind, kind, self.lacking))
-        self._models.set_syncs(tree.get(SYNCS, ()))
+        self._script.models.set_syncs(tree.get(SYNCS, ()))
 
 
 @contextmanager

@@ -15,19 +15,19 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.frames import call_site
-from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.patches import Patches, around_everywhere
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.world.shell import Shell
-from ftrun.inject.zero_edit.world.world import World
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 SAVER = "torch.distributed.checkpoint.state_dict_saver"
 LOADER = "torch.distributed.checkpoint.state_dict_loader"
@@ -35,17 +35,10 @@ _OF_ASYNC = ("async_checkpointer_type", "async_stager")
 
 
 class Checkpoints:
-    """Saves and loads within one replica.
+    """Saves and loads within one replica."""
 
-    Args:
-        mates: the workers of this replica.
-        world: its process groups.
-        drafts: of this worker: whether its files count now.
-    """
-
-    def __init__(self, mates: Mates, world: World, drafts: Drafts) -> None:
-        self._mates, self._drafts = mates, drafts
-        self._world = world
+    def __init__(self, script: Script) -> None:
+        self._mates, self._world, self._drafts = script.mates, script.world, script.drafts
 
     def install(self, patches: Patches) -> None:
         """Patch torch's functions, when the script imports them."""

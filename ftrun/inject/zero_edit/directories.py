@@ -20,7 +20,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import json
 import os
 import re
 import sys
@@ -37,6 +36,7 @@ from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.files import Drafts, is_by_script
 from ftrun.inject.zero_edit.frames import call_site, is_script
 from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.values.journal import Journal, read
 
 FILE = "made-{replica_id}.{group_rank}"
 MADE_MAX = ABSENT_MAX = 256
@@ -66,7 +66,7 @@ class Directories:
     def __init__(
         self, path: Path, drafts: Drafts, is_world: Callable[[], bool] = lambda: True
     ) -> None:
-        self._path, self._drafts, self._is_world = path, drafts, is_world
+        self._journal, self._drafts, self._is_world = Journal(path), drafts, is_world
         self._made: list[tuple[str, str]] = []  # what makes it alike, and the directory
         self._theirs: list[tuple[str, str]] = []
         self._links: list[str] = []
@@ -77,8 +77,7 @@ class Directories:
         self.waits_for_file: Callable[[str, float], None] = lambda words, since_s: None
         self._asked_last: tuple[int, CodeType, str] | None = None
         self._asked_at, self._times = 0.0, 0
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            made, links, absent, ends = json.loads(path.read_text())
+        for (made, links, absent, ends), _ in read(path)[:1]:
             self._theirs = [(kind, whole) for kind, whole in made]
             self._links += links  # of lives that were killed: values that heal may name them
             self._absent.update(absent)
@@ -185,8 +184,7 @@ class Directories:
         """Leave all to a successor. ``ends``: if this life does before its first step, it was by
         what it has found to be there."""
         try:
-            left = [self._theirs, self._links, self._absent, ends]
-            self._path.write_text(json.dumps(left))
+            self._journal.begin([self._theirs, self._links, self._absent, ends])
         except OSError as error:
             told.once(f"the directories made here are not left to a successor: {error}")
 

@@ -12,16 +12,18 @@ Not here: which replica gets which samples (core/data/plan.py), loaders as writt
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from torch.utils.data import BatchSampler, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.loaders import LoaderIterator, Order
+from ftrun.inject.zero_edit.models import Models
+from ftrun.training.context import WorkerContext
 from ftrun.training.elastic_loader import ElasticLoader
 from ftrun.training.elastic_sampler import Drawing, ElasticSampler
 from ftrun.training.manager import Manager
@@ -39,33 +41,25 @@ CARRIED = (
 REMEDY = "Leave that option out, or use ftrun.ElasticSampler with a Manager (docs/DATA.md)"
 
 
+class Script(Protocol):
+    """What is asked of a script (script.py)."""
+
+    here: WorkerContext
+    models: Models
+    ending: Ending
+
+    def manager(self) -> Manager:
+        """The Manager, made at the first need of it."""
+
+
 class ExactlyOnce:
-    """Finds the training loader and replaces what it reads.
+    """Finds the training loader and replaces what it reads."""
 
-    Args:
-        mode: as of ``--data``. ``together``: of ``--global-batch``, which needs the same.
-        manager: makes the Manager at the first need of it.
-        has_model: whether the script has wrapped its model.
-        replays: how many batches a replica that has come to its peers' end goes through again;
-            None: it has not come there.
-    """
-
-    def __init__(
-        self,
-        mode: str,
-        manager: Callable[[], Manager],
-        has_model: Callable[[], bool],
-        replays: Callable[[], int | None],
-        together: int | None = None,
-        workers_per_replica: int = 1,
-    ) -> None:
-        self.is_on = mode == MODE or together is not None
-        self.option = f"--data {MODE}" if mode == MODE else f"--global-batch {together}"
-        self._together = together
-        self._workers_per_replica = workers_per_replica
-        self.replays = replays
-        self._manager = manager
-        self._has_model = has_model
+    def __init__(self, script: Script) -> None:
+        mode, self._together = script.here.data, script.here.global_batch
+        self.is_on = mode == MODE or self._together is not None
+        self.option = f"--data {MODE}" if mode == MODE else f"--global-batch {self._together}"
+        self._script = script
         self._claimed: weakref.ref[Any] | None = None
         self.loader: ElasticLoader | None = None
         self.sampler: ElasticSampler | None = None
@@ -76,7 +70,7 @@ class ExactlyOnce:
         Raises:
             UserError: its batches cannot be replaced.
         """
-        if not self.is_on or not self._has_model() or not _shuffles(loader):
+        if not self.is_on or not self._script.models.wrapped or not _shuffles(loader):
             return None
         if self.loader is None:
             self._replace(loader)
@@ -84,6 +78,13 @@ class ExactlyOnce:
             told.once(f"{call_site()}: this loader shuffles too; its samples are as written")
             return None
         return ExactIterator(loader, self)
+
+    @property
+    def replays(self) -> int | None:
+        """How many batches a replica that has come to its peers' end goes through again; None: it
+        has not come there."""
+        ending = self._script.ending
+        return ending.replays if ending.has_followed else None
 
     def words(self) -> str:
         """The loader whose samples ftrun chooses, for people; "" before there is one."""
@@ -106,9 +107,9 @@ class ExactlyOnce:
             )
 
     def _replace(self, loader: Any) -> None:
-        if self._workers_per_replica > 1:
+        if (workers := self._script.here.workers_per_replica) > 1:
             raise UserError(
-                f"{self.option} with {self._workers_per_replica} workers per replica: ftrun gives "
+                f"{self.option} with {workers} workers per replica: ftrun gives "
                 "an unmodified script's samples to replicas of one worker only. Use "
                 "ftrun.ElasticSampler in the script, or leave the option out"
             )
@@ -122,7 +123,7 @@ class ExactlyOnce:
             told.once(f"{call_site()}: drop_last is not kept: {self.option} drops nothing")
         seed = getattr(loader.sampler, "seed", 0)
         size = self._together or loader.batch_size  # a replica's samples of a step: one batch
-        self.sampler = ElasticSampler(self._manager(), loader.dataset, size, seed=seed or 0)
+        self.sampler = ElasticSampler(self._script.manager(), loader.dataset, size, seed=seed or 0)
         given = {name: getattr(loader, name) for name in CARRIED}
         self.loader = ElasticLoader(loader.dataset, self.sampler, **given)
         self._claimed = weakref.ref(loader)
@@ -160,7 +161,7 @@ class ExactIterator(LoaderIterator):
         return len(self._sampler_of)
 
     def take(self) -> Any:
-        replays = self._exact.replays()
+        replays = self._exact.replays
         batch = self._drawing.next() if replays is None else None
         if batch is not None:
             return self._loads.load(batch)

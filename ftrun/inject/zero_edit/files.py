@@ -26,10 +26,11 @@ import torch
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import INSTALLED, is_script
 from ftrun.inject.zero_edit.patches import Patches, around_everywhere
+from ftrun.inject.zero_edit.values.journal import Journal, read
 
 SAFETENSORS = ("safetensors.torch", "safetensors.numpy")
 DRAFTS_MAX, OWN_MAX = 64, 4_096
-REMOVED, REMOVED_BYTES_MAX = "removed-{replica_id}.{group_rank}", 64 << 10
+REMOVED = "removed-{replica_id}.{group_rank}"
 _STANDARD = tuple(
     str(Path(path).resolve())
     for name in ("stdlib", "platstdlib")
@@ -64,10 +65,8 @@ class Drafts:
         removed: Path | None = None,
     ) -> None:
         self.rank, self._passes, self.joins, self.has_begun = rank, passes, joins, has_begun
-        self._removed, self._gone = removed, set[str]()
-        if removed is not None:
-            with contextlib.suppress(OSError):
-                self._gone.update(removed.read_text().splitlines())
+        self._removed = None if removed is None else Journal(removed)
+        self._gone: set[str] = {x for names, _ in (read(removed) if removed else ()) for x in names}
         self._pid = os.getpid()
         self.has_named = False
         self._lock = threading.Lock()
@@ -127,7 +126,8 @@ class Drafts:
         real = str(_real(Path(path)))
         if self._removed is not None and self.has_begun() and not self.is_forked:
             with contextlib.suppress(OSError):
-                _append(self._removed, f"{real}\n".encode())
+                if not self._removed.add([real]):
+                    self._removed.begin([*self._gone, real])
         try:
             plain(path, **kwargs)
         except FileNotFoundError:
@@ -167,16 +167,6 @@ class Drafts:
     def give_back(self, draft: Path) -> None:
         with self._lock:
             self._in_use.discard(draft)
-
-
-def _append(path: Path, line: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        if os.fstat(file).st_size > REMOVED_BYTES_MAX:
-            os.ftruncate(file, 0)
-        os.write(file, line)
-    finally:
-        os.close(file)
 
 
 def _real(path: Path) -> Path:

@@ -26,10 +26,11 @@ from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import Leaf, LeafSpec, local_of
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.pacing import Pace, is_due
+from ftrun.core.replay.pacing import AHEAD, SPANNING_SHARE, Pace, ahead_of, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.batches import Batches
+from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.randomness import Randomness, States, _Left, _tensor
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
@@ -44,7 +45,7 @@ numbers of its parameters; None: the first buckets."""
 
 
 MISSED_MAX = 3
-"""Generations in a row that were due, and not made because a call was under way."""
+"""Generations in a row that were due, and could not be made at the place of their step."""
 _FIELDS = [field.name for field in fields(LeafSpec)]
 _of_spec = attrgetter(*_FIELDS)
 
@@ -109,7 +110,9 @@ class Memory:
         self._step, self._number = 0, self.area.newest
         self._head: Any = None
         self._pace, self._worked_s = Pace(), time.process_time()
-        self._began_at = self._took_s = self._step_s = 0.0
+        if memory.spans:
+            self._pace.share = SPANNING_SHARE
+        self._began_at = self._took_s = 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients, self._missed = 0, -1, 0
         self.batches = Batches(lambda: self.awaits_newcomers, self.lacks)
@@ -148,7 +151,7 @@ class Memory:
         if self.world.rank:
             return
         worked_s = time.process_time()
-        step_s, self._worked_s = max(self._step_s, worked_s - self._worked_s), worked_s
+        step_s, self._worked_s = worked_s - self._worked_s, worked_s
         said, world = self.board.read(0, Word.DUE), self.world
         word = self._pace.begins(
             self._step,
@@ -157,6 +160,7 @@ class Memory:
             self._took_s,
             is_half_full=world.is_half_full,
             is_behind=world.is_behind,
+            ahead=ahead_of(clock.now() - self._began_at) if world.memory.spans else AHEAD,
         )
         if word != said:
             self.board.set(0, Word.DUE, word)
@@ -186,7 +190,6 @@ class Memory:
             self.lacks(["the gradients that it keeps from step to step"])
         self._has_gradients = -1
         self.counts()
-        self._step_s = clock.now() - self._began_at
         return True
 
     def counts(self) -> None:
@@ -243,10 +246,14 @@ class Memory:
         place: Place = self.script.standing.shown()
         if world.fell or not world.is_open or layouts is None:
             return
-        if not world.is_settled_until(place.exchanges):  # nobody would make these calls again
+        # At the pass itself a replacement would have another batch, and no call that is under way.
+        is_known = not self._step or bool(place.loaders or place.turn)
+        if not (is_known and world.is_settled_until(place.exchanges)):
             self._missed += 1
-            if self._missed == MISSED_MAX:
+            if self._missed == MISSED_MAX and is_known:
                 world.falls(Fall.IN_FLIGHT)
+            elif self._missed == MISSED_MAX:
+                self.lacks([f"the batch at {call_site()}: no loader and no range() loop gives it"])
             return
         self._missed = 0
         # Those since the place may have changed what is copied, so they must be in all logs.

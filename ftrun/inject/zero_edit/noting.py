@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from ftrun.inject.zero_edit.around import drawn, innermost
@@ -37,6 +37,7 @@ from ftrun.inject.zero_edit.values.changes import differing
 from ftrun.inject.zero_edit.values.counters import Counters, Read
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.tensors import Tensors
+from ftrun.inject.zero_edit.world.world import World
 
 ENTRIES_MAX = 256
 PHASE_STEPS = 64
@@ -71,6 +72,17 @@ class _Loop:
     renews: bool = False
 
 
+class Script(Protocol):
+    """The rooms of a script that tell what is noted of it (script.py)."""
+
+    frameworks: Frameworks
+    counters: Counters
+    tensors: Tensors
+    world: World
+    sparing: Sparing
+    randomness: Randomness
+
+
 class Noting:
     """Notes the script's draws.
 
@@ -78,30 +90,11 @@ class Noting:
         has_place: this replica has shown its peers a place, or has joined them at one.
         idle: the stacks of passes in training that are of no step (``passes_again``).
         begun_at: the first pass of the step under way; empty: it is not idle.
-
-    Args:
-        frameworks: the trainer that runs the script's loop, if a framework does; its values come
-            after those of all frames.
-        counters: the script's counters; ``tensors``: its tensors outside its modules.
-        exchanges: how many collectives of the script there were.
-        sparing: which steps are noted.
-        randomness: what a successor goes on with.
     """
 
-    def __init__(
-        self,
-        frameworks: Frameworks,
-        counters: Counters,
-        tensors: Tensors,
-        exchanges: Callable[[], int],
-        sparing: Sparing,
-        randomness: Randomness,
-    ) -> None:
-        self._sparing, self._randomness = sparing, randomness
-        self._tensors = tensors
-        self._frameworks = frameworks
-        self._counters = counters
-        self._exchanges = exchanges
+    def __init__(self, script: Script) -> None:
+        self._script, self._counters = script, script.counters
+        self._sparing, self._randomness = script.sparing, script.randomness
         self._order = 0
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
@@ -220,14 +213,14 @@ class Noting:
     def _note(self, here: tuple[Spot, ...], frames: list[FrameType], *, begins: bool) -> Noted:
         self._order += 1
         variables = [variables_of(frame) for frame in frames]
-        self._frameworks.look(variables)
+        self._script.frameworks.look(variables)
         reached = self._counters.walk.walk(frames, variables)
         batches = [drawn(frame.f_code, frame.f_lineno) for frame in frames]
-        self._tensors.look(reached, batches, begins=begins)
+        self._script.tensors.look(reached, batches, begins=begins)
         read = self._counters.read(reached)
         self._functions = {spot.name for spot in here}
         ranges, over = RANGES.current(self._functions), RANGES.over(self._functions)
-        exchanges, random = self._exchanges(), self._randomness.now()
+        exchanges, random = self._script.world.count, self._randomness.now()
         return Noted(self._order, here, read, ranges, exchanges, random=random, over=over)
 
     def evaluation(self) -> None:

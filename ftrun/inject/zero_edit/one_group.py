@@ -83,10 +83,7 @@ def install(here: WorkerContext) -> Loop | None:
         script.models.leave()
         memory.world.falls(Fall.SCRIPT)
 
-    opening = _Opening(
-        seen, script.mates, memory.world, script.quorums, script.manager, lambda: None, leave
-    )
-    _install_rooms(loop, opening, patches)
+    _install_rooms(loop, _Opening(script, lambda: None, leave), patches)
     context.before_claim(leave)
     return loop
 

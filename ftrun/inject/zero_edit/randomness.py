@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.values.journal import Journal, packed, read, unpacked
+from ftrun.inject.zero_edit.values.journal import Journal, read
 
 FILE = "random-{replica_id}.{group_rank}"
 _WORDS = "I"  # of 4 bytes
@@ -151,8 +151,8 @@ class Randomness:
     ) -> None:
         self._path = path
         self._rank, self._step, self._life = rank, step, life
-        self._journal: Journal | None = None
-        self._is_off = self.is_noted = False
+        self._journal = Journal(path)
+        self._has_left = self._is_off = self.is_noted = False
         self._order: torch.Tensor | None = None
         self._left: _Left | None = None
 
@@ -184,11 +184,9 @@ class Randomness:
         if self._is_off or not life:
             return
         order = b"" if self._order is None else self._order.numpy().tobytes()
-        entry = packed([life, self._step(), is_between], [order, *states.encode()])
+        head, self._has_left = [life, self._step(), is_between], True
         try:
-            self._journal = self._journal or Journal(self._path)
-            if not self._journal.add(entry):
-                self._is_off = not self._journal.begin(entry)
+            self._is_off = not self._journal.put(head, [order, *states.encode()])
         except OSError as error:
             self._is_off = True
             told.once(f"the random numbers of this worker are lost with it: {error}")
@@ -203,7 +201,7 @@ class Randomness:
             begin_again: begins the iterator once more that gives the first batch, if that is its
                 first one: the predecessor may have died before it had begun it.
         """
-        left = self._left = None if self._journal else self._found(until)
+        left = self._left = None if self._has_left else self._found(until)
         renew_random(self._rank, self._step())
         yield
         if left is not None:
@@ -224,14 +222,13 @@ class Randomness:
 
     def _found(self, until: int) -> _Left | None:
         """What the predecessor has left of this life of the job, at ``until`` or before."""
-        for entry in reversed(read(self._path)):
-            try:
-                (life, step, is_between), (order, *states), _ = unpacked(entry)
+        try:
+            for (life, step, is_between), (order, *states) in reversed(read(self._path)):
                 if life == self._life() and step <= until:
                     known = _tensor(order) if order else None
                     return _Left(is_between, known, States.decode(states))
-            except (ValueError, LookupError, TypeError):
-                return None
+        except (ValueError, LookupError, TypeError):
+            pass  # it is no record of ours
         return None
 
 

@@ -77,6 +77,7 @@ class Script:
         makes_manager: it is being made on the script's behalf.
         steps: that this process has ended; ``lost``: those of them that were not committed.
         lacking: what the last place could not set, in words.
+        has_loaded: a state, since the step that begins was asked for.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Script:
         self.makes_manager = False
         self.steps = self.lost = 0
         self.lacking: list[str] = []
-        self._has_loaded = False  # since the step that begins was asked for
+        self.has_loaded = False
         self._before_reduction = on.before_reduction
         self.mates = Mates(here)
         self.peers = Peers(here, self.mates, self.manager)
@@ -112,15 +113,9 @@ class Script:
         share = SHARE if memory is None else 0.0  # a place goes with a generation
         self.sparing = Sparing(self._needs_place, step, share)
         kind = Randomness if memory is None else memory.randomness
-        self.randomness = kind(self._file(randomness.FILE), self.mates.rank, step, self._life)
-        self.noting = Noting(
-            self.frameworks,
-            self.counters,
-            self.tensors,
-            lambda: self.world.count,
-            self.sparing,
-            self.randomness,
-        )
+        path = self._file(randomness.FILE)
+        self.randomness: Randomness = kind(path, self.mates.rank, step, self._life)
+        self.noting = Noting(self)
         self.models = Models(
             self.mates, self.world, self.manager, on.before_forward, on.before_evaluation
         )
@@ -133,24 +128,10 @@ class Script:
             lambda: self.ending.stands_still or self.passing.is_on,
             lambda: (self.steps, self.steps - self.lost) if self.exactly_once.is_on else None,
         )
-        self.exactly_once = ExactlyOnce(
-            here.data,
-            self.manager,
-            lambda: bool(self.models.wrapped),
-            lambda: self.ending.replays if self.ending.has_followed else None,
-            here.global_batch,
-            here.workers_per_replica,
-        )
-        self.carried = Carried(
-            self.models,
-            self.stepping,
-            self.frameworks,
-            on.loads,
-            self._loaded,
-            here.key.incarnation,
-        )
+        self.exactly_once: ExactlyOnce = ExactlyOnce(self)
+        self.carried = Carried(self, on.loads)
         has_begun = lambda: self.manager().current_step() > 0  # noqa: E731
-        self.ending = Ending(self.carried, self.tensors, has_begun)
+        self.ending: Ending = Ending(self.carried, self.tensors, has_begun)
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing)
         self.trial = trial_of(here)
@@ -234,11 +215,11 @@ class Script:
         self.models.step_begins()
         self.ending.step_begins()
         while True:
-            self._has_loaded, place = False, None
+            self.has_loaded, place = False, None
             manager.start_quorum(allow_heal=allow_heal)
-            if self._has_loaded and manager.current_step():
+            if self.has_loaded and manager.current_step():
                 place = self.peers.loaded()
-            lacks = manager.is_healing() or (place is None and self._has_loaded)
+            lacks = manager.is_healing() or (place is None and self.has_loaded)
             # At step 0 all begin at the same place. Mates go on together, or not at all.
             if not self.mates.any(lacks and manager.current_step() > 0):
                 break
@@ -246,9 +227,6 @@ class Script:
         self.course.goes(Event.BEGUN, State.STEPPING)
         RANGES.tells_all = False
         return place
-
-    def _loaded(self) -> None:
-        self._has_loaded = True
 
     def loader_ended(self, *, has_lost: bool) -> None:
         """A loader of training batches has ended; ``has_lost``: and the last step was lost here.

@@ -9,11 +9,16 @@ Not here: the runs, and how the reports are judged (check/).
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
+import mmap
+import operator
 import os
+import random
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +49,8 @@ TOGETHER_STEPS = 10
 STEPS_MAX, FILES_MAX = 10_000, 10_000
 SAMPLE_BYTES = 64 << 10
 DEEP = 4
+_NAMES = frozenset({"os.rename", "os.link", "os.symlink"})
+"""By these a file gets another name."""
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -78,6 +85,8 @@ class Trial:
     _evaluations: list[int] = field(default_factory=list)
     _draws: set[int] = field(default_factory=set)
     _drawn: bytes = b""
+    _by_workers: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))  # of loaders: 1 if so
+    _own: list[tuple[Any, str]] | None = None  # generators that the script has made
     _trained: set[int] = field(default_factory=set)  # parameters, by their identity
 
     # ------------------------------------------------------------ what the script does
@@ -86,9 +95,9 @@ class Trial:
         """Note which files the script writes: also those that it opens before its first step."""
 
         def note(event: str, args: tuple[Any, ...]) -> None:
-            is_write = event == "os.rename" or (event == "open" and _writes(args))
+            is_write = event in _NAMES or (event == "open" and _writes(args))
             if is_write and threading.current_thread() is threading.main_thread():
-                path = args[1] if event == "os.rename" else args[0]
+                path = args[1] if event in _NAMES else args[0]
                 if isinstance(path, (str, os.PathLike)) and _is_in(path, self._here):
                     name = os.path.relpath(path, self._here)
                     if len(self._sizes) < FILES_MAX:
@@ -115,8 +124,15 @@ class Trial:
                 if size != next(reversed(sizes.values()), 0):
                     sizes[self._step] = size
 
+    def watch_loader(self, loader: Any) -> None:
+        """The script has made a loader: note whether its workers draw random numbers."""
+        if loader.num_workers:
+            loader.collate_fn = _Collating(loader.collate_fn, self._by_workers)
+
     def begins(self, step: int) -> None:
         """A step has begun, after ``step`` committed ones."""
+        if self._own is None:
+            self._own = [(x, _state_of(x)) for x in _generators()]
         self._step = step
         if not self._has_begun:  # what a newcomer's model got on its way is not its peers'
             self._inputs.clear()
@@ -189,6 +205,8 @@ class Trial:
         """Leave the report. ``now``: all values that the script reaches; None: it has ended."""
         if not self.reports:
             return
+        if self._by_workers[0] or any(_state_of(x) != state for x, state in self._own or ()):
+            self._draws.add(self._step)
         _write(
             self.directory / f"report-{self.replica_id}.json",
             {
@@ -275,6 +293,38 @@ def _digest(tensor: torch.Tensor) -> str:
     hashed = hashlib.blake2b(digest_size=8)
     _add(hashed, local_of(tensor.detach()), 0, whole=True)
     return hashed.hexdigest()
+
+
+class _Collating:
+    """A loader's ``collate_fn``, which is called in its workers, after each look at samples."""
+
+    def __init__(self, plain: Callable[[Any], Any], drawn: mmap.mmap) -> None:
+        self._plain, self._drawn, self._before = plain, drawn, b""
+
+    def __call__(self, samples: Any) -> Any:
+        now = _random_numbers()
+        if self._before not in (b"", now):
+            self._drawn[0] = 1
+        self._before = now
+        return self._plain(samples)
+
+    def __reduce__(self) -> Any:
+        """For a worker that is no fork: without us."""
+        return operator.itemgetter(0), ((self._plain,),)
+
+
+def _generators() -> list[Any]:
+    """Python's and numpy's generators of random numbers, but for the library's own."""
+    numpy = sys.modules.get("numpy")
+    kinds = (random.Random, *((numpy.random.Generator,) if numpy is not None else ()))
+    library: list[Any] = [random, tempfile]
+    known = library[0]._inst, getattr(library[1]._name_sequence, "_rng", None)
+    return [x for x in gc.get_objects() if type(x) in kinds and not any(x is y for y in known)]
+
+
+def _state_of(generator: Any) -> str:
+    is_python = isinstance(generator, random.Random)
+    return repr(generator.getstate() if is_python else generator.bit_generator.state)
 
 
 def _random_numbers() -> bytes:

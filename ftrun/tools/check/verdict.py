@@ -247,7 +247,8 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
     draws = any(report["draws"] for report in before.values()) and not trial.is_group
     why = (
         "the script draws random numbers in its steps, and a newcomer goes on with the global "
-        "generators only: not with those of loader workers, nor with what was drawn before a step"
+        "generators only: not with those of loader workers or of its own, nor with what was drawn "
+        "before a step"
     )
     steps = {index: report["step"] for index, report in after.items()}
     if steps != {index: report["step"] for index, report in before.items()}:

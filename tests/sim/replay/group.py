@@ -99,7 +99,8 @@ class Group:
 
     def deliver(self, place: tuple[int, int], sender: int, receiver: int, given: int) -> None:
         if receiver not in self.cut and sender not in self.cut:
-            self._got[(receiver, *place)][sender] = given
+            group, number = place
+            self._got[receiver, group, number][sender] = given
             self._go_on(receiver)
 
     def inputs(self, rank: int, group: int, place: int) -> dict[int, int] | None:

@@ -130,9 +130,9 @@ class Area:
 
     def find(self, call: Id) -> tuple[Log, str, int, int] | None:
         for log in self.logs:
-            for known, *rest in log.index[: log.count]:
+            for known, kind, offset, size in log.index[: log.count]:
                 if log.number >= 0 and known == call:
-                    return log, *rest
+                    return log, kind, offset, size
         return None
 
     def generations(self) -> list[Generation]:

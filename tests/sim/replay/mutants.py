@@ -307,18 +307,6 @@ class IsBackInOneGroup(Process):
             self.board.joined[self.rank] = self.group.number
 
 
-class LogsGroupByGroup(Process):
-    """A call is logged when all before it in its group are."""
-
-    def next_logged(self) -> Call | None:
-        done = self.board.done[self.rank]
-        calls = [x for x in self.calls if x.found is not None and not x.is_through]
-        found = next((call for call in calls if call.number <= done[call.group]), None)
-        if found is not None and found.number == done[found.group]:
-            found.at = self.logged
-        return found
-
-
 # ---------------------------------------------------------------- memory and agent
 
 
@@ -369,9 +357,9 @@ class FindsByNumber(Area):
 
     def find(self, call: Id) -> tuple[Log, str, int, int] | None:
         for log in self.logs:
-            for (_, number), *rest in log.index[: log.count]:
+            for (_, number), kind, offset, size in log.index[: log.count]:
                 if log.number >= 0 and number == call[1]:
-                    return log, *rest
+                    return log, kind, offset, size
         return None
 
 
@@ -548,7 +536,6 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "is live from then on": {"process": IsLiveFromThenOn},
     "drops inputs in all groups": {"process": DropsInAllGroups},
     "joins when it is back in one group": {"process": IsBackInOneGroup},
-    "logs group by group": {"process": LogsGroupByGroup},
     "finds a call by its number": {"area": FindsByNumber},
     "a rank outside of the group logs for it": {"rules": Rules(of_all=_any_rank)},
     "rewinds to the same number": {"rules": Rules(common=_the_same_number)},

@@ -249,7 +249,7 @@ class Process:
 
     def read(self, rank: int, call: Call) -> Thread:
         """The words of an entry; a living peer may write over its log meanwhile."""
-        area, words = self.world.areas[rank], []
+        area, words = self.world.areas[rank], list[int]()
         while (found := area.find(call.id)) is not None:
             (log, _, offset, size), words = found, []
             for index in range(size):

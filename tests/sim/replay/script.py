@@ -16,7 +16,7 @@ FENCES = ("allreduce", "_allgather_base", "reduce_scatter", "alltoall", "barrier
 LOOSE = ("broadcast", "gather", "reduce", "scatter")
 MASK = (1 << 32) - 1
 
-SPLITS = {
+SPLITS: dict[int, tuple[tuple[tuple[int, ...], ...], ...]] = {
     2: (((0, 1),),),
     3: (((0, 1),), ((1, 2),), ((0, 2),), ((0, 1, 2),)),
     4: (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)), ((0, 1, 2),), ((1, 3),)),
@@ -84,7 +84,8 @@ class Spec:
         elif kind < 0.9:  # one rank runs away from what the others need of it
             steps = [(Operation("_allgather_base", 0, 0),), *steps[:1]]
             steps += [cls._step(draws, 1, ("broadcast", "scatter")) for _ in range(4)]
-        words, splits = draws.randint(1, 3), [(tuple(range(workers)),)]
+        words = draws.randint(1, 3)
+        splits: list[tuple[tuple[int, ...], ...]] = [(tuple(range(workers)),)]
         if others.random() < 0.5:
             splits += others.sample(SPLITS[workers], k=min(len(SPLITS[workers]), 2))
             steps = [cls._divided(others, step, len(splits)) for step in steps]

@@ -12,9 +12,9 @@ from ftrun.agent.status_line import Bar, LineFacts, StatusLine
 from ftrun.agent.watch import WorkerStarted
 from ftrun.base import clock
 from ftrun.core.activity import Activity
-from ftrun.core.agent.events import NoManagerMade, WorkerExited, WorkerSent
+from ftrun.core.agent.events import WorkerExited, WorkerSent
 from ftrun.core.ids import StateId, WorkerKey
-from ftrun.core.messages import HealProgress, JobGlance, Progress, Report
+from ftrun.core.messages import HealProgress, JobGlance, NoManager, Progress, Report
 from ftrun.core.quorum import Endpoint
 
 FACTS = LineFacts("digits", 1234, 12.34, 2, 3, 4.06, None, "Replica 1 joined at step 117.", 75)
@@ -151,7 +151,7 @@ def test_a_script_without_a_manager_has_no_step_and_no_bar() -> None:
     view = JobView("digits", 3, 3)
     started(view, 0)
     view.note_glance(JobGlance(0, 0, 0.0))
-    view.watch(NoManagerMade(key(0), True))
+    view.watch(WorkerSent(key(0), NoManager(True)))
     facts = view.facts("")
     assert (facts.step, facts.live, facts.bar) == (None, None, None)
     assert JobView("alone", 1, 1).facts("").bar is None

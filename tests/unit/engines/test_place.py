@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ def test_what_is_stated_stays() -> None:
         "FTRUN_EXIT_WITH": "job",
         "FTRUN_JOB_ID": "train-7.0",
     }
+    near = replace(PLACE, topology="s0.s4").variables(gather({"replicas": "2"}, {}, None))
+    assert near["FTRUN_TOPOLOGY"] == "s0.s4"
     stated = gather(
         {"job_id": "mine", "exit_with": "node", "node_rank": "0"}, {"FTRUN_NODES": "2"}, None
     )

@@ -116,3 +116,20 @@ def test_lists_of_nodes(text: str, names: str) -> None:
 def test_lists_that_are_none(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         node_names(text)
+
+
+@pytest.mark.parametrize(
+    ("address", "pattern", "label"),
+    [
+        ("n1", "node", ""),
+        ("s0.s4.n1", "switch.switch.node", "s0.s4"),
+        ("b3.n1", "block.node", "b3"),
+        ("s0.n1.lan", "switch.node", ""),
+        ("", "", ""),
+    ],
+)
+def test_nodes_below_one_switch_are_near_each_other(address: str, pattern: str, label: str) -> None:
+    variables = {"SLURM_TOPOLOGY_ADDR": address, "SLURM_TOPOLOGY_ADDR_PATTERN": pattern}
+    place = read_slurm({**STEP, **variables})
+    assert place is not None
+    assert place.topology == label

@@ -16,6 +16,7 @@ from ftrun.core.messages import (
     Notice,
     Rejected,
     TeamPlace,
+    Welcome,
 )
 from ftrun.lighthouse.registrar import Registrar
 from ftrun.lighthouse.shell import Session
@@ -32,6 +33,8 @@ class Shell:
         self.outcome: EndJob | None = None
         self.looked: Callable[[], None] = lambda: None
         self.closed: Callable[[int | None, str], None] = lambda rank, reason: None
+        self.idle_nodes: Callable[[], list[str]] = list
+        self.welcome = Welcome(7, "10.0.0.9:29511")
 
 
 class Nodes:
@@ -43,6 +46,7 @@ class Nodes:
         self.registrar = Registrar(shell)
         self.expected = expected
         self.sessions: dict[str, Session] = {}
+        self.placed: list[int] = []
 
     def hello(self, name: str) -> NodeHello:
         rank = int(name[1:])
@@ -60,7 +64,10 @@ class Nodes:
         self.registrar.detached(self.sessions[name], "its machine is gone")
 
     async def heard(self, name: str) -> list[Any]:
-        """What was sent to a node since the last time, but for the lines for people."""
+        """What was sent to a node since the last time, but for greetings and lines for people.
+
+        ``placed``: as the last place had it, and 0 in what is returned.
+        """
         session, found = self.sessions[name], []
         while True:
             try:
@@ -70,7 +77,9 @@ class Nodes:
             if data is None:
                 break
             found += StreamCodec().decode(data)
-        return [x for x in found if not isinstance(x, Notice)]
+        self.placed = [x.placed for x in found if isinstance(x, TeamPlace)][-1:] or self.placed
+        found = [replace(x, placed=0) if isinstance(x, TeamPlace) else x for x in found]
+        return [x for x in found if not isinstance(x, Notice | Welcome)]
 
 
 def place(team: int, number: int, *members: str) -> TeamPlace:
@@ -88,9 +97,12 @@ def test_nodes_that_follow_each_other_are_a_group_and_a_lost_one_frees_the_other
         assert await nodes.heard("n0") == [place(0, 0, "n0", "n1")]
         assert await nodes.heard("n1") == [place(0, 1, "n0", "n1")]
         assert await nodes.heard("n3") == [place(1, 1, "n2", "n3")]
+        assert nodes.placed == [2]
+        assert nodes.shell.idle_nodes() == []
         nodes.leave("n0")
         (free,) = await nodes.heard("n1")
         assert free == NodeFree("node n0 (10.0.0.0, node rank 0) is gone (its machine is gone)")
+        assert nodes.shell.idle_nodes() == ["n1 (10.0.0.1, node rank 1)"]
         nodes.come("n4")
         assert await nodes.heard("n4") == [place(0, 0, "n4", "n1")]
         nodes.registrar.received(nodes.sessions["n2"], MemberGone("n1", "not its own"))

@@ -72,6 +72,7 @@ def status() -> Status:
         **core.snapshot(2.0),
         "events": [],
         "messages_received": {"Report": 1},
+        "idle_nodes": [],
         "torchft": None,
     }
 

@@ -99,6 +99,14 @@ def test_a_large_tensor_goes_out_in_pieces_and_comes_back_whole() -> None:
     assert torch.equal(tensor, before)
 
 
+def test_a_bucket_goes_out_whole_as_torchs_does() -> None:
+    group = Interrupted(piece_bytes=8)
+    for restore in (None, lambda _: None):
+        tensor = torch.arange(4.0)
+        Reduction(tensor, ReduceOp.AVG, restore, batched=True, awaited=True).launch(group)
+    assert group.reduced == [[0, 1, 2, 3]] * 2
+
+
 def test_a_group_that_breaks_between_two_pieces_fails_the_work() -> None:
     tensor = torch.arange(4.0)
     group = Interrupted(piece_bytes=8, pieces_max=1)

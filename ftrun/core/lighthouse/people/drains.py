@@ -60,7 +60,7 @@ class Drains:
         replica = self._state.replicas.get(name)
         if replica is not None:
             self._stops.ask_to_leave(replica, restart=False)
-        else:  # what still ends, or waits for its restart, is its agent's to say
+        else:  # its agent knows what still ends, or waits for its restart
             self._stops.send_stop(slot.agent_id, m.StopReplica(name, "", False))
 
     def _check_enough_stay(self, slot: Slot) -> None:

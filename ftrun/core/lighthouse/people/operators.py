@@ -128,7 +128,7 @@ class Operators:
         return name in state.slots and not state.slots[name].agent_id
 
     def _is_early(self, operation: Operation) -> bool:
-        """Whether nobody can tell yet what has become of a request to an earlier lighthouse."""
+        """True if the outcome of a request to an earlier lighthouse is not known yet."""
         state, name = self._state, operation.request.replica_id
         if state.phase is Phase.ENDED:
             return False

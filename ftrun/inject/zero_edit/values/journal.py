@@ -1,129 +1,101 @@
-"""A small file in which a worker leaves entries for its successor; a SIGKILL tears none of them.
+"""A small file of a slot: entries that a worker leaves to its successor, also if it is killed.
 
-The file is mapped into memory, so that an entry costs a copy of its bytes and no system call. It
-has two halves. Entries follow each other in one of them; when it is full, a new beginning goes to
-the other half, whose number is written last. An entry counts if its checksum is right, which also
-depends on the number of its half: bytes that an older beginning has left there are no entries.
+An entry is a head that JSON can have, and bytes. It is added by one write. When there is no room
+for one more, a file with a new beginning takes the place of the old one. If a SIGKILL tears an
+entry, it is the last one, which then does not count.
 
-Not here: the content of the entries (legacy.py).
+Not here: the content of the entries (legacy.py, randomness.py, files.py, directories.py, kept.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import mmap
 import os
-import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-HALF_BYTES = 384 << 10
+BYTES_MAX = 384 << 10
 """Above what a beginning may take (legacy.py), so that entries can follow it."""
-_HEAD = struct.Struct("<QI")  # the number of the half's beginning, and its checksum
-_ENTRY = struct.Struct("<II")  # the length of an entry, and its checksum
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_replace = os.replace  # before the script's is another one (files.py)
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Journal:
-    """For the one worker that writes.
+    """For the one worker that writes. What its predecessor has left stays until it begins.
 
     Args:
         path: in a directory that only this user may write to.
-
-    Raises:
-        OSError: it cannot be made.
+        bytes_max: of the whole file.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._map = _mapped(path, create=True)
-        heads = [_number(self._map, half) for half in (0, 1)]
-        self._number = max(heads)
-        self._half = heads.index(self._number)
-        self._end = HALF_BYTES  # nothing can be added before a beginning
+    def __init__(self, path: Path, bytes_max: int = BYTES_MAX) -> None:
+        self._path, self._bytes_max = path, bytes_max
+        self._file: int | None = None
+        self._size = 0
 
-    def begin(self, entry: bytes) -> bool:
-        """Let ``entry`` be the only one; False: it is too large, and all is as before."""
-        if _HEAD.size + _ENTRY.size + len(entry) > HALF_BYTES:
+    def begin(self, head: Any = None, bodies: Sequence[bytes] = ()) -> bool:
+        """Let this entry be the only one; False: it is too large, and all is as before.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        entry = packed(head, bodies)
+        if len(entry) > self._bytes_max:
             return False
-        number, half = self._number + 1, 1 - self._half
-        begin = half * HALF_BYTES
-        self._map[begin : begin + _HEAD.size] = bytes(_HEAD.size)
-        self._put(half, _HEAD.size, number, entry)
-        self._map[begin : begin + _HEAD.size] = _HEAD.pack(number, _checked(b"", number))
-        self._number, self._half = number, half
-        self._end = _HEAD.size + _ENTRY.size + len(entry)
+        draft = self._path.with_name(f".{self._path.name}.draft")
+        file = os.open(draft, _FLAGS, 0o600)
+        try:
+            if os.write(file, entry) < len(entry):
+                raise OSError(f"{self._path}: there is no room for {len(entry)} bytes")
+            _replace(draft, self._path)
+        except BaseException:
+            os.close(file)
+            raise
+        if self._file is not None:
+            os.close(self._file)
+        self._file, self._size = file, len(entry)
         return True
 
-    def add(self, entry: bytes) -> bool:
+    def add(self, head: Any, bodies: Sequence[bytes] = ()) -> bool:
         """Add an entry; False: there is no room for it, so that a beginning must come."""
-        after = self._end + _ENTRY.size + len(entry)
-        if after > HALF_BYTES:
+        entry = packed(head, bodies)
+        if self._file is None or self._size + len(entry) > self._bytes_max:
             return False
-        self._put(self._half, self._end, self._number, entry)
-        self._end = after
-        return True
+        with contextlib.suppress(OSError):
+            if os.write(self._file, entry) == len(entry):
+                self._size += len(entry)
+                return True
+        self._size = self._bytes_max  # nothing may follow half an entry
+        return False
 
-    def _put(self, half: int, at: int, number: int, entry: bytes) -> None:
-        begin = half * HALF_BYTES + at
-        inner = begin + _ENTRY.size
-        self._map[inner : inner + len(entry)] = entry
-        self._map[begin:inner] = _ENTRY.pack(len(entry), _checked(entry, number))
+    def put(self, head: Any, bodies: Sequence[bytes] = ()) -> bool:
+        """Add an entry, or let it be the only one; False: it is too large.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        return self.add(head, bodies) or self.begin(head, bodies)
 
 
-def read(path: Path) -> list[bytes]:
+def read(path: Path) -> list[tuple[Any, list[bytes]]]:
     """The entries that a worker has left, the beginning first; none if there is no such file."""
+    found: list[tuple[Any, list[bytes]]] = []
     try:
-        found = _mapped(path, create=False)
-    except (OSError, ValueError):
-        return []
-    with found:
-        halves = sorted((_number(found, half), half) for half in (0, 1))
-        for number, half in reversed(halves):
-            entries = _entries(found, half, number) if number else []
-            if entries:
-                return entries
-    return []
-
-
-def _mapped(path: Path, *, create: bool) -> mmap.mmap:
-    flags = os.O_CREAT if create else 0
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
-    try:
-        if create:  # a full disk is an error here, and not a SIGBUS later
-            os.posix_fallocate(fd, 0, 2 * HALF_BYTES)
-        return mmap.mmap(fd, 2 * HALF_BYTES)
-    finally:
-        os.close(fd)
-
-
-def _checked(entry: bytes, number: int) -> int:
-    return zlib.crc32(entry, zlib.crc32(number.to_bytes(8, "little")))
-
-
-def _number(found: mmap.mmap, half: int) -> int:
-    """The number of a half's beginning; 0: it has none."""
-    begin = half * HALF_BYTES
-    number, check = _HEAD.unpack(found[begin : begin + _HEAD.size])
-    return int(number) if number and check == _checked(b"", number) else 0
-
-
-def _entries(found: mmap.mmap, half: int, number: int) -> list[bytes]:
-    entries, at, end = [], half * HALF_BYTES + _HEAD.size, (half + 1) * HALF_BYTES
-    while at + _ENTRY.size <= end:
-        length, check = _ENTRY.unpack(found[at : at + _ENTRY.size])
-        at += _ENTRY.size
-        entry = found[at : at + length]
-        if at + length > end or check != _checked(entry, number):
-            break
-        entries.append(entry)
-        at += length
-    return entries
+        text, at = path.read_bytes(), 0
+        while at < len(text):
+            head, bodies, at = unpacked(text, at)
+            found.append((head, bodies))
+    except (OSError, ValueError, TypeError):
+        pass  # the last one was torn
+    return found
 
 
 def packed(head: Any, bodies: Sequence[bytes]) -> bytes:
     """A head that JSON can have, and bytes, as one entry."""
-    return b"".join((json.dumps([head, [len(x) for x in bodies]]).encode(), b"\n", *bodies))
+    return b"".join((_encode([head, [len(x) for x in bodies]]).encode(), b"\n", *bodies))
 
 
 def unpacked(text: bytes, at: int = 0) -> tuple[Any, list[bytes], int]:

@@ -10,24 +10,18 @@ Not here: the file (journal.py), which values a newcomer takes (counters.py).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ftrun.base import clock
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import Spot, Values
 from ftrun.inject.zero_edit.values.histories import Copy, copies_in, plain_of, within_limits
 from ftrun.inject.zero_edit.values.journal import Journal, read
 from ftrun.inject.zero_edit.values.kinds import is_container
 
-LONG = 64
-LONG_EVERY_S = 1.0
-"""A container of more than ``LONG`` values that does not only grow is written that often."""
 Ranges = tuple[tuple[Spot, int], ...]
-_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(slots=True)
@@ -60,13 +54,9 @@ class Legacy:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._journal: Journal | None = None
-        self._is_off = False
+        self._journal = Journal(path)
+        self._is_off = self._has_begun = self._was_early = False
         self._ranges: Ranges = ()
-        self._owed: dict[tuple[str, str], Copy] = {}
-        self._paid_at = clock.now()
-        self._was_early = False
 
     def begin(
         self, life: str, known: Mapping[str, Mapping[str, tuple[Any, int]]], ranges: Ranges
@@ -74,8 +64,7 @@ class Legacy:
         """Leave all values that have ever changed, each with the step."""
         if self._is_off:
             return
-        self._ranges = ranges
-        self._owed.clear()
+        self._ranges, self._has_begun = ranges, True
         every = [(f, p, step, x) for f, of in known.items() for p, (x, step) in of.items()]
         values: dict[str, dict[str, Any]] = {function: {} for function in known}
         for function, path, step, value in every:
@@ -88,12 +77,10 @@ class Legacy:
             told.once(f"{words} is too large to be left to a worker that follows this one")
         entry = {"life": life, "known": values, "ranges": _plain(ranges)}
         try:
-            self._journal = self._journal or Journal(self._path)
-            is_written = self._journal.begin(_encode(entry).encode())
+            self._is_off = not self._journal.begin(entry)
         except OSError as error:
-            is_written = False
+            self._is_off = True
             told.once(f"what this worker alone counts is lost with it: {error}")
-        self._is_off = not is_written
 
     def add(
         self, step: int, changed: Mapping[str, Values], ranges: Ranges, *, is_early: bool = False
@@ -103,12 +90,16 @@ class Legacy:
         It runs in every step that is noted. ``is_early``: more may change at this step, so that it
         cannot be compared with a peer's.
         """
-        if self._is_off or self._journal is None:
+        if self._is_off or not self._has_begun:
             return True
         completes, self._was_early = self._was_early and not is_early, is_early
-        if not (changed or self._owed or completes):
+        if not (changed or completes):
             return True
-        more = self._due([x for x in copies_in(changed) if x[2].heals])
+        more = [
+            [function, path, copy.start, copy.packed(copy.start)]
+            for function, path, copy in copies_in(changed)
+            if copy.heals
+        ]
         plain = {function: found for function, x in changed.items() if (found := plain_of(x))}
         if not (plain or more or completes):
             return True
@@ -119,24 +110,7 @@ class Legacy:
             entry["grown"] = more
         if ranges != self._ranges:
             self._ranges, entry["ranges"] = ranges, _plain(ranges)
-        return self._journal.add(_encode(entry).encode())
-
-    def _due(self, grown: Sequence[tuple[str, str, Copy]]) -> list[list[Any]]:
-        """The containers to be written now. ``grown``: those that have changed."""
-        now = []
-        for function, path, copy in grown:
-            is_whole = copy.start == 0 or (function, path) in self._owed
-            if is_whole and copy.length > LONG:
-                self._owed[function, path] = copy
-            else:
-                self._owed.pop((function, path), None)
-                start = 0 if is_whole else copy.start
-                now.append([function, path, start, copy.packed(start)])
-        if self._owed and clock.now() - self._paid_at >= LONG_EVERY_S:
-            self._paid_at = clock.now()
-            now += [[*key, 0, copy.packed()] for key, copy in self._owed.items()]
-            self._owed.clear()
-        return now
+        return self._journal.add(entry)
 
 
 def left_at(path: Path, until: int) -> Left | None:
@@ -146,7 +120,7 @@ def left_at(path: Path, until: int) -> Left | None:
         None if nothing can be read there.
     """
     try:
-        entries = [json.loads(entry) for entry in read(path)]
+        entries = [entry for entry, _ in read(path)]
         return _joined(entries, until) if entries else None
     except (ValueError, LookupError, TypeError, AttributeError):
         return None

@@ -42,8 +42,10 @@ from ftrun.training.exchanged_tensors import from_bytes, to_bytes, words
 ABORTED = "the group was aborted"
 KEPT_BYTES_MAX = 256 << 10
 """A larger result is not copied: a second phase shows that all ranks have theirs."""
-RECHECK = timedelta(milliseconds=20)
-TOLD_AFTER = 150
+RECHECK, LATER = timedelta(milliseconds=20), timedelta(milliseconds=100)
+"""After the first ``OFTEN`` times a call is waited for longer: each end of a wait is an error of
+torch's, and takes as much as the rest of the call."""
+OFTEN, TOLD_AFTER = 5, 34
 """So many times a call is waited for before peers are told, of which one may have ended."""
 
 
@@ -481,10 +483,10 @@ def _wait(call: Call, native: Any, timeout: timedelta | None) -> Exception | Non
     return None
 
 
-def _waits_once(call: Call, native: Any) -> bool:
+def _waits_once(call: Call, native: Any, moment: timedelta = RECHECK) -> bool:
     """Wait for a moment: whether ``native`` has ended, or another one has replaced it."""
     try:
-        native.wait(RECHECK)
+        native.wait(moment)
     except RuntimeError:
         if not native.is_completed():
             return call.native is not native
@@ -497,7 +499,7 @@ def _wait_long(call: Call, native: Any) -> None:
         for tries in itertools.count(1):
             if tries == TOLD_AFTER:
                 told.enter_context(call.shell.world.waits_for(call))
-            if _waits_once(call, native):
+            if _waits_once(call, native, RECHECK if tries < OFTEN else LATER):
                 return
 
 

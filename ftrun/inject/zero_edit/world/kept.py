@@ -10,9 +10,7 @@ Not here: who reads it (world.py).
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from typing import Any
 import torch
 
 from ftrun.core.ids import Attempt
-from ftrun.inject.zero_edit.values.journal import packed, unpacked
+from ftrun.inject.zero_edit.values.journal import Journal, read
 from ftrun.inject.zero_edit.world.kinds import nbytes
 from ftrun.training.exchanged_tensors import to_bytes
 
@@ -40,28 +38,18 @@ class Kept:
     """
 
     def __init__(self, path: Path, *, is_successor: bool) -> None:
-        self._path = path
         self._numbers: Counter[tuple[str, str]] = Counter()
-        self._known: dict[str, list[bytes]] = {}
-        self._nbytes = 0
-        self._file: Any = None
-        self.is_found = False
-        if is_successor:
-            self._read()
-        else:
-            path.unlink(missing_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            self._file = os.fdopen(descriptor, "ab", buffering=0)
+        self._journal = Journal(path, BYTES_MAX)
+        self._known = dict(read(path)) if is_successor else {}
+        self.is_found = is_successor and path.exists()
+        if not is_successor:
+            self._journal.begin()
 
     def add(self, group: str, site: str, given: Sequence[torch.Tensor | bytes]) -> None:
         """Note what a call at this line was given."""
         name = self._next(group, site)
-        whole = sum(len(x) if isinstance(x, bytes) else nbytes(x) for x in given)
-        if self._file is None or whole > min(EACH_BYTES_MAX, BYTES_MAX - self._nbytes):
-            return
-        bodies = [x if isinstance(x, bytes) else to_bytes(x) for x in given]
-        self._nbytes += sum(map(len, bodies))
-        self._file.write(packed(name, bodies))
+        if sum(len(x) if isinstance(x, bytes) else nbytes(x) for x in given) <= EACH_BYTES_MAX:
+            self._journal.add(name, [x if isinstance(x, bytes) else to_bytes(x) for x in given])
 
     def take(self, group: str, site: str) -> list[bytes] | None:
         """What the predecessor was given when it came to this line as often; None: unknown."""
@@ -79,17 +67,6 @@ class Kept:
         number = self._numbers[group, site]
         self._numbers[group, site] += 1
         return f"{group} {site} {number}"
-
-    def _read(self) -> None:
-        try:
-            text = self._path.read_bytes()
-        except OSError:
-            return
-        self.is_found, at = True, 0
-        with contextlib.suppress(ValueError):  # at the end, which may not be whole
-            while True:
-                name, bodies, at = unpacked(text, at)
-                self._known[name] = bodies
 
 
 class Given:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlparse
 
 import torch
@@ -31,10 +31,10 @@ from ftrun.inject.zero_edit.mates import Mates, store_of_all
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.world.kept import Kept
+from ftrun.inject.zero_edit.world.quorums import Quorums
 from ftrun.inject.zero_edit.world.shell import BACKEND, Shell
 from ftrun.inject.zero_edit.world.world import World
 from ftrun.training.context import WorkerContext
-from ftrun.training.groups import Beside
 
 if TYPE_CHECKING:
     from ftrun.core.messages import Roster
@@ -47,30 +47,32 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)
 rendezvous: Any = import_module("torch.distributed.rendezvous")  # torch hides it by a function
 
 
+class Script(Protocol):
+    """What the groups of a script need of it (script.py)."""
+
+    here: WorkerContext
+    mates: Mates
+    world: World
+    quorums: Quorums
+
+    def manager(self) -> Manager:
+        """The Manager, made at the first need of it."""
+
+
 class Opening:
     """Makes the groups of one process.
 
     Args:
-        here: this worker; ``mates``: the workers of its replica.
-        world: of this process; ``quorums``: lets it follow them.
-        manager: makes the Manager.
         begins: called before the script makes its world; afterwards the script may be explicit.
         leaves: called if it makes one in a process that a worker has forked: torch's own.
     """
 
     def __init__(
-        self,
-        here: WorkerContext,
-        mates: Mates,
-        world: World,
-        quorums: Beside,
-        manager: Callable[[], Manager],
-        begins: Callable[[], None],
-        leaves: Callable[[], None],
+        self, script: Script, begins: Callable[[], None], leaves: Callable[[], None]
     ) -> None:
-        self._here, self._mates, self._world = here, mates, world
-        self._quorums, self._manager, self._begins = quorums, manager, begins
-        self._size = here.replicas * mates.size
+        self._script, self._begins = script, begins
+        self._here, self._mates, self._world = script.here, script.mates, script.world
+        self._size = self._here.replicas * self._mates.size
         self._store = self._prefix = ""
         self._worlds = 0  # that the script has made
         self._leaves, self._pid = leaves, os.getpid()
@@ -143,8 +145,8 @@ class Opening:
         world = self._world
         if world.is_open:
             return
-        manager = self._manager()
-        world.following = manager.session.follow_quorums(self._quorums)
+        manager = self._script.manager()
+        world.following = manager.session.follow_quorums(self._script.quorums)
         roster = manager.session.exchanges.peers(limit.total_seconds())
         workers = self._mates.size
         world.members = tuple(

@@ -103,7 +103,10 @@ def title(picture: Picture, now: float, cells: int) -> Text:
 
 
 def _spares(status: Status) -> list[str]:
-    """How many of the nodes that are to stand by do; nothing if none is to."""
+    """How many nodes stand by, of those that are to; nothing if none does and none is to."""
+    idle = len(status["idle_nodes"])
+    if idle:
+        return [counted(idle, "idle node")]
     wanted = status["job"]["spare_nodes"]
     here = sum(agent["attached"] and not agent["slots"] for agent in status["agents"])
     return [f"{here} of {counted(wanted, 'spare node')}"] if wanted else []

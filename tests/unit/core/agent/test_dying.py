@@ -15,7 +15,6 @@ from ftrun.core.agent.events import (
     SendEvidence,
     SendToLighthouse,
     SignalReplica,
-    SlotsAssigned,
     SpawnerReady,
     StartReplica,
     SweepReplica,
@@ -26,6 +25,7 @@ from ftrun.core.agent.events import (
 from ftrun.core.agent.restarts import RestartRules
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.supervisor import Supervisor
+from ftrun.core.messages import AssignSlots
 from tests.suite.properties import examples
 
 
@@ -40,7 +40,7 @@ class Agent:
         self.seen: list[str] = []
         self.now = 0.0
         self.on(SpawnerReady())
-        self.on(SlotsAssigned(("0", "1")))
+        self.on(AssignSlots(("0", "1")))
 
     def on(self, event: Event) -> None:
         for instruction in self.core.handle(event, self.now):

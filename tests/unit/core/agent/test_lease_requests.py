@@ -55,6 +55,16 @@ def test_many_questions_without_an_answer_are_enough() -> None:
     assert requests.is_full
 
 
+def test_a_heartbeat_that_follows_another_message_is_left_out_in_a_large_job() -> None:
+    small, large = LeaseRequests(1.0, 60.0, SMALL_JOB_NODES), LeaseRequests(1.0, 60.0, LARGE)
+    for requests in (small, large):
+        requests.spoke()
+    assert small.is_needed(asks=False)
+    assert [large.is_needed(asks=False) for _ in range(2)] == [False, True]
+    large.spoke()
+    assert large.is_needed(asks=True)
+
+
 def test_progress_goes_with_every_heartbeat_of_a_small_job() -> None:
     small, large = LeaseRequests(1.0, 60.0, SMALL_JOB_NODES), LeaseRequests(1.0, 60.0, LARGE)
     assert [small.carries_progress(asks) for asks in (True, False)] == [True, True]

@@ -29,6 +29,13 @@ def test_none_is_started_before_all_is_imported() -> None:
     assert pool.due_at is None
 
 
+def test_those_that_the_spawner_has_from_the_start_are_the_first_to_be_taken() -> None:
+    pool = StandbyPool(StandbyRules(wanted=1, parked=("parked-1", "parked-2")))
+    pool.check()
+    assert pool.take(2, 1.0) == ("parked-1",)
+    assert pool.due_at is None
+
+
 def test_a_start_takes_the_oldest_and_they_are_replaced_after_a_while() -> None:
     pool = full()
     assert pool.take(1, 2.0) == ("standby-1",)

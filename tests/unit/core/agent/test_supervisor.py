@@ -18,14 +18,10 @@ from ftrun.core.agent.events import (
     DrainAsked,
     EndAgent,
     Event,
-    FailureReported,
     Instruction,
-    JobEnded,
     LighthouseGone,
     LighthouseSent,
-    RestartAsked,
     ShowNotice,
-    SlotsAssigned,
     SpawnerLost,
     SpawnerReady,
     StartReplica,
@@ -41,7 +37,14 @@ from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.forms import Form, parse
 from ftrun.core.ids import NO_ATTEMPT, WorkerKey
-from ftrun.core.messages import Built, FailureReport, Progress
+from ftrun.core.messages import (
+    AssignSlots,
+    Built,
+    EndJob,
+    FailureReport,
+    Progress,
+    RestartReplica,
+)
 from tests.suite.properties import examples
 
 RAISED = FailureReport("ValueError", "no", "Traceback: …")
@@ -71,7 +74,7 @@ class Agent:
 
 def test_check_tells_the_story_of_what_is_wrong() -> None:
     agent = Agent()
-    agent.on(SlotsAssigned(("0",)))
+    agent.on(AssignSlots(("0",)))
     slot = agent.core._slots.get("0")
     assert slot is not None
     slot.alive.clear()
@@ -81,7 +84,7 @@ def test_check_tells_the_story_of_what_is_wrong() -> None:
 
 def test_what_an_agent_is_asked_about_itself() -> None:
     agent = Agent()
-    agent.on(SlotsAssigned(("0",)))
+    agent.on(AssignSlots(("0",)))
     assert not agent.core.was_answered
     agent.on(LighthouseSent(agent.now))
     assert agent.core.was_answered
@@ -90,7 +93,7 @@ def test_what_an_agent_is_asked_about_itself() -> None:
 
 def test_a_team_of_another_size_begins_again_when_its_workers_have_been_asked() -> None:
     agent = Agent()
-    agent.on(SlotsAssigned(("0",)))
+    agent.on(AssignSlots(("0",)))
     (shown, asked) = agent.on(TeamChanged("All begin again: the team has 3 nodes."))
     assert isinstance(shown, ShowNotice)
     assert shown.text == "All begin again: the team has 3 nodes."
@@ -107,7 +110,7 @@ def test_a_team_of_another_size_begins_again_when_its_workers_have_been_asked() 
 def test_a_failure_is_judged_before_a_team_of_another_size_begins(left: int) -> None:
     rules = RestartRules(max_restarts=2, as_torchrun=True, spent=2 - left)
     agent = Agent(replace(RULES, restarts=rules, asks_siblings=True))
-    agent.on(SlotsAssigned(("0",)))
+    agent.on(AssignSlots(("0",)))
     agent.exits("0", -9, 1)
     assert agent.on(TeamChanged("All begin again.")) == []
     ended = agent.exits("0", -15, 0)
@@ -123,7 +126,7 @@ def test_no_worker_asks_for_another_number_of_nodes() -> None:
 
 def test_what_a_worker_tells_the_lighthouse_alone_is_not_its_agents() -> None:
     agent = Agent()
-    agent.on(SlotsAssigned(("0",)))
+    agent.on(AssignSlots(("0",)))
     key = WorkerKey("0", agent.incarnations["0"], 0)
     assert agent.on(WorkerSent(key, Built(NO_ATTEMPT))) == []
 
@@ -144,7 +147,7 @@ EVENTS = st.lists(
 @given(EVENTS)
 def test_in_any_order_the_invariants_hold_and_an_end_comes(events: list[tuple[str, int]]) -> None:
     agent = Agent()
-    agent.on(SlotsAssigned(("0", "1")))
+    agent.on(AssignSlots(("0", "1")))
     ends: list[EndAgent] = []
     for name, number in events:
         ends += [i for i in _one(agent, name, number) if isinstance(i, EndAgent)]
@@ -160,16 +163,16 @@ def _one(agent: Agent, name: str, number: int) -> list[Instruction]:
     slot, rank = str(number % 2), number // 2
     key = WorkerKey(slot, agent.incarnations.get(slot, ""), rank)
     events: dict[str, Event] = {
-        "assign": SlotsAssigned((("0",), ("1",), ("0", "1"), ())[number]),
+        "assign": AssignSlots((("0",), ("1",), ("0", "1"), ())[number]),
         "exit": WorkerExited(key.incarnation, rank, 1, 0),
         "crash": WorkerExited(key.incarnation, rank, 1, -9),
         "dies": WorkerDying(WorkerExited(key.incarnation, rank, 1, -9)),
-        "raise": FailureReported(key, RAISED),
-        "restart": RestartAsked(slot, key.incarnation, "silent"),
+        "raise": WorkerSent(key, RAISED),
+        "restart": RestartReplica(slot, key.incarnation, "silent"),
         "wait": TimerFired(),
         "drain": DrainAsked("SIGTERM", 75),
         "stop": StopAsked(),
-        "end": JobEnded(0, "done"),
+        "end": EndJob(0, "done"),
         "spoke": LighthouseSent(agent.now - number),
         "gone": LighthouseGone("cut"),
         "spawner": SpawnerLost("gone", 70),

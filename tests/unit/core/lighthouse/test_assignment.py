@@ -45,9 +45,15 @@ class Site:
     """A lighthouse and its nodes; their messages wait in one queue."""
 
     def __init__(
-        self, replicas: int, *, needed: int = 1, rebalance: bool = True, spare: int = 0
+        self,
+        replicas: int,
+        *,
+        needed: int = 1,
+        rebalance: bool = True,
+        spare: int = 0,
+        nodes: int = 1,
     ) -> None:
-        spec = m.JobSpec("job", replicas, 1, 1, 1e6, 1e6, 60.0, spare_nodes=spare)
+        spec = m.JobSpec("job", replicas, 1, 1, 1e6, 1e6, 60.0, nodes, spare_nodes=spare)
         self.spec = replace(spec, min_replicas=needed, rebalance=rebalance)
         self.now = 0.0
         self.lighthouse = Lighthouse(LighthouseSettings(), JournalState(), 0.0)
@@ -61,14 +67,13 @@ class Site:
 
     # ------------------------------------------------------------ what happens
 
-    def come(self, capacity: int) -> str:
-        """One more agent; its id."""
+    def come(self, capacity: int, placed: int = 0) -> str:
+        """One more agent; its id. ``placed``: as in its Hello."""
         self._started += 1
         name = f"n{self._started}"
         self.nodes[name] = Node(capacity)
-        self._said.append(
-            AgentAttached(name, m.Hello(name, self.spec, capacity, f"host-{name}", f"{name}:1"))
-        )
+        hello = m.Hello(name, self.spec, capacity, f"host-{name}", f"{name}:1", placed=placed)
+        self._said.append(AgentAttached(name, hello))
         return name
 
     def leave(self, name: str) -> None:
@@ -270,6 +275,20 @@ def test_a_job_that_needs_all_its_replicas_spares_none_for_a_move() -> None:
     assert site.loads() == {first: ["0", "1", "2", "3"], second: []}
     assert site.lighthouse.state.live == {"0", "1", "2", "3"}
     assert site.moves() == 0
+
+
+def test_groups_for_which_there_are_no_nodes_are_waited_for_by_the_registrar_alone() -> None:
+    unknown, site = Site(3, nodes=3), Site(3, nodes=3)
+    for _ in range(2):
+        unknown.come(1)
+        site.come(1, placed=2)
+    unknown.settle()
+    site.settle()
+    assert unknown.lighthouse.state.live == set()
+    assert site.lighthouse.state.live == {"0", "1"}
+    site.come(1, placed=3)
+    site.settle()
+    assert site.lighthouse.state.live == {"0", "1", "2"}
 
 
 def test_spare_nodes_stand_by_and_take_a_lost_nodes_replicas_at_once() -> None:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from ftrun.core.teams.gathering import SPARES_MAX, Gathering
+from ftrun.core.messages import HandHello
+from ftrun.core.teams.gathering import (
+    SILENT_S,
+    SPARES_MAX,
+    UNHEARD_S,
+    Gathering,
+    why_unlike,
+)
 from ftrun.core.teams.nodes import (
     GiveUp,
+    HostsSilent,
     Instruction,
+    LoseNode,
     Node,
     NodeCame,
     NodeGone,
+    NodesHeard,
     RefuseNode,
     Show,
     TeamFormed,
@@ -105,7 +116,8 @@ def test_a_lost_node_is_replaced_and_those_that_stay_keep_their_places() -> None
     team = gathering(3, 3, lead)
     came(team, a)
     came(team, b)
-    (shown,) = team.handle(NodeGone(a.node_id, "it is gone"), 1.0)
+    lost, shown = team.handle(NodeGone(a.node_id, "it is gone"), 1.0)
+    assert lost == LoseNode(a, 1, "it is gone")
     assert shown == Show("Node a (10.0.0.1) is lost: it is gone.")
     assert came(team, c, 2.0) == [TeamFormed((lead, c, b))]
 
@@ -116,7 +128,8 @@ def test_a_spare_takes_the_place_at_once() -> None:
     came(team, a)
     (shown,) = came(team, b)
     assert shown == Show("b (10.0.0.1) stands by: the team has its 2 nodes")
-    *shown_too, formed = team.handle(NodeGone(a.node_id, "it is gone"), 1.0)
+    lost, *shown_too, formed = team.handle(NodeGone(a.node_id, "it is gone"), 1.0)
+    assert lost == LoseNode(a, 1, "it is gone")
     assert len(shown_too) == 2
     assert formed == TeamFormed((lead, b))
     assert team.handle(NodeGone("unknown", ""), 1.0) == []
@@ -170,3 +183,72 @@ def test_a_team_that_a_registrar_fills_is_never_given_up() -> None:
         assert isinstance(shown, Show)
         assert "1 of 2 nodes have come" in shown.text
         assert "on their way, or lost" in shown.text
+
+
+RULES = TeamRules(2, 2, 100.0, 10.0, silence_s=5.0)
+
+
+def heard(**at: float) -> NodesHeard:
+    return NodesHeard({f"id-{name}": when for name, when in at.items()})
+
+
+def test_a_node_that_sends_nothing_is_lost_also_while_it_stands_by() -> None:
+    a, b = node("a", 1), replace(node("b"), host="10.0.0.3")
+    team = Gathering(RULES, LEAD, 0.0)
+    came(team, a)
+    came(team, b)
+    assert team.next_deadline() == 1.0
+    for at in range(1, 6):
+        assert team.handle(heard(a=0.0, b=0.0), float(at)) == []
+    lost, lost_too, shown, *_ = team.handle(heard(a=0.0, b=0.0), 5.5)
+    assert lost == LoseNode(b, None, "it has sent nothing for 5 s")
+    assert lost_too == LoseNode(a, 1, "it has sent nothing for 5 s")
+    assert shown == Show("Node a (10.0.0.1, node rank 1) is lost: it has sent nothing for 5 s.")
+    assert not team.is_formed
+
+
+def test_a_lead_that_was_stopped_itself_looks_again_before_it_loses_anybody() -> None:
+    a = node("a", 1)
+    team = Gathering(RULES, LEAD, 0.0)
+    came(team, a)
+    assert team.handle(heard(a=1.0), 1.0) == []
+    assert team.handle(heard(a=1.0), 60.0) == []
+    assert team.handle(heard(a=60.5), 61.0) == []
+    assert team.is_formed
+
+
+def test_a_host_that_acknowledges_nothing_is_lost_once_if_that_lasts() -> None:
+    a, b = node("a", 1), replace(node("b"), host="10.0.0.3")
+    team = Gathering(TeamRules(2, 2, 100.0, 10.0), replace(LEAD, host="10.0.0.9"), 0.0)
+    came(team, a)
+    came(team, b)
+    assert team.handle(HostsSilent(("10.0.0.1", "10.0.0.9")), 1.0) == []
+    assert team.next_deadline() == 1.0 + SILENT_S
+    assert team.handle(HostsSilent(()), 1.3) == []
+    assert team.next_deadline() is None
+    assert team.handle(HostsSilent(("10.0.0.1",)), 2.0) == []
+    lost, *_, formed = team.handle(TimerFired(), 2.0 + SILENT_S)
+    assert lost == LoseNode(a, 1, "its host, 10.0.0.1, acknowledges nothing")
+    assert isinstance(formed, TeamFormed)
+    assert team.handle(HostsSilent(("10.0.0.1",)), 9.0) == []
+
+
+def test_a_node_that_comes_again_takes_its_former_place_unless_that_one_speaks() -> None:
+    a, again = node("a", 1), replace(node("a", 1), node_id="id-again")
+    team = gathering(2, 2)
+    came(team, a)
+    team.handle(heard(a=9.0), 9.0 + UNHEARD_S)
+    (refused,) = came(team, again, 9.0 + UNHEARD_S)
+    assert isinstance(refused, RefuseNode)
+    team.handle(heard(a=9.0), 9.1 + UNHEARD_S)
+    lost, shown, formed = came(team, again, 9.1 + UNHEARD_S)
+    assert lost == LoseNode(a, 1, "it was cut off, and comes again")
+    assert isinstance(shown, Show)
+    assert formed == TeamFormed((LEAD, again))
+
+
+def test_a_node_of_another_version_or_size_is_told_why_it_cannot_come() -> None:
+    hello = HandHello("a", "10.0.0.2", 2, None, "2")
+    assert why_unlike(hello, LEAD, "2") == ""
+    assert why_unlike(hello, LEAD, "1:2") == "its --nnodes is 2, and that of n0 is 1:2"
+    assert "the first node" in why_unlike(replace(hello, version=0), LEAD, "1:2")

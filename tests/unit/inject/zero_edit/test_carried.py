@@ -8,13 +8,14 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy
 import pytest
 import torch
 from torch import nn
 
+from ftrun.core.ids import WorkerKey
 from ftrun.inject.zero_edit.carried import Carried
 from ftrun.inject.zero_edit.refusals import Refused
 from ftrun.inject.zero_edit.stepping import Created
@@ -43,8 +44,14 @@ class Made:
             is_sharded=lambda model: model in self.sharded,
         )
         self.world = models_
-        frameworks: Any = SimpleNamespace(parts=list)
-        self.carried = Carried(models_, cast(Any, stepping), frameworks, lambda: True, lambda: None)
+        key = WorkerKey("0", "aa", 0)
+        script: Any = SimpleNamespace(
+            here=SimpleNamespace(key=key),
+            models=models_,
+            stepping=stepping,
+            frameworks=SimpleNamespace(parts=list),
+        )
+        self.carried = Carried(script, lambda: True)
 
 
 def sgd(*groups: int) -> torch.optim.SGD:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,14 +54,18 @@ class Alone:
 
 
 class Script:
-    """What the loop knows: ``replays`` of a replica that has come to its peers' end."""
+    """What the loop knows: ``ending`` of a replica that has come to its peers' end."""
 
     def __init__(self, mode: str = "exactly-once", has_model: bool = True) -> None:
         self.manager: Any = Alone()
-        self.replays: int | None = None
-        self.exact = ExactlyOnce(
-            mode, lambda: self.manager, lambda: has_model, lambda: self.replays
+        self.ending = SimpleNamespace(has_followed=False, replays=0)
+        script: Any = SimpleNamespace(
+            here=SimpleNamespace(data=mode, global_batch=None, workers_per_replica=1),
+            manager=lambda: self.manager,
+            models=SimpleNamespace(wrapped=[0] if has_model else []),
+            ending=self.ending,
         )
+        self.exact = ExactlyOnce(script)
 
 
 def shuffled(**arguments: Any) -> Any:
@@ -137,9 +142,9 @@ def test_a_replica_at_its_peers_end_goes_through_batches_again_that_count_nothin
     script = Script()
     iterator = script.exact.claim(shuffled())
     assert iterator is not None
-    script.replays = 1
+    script.ending.has_followed, script.ending.replays = True, 1
     assert len(next(iterator)[0]) == 5
-    script.replays = 0
+    script.ending.replays = 0
     with pytest.raises(StopIteration):
         next(iterator)
     assert script.manager.begun == 0, "no step of its own"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,11 +27,15 @@ def noting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Noting]:
     gc.collect()
     monkeypatch.setattr(OPEN, "_held", {})
     frameworks = Frameworks()
-    sparing = Sparing(lambda: True, lambda: 0)
-    randomness = Randomness(tmp_path / "random", 0, lambda: 0, lambda: "life")
-    made = Noting(
-        frameworks, counters_of(frameworks), Tensors(lambda: ()), lambda: 0, sparing, randomness
+    script: Any = SimpleNamespace(
+        frameworks=frameworks,
+        counters=counters_of(frameworks),
+        tensors=Tensors(lambda: ()),
+        world=SimpleNamespace(count=0),
+        sparing=Sparing(lambda: True, lambda: 0),
+        randomness=Randomness(tmp_path / "random", 0, lambda: 0, lambda: "life"),
     )
+    made = Noting(script)
     monkeypatch.setattr(OPEN, "before_draw", made.draw)
     yield made
     OPEN.commit()

@@ -155,8 +155,8 @@ def test_a_full_disk_costs_the_numbers_and_no_step(
 def test_what_is_no_record_is_no_predecessor(tmp_path: Path) -> None:
     from ftrun.inject.zero_edit.values.journal import Journal
 
-    for entry in (b"", b"[1]\nx", b"[30]\n" + b"x" * 30, b"7\n"):
-        Journal(tmp_path / "r").begin(entry)
+    for bodies in ([], [b"x"], [b"", b"x" * 30]):
+        Journal(tmp_path / "r").begin(["", 1, False], bodies)
         Worker(tmp_path / "r", step=5).joins()
 
 

@@ -165,6 +165,7 @@ def healthy(poll: int, *, replicas: int = 10, nodes: int = 5) -> Status:
         "outcome": None,
         "events": [notice(healed, 409.0 + poll)],
         "messages_received": {},
+        "idle_nodes": [],
         "torchft": None,
     }  # fmt: skip
 

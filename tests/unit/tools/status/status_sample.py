@@ -193,6 +193,7 @@ _SAMPLE: Status = {
     "outcome": None,
     "events": [],
     "messages_received": {"Report": 2},
+    "idle_nodes": [],
     "torchft": None,
 }
 

@@ -45,6 +45,8 @@ def test_spare_nodes_are_counted_if_the_job_wants_any() -> None:
         for x, on, slots in agents
     ]
     assert "1 of 2 spare nodes" in shown(status).splitlines()[0]
+    status["idle_nodes"] = ["n3 (10.0.0.3)"]
+    assert "1 idle node" in shown(status).splitlines()[0]
 
 
 def test_a_lighthouse_without_a_job_says_so() -> None:

@@ -1,0 +1,40 @@
+"""What ``ftrun check`` finds out about the random numbers of a script."""
+
+from __future__ import annotations
+
+import mmap
+import pickle
+import random
+from typing import Any
+
+import numpy
+import pytest
+
+from ftrun.inject.zero_edit import trial
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_a_loaders_worker_that_draws_is_seen(draws: bool) -> None:
+    shared = mmap.mmap(-1, 1)
+    collate = trial._Collating(list, shared)
+    for number in range(3):
+        if draws:
+            random.random()
+        assert collate((number,)) == [number]
+    assert shared[0] == draws
+
+
+def test_a_worker_that_is_no_fork_gets_the_scripts_own_function() -> None:
+    make, given = trial._Collating(len, mmap.mmap(-1, 1)).__reduce__()
+    assert pickle.dumps(make) and make(*given) is len
+
+
+def test_generators_that_the_script_has_made_are_seen() -> None:
+    own: list[Any] = [random.Random(3), numpy.random.default_rng(3)]
+    random.random()
+    known = {id(x): trial._state_of(x) for x in trial._generators()}
+    random.random()
+    assert {id(x): trial._state_of(x) for x in trial._generators()} == known
+    for generator in own:
+        generator.random()
+        assert trial._state_of(generator) != known[id(generator)]

@@ -617,7 +617,7 @@ class Board:
         self._words[place] = number
 
     def rewind(self, rank: int, calls: Counts) -> None:
-        """The agent: no process of the rank runs, and it has made these calls, perhaps elsewhere."""
+        """The agent: no process of the rank runs, and it has made these calls, on any node."""
         for group in calls:
             self.add_group(rank, group)
         for at in self._groups_of(rank):

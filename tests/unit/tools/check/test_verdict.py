@@ -128,7 +128,7 @@ def test_a_lost_step_of_one_replica_is_told_with_its_reason() -> None:
 
 
 def test_of_one_replica_random_numbers_are_no_excuse() -> None:
-    changed = {"inputs": {"6": "z"}}
+    changed: dict[str, Any] = {"inputs": {"6": "z"}}
     lines, is_well = lines_of(in_group([(0, 0)] * 3, **changed))
     assert not is_well
     assert lines[-1] == "FAILED: other batches: worker 1 from step 6 on"

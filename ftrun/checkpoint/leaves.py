@@ -9,6 +9,7 @@ Not here: the tree around the leaves (format.py).
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from dataclasses import dataclass
@@ -140,10 +141,15 @@ def local_of(value: Any) -> Any:
 
 
 def _is_dtensor(value: Any) -> bool:
+    return _is_dtensors(type(value))
+
+
+@functools.lru_cache(maxsize=256)
+def _is_dtensors(kind: type) -> bool:
     # By name, because importing torch.distributed.tensor takes half a second.
     return any(
         base.__name__ == "DTensor" and base.__module__.startswith("torch.distributed")
-        for base in type(value).__mro__
+        for base in kind.__mro__
     )
 
 

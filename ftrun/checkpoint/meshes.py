@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -26,6 +27,10 @@ class _World:
     first = 0
 
 
+_KNOWN: WeakKeyDictionary[Any, tuple[int, list[Any]]] = WeakKeyDictionary()
+"""Of each mesh: its part of a text. torch computes the ranks anew each time that they are read."""
+
+
 def count_from(rank: int) -> None:
     """Let ranks in texts begin at ``rank``, where all replica groups are one world.
 
@@ -37,18 +42,20 @@ def count_from(rank: int) -> None:
 def describe(value: Any) -> str:
     """The text of a DTensor: placements, shape and stride of the whole, device, ranks, names."""
     mesh = value.device_mesh
+    first, parts = _KNOWN.get(mesh, (None, []))
+    if first != _World.first:
+        parts = _of_mesh(mesh)
+        _KNOWN[mesh] = _World.first, parts
+    placements = [_words_of(placement) for placement in value.placements]
+    whole = [placements, list(value.shape), list(value.stride()), *parts]
+    return json.dumps(whole, separators=(",", ":"))
+
+
+def _of_mesh(mesh: Any) -> list[Any]:
     ranks = [rank - _World.first for rank in mesh.mesh.reshape(-1).tolist()]
     in_order = ranks == list(range(len(ranks)))
-    parts = [
-        [_words_of(placement) for placement in value.placements],
-        list(value.shape),
-        list(value.stride()),
-        mesh.device_type,
-        list(mesh.mesh.shape),
-        None if in_order else ranks,
-        list(mesh.mesh_dim_names) if mesh.mesh_dim_names else None,
-    ]
-    return json.dumps(parts, separators=(",", ":"))
+    names = list(mesh.mesh_dim_names) if mesh.mesh_dim_names else None
+    return [mesh.device_type, list(mesh.mesh.shape), None if in_order else ranks, names]
 
 
 def whole_shape(text: str) -> tuple[int, ...]:

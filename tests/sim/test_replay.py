@@ -23,6 +23,8 @@ def test_a_recovery_ends_as_an_undisturbed_run_or_falls_for_a_reason() -> None:
 
 
 SEEDS = {
+    "announces the next step": 609,
+    "forgets what is due": 2,
     "drops inputs while it connects": 11632,
     "reads a peer's log without a second look": 13764,
     "chooses its generation late": 3701,

@@ -2,8 +2,8 @@
 
 Theory of operation. A replacement repeats what followed its newest generation, so that should be
 little; but a copy of the state costs, and short steps or a large state would pay for it at each
-step. So each step earns a share of the processor's time that it took, which is what a replacement
-would repeat, and what is earned pays for generations. One is made earlier if half of a log is full.
+step. So each step earns a share of the time that it took, which a replacement would take to repeat
+it, and what is earned pays for generations. One is made earlier if half of a log is full.
 
 All begin one at the same step, because it must be possible to begin again from what all have. So
 rank 0 alone decides, and announces a step to which nobody can have come: where a step begins at
@@ -66,8 +66,8 @@ class Pace:
 
         Args:
             announced: the word.
-            step_s: so much of the processor the last step has taken, in all threads; ``copy_s``:
-                and so much the newest generation.
+            step_s: what the last step has taken, in all threads; ``copy_s``: what the newest
+                generation has taken of the processor.
             is_half_full: the log under way.
             is_behind: rank 0 repeats calls that are in its log: the others may be steps ahead.
             ahead: so many steps ahead one is announced; more than ``AHEAD``: to other nodes.

@@ -23,7 +23,7 @@ import torch
 from ftrun.base import clock
 from ftrun.base.errors import UserError
 from ftrun.checkpoint.format import pack, unpack
-from ftrun.checkpoint.leaves import Leaf, LeafSpec, local_of
+from ftrun.checkpoint.leaves import Leaf, LeafSpec
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.pacing import AHEAD, SPANNING_SHARE, Pace, ahead_of, is_due
@@ -46,6 +46,9 @@ numbers of its parameters; None: the first buckets."""
 
 MISSED_MAX = 3
 """Generations in a row that were due, and could not be made at the place of their step."""
+PASSED_MAX_S = 1.0
+"""A step that waits is repeated in the time that it waits, but a long pause is one of the script's,
+as for an evaluation."""
 _FIELDS = [field.name for field in fields(LeafSpec)]
 _of_spec = attrgetter(*_FIELDS)
 
@@ -150,8 +153,9 @@ class Memory:
         """Rank 0 says when the next one is due, for all alike."""
         if self.world.rank:
             return
-        worked_s = time.process_time()
-        step_s, self._worked_s = worked_s - self._worked_s, worked_s
+        worked_s, passed_s = time.process_time(), clock.now() - self._began_at
+        step_s = max(worked_s - self._worked_s, min(passed_s, PASSED_MAX_S))
+        self._worked_s = worked_s
         said, world = self.board.read(0, Word.DUE), self.world
         word = self._pace.begins(
             self._step,
@@ -330,9 +334,8 @@ class Memory:
         for optimizer in self.script.stepping.optimizers.all():
             for parameter in (x for group in optimizer.param_groups for x in group["params"]):
                 values = (parameter, *optimizer.state.get(parameter, {}).values())
-                found.update(
-                    local_of(x.detach()).data_ptr() for x in values if isinstance(x, torch.Tensor)
-                )
+                tensors = (x for x in values if isinstance(x, torch.Tensor))
+                found.update(getattr(x, "_local_tensor", x).data_ptr() for x in tensors)
         return found - {0}
 
     def join(self) -> None:

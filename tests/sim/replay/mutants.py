@@ -140,13 +140,6 @@ class _AnnouncesTheNextStep(Pace):
         return super().begins(step - 1, *args, **kwargs)
 
 
-class _AnnouncesWhileItRepeats(Pace):
-    """The others may be far beyond."""
-
-    def begins(self, *args: Any, **kwargs: Any) -> int:
-        return super().begins(*args, **kwargs | {"is_behind": False})
-
-
 class _ForgetsWhatIsDue(Pace):
     """Others come later to a step that was announced."""
 
@@ -544,7 +537,6 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "rewinds to the copy": {"area": RewindsToTheCopy},
     "the root of a reduce logs nothing": {"rules": Rules(keeps=_nothing_of_a_reduce)},
     "announces the next step": {"rules": Rules(pace=_AnnouncesTheNextStep)},
-    "announces while it repeats": {"rules": Rules(pace=_AnnouncesWhileItRepeats)},
     "forgets what is due": {"rules": Rules(pace=_ForgetsWhatIsDue)},
     "chooses its generation late": {"process": ChoosesLate},
     "newcomer writes done in replay": {"process": WritesDoneInReplay},

@@ -79,10 +79,6 @@ class MemorySnapshots:
         if known is not None and step >= 0:
             boundary = common([known.area(rank).generations() for rank in range(known.board.ranks)])
             assert boundary is not None, "each has one"
-            for rank in range(known.board.ranks):
-                for generation in known.area(rank).generations():
-                    for group in generation.calls:
-                        known.board.add_group(rank, group)
             self._begin_at(known, boundary)
             for rank in range(known.board.ranks):
                 known.board.set(rank, Word.STARTS, 1)  # each process is its predecessor's successor

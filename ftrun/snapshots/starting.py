@@ -15,7 +15,7 @@ from ftrun.base.errors import UserError
 from ftrun.base.words import amount
 from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings, check_writable
-from ftrun.core.forms import AUTO, MEMORY, WATCHED, Form
+from ftrun.core.forms import MEMORY, WATCHED, Form
 from ftrun.snapshots import directory, manifest
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.manifest import Damaged
@@ -114,15 +114,21 @@ def _check_origin(found: Found, settings: RunSettings) -> None:
     origin = found.manifest.origin
     script, workers = settings.script.name, settings.workers_per_replica
     inject = injection(settings)
-    inject = {WATCHED: Form.EXPLICIT.value, MEMORY: AUTO}.get(inject, inject)
+    has_manager = inject == MEMORY and origin.inject == Form.EXPLICIT.value
+    if has_manager or inject == WATCHED:
+        inject = Form.EXPLICIT.value
     if origin.fits(script, inject, workers):
         return
     raise UserError(
-        f"{found.path} is a snapshot of {origin.script} with --inject {origin.inject} and "
-        f"{origin.workers_per_replica} workers per replica; this is {script} with --inject "
-        f"{inject} and {workers}. Nothing was started. Give another directory, or start over with "
+        f"{found.path} is a snapshot of {origin.script} with {_form(origin.inject)} and "
+        f"{origin.workers_per_replica} workers per replica; this is {script} with {_form(inject)} "
+        f"and {workers}. Nothing was started. Give another directory, or start over with "
         "--resume none."
     )
+
+
+def _form(inject: str) -> str:
+    return "memory snapshots" if inject == MEMORY else f"--inject {inject}"
 
 
 def _words(found: Found) -> str:

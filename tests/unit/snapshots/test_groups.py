@@ -12,14 +12,16 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from ftrun.base.errors import PeerError
+from ftrun.base.errors import PeerError, UserError
 from ftrun.checkpoint.format import pack
 from ftrun.checkpoint.leaves import Leaf
 from ftrun.core.replay.falls import Fall
 from ftrun.snapshots import groups
 from ftrun.snapshots.area import GroupMemory, Word
 from ftrun.snapshots.directory import look, snapshots
+from ftrun.snapshots.starting import prepare
 from ftrun.snapshots.writer import Writing
+from tests.unit.run_settings import resolved
 
 WORKERS = 2
 ROOM = 8 << 20
@@ -160,3 +162,33 @@ def test_that_of_another_job_is_refused(tmp_path: Path, memory: GroupMemory) -> 
     groups.write(Writing(None), order(memory, where))
     with pytest.raises(PeerError, match=r"a snapshot of t\.py with .* this is other\.py"):
         groups.fill(filling(memory, where, script="other.py"))
+
+
+def test_a_run_of_another_form_is_refused_before_it_starts(
+    tmp_path: Path, memory: GroupMemory
+) -> None:
+    where, script = tmp_path / "s", tmp_path / "t.py"
+    script.touch()
+    take(memory, 3)
+    groups.write(Writing(None), order(memory, where))
+    one = resolved(str(script), snapshot=where, workers_per_replica=WORKERS)
+    name = one.script.name
+    found = look(where).newest
+    assert found is not None
+    own = replace(found.manifest, origin=replace(found.manifest.origin, script=name))
+    (found.path / "ftrun.json").write_bytes(own.encode())
+    [line] = prepare(one)
+    assert line.startswith("The job goes on from step 3, the newest") and "of 2 workers" in line
+    with pytest.raises(UserError, match=r"with memory snapshots and 2 .* with --inject ddp and 2"):
+        prepare(replace(one, inject="ddp", replicas=2))
+    for form, why in (
+        ("ddp", "with --inject ddp and 2 .* with memory snapshots"),
+        ("explicit", ""),
+    ):
+        other = replace(own, origin=replace(own.origin, inject=form))
+        (found.path / "ftrun.json").write_bytes(other.encode())
+        if why:
+            with pytest.raises(UserError, match=why):
+                prepare(one)
+        else:
+            assert "goes on from step 3" in prepare(one)[0]

@@ -62,7 +62,7 @@ class AtRisk:
             self._step_s = taken if self.step else 0.0  # the first has the set-up
         if step != self.step:
             self.step, self._stepped_at = step, now
-        newest = min(board.all(Word.NEWEST))
+        newest = min(board.read(rank, Word.NEWEST) for rank in self._memory.here)
         if newest == NONE:
             self.newest = None
         elif self.newest is None or newest != self.newest.step:
@@ -73,6 +73,8 @@ class AtRisk:
 
     def _lacks_results(self) -> bool:
         board, areas = self._memory.board, self._memory.area
+        if self._memory.spans:  # nothing is repeated there: all go back to a snapshot
+            return False
         for rank in range(board.ranks) if self.newest is not None else ():
             done = board.all_done()
             place = begin(areas(rank).generations(), areas(rank).logs(), done, rank)
@@ -87,7 +89,7 @@ class AtRisk:
         worker = Stored(self.step, now)
         if self.newest is None or self.fall is not None:
             worker = job
-        elif self.has_gap:
+        elif self.has_gap or self._memory.spans:
             worker = self.newest
         return Progress(
             self.step,

@@ -71,7 +71,8 @@ class Fleet:
     ``memory``: the groups' snapshots in memory. ``answers_for``: the group ranks whose ends are
     emitted. ``meet``: called when an incarnation starts, with the port of its store here; returns
     that of the store at which it meets.
-    ``world_port``: of the store of all replicas' world, if that is on another node.
+    ``world_port``: of the store of all replicas' world, if that is on another node. ``holds``: what
+    ``hold`` keeps is kept of each group until it is swept, or has ended well.
     """
 
     def __init__(
@@ -104,6 +105,8 @@ class Fleet:
         self._ready = False
         self._waiting: deque[StartReplica] = deque()
         self._held: set[str] = set()
+        self._empty: set[str] = set()
+        self.holds = False
         self._before_start = before_start
         self._groups = Groups()
         self._owed: dict[WorkerKey, int] = {}
@@ -136,9 +139,14 @@ class Fleet:
         """The devices of all other slots are free."""
         self._slices.keep_only(replica_ids)
 
-    def start_replica(self, start: StartReplica) -> None:
-        """Start all workers of an incarnation, as soon as there is a store for it."""
+    def start_replica(self, start: StartReplica, *, is_empty: bool = False) -> None:
+        """Start all workers of an incarnation, as soon as there is a store for it.
+
+        ``is_empty``: no worker, because ``replace_worker`` starts each.
+        """
         self._waiting.append(start)
+        if is_empty:
+            self._empty.add(start.incarnation)
         devices = self._slices.take(start.replica_id)
         if devices or self.memory.disk is not None:
             self._held.add(start.incarnation)
@@ -150,10 +158,14 @@ class Fleet:
     def replace_worker(self, key: WorkerKey, restarts: int, standby: str) -> None:
         """Start one worker of a running incarnation again."""
         group = self._groups[key.incarnation]
-        group.is_held = group.is_killed = False
+        group.is_held, group.is_killed = self.holds, False
         group.lives[key.group_rank] = restarts
         group.expected.add(key.group_rank)
         self._start_worker(group, key.group_rank, standby)
+
+    def is_open(self, incarnation: str) -> bool:
+        """Whether an incarnation has its store and its memory, and perhaps no worker."""
+        return incarnation in self._groups
 
     def hold(self, incarnation: str) -> None:
         """Keep its store and its memory, also when no process of it runs."""
@@ -363,7 +375,8 @@ class Fleet:
             self._left.ended_well(incarnation, group_rank)
         if group_rank in group.workers:
             self._forget_worker(group, group_rank, keeps_log=status == 0)
-        if not group.workers and not group.expected and not group.is_held:
+        is_held = group.is_held and not (self.holds and status == 0)
+        if not group.workers and not group.expected and not is_held:
             self._close_group(incarnation)
         self._emit(end)
 
@@ -437,11 +450,14 @@ class Fleet:
         while self._ready and self._spare and (start := self._next_start()) is not None:
             self._waiting.remove(start)
             store = self._spare.popleft()
-            group = Group(start, store, expected=set(self.answers_for))
+            is_empty = start.incarnation in self._empty
+            self._empty.discard(start.incarnation)
+            expected = set() if is_empty else set(self.answers_for)
+            group = Group(start, store, expected=expected, is_held=self.holds)
             self._groups[start.incarnation] = group
             group.port = self.meet(start, self._ports[store])
             self.memory.make(start.replica_id, start.incarnation)
-            for rank in self._settings.ranks_here:
+            for rank in () if is_empty else self._settings.ranks_here:
                 self._start_worker(group, rank)
             if not self._settings.master_port:  # a port of its own is free once the group has ended
                 self._order_store()

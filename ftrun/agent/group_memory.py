@@ -21,7 +21,7 @@ from ftrun.core.agent.events import BoardSeen, Kept
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import Progress
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.settling import begin, common
+from ftrun.core.replay.settling import Generation, begin, common
 from ftrun.snapshots.area import GroupMemory, Word
 
 SHARE = 0.5
@@ -94,12 +94,14 @@ class MemorySnapshots:
         if why_no_memory_snapshots(self._settings) or incarnation in self._known:
             return
         self._forget_ended()
-        ranks, free = self._settings.workers_per_replica, free_bytes()
-        each = int(free * SHARE / ranks) // 4096 * 4096
+        ranks, here = self._settings.workers_per_replica, self._settings.ranks_here
+        areas = len(here) * (2 if self._settings.spans else 1)  # as many for another node's
+        free = free_bytes()
+        each = int(free * SHARE / areas) // 4096 * 4096
         why = f"{amount(free)} of memory are free" if each < LEAST_BYTES else ""
         if not why:
             try:
-                self._known[incarnation] = GroupMemory.make(ranks, each)
+                self._known[incarnation] = GroupMemory.make(ranks, each, here)
             except OSError as error:
                 why = error.strerror or str(error)
         if why:
@@ -110,6 +112,10 @@ class MemorySnapshots:
             self._at_risk[incarnation] = AtRisk(self._known[incarnation], clock.now())
             key = WorkerKey(replica_id, incarnation, 0)
             self._loop.call_later(LOOK_EVERY_S, self._look, key)
+
+    def of(self, incarnation: str) -> GroupMemory | None:
+        """The memory of an incarnation; None: it has none."""
+        return self._known.get(incarnation)
 
     def starts(self, incarnation: str, rank: int) -> str:
         """A process is about to start as this rank; returns where it finds the memory, or ""."""
@@ -127,6 +133,12 @@ class MemorySnapshots:
                 known.board.set(dead, Word.OVER, 0)
             known.board.make_decree(number, int(clock.now() * 1e9))
 
+    def due(self, incarnation: str, word: int) -> None:
+        """At which steps all take their states, as rank 0 says on another node."""
+        known = self._known.get(incarnation)
+        if known is not None:
+            known.board.set(0, Word.DUE, word)
+
     def kept(self, incarnation: str, rank: int) -> Kept | None:
         """What there is of a worker that dies."""
         known = self._known.get(incarnation)
@@ -135,7 +147,9 @@ class MemorySnapshots:
         board, area = known.board, known.area(rank)
         fall = next(filter(None, board.all(Word.FALL)), 0)
         done = board.all_done()
-        place = begin(area.generations(), area.logs(), done, rank)
+        place: Generation | Fall = Fall.NODES
+        if not known.spans:
+            place = begin(area.generations(), area.logs(), done, rank)
         words = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
         return Kept(Fall(fall) if fall else place, *words)
 
@@ -146,7 +160,7 @@ class MemorySnapshots:
             return None
         board = known.board
         words = tuple(board.all(Word.JOINED)), tuple(board.all(Word.FALL))
-        boundary = common([known.area(rank).generations() for rank in range(board.ranks)])
+        boundary = common([known.area(rank).generations() for rank in known.here])
         broken = tuple(board.all(Word.BROKEN))
         return BoardSeen(incarnation, board.look(), *words, boundary, broken)
 
@@ -157,10 +171,12 @@ class MemorySnapshots:
         known.board.make_decree(number, int(clock.now() * 1e9))
 
     def _begin_at(self, known: GroupMemory, boundary: int) -> None:
-        for rank in range(known.board.ranks):
+        for rank in known.here:
             known.board.rewind(rank, known.area(rank).rewind(boundary))
             for word in (Word.FALL, Word.OVER):
                 known.board.set(rank, word, 0)
+            if not known.board.read(rank, Word.STARTS):  # the state has come from elsewhere
+                known.board.set(rank, Word.STARTS, 1)
 
     def free(self, incarnation: str) -> None:
         """No process of the group runs any more. What it has left may be the job's last state."""
@@ -199,7 +215,7 @@ class MemorySnapshots:
             begin = "No memory snapshots" + " any more" * ("on" in self._told)
             self._tell_once("off", f"{begin}: {known.fall.words}. A death restarts all workers.")
         elif known.newest is not None:
-            each = memory.held_bytes() // memory.board.ranks
+            each = memory.held_bytes() // len(memory.here)
             self._tell_once(
                 "on",
                 f"Memory snapshots: on this node ({amount(each)} a worker so far, at "

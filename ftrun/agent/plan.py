@@ -26,6 +26,7 @@ from ftrun.config.options import OPTIONS
 from ftrun.config.settings import RunSettings
 from ftrun.config.starting import FORK, why_exec
 from ftrun.core.ids import WorkerKey
+from ftrun.core.replay.copying import EVERY_S
 
 SLOTS_SHOWN_MAX = 16
 _TORCHFT_WORDS = {
@@ -75,12 +76,20 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("preload", ", ".join(settings.preload) or "torch"),
         ("standbys", str(standbys_of(settings))),
         ("snapshots", _snapshots(settings)),
-        ("memory snapshots", why_no_memory_snapshots(settings) or "each step, on this node"),
+        ("memory snapshots", _memory_snapshots(settings)),
         ("ports", "every port is bound as 0 and published"),
         ("logs", str(settings.job_log_dir / "replica_<id>/rank_<r>/<restart>.log")),
     ):
         table.add_row(name, value)
     return table
+
+
+def _memory_snapshots(settings: RunSettings) -> str:
+    """Where a worker's state is in memory."""
+    why = why_no_memory_snapshots(settings)
+    if why or settings.rendezvous is None:
+        return why or "each step, on this node"
+    return f"each step, on each node; every {EVERY_S:g} s on another one"
 
 
 def _meeting(settings: RunSettings) -> Iterator[tuple[str, str]]:

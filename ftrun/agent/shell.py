@@ -51,6 +51,7 @@ from ftrun.core.agent.events import (
     HealthChecked,
     HoldGroup,
     Instruction,
+    Kept,
     LighthouseGone,
     LighthouseSent,
     LookAtBoard,
@@ -105,6 +106,7 @@ from ftrun.core.messages import (
     Notice,
     PeersSilent,
     Progress,
+    RanksKept,
     Rejected,
     RestartReplica,
     StopReplica,
@@ -261,6 +263,7 @@ class Agent:
         return SupervisorSettings(
             **{**s.shared_with(SupervisorSettings), "standbys": self._standbys},
             has_memory_snapshots=not why_no_memory_snapshots(s),
+            spans=s.spans,
             agent_id=self._life,
             restarts=RestartRules(
                 s.max_restarts, as_torchrun=s.as_torchrun, spent=s.restarts_spent
@@ -473,6 +476,20 @@ class Agent:
     def team_event(self, event: Event) -> None:
         """Something that another node has seen, or that concerns the team."""
         self._handle(event)
+
+    def kept(self, incarnation: str, group_rank: int) -> Kept | None:
+        """What the memories of the nodes have of a worker."""
+        return self._fleet.memory.kept(incarnation, group_rank)
+
+    def ranks_kept(self, node_id: str, report: RanksKept) -> None:
+        """What the memory of another node has."""
+        assert isinstance(self._fleet, SpanningFleet)
+        self._fleet.ranks_kept(node_id, report)
+
+    def node_gone(self, node_id: str) -> None:
+        """Another node is lost."""
+        assert isinstance(self._fleet, SpanningFleet)
+        self._fleet.node_gone(node_id)
 
     def ended_elsewhere(self, end: WorkerExited) -> None:
         """A worker of another node has ended."""

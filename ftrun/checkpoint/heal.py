@@ -20,11 +20,12 @@ from ftrun.base import clock
 from ftrun.base.errors import FtrunError, PeerError, ProtocolError
 from ftrun.base.words import first_of
 from ftrun.checkpoint.destination import Arrivals, Destination, Overwrite, Overwritten
-from ftrun.checkpoint.donor import DonorLink, DonorRefused
+from ftrun.checkpoint.donor import DonorLink
 from ftrun.checkpoint.format import Tree, leaves_of, unpack
 from ftrun.checkpoint.header import Header, decode_header
 from ftrun.checkpoint.layout import OWN_SAMPLE, chunk_hasher, pieces
 from ftrun.checkpoint.leaves import Leaf, LeafSpec
+from ftrun.checkpoint.line import DonorRefused
 from ftrun.checkpoint.proof import heal_key
 from ftrun.checkpoint.stripes import Stripe
 from ftrun.core.ids import StateId, Tag

@@ -18,13 +18,11 @@ import torch
 import xxhash
 
 from ftrun.checkpoint.leaves import Leaf
+from ftrun.checkpoint.wire import PIECE_BYTES
 from ftrun.core.ids import StateId, Tag
 
 CHUNK_BYTES = 2 << 20
 """The unit of verification, and the most that a broken connection loses."""
-
-PIECE_BYTES = 512 << 10
-"""The unit of hashing and of a socket call."""
 
 DIGEST_BYTES = 8
 HUGE_PAGES_FROM_BYTES = 4 << 20

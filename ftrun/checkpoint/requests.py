@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
-from ftrun.base.errors import PeerError, ProtocolError
+from ftrun.base.errors import ProtocolError
 from ftrun.checkpoint import wire
 from ftrun.checkpoint.layout import CHUNK_BYTES
+from ftrun.checkpoint.listening import Refusal
 from ftrun.core.ids import Attempt, Tag
 from ftrun.core.worker.comparison import Question
 from ftrun.core.worker.exchange import ExchangeQuestion
@@ -18,14 +19,6 @@ from ftrun.core.worker.exchange import ExchangeQuestion
 ROUTES = {"header": "GET", "data": "GET", "done": "POST"}
 RECEIVER_CHARS_MAX = 64
 TAG_PARTS = 3
-
-
-class Refusal(PeerError):
-    """A request that is answered with ``status``."""
-
-    def __init__(self, status: str, text: str) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 @dataclass(frozen=True, slots=True)

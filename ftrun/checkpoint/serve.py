@@ -14,77 +14,47 @@ Every route requires a proof of the job's token (X1) and names the tag of the st
     410 the tag is over here: ask another donor    400, 405, 416 a malformed request
     500 this donor cannot serve its state, and why: ask another one
 
-The first request of a connection has no proof, because the challenge comes with the 401 that
-answers it (proof.py). If the next request has no valid proof either, the connection is closed.
-
-Not here: how requests are parsed (requests.py), TLS (tls.py), what is on offer and for how long
-(offer.py, and the Manager).
+Not here: connections and proofs (listening.py), how requests are parsed (requests.py), what is on
+offer and for how long (offer.py, and the Manager).
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
 import select
-import socket
-import threading
-import weakref
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import xxhash
 
 from ftrun.base import clock
-from ftrun.base.errors import PeerError, ProtocolError
+from ftrun.base.errors import PeerError
 from ftrun.checkpoint import wire
-from ftrun.checkpoint.donor import REFUSAL_BYTES_MAX
 from ftrun.checkpoint.format import Tree, pack
 from ftrun.checkpoint.header import header_of
 from ftrun.checkpoint.layout import CHUNK_BYTES, DIGEST_BYTES, Layout, pieces
 from ftrun.checkpoint.leaves import Leaf, leaf_of
+from ftrun.checkpoint.line import REFUSAL_BYTES_MAX
+from ftrun.checkpoint.listening import STALL_TIMEOUT_S, ProvenServer, Refusal, send
 from ftrun.checkpoint.offer import Offer
-from ftrun.checkpoint.proof import (
-    CHALLENGE_FIELD,
-    PROOF_FIELD,
-    Proofs,
-    challenge_field,
-    heal_key,
-    new_challenge,
-)
-from ftrun.checkpoint.requests import Refusal, Request, parse_request
+from ftrun.checkpoint.requests import Request, parse_request
 from ftrun.core.ids import StateId, Tag
 from ftrun.core.worker.comparison import Question
 from ftrun.core.worker.exchange import ExchangeQuestion
 
-if TYPE_CHECKING:
-    from ftrun.checkpoint.tls import ServerIdentity
-
-CONNECTIONS_MAX = 256
 OFFERS_MAX = 8
 OWN_COPIED_MAX = 1 << 20
 """A leaf of which each replica has its own is copied up to this size, because it may change."""
-REQUEST_TIMEOUT_S = 10.0
-IDLE_TIMEOUT_S = 60.0
-STALL_TIMEOUT_S = 30.0
-SWEEP_INTERVAL_S = 5.0
 ANSWER_TIMEOUT_S = 1.0
 CANNOT_SERVE = "500 Internal Server Error"
 
 LookUp = Callable[[Question, float], "bytes | None"]
 Exchanged = Callable[[ExchangeQuestion, float], "bytes | None"]
 
-_log = logging.getLogger(__name__)
 
-
-class StateServer:
-    """Serves the states that are on offer, on a port that the kernel chooses.
+class StateServer(ProvenServer):
+    """Serves the states that are on offer.
 
     Attributes:
-        address: ``host:port``.
-        certificate: the fingerprint by which receivers know this server; empty without TLS.
         look_up: answers questions about operations; may wait for the seconds it is given.
         exchanged: the same for questions about exchanges.
         has_one_step: receivers of another step than the one on offer are refused at once, where
@@ -92,31 +62,14 @@ class StateServer:
     """
 
     def __init__(self, host: str, token: str, *, tls: bool = False) -> None:
-        """Bind ``host`` (a numeric address) and serve receivers that know ``token``.
-
-        Raises:
-            OSError: the address cannot be bound.
-        """
-        self._key = heal_key(token)
-        self._identity = _new_identity() if tls else None
-        self.certificate = self._identity.fingerprint if self._identity else ""
-        self._lock = threading.Lock()
+        """See ProvenServer."""
         self._offers: dict[Tag, Offer] = {}
         self._newest: Tag | None = None
         self._refusal: tuple[Tag, str] | None = None
-        self._connections: set[socket.socket] = set()
-        self._closed = False
         self.look_up: LookUp | None = None
         self.exchanged: Exchanged | None = None
         self.has_one_step = False
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, 0), family=family, backlog=CONNECTIONS_MAX)
-        self._listener.settimeout(SWEEP_INTERVAL_S)
-        port = self._listener.getsockname()[1]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._thread = threading.Thread(target=self._accept, name="ftrun-state", daemon=True)
-        self._thread.start()
-        _close_in_forked_children(self)
+        super().__init__(host, token, tls=tls)  # requests may come from here on
 
     def offer(
         self,
@@ -205,97 +158,35 @@ class StateServer:
     def close(self) -> None:
         """Close the port and every connection; end every offer."""
         with self._lock:
-            self._closed = True
-            connections, offers = list(self._connections), list(self._offers.values())
+            offers = list(self._offers.values())
             self._offers.clear()
-        for sock in [self._listener, *connections]:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+        super().close()
         for offer in offers:
             offer.withdraw()
-        # First the thread: it would accept for whoever opens the number of a closed descriptor.
-        self._thread.join(REQUEST_TIMEOUT_S)
-        self._listener.close()
 
-    # ------------------------------------------------------------ connections
+    # ------------------------------------------------------------ requests
 
-    def _accept(self) -> None:
-        while not self._closed:
-            try:
-                sock, _ = self._listener.accept()
-            except TimeoutError:
-                self._release_copies()
-                continue
-            except OSError:
-                return
-            sock.setblocking(False)
-            with self._lock:
-                if self._closed or len(self._connections) >= CONNECTIONS_MAX:
-                    sock.close()
-                    continue
-                self._connections.add(sock)
-            threading.Thread(
-                target=self._serve, args=(sock,), name="ftrun-state-conn", daemon=True
-            ).start()
-
-    def _release_copies(self) -> None:
+    def sweep(self) -> None:
+        """See ProvenServer."""
         with self._lock:
             offers = list(self._offers.values())
         for offer in offers:
             offer.release_if_done()
 
-    def _serve(self, sock: socket.socket) -> None:
+    def answer(self, pipe: wire.Pipe, head: wire.Head) -> None:
+        """See ProvenServer."""
+        request = parse_request(head)
+        if isinstance(request, Question):
+            self._answer_question(pipe, request)
+            return
+        if isinstance(request, ExchangeQuestion):
+            self._answer_exchange(pipe, request)
+            return
+        offer = self._find(request)
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            pipe: wire.Pipe = sock
-            if self._identity is not None:
-                pipe = self._identity.accept(sock, clock.now() + REQUEST_TIMEOUT_S)
-            connection = _Connection(pipe, wire.HeadReader(pipe))
-            while self._answer_one(connection):
-                pass
-        except (OSError, PeerError) as why:
-            _log.debug("a receiver's connection ended: %s", why)
-        finally:
-            with self._lock:
-                self._connections.discard(sock)
-            sock.close()
-
-    def _answer_one(self, to: _Connection) -> bool:
-        """Answer the next request; False if the connection must end."""
-        try:
-            head = to.reader.read(clock.now() + IDLE_TIMEOUT_S, REQUEST_TIMEOUT_S)
-            if head is None:
-                return False
-            if to.proofs is None or not to.proofs.holds_next(head.line, head.fields):
-                return self._ask_for_proof(to, head)
-            request = parse_request(head)
-            if isinstance(request, Question):
-                self._answer_question(to.pipe, request)
-                return True
-            if isinstance(request, ExchangeQuestion):
-                self._answer_exchange(to.pipe, request)
-                return True
-            offer = self._find(request)
-        except Refusal as why:
-            _send(to.pipe, why.status, str(why).encode())
-            return False
-        except ProtocolError as why:
-            _send(to.pipe, "400 Bad Request", str(why).encode())
-            return False
-        try:
-            getattr(self, f"_answer_{request.route}")(to.pipe, request, offer)
-        except Refusal as why:
-            _send(to.pipe, why.status, str(why).encode())
-        return True
-
-    def _ask_for_proof(self, to: _Connection, head: wire.Head) -> bool:
-        """Refuse a request without a valid proof; False if its connection must end."""
-        challenge = new_challenge()
-        is_first = to.proofs is None and PROOF_FIELD not in head.fields
-        to.proofs = Proofs(self._key, challenge, self.certificate)
-        text = b"this does not prove the job's token"
-        _send(to.pipe, "401 Unauthorized", text, {CHALLENGE_FIELD: challenge_field(challenge)})
-        return is_first
+            getattr(self, f"_answer_{request.route}")(pipe, request, offer)
+        except Refusal as why:  # the connection goes on
+            send(pipe, why.status, str(why).encode())
 
     def _find(self, request: Request) -> Offer:
         tag = request.tag
@@ -320,22 +211,22 @@ class StateServer:
     def _answer_question(self, pipe: wire.Pipe, question: Question) -> None:
         answer = self.look_up(question, ANSWER_TIMEOUT_S) if self.look_up is not None else None
         if answer is None:
-            _send(pipe, "409 Conflict", b"that operation is not known here yet")
+            send(pipe, "409 Conflict", b"that operation is not known here yet")
         else:
-            _send(pipe, "200 OK", answer)
+            send(pipe, "200 OK", answer)
 
     def _answer_exchange(self, pipe: wire.Pipe, question: ExchangeQuestion) -> None:
         answer = self.exchanged(question, ANSWER_TIMEOUT_S) if self.exchanged is not None else None
         if answer is None:
-            _send(pipe, "409 Conflict", b"that exchange is not known here yet")
+            send(pipe, "409 Conflict", b"that exchange is not known here yet")
         else:
             digest = xxhash.xxh3_64_hexdigest(answer)
-            _send(pipe, "200 OK", answer, {wire.DIGEST_FIELD: digest})
+            send(pipe, "200 OK", answer, {wire.DIGEST_FIELD: digest})
 
     def _answer_header(self, pipe: wire.Pipe, request: Request, offer: Offer) -> None:
         _admit(request, offer)
         digest = xxhash.xxh3_64_hexdigest(offer.header)
-        _send(pipe, "200 OK", offer.header, {wire.DIGEST_FIELD: digest})
+        send(pipe, "200 OK", offer.header, {wire.DIGEST_FIELD: digest})
 
     def _answer_data(self, pipe: wire.Pipe, request: Request, offer: Offer) -> None:
         _admit(request, offer)
@@ -356,27 +247,7 @@ class StateServer:
 
     def _answer_done(self, pipe: wire.Pipe, request: Request, offer: Offer) -> None:
         offer.finish(request.receiver)
-        _send(pipe, "200 OK", b"")
-
-    def _close_in_child(self) -> None:
-        # A data loader's process must not keep a dead donor's connections open.
-        for sock in [self._listener, *self._connections]:
-            sock.close()
-
-
-@dataclass(slots=True)
-class _Connection:
-    """A receiver's connection. ``proofs``: None until the first 401."""
-
-    pipe: wire.Pipe
-    reader: wire.HeadReader
-    proofs: Proofs | None = None
-
-
-def _new_identity() -> ServerIdentity:
-    from ftrun.checkpoint.tls import ServerIdentity  # Only now: see there.
-
-    return ServerIdentity()
+        send(pipe, "200 OK", b"")
 
 
 def _admit(request: Request, offer: Offer) -> None:
@@ -435,21 +306,3 @@ def _send_chunk(sock: wire.Pipe, offer: Offer, chunk: int) -> None:
         pending[0] = piece[count:]
         wire.wait_for(sock, select.POLLOUT, clock.now() + STALL_TIMEOUT_S)
     wire.send_all(sock, hasher.digest(), clock.now() + STALL_TIMEOUT_S)
-
-
-def _send(
-    sock: wire.Pipe, status: str, body: bytes, fields: dict[str, str | int] | None = None
-) -> None:
-    head = wire.format_head(f"HTTP/1.1 {status}", {**(fields or {}), "content-length": len(body)})
-    wire.send_all(sock, head + body, clock.now() + STALL_TIMEOUT_S)
-
-
-def _close_in_forked_children(server: StateServer) -> None:
-    known = weakref.ref(server)
-
-    def close() -> None:
-        alive = known()
-        if alive is not None:
-            alive._close_in_child()
-
-    os.register_at_fork(after_in_child=close)

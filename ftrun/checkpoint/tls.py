@@ -34,7 +34,6 @@ from cryptography.x509.oid import NameOID
 
 from ftrun.base.errors import ProtocolError
 from ftrun.checkpoint import wire
-from ftrun.checkpoint.layout import PIECE_BYTES
 
 RECORD_BYTES = 16 << 10
 """The most plaintext that a TLS record carries."""
@@ -225,8 +224,8 @@ class TlsPipe:
         blocking socket is woken once, not for each packet.
         """
         sure = wanted - RECORD_BYTES
-        if sure > self._buffer.nbytes and self._buffer.nbytes < PIECE_BYTES:
-            self._buffer = memoryview(bytearray(PIECE_BYTES))
+        if sure > self._buffer.nbytes and self._buffer.nbytes < wire.PIECE_BYTES:
+            self._buffer = memoryview(bytearray(wire.PIECE_BYTES))
         if sure > RECORD_BYTES:
             got = self._sock.recv_into(self._buffer[:sure], 0, socket.MSG_WAITALL)
         else:

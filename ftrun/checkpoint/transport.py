@@ -18,8 +18,8 @@ from typing import Generic, TypeVar
 from ftrun.base import clock
 from ftrun.base.addresses import own_host
 from ftrun.base.errors import PeerError, UserError
-from ftrun.checkpoint.donor import DonorRefused
 from ftrun.checkpoint.heal import fetch
+from ftrun.checkpoint.line import DonorRefused
 from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import NO_ATTEMPT, SHARED_LINEAGE, StateId, Tag
 from ftrun.protocol.auth import new_token

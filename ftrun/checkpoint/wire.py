@@ -19,6 +19,8 @@ from ftrun.base.errors import PeerError, ProtocolError
 
 HEAD_BYTES_MAX = 16 << 10
 FIELDS_MAX = 32
+PIECE_BYTES = 512 << 10
+"""The unit of hashing and of a socket call."""
 PIECES_PER_CALL = 512
 """Buffers per sendmsg: the kernel takes 1024 at most."""
 
@@ -179,7 +181,7 @@ def format_head(line: str, fields: Mapping[str, str | int]) -> bytes:
     return f"{line}\r\n{text}\r\n".encode("ascii")
 
 
-def send_all(sock: Pipe, data: bytes, deadline: float) -> None:
+def send_all(sock: Pipe, data: bytes | memoryview, deadline: float) -> None:
     """Send ``data``, all of it, before the deadline."""
     pending = [memoryview(data)]
     while pending:

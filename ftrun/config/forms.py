@@ -41,13 +41,16 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
     is_stated = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
     has_disk = settings.snapshot_path is not None and not is_stated
     script = settings.script.as_started()
-    several_nodes = settings.nodes > 1 or settings.rendezvous is not None
+    one = settings.rendezvous
     reasons = {
         "--memory-snapshots is off": settings.memory_snapshots == "off" and not has_disk,
         f"{settings.replicas} replica groups heal from each other": settings.replicas > 1,
-        "one worker has no peers to go on with": settings.workers_per_replica < 2,
-        "its group may be on one node only so far": several_nodes or bool(settings.lighthouse),
+        "one worker has no peers to go on with": settings.workers_per_replica < 2 and one is None,
+        "a group that a lighthouse places is on one node only so far": bool(settings.lighthouse),
+        "its group may change its size": one is not None and one.least < one.most,
         f"--inject {settings.inject} leaves the script alone": settings.inject != AUTO,
+        "--snapshot of a single group is for one node so far": one is not None
+        and settings.snapshot_path is not None,
         "it is for CPU so far": settings.device == "cuda",
         "it is for Python scripts that ftrun itself runs": script.kind
         not in (TargetKind.FILE, TargetKind.MODULE, TargetKind.PATH),
@@ -56,9 +59,15 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
 
 
 def standbys_of(settings: RunSettings) -> int:
-    """As many as stated; else one, where a single worker may be replaced."""
+    """As many as stated; else one, where a single worker may be replaced.
+
+    On several nodes all are replaced: as many as this node runs.
+    """
     is_stated = settings.sources.get("standbys", DEFAULT) != DEFAULT
     takes_one = not (is_stated or why_no_memory_snapshots(settings))
+    if settings.rendezvous is not None:
+        wanted = len(settings.ranks_here) if takes_one else settings.standbys
+        return min(wanted, len(settings.ranks_here))
     return max(settings.standbys, int(takes_one))
 
 

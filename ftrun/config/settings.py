@@ -135,6 +135,11 @@ class RunSettings:
         return self.span.ranks if self.span is not None else range(self.workers_per_replica)
 
     @property
+    def spans(self) -> bool:
+        """Whether the group has workers on other nodes too, once that is known."""
+        return self.span is not None and self.span.nodes > 1
+
+    @property
     def nodes_per_replica(self) -> int:
         """How many nodes a replica group takes that a lighthouse places on nodes."""
         return self.workers_per_replica // (self.workers_per_node or self.workers_per_replica)

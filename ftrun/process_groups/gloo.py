@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -43,6 +44,8 @@ _THREADS = frozenset({LOOP, "pt_gloo_runloop"})
 _Native: Any = dist.ProcessGroupGloo  # torch's stub lacks most of it.
 _GREETING = struct.Struct("=q")
 _GREETING_TIMEOUT_S = 1.0
+_LATE_S = 0.1
+"""After the deadline. Gloo gives up a peer that connects and is silent in five times the limit."""
 PROBE_TIMEOUT_S, PROBES_MAX = 1.0, 64
 """After a build that has failed."""
 
@@ -74,10 +77,15 @@ class ProcessGroupGloo(ProcessGroup):
             place.store_addr, place.prefix, place.world_size, place.deadline, place.signal
         )
         unsubscribe = place.signal.subscribe(lambda: _abort_build(rendezvous, place.rank))
+        limit_s = place.remaining().total_seconds() + _LATE_S
+        timer = threading.Timer(limit_s, _abort_build, (rendezvous, place.rank))
+        timer.daemon = True
+        timer.start()
         try:
             with BUILDS.build() as build:
                 before = foreign_threads()
                 native = _connect_pairs(rendezvous, place)
+                timer.cancel()  # what is left of the limit bounds the all-reduce
                 tids = frozenset(foreign_threads() - before)
                 build.is_built = True
             _try_out(native, place)
@@ -87,6 +95,7 @@ class ProcessGroupGloo(ProcessGroup):
                 raise _naming(error, rendezvous.records, place.rank) from error
             raise
         finally:
+            timer.cancel()
             unsubscribe()
         rendezvous.succeed(place.rank)
         native._set_default_timeout(self.timeout)

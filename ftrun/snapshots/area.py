@@ -552,6 +552,8 @@ class Word(IntEnum):
     AGAIN, DUE, BROKEN, REACHED, DRAWS = 9, 10, 11, 12, 13
 
 
+_NEVER_WAITED_FOR = {Word.PUBLISHED: 1 << 62, Word.JOINED: 1 << 62, Word.OVER: 1}
+"""The words of a rank of another node."""
 _DECREE, _DIED_AT = range(2)
 _GROUPS_AT = 16
 _RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
@@ -654,28 +656,50 @@ class Board:
 
 
 class GroupMemory:
-    """The board and the areas of one group, as the agent or a worker of it sees them."""
+    """The board and the areas of one group, as the agent or a worker of it sees them.
 
-    def __init__(self, board: SharedMemory, areas: Sequence[SharedMemory], nbytes: int) -> None:
+    ``here``: the ranks of this node, which alone have areas and words. The words of other nodes'
+    ranks keep nobody waiting.
+    """
+
+    def __init__(
+        self,
+        board: SharedMemory,
+        areas: Sequence[SharedMemory],
+        nbytes: int,
+        here: range,
+        ranks: int,
+    ) -> None:
         self._files = (board, *areas)
-        board.reserve(_board_bytes(len(areas)))
-        self.board = Board(board, len(areas))
+        board.reserve(_board_bytes(ranks))
+        self.board = Board(board, ranks)
+        self.here = here
         self.nbytes = nbytes
         self._areas: dict[int, Area] = {}
 
     @classmethod
-    def make(cls, ranks: int, nbytes: int) -> GroupMemory:
-        """The agent: new memory, ``nbytes`` for each area at most.
+    def make(cls, ranks: int, nbytes: int, here: range | None = None) -> GroupMemory:
+        """The agent: new memory, ``nbytes`` for each area at most. ``here``: None: all ranks are.
 
         Raises:
             OSError: this system has no such memory, or no futex.
         """
         futex.number()
-        made = cls(SharedMemory(), [SharedMemory() for _ in range(ranks)], nbytes)
+        here = range(ranks) if here is None else here
+        made = cls(SharedMemory(), [SharedMemory() for _ in here], nbytes, here, ranks)
         for rank in range(ranks):
-            made.area(rank).clear()
+            if rank in here:
+                made.area(rank).clear()
+            else:
+                for word, value in _NEVER_WAITED_FOR.items():
+                    made.board.set(rank, word, value)
             made.board.set(rank, Word.NEWEST, NONE)
         return made
+
+    @property
+    def spans(self) -> bool:
+        """Whether other nodes have ranks of the group too."""
+        return len(self.here) < self.board.ranks
 
     @classmethod
     def open(cls, place: str) -> GroupMemory:
@@ -684,30 +708,32 @@ class GroupMemory:
         Raises:
             OSError: the agent is gone.
         """
-        process, size, *numbers = place.split(":")
+        process, size, first, ranks, *numbers = place.split(":")
         board, *areas = (
             SharedMemory(os.open(f"{process}/{number}", os.O_RDWR | os.O_CLOEXEC))
             for number in numbers
         )
-        return cls(board, areas, int(size))
+        here = range(int(first), int(first) + len(areas))
+        return cls(board, areas, int(size), here, int(ranks))
 
     @property
     def place(self) -> str:
         """Where ``open`` finds it, in any process of this user on this node."""
         numbers = ":".join(str(file.fd) for file in self._files)
-        return f"/proc/{os.getpid()}/fd:{self.nbytes}:{numbers}"
+        ranks = f"{self.here.start}:{self.board.ranks}"
+        return f"/proc/{os.getpid()}/fd:{self.nbytes}:{ranks}:{numbers}"
 
     def area(self, rank: int) -> Area:
         """A rank's area, mapped when it is asked for."""
         if rank not in self._areas:
-            memory = self._files[1 + rank]
+            memory = self._files[1 + self.here.index(rank)]
             memory.reserve(2 * self.nbytes)  # of addresses: see ``lay_out``
             self._areas[rank] = Area(memory, self.nbytes)
         return self._areas[rank]
 
     def hold(self, step: int | None = None) -> list[Held] | None:
         """A generation of each rank, all of the newest step that all have, or of this one."""
-        ranks = [self.area(rank) for rank in range(self.board.ranks)]
+        ranks = [self.area(rank) for rank in self.here]
         for _ in range(_TRIES):
             boundary = common([x.generations() for x in ranks]) if step is None else step
             if boundary is None:

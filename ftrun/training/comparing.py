@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 from ftrun.base import clock
 from ftrun.base.errors import PeerError, ProtocolError
-from ftrun.checkpoint.donor import DonorLink, DonorRefused
+from ftrun.checkpoint.donor import DonorLink
+from ftrun.checkpoint.line import DonorRefused
 from ftrun.checkpoint.proof import heal_key
 from ftrun.core.quorum import Endpoint, Member
 from ftrun.core.worker.comparison import Entry, Question, Shape

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from ftrun.base import clock
 from ftrun.base.errors import PeerError, ProtocolError
-from ftrun.checkpoint.donor import DonorLink, DonorRefused
+from ftrun.checkpoint.donor import DonorLink
+from ftrun.checkpoint.line import DonorRefused
 from ftrun.checkpoint.proof import heal_key
 from ftrun.core.ids import NO_ATTEMPT, Tag
 from ftrun.core.quorum import Endpoint

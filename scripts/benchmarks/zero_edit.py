@@ -14,7 +14,7 @@ import json
 import socket
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,7 +198,7 @@ def _source(form: str, first: str, body: str, clock: str) -> str:
 
 
 def _blocks(
-    jobs: dict[str, tuple[str, tuple[str, ...]]], plan: Plan
+    jobs: Mapping[str, tuple[str, tuple[str, ...]]], plan: Plan
 ) -> dict[str, list[tuple[float, float]]]:
     """By form: the time of a step in each block, and its processor time; means of both workers.
 
@@ -226,7 +226,7 @@ def _blocks(
             workers[next(form for form in jobs if form[0] == initial)].append(worker)
         whole = plan.warm_up + plan.blocks
         for block in range(whole + 1):
-            for form in jobs if block % 2 else reversed(jobs):
+            for form in list(jobs)[:: 1 if block % 2 else -1]:
                 _await(workers[form])
                 for worker in workers[form]:
                     worker.sendall(b".")

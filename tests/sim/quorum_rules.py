@@ -28,6 +28,7 @@ class QuorumRules:
         self._workers = workers
         self.excused: dict[str, str] = {}
         self.ended: set[str] = set()
+        self._unheard: set[str] = set()  # of these: while no lighthouse led
         self.closed: frozenset[str] = frozenset()
         self.left: set[WorkerKey] = set()
         self.dead: set[str] = set()
@@ -54,7 +55,7 @@ class QuorumRules:
         """Q6: quiet until the grace is over, or all members of ``quorum`` are back."""
         self._silent_until = now + grace_s if quorum is not None else 0.0
         self._forms = quorum is None
-        self._has_taken_over = True
+        self._has_taken_over, self._unheard = True, set(self.ended)
         self._struck.clear()  # a new life does not know: all that are back are survivors
         members = quorum.members if quorum is not None else ()
         written = {(x.replica_id, x.incarnation) for x in members}
@@ -187,8 +188,10 @@ class QuorumRules:
         known = last if self._has_taken_over else (*last, *self._prior)
         survivors = [x for x in members if x in known and x not in struck]
         of_all = all(set(survivors) & set(old) for old in (last, self._prior) if old)
+        open_as_heard = self._slots - len((self.ended - self._unheard) | self.closed)
+        enough = min(self._min_replicas, open_as_heard)
         too_few = any((k.replica_id, k.incarnation) in survivors for k in self.too_few)
-        if of_all and len(survivors) >= needed and not too_few:
+        if of_all and len(survivors) >= enough and not too_few:
             others = [x for x in members if x not in survivors]
             if (quorum.step or 0) < self._last_step:
                 return  # no survivor has its first state: unaccounted members are needed (C6)

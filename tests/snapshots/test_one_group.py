@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -11,6 +12,7 @@ import pytest
 
 from ftrun.snapshots.directory import look, snapshots
 from tests.jobs import Job
+from tests.process.test_operators import command
 from tests.snapshots.jobs import kill_everything
 from tests.zero_edit.test_memory_snapshots import OPTIONS, ends, kill
 from tests.zero_edit.test_memory_snapshots import SCRIPT as SHORT
@@ -49,6 +51,9 @@ def test_all_is_killed_while_one_is_written_and_the_end_is_the_same(
     with start(tmp_path, "again", kind, *on) as job:
         job.expect(r"The job goes on from step \d+, the newest snapshot in .* of 3 workers, ")
         job.expect(rf"\[0\.1\] step {HELD_AT}: ")
+        writer = job.titled("ftrun snapshots")
+        os.kill(writer, signal.SIGKILL)
+        job.expect_process("ftrun snapshots", but=writer)
         kill(job, 1)
         job.expect(r"worker 0\.1 .* all go on after \S+ s, no step lost\. Restart 1 of 10\.")
         (tmp_path / "again/over").touch()
@@ -73,8 +78,12 @@ def test_a_job_that_is_stopped_leaves_what_its_workers_had_in_memory(tmp_path: P
     assert found is not None, job.output
     assert found.manifest.step > HELD_AT // 2
     spent = (*on, "--max-restarts", "0")
-    with start(tmp_path, "failed", "fsdp", *spent, is_over=True) as job:
+    with start(tmp_path, "failed", "fsdp", *spent) as job:
         job.expect(rf"goes on from step {found.manifest.step}, ")
+        job.expect(rf"\[0\.1\] step {HELD_AT}: ")
+        assert command(tmp_path / "failed", "restart", "0")[0] == 0  # without its memory
+        job.expect(rf"\[0\.1\] step {found.manifest.step + 1}: ")
+        (tmp_path / "failed/over").touch()
         job.expect(rf"\[0\.1\] step {HELD_AT + 20}: ")
         kill(job, 2)
         assert job.end() != 0

@@ -337,7 +337,10 @@ def _kept(text: str) -> e.Kept:
 
 
 def _board(r: Replay, name: str, text: str) -> e.Event:
-    """``number 1; published 1,1; done 5,5; joined 1,0; over 0,0; falls 0,0``, or parts of it."""
+    """``number 1; published 1,1; done 5,5; joined 1,0; over 0,0; falls 0,0``, or parts of it.
+
+    ``boundary 4; waits 1``: a step from which all can go on, once a node has come.
+    """
     given = dict(part.split() for part in text.split("; "))
     known = {x: [int(y) for y in words.split(",")] for x, words in given.items()}
     none = [0] * len(known["joined"])
@@ -347,7 +350,8 @@ def _board(r: Replay, name: str, text: str) -> e.Event:
     falls = tuple(known.get("falls", none))
     boundary = known["boundary"][0] if "boundary" in known else None
     joined, broken = tuple(known["joined"]), tuple(known.get("broken", ()))
-    return e.BoardSeen(r.incarnation(name), board, joined, falls, boundary, broken)
+    waits = "waits" in known
+    return e.BoardSeen(r.incarnation(name), board, joined, falls, boundary, broken, waits)
 
 
 def _dying(r: Replay, name: str, status: str, *more: str | None) -> e.Event:

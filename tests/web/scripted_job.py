@@ -74,6 +74,7 @@ def job_status(replicas: int = 4, job_id: str = "job", text: str = "SIGKILL") ->
     members = [str(x) for x in range(replicas)]
     return {
         "schema": "ftrun.status/1",
+        "recovery": None,
         "lighthouse": service,
         "phase": "steady",
         "phase_age_s": 2.0,

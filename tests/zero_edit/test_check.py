@@ -110,6 +110,23 @@ for number, (x, y) in enumerate(loader, 1):
 """
 
 
+SHARDED = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 33), nn.Dropout(0.2), nn.Linear(33, 3))
+fully_shard(model)
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(10**6):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    if step % 4 == 3:
+        torch.save(model[0].weight.to_local(), f"{dist.get_rank()}.pt")
+"""
+
+
 def check(directory: Path, *words: str) -> tuple[int, list[str]]:
     """The exit code, and the lines of the verdict."""
     found = run(
@@ -133,6 +150,32 @@ def check(directory: Path, *words: str) -> tuple[int, list[str]]:
     lines = found.stdout.splitlines()
     said = [line.removeprefix(mark) for line in lines if line.startswith(mark)]
     return found.returncode, [line for line in said if not line.startswith("runs ")]
+
+
+def test_workers_of_one_replica_lose_no_step_and_no_bit(tmp_path: Path) -> None:
+    (tmp_path / "sharded.py").write_text(SHARDED)
+    options = ("--device", "cpu", "--workers-per-replica", "2")
+    code, lines = check(tmp_path, *options, "sharded.py")
+    assert (code, lines[-1]) == (0, "ok: the script heals and no step was lost"), lines
+    text = "\n".join(lines)
+    assert "worker 1 was killed at its start, before the first step: no step lost" in text
+    assert "worker 1 was killed in training, after step 4: no step lost" in text
+    assert "worker 0 was killed while it wrote a file, after step 8: no step lost" in text
+    equal = "equal to the undisturbed run: what each worker reads, parameters, optimizers, "
+    assert equal in text and "1.pt" in text
+
+
+@pytest.mark.slow
+def test_a_step_of_one_replica_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
+    text = SHARDED.replace("for step", "sent = torch.zeros(1)\nfor step").replace(
+        "optimizer.zero_grad()\n",
+        "optimizer.zero_grad()\n    dist.broadcast_object_list([step], src=0)\n"
+        "    dist.send(sent, 1) if dist.get_rank() == 0 else dist.recv(sent, 0)\n",
+    )
+    (tmp_path / "sharded.py").write_text(text)
+    code, lines = check(tmp_path, "--device", "cpu", "-w", "2", "sharded.py")
+    assert code == 1
+    assert lines[-1].startswith("FAILED: No memory snapshots: the script makes a call"), lines
 
 
 def test_a_script_that_heals(tmp_path: Path) -> None:

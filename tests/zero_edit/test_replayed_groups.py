@@ -47,6 +47,9 @@ def arm(numbers):
     World.begin, World.is_through = begins, is_through
 
 rank, kind, deaths = int(os.environ["RANK"]), sys.argv[1], json.loads(sys.argv[2])
+if "nccl" in sys.argv:
+    from tests.unit.process_groups import nccl_double
+    nccl_double.install_for_scripts()
 started = f"started-{rank}"
 os.write(os.open(started, os.O_WRONLY | os.O_APPEND | os.O_CREAT), b"x")  # also of a newcomer
 life = os.path.getsize(started)
@@ -110,16 +113,20 @@ DEATHS = [
     (2, 1, "before", 143),
     (3, 2, "before", 160),
 ]
-OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("tensor", "both")]
+OTHERS = [
+    pytest.param(kind, backend, marks=pytest.mark.slow)
+    for kind, backend in (("tensor", "gloo"), ("both", "gloo"), ("hsdp", "nccl"))
+]
 
 
-@pytest.mark.parametrize("kind", ["hsdp", *OTHERS])
-def test_deaths_in_calls_on_subgroups(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "backend"), [("hsdp", "gloo"), *OTHERS])
+def test_deaths_in_calls_on_subgroups(tmp_path: Path, kind: str, backend: str) -> None:
+    """``backend``: the groups are Gloo's, or a double's that behave as NCCL's."""
     workers, found = KINDS[kind], []
     options = ("--workers-per-replica", str(workers), "--device", "cpu")
     for name, deaths in (("off", []), ("auto", DEATHS)):
         (tmp_path / name).mkdir()
-        args = (kind, json.dumps(deaths))
+        args = (kind, json.dumps(deaths), backend if deaths else "gloo")
         with Job(tmp_path / name, SCRIPT, *options, "--memory-snapshots", name, args=args) as job:
             assert job.end() == 0
             found.append(ends(job.output))

@@ -79,12 +79,12 @@ class DoorListener(Protocol):
 class Door:
     """Serves at one address. ``streams``: of the hands that have said hello.
 
-    ``listener``: who leads here; None: nobody does now.
+    ``listener``: who leads here; None: nobody does now. ``token``: of the team.
     """
 
     def __init__(self, token: str, tls: TlsFiles) -> None:
         self.listener: DoorListener | None = None
-        self._token = token
+        self.token = token
         self._count = 0
         self.streams: dict[str, HandStream] = {}
         # Read once: the files of a certificate of one life are not kept.
@@ -119,7 +119,7 @@ class Door:
 
     def _make(self) -> grpc.aio.Server:
         server = grpc.aio.server(
-            interceptors=[TokenInterceptor(self._token)],
+            interceptors=[TokenInterceptor(self.token)],
             options=SERVER_OPTIONS,
             maximum_concurrent_rpcs=STREAMS_MAX,
         )

@@ -21,6 +21,7 @@ from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     DrainAsked,
     EndAgent,
+    Kept,
     TeamChanged,
     WorkerDisconnected,
     WorkerDying,
@@ -43,8 +44,10 @@ from ftrun.core.messages import (
     RankEnded,
     RankFacts,
     RankMessage,
+    RanksKept,
     RankUsed,
     Rejected,
+    ReplaceRank,
     StartRanks,
     ToHand,
     WorkerFacts,
@@ -66,7 +69,7 @@ from ftrun.core.teams.nodes import (
     TeamFormed,
     TeamRules,
 )
-from ftrun.core.teams.ranks import Ranks, first_rank, places
+from ftrun.core.teams.ranks import Ranks, first_rank, places, ranks_of
 from ftrun.protocol.tls import TlsFiles
 
 STACKS_TIMEOUT_S = 2.5
@@ -89,6 +92,15 @@ class LeadingAgent(Protocol):
 
     async def close(self) -> None:
         """End all its parts."""
+
+    def kept(self, incarnation: str, group_rank: int) -> Kept | None:
+        """What the memories of the nodes have of a worker."""
+
+    def ranks_kept(self, node_id: str, report: RanksKept) -> None:
+        """What the memory of another node has."""
+
+    def node_gone(self, node_id: str) -> None:
+        """Another node is lost."""
 
     def team_event(self, event: AgentEvent) -> None:
         """Something that another node has seen, or that concerns the team."""
@@ -238,6 +250,36 @@ class Lead:
         del self._stacks[request]
         return {key: one.result() if one.done() else "" for key, one in waiting.items()}
 
+    def replace(self, key: WorkerKey, restarts: int) -> None:
+        """Have a worker of another node started again."""
+        node_id = self.ranks.restart(key, restarts, self._team)
+        order = ReplaceRank(key.replica_id, key.incarnation, restarts, key.group_rank)
+        if not self._send(node_id, order):
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._lose_ranks, node_id, self.name_of(node_id), "it is gone")
+
+    @property
+    def token(self) -> str:
+        """Of the team: that of this node's own lighthouse is another one."""
+        return self._door.token
+
+    @property
+    def own_id(self) -> str:
+        """Of this node."""
+        return self._own.node_id
+
+    def ranks_of_nodes(self) -> dict[str, range]:
+        """The ranks of each node, in order."""
+        return {node.node_id: ranks_of(self._team, n) for n, node in enumerate(self._team)}
+
+    def name_of(self, node_id: str) -> str:
+        """For people."""
+        return next((node.words() for node in self._team if node.node_id == node_id), node_id)
+
+    def order_at(self, node_id: str, message: ToHand) -> None:
+        """Send to one hand."""
+        self._send(node_id, message)
+
     # ------------------------------------------------------------ from the door
 
     def hand_came(self, stream: HandStream, hello: HandHello) -> None:
@@ -284,6 +326,8 @@ class Lead:
             case RankFacts(workers):
                 name = next(x.name for x in self._team if x.node_id == stream.node_id)
                 agent.facts_elsewhere(tuple(replace(one, node=name) for one in workers))
+            case RanksKept():
+                agent.ranks_kept(stream.node_id, message)
             case RankUsed(key, pid, cpu_s):
                 agent.team_event(WorkerUsed(key, pid, cpu_s))
             case WorkerStacks(request, key, text):
@@ -311,12 +355,16 @@ class Lead:
             return
         end = WorkerExited(
             ended.incarnation, rank, ended.pid, ended.exit_code, ended.reason, ended.memory,
-            ended.recorded,
+            ended.recorded, self._kept(key),
         )  # fmt: skip
         if ended.is_dying:
             self._agent.team_event(WorkerDying(end))
         else:
             self._ended(key, end)
+
+    def _kept(self, key: WorkerKey) -> Kept | None:
+        agent = self._agent
+        return None if agent is None else agent.kept(key.incarnation, key.group_rank)
 
     def _ended(self, key: WorkerKey, end: WorkerExited) -> None:
         self.ranks.end(key)
@@ -347,14 +395,20 @@ class Lead:
         """Its workers have ended, for all that is known here."""
         self.is_complete = self.is_complete and number is None
         self._places.pop(node.node_id, None)
-        for key in self.ranks.of_node(node.node_id):
-            why = f"is lost with its node {node.words()}: {reason}"
-            self._ended(key, WorkerExited(key.incarnation, key.group_rank, 0, KILLED, why))
+        self._lose_ranks(node.node_id, node.words(), reason)
+        if self._agent is not None:
+            self._agent.node_gone(node.node_id)
         stream = self._door.streams.get(node.node_id)
         if stream is not None:
             stream.cut(reason)
         if number is not None:
             self.lost(number, reason)
+
+    def _lose_ranks(self, node_id: str, name: str, reason: str) -> None:
+        why = f"is lost with its node {name}: {reason}"
+        for key in self.ranks.of_node(node_id):
+            kept, rank = self._kept(key), key.group_rank
+            self._ended(key, WorkerExited(key.incarnation, rank, 0, KILLED, why, kept=kept))
 
     def _formed(self, nodes: tuple[Node, ...], again: str) -> None:
         self._team = nodes

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ftrun.agent.devices import Machine
-from ftrun.agent.fleet import Fleet
+from ftrun.agent.fleet import NEVER_STARTED, Fleet
 from ftrun.agent.last_lines import last_lines
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import Output, open_output, start_keeping
 from ftrun.agent.resources import ResourceWatch
+from ftrun.agent.team.copies import REPORT_EVERY_S
+from ftrun.agent.team.keeping import LOOK_S, Keeping
 from ftrun.agent.workers import WorkerServer
 from ftrun.base import clock
+from ftrun.base.errors import PeerError, UserError
 from ftrun.base.timer import DeadlineTimer
-from ftrun.config.forms import standbys_of
+from ftrun.config.forms import standbys_of, why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     Event,
@@ -41,6 +45,8 @@ from ftrun.core.messages import (
     Beat,
     FailureReport,
     FromHand,
+    GroupDue,
+    KeepRanks,
     Lease,
     LeaseLeft,
     NoManager,
@@ -49,6 +55,8 @@ from ftrun.core.messages import (
     RankFacts,
     RankMessage,
     RankUsed,
+    ReplaceRank,
+    RewindRanks,
     SignalRanks,
     StartRanks,
     SweepRanks,
@@ -91,12 +99,21 @@ class Place:
         self.fleet.answers_for = settings.ranks_here
         self.fleet.meet = lambda start, _: self._ports.pop(start.incarnation)
         self.fleet.world_port = 0
+        self._keeping: Keeping | None = None
+        if not why_no_memory_snapshots(settings):
+            self.fleet.holds = True
+            host = machine.host
+            self._keeping = Keeping(self.fleet, settings, token, host, runtime_dir, tell)
+            asyncio.get_running_loop().call_later(REPORT_EVERY_S, self._report)
+        self._rewinding: asyncio.Task[None] | None = None
+        self._replaces: list[ReplaceRank] = []
         self._ports: dict[str, int] = {}
         wanted = min(standbys_of(settings), len(settings.ranks_here))
         self._standbys = StandbyPool(StandbyRules(wanted, parked=launch.parked))
         self._refill = DeadlineTimer(self._start_standbys)
         self._server = WorkerServer(self, token, runtime_dir)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     async def start(self) -> None:
         """Make the workers' socket and have the spawner ready."""
@@ -107,11 +124,14 @@ class Place:
 
     async def close(self, *, ends_well: bool) -> None:
         """End all processes."""
+        self._is_closed = True
         self._refill.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._resources.close()
+        if self._keeping is not None:
+            self._keeping.close()
         await self.fleet.stop(ends_well=ends_well)
         await self._server.close()
         self._launch.end()
@@ -121,20 +141,20 @@ class Place:
     def carry_out(self, order: Any) -> None:
         """An order of the lead."""
         match order:
-            case StartRanks(replica_id, incarnation, restarts, port, lighthouse, world_port):
-                ranks = self._settings.ranks_here
-                standbys = self._standbys.take(len(ranks), clock.now())
-                self._refill.set(self._standbys.due_at)
-                # By group rank, as the fleet has them.
-                start = StartReplica(
-                    replica_id, incarnation, restarts, ("",) * ranks.start + standbys
-                )
-                self._starts[incarnation] = start
-                self.fleet.lighthouse = lighthouse
-                self._ports[incarnation] = port
-                self.fleet.world_port = world_port
-                self.fleet.start_replica(start)
+            case StartRanks():
+                self._start(order)
+            case RewindRanks():
+                self._rewinding = self._begin(self._rewind(order))
+            case ReplaceRank():
+                self._replaces.append(order)
+                self._replace()
+            case KeepRanks():
+                if self._keeping is not None:
+                    self._begin(self._keeping.keep(order))
+            case GroupDue(incarnation, word):
+                self.fleet.memory.due(incarnation, word)
             case SignalRanks(replica_id, incarnation, number, group_rank, asks):
+                self._takes_back(order)
                 if group_rank is not None:
                     self.fleet.signal_worker(WorkerKey(replica_id, incarnation, group_rank), number)
                 elif asks:
@@ -149,11 +169,81 @@ class Place:
             case LeaseLeft(asked_at, left_s):
                 self._renew(asked_at + left_s)
             case AskStacks(request, keys):
-                task = asyncio.get_running_loop().create_task(self._send_stacks(request, keys))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._begin(self._send_stacks(request, keys))
             case _:
                 pass
+
+    def _start(self, order: StartRanks, *, is_empty: bool = False) -> None:
+        start = StartReplica(order.replica_id, order.incarnation, order.restarts)
+        ranks = self._settings.ranks_here
+        if not is_empty:  # by group rank, as the fleet has them
+            start = replace(start, standbys=("",) * ranks.start + self._take(len(ranks)))
+        self._starts[order.incarnation] = start
+        self.fleet.lighthouse = order.lighthouse
+        self._ports[order.incarnation] = order.port
+        self.fleet.world_port = order.world_port
+        self.fleet.start_replica(start, is_empty=is_empty)
+
+    def _take(self, count: int) -> tuple[str, ...]:
+        standbys = self._standbys.take(count, clock.now())
+        self._refill.set(self._standbys.due_at)
+        return standbys
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # ------------------------------------------------------------ memory snapshots
+
+    def _report(self) -> None:
+        """Tell the lead now and then what there is."""
+        if self._keeping is None or self._is_closed:
+            return
+        asyncio.get_running_loop().call_later(REPORT_EVERY_S, self._report)
+        for incarnation in self._starts:
+            self._keeping.report(incarnation)
+
+    async def _rewind(self, order: RewindRanks) -> None:
+        """Have the states of a step, and no later one; then the workers may be started again."""
+        start, step = order.start, order.step
+        incarnation, keeping = start.incarnation, self._keeping
+        if keeping is None:
+            return
+        try:
+            if incarnation not in self._starts:  # this node has come for a lost one
+                self._start(start, is_empty=True)
+                while not self.fleet.is_open(incarnation):
+                    await asyncio.sleep(LOOK_S)
+            await keeping.rewind(incarnation, step, order.sources)
+            self.fleet.memory.rewind(incarnation, order.number, step)
+            keeping.pin(incarnation, step)
+        except (PeerError, UserError, OSError, ValueError) as error:
+            self._cannot_replace(f"cannot have its state of step {step}: {error}")
+        self._rewinding = None
+        self._replace()
+
+    def _replace(self) -> None:
+        while self._rewinding is None and self._replaces:
+            one = self._replaces.pop(0)
+            key = WorkerKey(one.replica_id, one.incarnation, one.group_rank)
+            self.fleet.replace_worker(key, one.restarts, "".join(self._take(1)))
+
+    def _takes_back(self, order: SignalRanks) -> None:
+        """Those whose states are not there yet are never started."""
+        if self._rewinding is not None and order.group_rank is None:
+            self._rewinding.cancel()
+            self._rewinding = None
+            self._cannot_replace("was never started")
+
+    def _cannot_replace(self, reason: str) -> None:
+        replaces, self._replaces = self._replaces, []
+        for one in replaces:
+            self._ended(
+                WorkerExited(one.incarnation, one.group_rank, 0, NEVER_STARTED, reason),
+                is_dying=False,
+            )
 
     def _relay(self, order: ToRanks) -> None:
         if not order.incarnation:
@@ -209,6 +299,8 @@ class Place:
 
     def _ended(self, end: WorkerExited, *, is_dying: bool) -> None:
         output, start = "", self._starts.get(end.incarnation)
+        if self._keeping is not None and not is_dying:
+            self._keeping.report(end.incarnation)  # the lead has it before the end
         # The peers wait for the first word of a death; its last lines follow with its end.
         if end.status != 0 and start is not None and not is_dying:
             with contextlib.suppress(OSError):

@@ -6,13 +6,18 @@ Not here: the hands (lead.py), this node's own workers (agent/fleet.py, agent/wo
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ftrun.agent.fleet import Fleet
+from ftrun.agent.team.copies import SpannedMemory
+from ftrun.agent.team.keeping import Keeping
 from ftrun.agent.workers import WorkerServer
+from ftrun.config.forms import why_no_memory_snapshots
 from ftrun.core.agent.events import StartReplica, WorkerExited
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import Lease, SignalRanks, StartRanks, SweepRanks, ToRanks
+from ftrun.core.messages import Lease, RanksKept, SignalRanks, StartRanks, SweepRanks, ToRanks
 
 if TYPE_CHECKING:
     from ftrun.agent.team.lead import Lead
@@ -27,6 +32,33 @@ class SpanningFleet(Fleet):
         """Part with its hands from now on."""
         self.lead = lead
         self.meet = self._start_elsewhere
+        self._copies: SpannedMemory | None = None
+        if self._settings.spans and not why_no_memory_snapshots(self._settings):
+            self.memory = copies = SpannedMemory(
+                self._settings, self._output.terminal.event_line, lead
+            )
+            host, notes = self._machine.host, self._runtime_dir
+            tell = partial(copies.has, lead.own_id)
+            copies.keeping = Keeping(self, self._settings, lead.token, host, notes, tell)
+            self._copies = copies
+
+    def ranks_kept(self, node_id: str, report: RanksKept) -> None:
+        """What the memory of another node has."""
+        if self._copies is not None:
+            self._copies.has(node_id, report)
+
+    def node_gone(self, node_id: str) -> None:
+        """Another node is lost."""
+        if self._copies is not None:
+            self._copies.gone(node_id)
+
+    def replace_worker(self, key: WorkerKey, restarts: int, standby: str) -> None:
+        """Start one worker of a running incarnation again, here or elsewhere."""
+        if key.group_rank in self._settings.ranks_here:
+            super().replace_worker(key, restarts, standby)
+            return
+        self._groups[key.incarnation].expected.add(key.group_rank)
+        self.lead.replace(key, restarts)
 
     def begin_waiting(self) -> None:
         """The team is complete: start what waits for that."""
@@ -38,7 +70,7 @@ class SpanningFleet(Fleet):
         if group is None:
             return
         group.expected.discard(end.group_rank)
-        if not group.workers and not group.expected:
+        if not (group.workers or group.expected or group.is_held):
             self._close_group(end.incarnation)
         self._emit(end)
 
@@ -87,7 +119,10 @@ class SpanningFleet(Fleet):
             start.replica_id, start.incarnation, start.restarts, port, self.lighthouse,
             self._assignments.world_port,
         )  # fmt: skip
-        return self.lead.start(order)
+        port = self.lead.start(order)
+        if self._copies is not None:
+            self._copies.started[start.incarnation] = replace(order, port=port)
+        return port
 
 
 class SpanningServer(WorkerServer):

@@ -148,7 +148,8 @@ class StacksTaken:
 class BoardSeen:
     """The answer to ``LookAtBoard``: the words of all ranks (core/replay/mending.py: look).
 
-    ``boundary``: of what is in memory (core/replay/settling.py: common).
+    ``boundary``: of what is in memory (core/replay/settling.py: common). ``waits``: a node of the
+    group is missing, and they can go on from there once one has come in its place.
     """
 
     incarnation: str
@@ -157,6 +158,7 @@ class BoardSeen:
     falls: tuple[int, ...]
     boundary: int | None = None
     broken: tuple[int, ...] = ()
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ That is so if the agent keeps its state in memory (``WorkerExited.kept``). The s
 once, by a decree. The replacement starts when the dead process is gone. Then the board is looked at
 until all are in one group again. If that cannot be followed, all processes are ended, and all begin
 again from the last step that each has in memory. Where that is not to be had either, it is an
-ordinary failure: the whole group is started again, and its line tells why.
+ordinary failure: the whole group is started again, and its line tells why. If a node of the group
+is lost, and other nodes have its ranks' states, they wait for a node that comes in its place.
 
 Not here: the decision by what is in memory (core/replay/mending.py), budgets (restarts.py), the
 failure of a group (failed_slots.py), the words' meaning (words.py).
@@ -44,6 +45,7 @@ from ftrun.core.replay.mending import Decree, Mended, Mending
 from ftrun.core.replay.settling import Generation
 
 LOOK_S = 0.02
+NODE_LOOK_S = 0.1
 SLOW_S = 3.0
 """A replacement that has not joined by then is spoken of before it has."""
 
@@ -78,7 +80,7 @@ class Replacing:
     def begin(self, slot: SlotState) -> None:
         """A new incarnation, with new memory."""
         if self._settings.has_memory_snapshots:
-            slot.mending = Mending(self._settings.join_timeout_s)
+            slot.mending = Mending(self._settings.join_timeout_s, self._settings.spans)
 
     def takes(self, slot: SlotState, end: WorkerExited) -> bool:
         """Replace a worker that has died, or is dying. False: its whole group has failed."""
@@ -100,12 +102,14 @@ class Replacing:
                 verdict = slot.budget.failed(failure)
             slot.fall = words.not_replaced(rank, mending.fallen)
             slot.verdict = verdict if is_counted else Restart(0.0, slot.budget.spent)
+            if kept.place is Fall.NODES and not isinstance(slot.verdict, Restart | None):
+                slot.fall = words.would_have_gone_on(kept.step)
             if not isinstance(slot.verdict, Restart) or not self._can_begin_again(slot, rank):
                 return False
         is_gone = rank not in slot.alive
         slot.alive.add(rank)
         slot.ends.note(self._out.now, failure)
-        slot.replaced[rank] = Replaced(end, failure, kept.step)
+        slot.replaced[rank] = Replaced(end, failure, kept.step, kept.reached)
         slot.stands(self._out.now)
         slot.loop_watch.rest()
         self._forget(slot, rank)
@@ -147,7 +151,13 @@ class Replacing:
     def _begin_again(self, slot: SlotState, event: BoardSeen) -> None:
         """All processes of the group are gone, and nobody writes its memory any more."""
         assert slot.mending is not None, "it has fallen"
-        slot.ending = slot.stuck_at = None
+        slot.stuck_at = None
+        if event.waits and event.boundary is not None and slot.phase is SlotPhase.RUNNING:
+            if slot.waits_from is None:
+                self._out.add(words.waits_for_node(slot.replica_id, event.boundary))
+            slot.waits_from, slot.look_at = event.boundary, self._out.now + NODE_LOOK_S
+            return
+        slot.ending = slot.waits_from = None
         for known in slot.replaced.values():
             known.is_gone = True
         if slot.phase is not SlotPhase.RUNNING:
@@ -160,12 +170,20 @@ class Replacing:
             self._fail(slot, next(iter(slot.replaced.values())).end)
             self._group_ended(slot)
             return
-        slot.is_rewound = True
+        slot.rewound_to = event.boundary
         place = slot.replica_id, slot.incarnation
         self._out.add(RewindMemory(*place, decree.number, event.boundary))
         for rank in sorted(slot.lives):
             self._replace(slot, rank)
         slot.look_at, slot.slow_at = self._out.now + LOOK_S, self._out.now + SLOW_S
+
+    def stops_waiting(self, slot: SlotState) -> None:
+        """The group is to stop while it waits for a node: nothing of it runs."""
+        if slot.waits_from is not None and slot.phase is not SlotPhase.RUNNING:
+            self._out.add(words.would_go_on(slot.replica_id, slot.waits_from))
+            slot.ending = slot.waits_from = None
+            slot.alive.clear()
+            self._group_ended(slot)
 
     def waits_for_end(self, slot: SlotState, rank: int) -> bool:
         """Whether a process that is to be replaced is not gone so far."""
@@ -237,11 +255,16 @@ class Replacing:
                 self._out.add(MakeDecree(*place, outcome.number, -1))
 
     def _end_who_holds_up(self, slot: SlotState, event: BoardSeen) -> None:
-        """End those that have raised. If all wait, the one that has made the fewest calls hangs."""
+        """End those that have raised. If all wait, the one that has made the fewest calls hangs.
+
+        No board has the calls of all ranks of a group on several nodes.
+        """
         ranks = [] if slot.kill_at is not None else sorted(slot.failure_reports)
         if slot.hung is not None and slot.stacks_at is None:
             done, found = event.board.done, slot.hung.group_rank
-            last = min(slot.living, key=lambda rank: (done[rank], rank != found), default=found)
+            known = set() if self._settings.spans else slot.living
+            made = {rank: (sum(done[rank].values()), rank != found) for rank in known}
+            last = min(made, key=lambda rank: made[rank], default=found)
             slot.hung = replace(slot.hung, group_rank=last)
             ranks = [last]
         for rank in ranks:
@@ -252,14 +275,15 @@ class Replacing:
         number, budget = slot.budget.spent, self._settings.restarts.max_restarts
         for rank, known in sorted(slot.replaced.items()):
             then = words.went_on(known.step, after_s, number, budget)
-            if slot.is_rewound:
-                then = slot.fall + words.began_again(after_s, number, budget)
+            if slot.rewound_to is not None:
+                again = words.began_again(slot.rewound_to, known.reached, after_s, number, budget)
+                then = slot.fall + again
             self._out.add(words.replaced(known.failure, then))
             slot.failures.append(known.failure)
             self._failures.was_replaced(slot, rank, known.step, then)
         slot.ends = Ends()
         slot.replaced.clear()
-        slot.fall, slot.verdict, slot.is_rewound = "", None, False
+        slot.fall, slot.verdict, slot.rewound_to = "", None, None
         slot.look_at = slot.slow_at = None
         slot.goes_on(self._out.now)
         restarts, left = slot.started - 1, slot.budget.left

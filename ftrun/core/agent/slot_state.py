@@ -79,12 +79,13 @@ class SlotSummary:
 class Replaced:
     """A worker that died, until its replacement has joined. ``is_gone``: its process is.
 
-    ``step``: the one that is repeated.
+    ``step``: the one that is repeated; ``reached``: how many were made.
     """
 
     end: WorkerExited
     failure: Failure
     step: int
+    reached: int = 0
     is_gone: bool = False
 
 
@@ -116,7 +117,8 @@ class SlotState:
     ``look_at``: when to look at the board; ``slow_at``: when to show that it lasts. ``fall``: why
     the whole group has failed all the same; ``verdict``: what follows, if that is booked already.
     ``ending``: the ranks whose processes are not gone so far, after which all begin again from
-    memory; ``is_rewound``: they have begun.
+    memory; ``rewound_to``: the step from which they have begun. ``waits_from``: the step from which
+    they can, once a node has come for a lost one.
     ``goes_after``: the incarnations here that train on, and that have no quorum yet. Its next start
     waits until ``goes_at``, which comes earlier once they have.
     """
@@ -165,7 +167,8 @@ class SlotState:
     fall: str = ""
     verdict: Verdict | None = None
     ending: set[int] | None = None
-    is_rewound: bool = False
+    rewound_to: int | None = None
+    waits_from: int | None = None
     goes_after: set[str] = field(default_factory=set)
     goes_at: float = 0.0
     restart_in_s: float | None = None
@@ -190,7 +193,7 @@ class SlotState:
         self.alive = set(range(workers))
         self.lives = dict.fromkeys(self.alive, self.started - 1)
         self.mending, self.replaced, self.fall, self.verdict = None, {}, "", None
-        self.ending, self.is_rewound = None, False
+        self.ending = self.rewound_to = self.waits_from = None
         self.dying = set()
         self.failure_reports = {}
         self.left, self.done = set(), set()

@@ -737,6 +737,7 @@ class Supervisor:
                 self._hangs.overdue(slot)
             if _due(slot.look_at, self._out.now):
                 self._replacing.look(slot)
+            self._replacing.stops_waiting(slot)
             if slot.phase is SlotPhase.RUNNING:
                 self._hangs.ask_the_silent(slot)
                 self._hangs.check_loops(slot)

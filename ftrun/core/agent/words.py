@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ftrun.base.words import counted
 from ftrun.core.agent.events import ShowNotice, WorkerLife
 from ftrun.core.agent.failures import Failure, signal_name
 from ftrun.core.agent.imports import NOTICE_AFTER_S
@@ -68,12 +69,27 @@ def went_on(step: int, after_s: float, number: int, budget: int) -> str:
     )
 
 
-def began_again(after_s: float, number: int, budget: int) -> str:
+def began_again(step: int, reached: int, after_s: float, number: int, budget: int) -> str:
     """The words after a fall from which all workers have begun again in memory."""
+    again = "" if reached <= step else f", {counted(reached - step, 'step')} again"
     return (
-        f"All went on after {after_s:.2g} s from the last step that each had in memory. "
-        f"Restart {number} of {budget}."
+        f"All went on from step {step}, the last that each had in memory{again}, after "
+        f"{after_s:.2g} s. Restart {number} of {budget}."
     )
+
+
+def waits_for_node(replica_id: str, step: int) -> ShowNotice:
+    """A node of a group is lost, and other nodes have its ranks' states."""
+    text = (
+        f"The states of step {step} are in memory of the nodes that are left. All go on from there "
+        "as soon as a node takes the lost one's place."
+    )
+    return ShowNotice("lost", (replica_id,), text)
+
+
+def would_go_on(replica_id: str, step: int) -> ShowNotice:
+    """No node has come in a lost one's place."""
+    return ShowNotice("lost", (replica_id,), f"With another node all could go on from step {step}.")
 
 
 def not_replaced(group_rank: int, reason: Fall | None, life: int | None = None) -> str:
@@ -89,7 +105,7 @@ def not_replaced(group_rank: int, reason: Fall | None, life: int | None = None) 
 
 def would_have_gone_on(step: int) -> str:
     """No restart is left for a worker that could have been replaced."""
-    return f"It could have gone on from step {step}. "
+    return f"It could have gone on from step {step}. " if step >= 0 else ""
 
 
 def restart(failure: Failure, delay_s: float, number: int, budget: int, at_start: bool) -> str:

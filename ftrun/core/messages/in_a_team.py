@@ -87,6 +87,36 @@ class RankFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RankKept:
+    """What a node's memory has of one rank. ``steps``: those at whose begin it has its whole state.
+
+    ``is_copy``: another node runs it. ``fall``: why it cannot be followed (core/replay/falls.py).
+    """
+
+    group_rank: int
+    steps: tuple[int, ...]
+    is_copy: bool = False
+    fall: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RanksKept:
+    """What the node's memory has of a group, now and then, and before the end of each worker.
+
+    ``address``, ``certificate``: where other nodes may read it. ``copied``: the ``KeepRanks`` of
+    this step is carried out. ``reason``: the newest one could not be.
+    """
+
+    incarnation: str
+    ranks: tuple[RankKept, ...]
+    address: str
+    certificate: str
+    topology: str
+    copied: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AskLease:
     """``asked_at``: on the hand's own clock, which the answer repeats."""
 
@@ -139,6 +169,60 @@ class StartRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class RankSource:
+    """Where a rank's state can be read: at ``node``, for people."""
+
+    group_rank: int
+    node: str
+    address: str
+    certificate: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRanks:
+    """Keep the states of this step, and copy those of other nodes' ranks from their ``sources``.
+
+    ``pinned``: all nodes have those of this step, so keep them too; None: of no step so far.
+    """
+
+    incarnation: str
+    step: int
+    pinned: int | None
+    sources: tuple[RankSource, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RewindRanks:
+    """No process of the group runs: drop what is later than ``step``; decree ``number`` follows.
+
+    ``sources``: of the states that this node does not have, because it has come for a lost one.
+    """
+
+    start: StartRanks
+    number: int
+    step: int
+    sources: tuple[RankSource, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceRank:
+    """Start this worker again, from its state in memory."""
+
+    replica_id: str
+    incarnation: str
+    restarts: int
+    group_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDue:
+    """At which steps all workers of the group keep their states: a word of their board."""
+
+    incarnation: str
+    word: int
+
+
+@dataclass(frozen=True, slots=True)
 class SignalRanks:
     """Signal the workers of an incarnation, or one. ``asks``: as AskToStop does."""
 
@@ -184,6 +268,7 @@ FromHand: TypeAlias = (
     | RankDisconnected
     | RankUsed
     | RankFacts
+    | RanksKept
     | AskLease
     | HandLeaving
     | WorkerMessage
@@ -194,6 +279,10 @@ ToHand: TypeAlias = (
     | StartRanks
     | SignalRanks
     | SweepRanks
+    | KeepRanks
+    | RewindRanks
+    | ReplaceRank
+    | GroupDue
     | ToRanks
     | LeaseLeft
     | AskStacks

@@ -32,6 +32,8 @@ class Fall(IntEnum):
     MEGATRON = 16
     PIPELINE = 17
     IN_FLIGHT = 18
+    NODES = 20
+    APART = 21
 
     @property
     def words(self) -> str:
@@ -70,4 +72,6 @@ _WORDS = {
         "a pipeline schedule (torch.distributed.pipelining) sends from stage to stage, and ftrun "
         "cannot repeat a send or a receive"
     ),
+    Fall.NODES: "its group is on several nodes",
+    Fall.APART: "the workers could not be connected again",
 }

@@ -21,6 +21,9 @@ than the newest generations of one boundary, sets ``done`` to the calls before i
 words, and raises the number. So each call is a new one for all. Else all workers are
 restarted, in new memory.
 
+A group that ``spans`` several nodes does nothing but that: no board has the words of all its ranks.
+Its further deaths in a rewind lead to another one.
+
 Not here: what the processes do (settling.py), starting one (core/agent/supervisor.py).
 """
 
@@ -37,6 +40,8 @@ from ftrun.core.replay.settling import Board, Generation, missing
 DEATHS_MAX = 3
 TRIES_MAX = 20
 """Of a mend: new numbers because a group could not be connected."""
+REWINDS_MAX = 3
+"""Of a group that spans several nodes, in a row."""
 SOUND = frozenset(
     {
         Fall.LOG_FULL,
@@ -45,6 +50,8 @@ SOUND = frozenset(
         Fall.OTHER_CALL,
         Fall.LATE,
         Fall.TOO_NEW,
+        Fall.NODES,
+        Fall.APART,
     }
 )
 """After these falls all generations are as good as before."""
@@ -73,13 +80,15 @@ class Mending:
 
     Args:
         limit_s: that nothing may move for, while all wait.
+        spans: it has ranks on several nodes.
     """
 
     limit_s: float
+    spans: bool = False
     number: int = 0
     fallen: Fall | None = None
     _deaths: Counter[int] = field(default_factory=Counter)
-    _is_rewound: bool = False
+    _rewinds: int = 0
     _began_at: float = 0.0
     _seen: tuple[object, ...] = ()
     _moved_at: float = 0.0
@@ -132,8 +141,10 @@ class Mending:
         # One that is over is needed by those that are not: it may be asked for a call again.
         if all(board.over) or all(number >= self.number for number in joined):
             self._deaths.clear()
-            self._is_rewound, self._tries = False, 0
+            self._rewinds = self._tries = 0
             return Mended(now - self._began_at)
+        if self.number in broken and self.spans:
+            return self._fall(Fall.APART)
         if self.number in broken and self._tries < TRIES_MAX:
             self._tries += 1
             self.number += 1
@@ -148,7 +159,7 @@ class Mending:
     @property
     def can_rewind(self) -> bool:
         """Whether what is in memory may be good enough to begin again from it, after a fall."""
-        return self.fallen in SOUND and not self._is_rewound
+        return self.fallen in SOUND and self._rewinds < (REWINDS_MAX if self.spans else 1)
 
     def rewind(self, boundary: int | None, workers: int, now: float) -> Decree | None:
         """After a fall all processes are gone: replace all of them, or (None) restart the group.
@@ -159,7 +170,8 @@ class Mending:
         """
         if boundary is None or not self.can_rewind:
             return None
-        self.fallen, self._is_rewound = None, True
+        self.fallen = None
+        self._rewinds += 1
         self._deaths.update(dict.fromkeys(range(workers), 0))
         self.number += 1
         self._moved_at = now

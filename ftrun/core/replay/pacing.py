@@ -9,16 +9,21 @@ All begin one at the same step, because it must be possible to begin again from 
 rank 0 alone decides, and announces a step to which nobody can have come: where a step begins at
 rank 0 the others may be in the next one at most, if rank 0 is a replacement whose predecessor has
 made a call there that is in no log. One word has the newest of these steps, and which of those
-before are others, because some come there later.
+before are others, because some come there later. Where agents carry the word to other nodes it is
+announced ``CARRIED_S`` ahead; a node that gets it too late has no state of that step.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 SHARE = 0.005
 """Of a step's, that generations may take. The calls of a step have their own cost."""
+SPANNING_SHARE = 0.01
+"""Of a group on several nodes, which neither keeps nor logs calls, and repeats more at a death."""
 AHEAD = 2
+CARRIED_S = 0.25
 _BEFORE = 8
 """So many steps are in a word: the newest one that was announced, and those just before."""
 
@@ -27,6 +32,16 @@ def is_due(announced: int, step: int) -> bool:
     """Whether a step begins with a generation. ``announced``: the word."""
     newest, known = divmod(announced, 1 << _BEFORE)
     return 0 <= newest - step < _BEFORE and bool(known >> newest - step & 1)
+
+
+def newest(announced: int) -> int:
+    """The newest step that was announced. ``announced``: the word."""
+    return announced >> _BEFORE
+
+
+def ahead_of(step_s: float) -> int:
+    """How many steps ahead one is announced to other nodes. ``step_s``: a step takes so long."""
+    return max(AHEAD, math.ceil(CARRIED_S / max(step_s, 1e-3)))
 
 
 @dataclass
@@ -45,6 +60,7 @@ class Pace:
         *,
         is_half_full: bool,
         is_behind: bool,
+        ahead: int = AHEAD,
     ) -> int:
         """A step begins: the word from now on.
 
@@ -54,13 +70,15 @@ class Pace:
                 generation has taken of the processor.
             is_half_full: the log under way.
             is_behind: rank 0 repeats calls that are in its log: the others may be steps ahead.
+            ahead: so many steps ahead one is announced; more than ``AHEAD``: to other nodes.
         """
         self.earned_s = min(self.earned_s + step_s * self.share, copy_s)
         newest, known = divmod(announced, 1 << _BEFORE)
-        late = step + AHEAD - newest
+        late = step + ahead - newest
+        is_under_way = ahead > AHEAD and newest > step
         is_needed = is_half_full and newest < step
-        if is_behind or late <= 0 or not (is_needed or self.earned_s >= copy_s):
+        if is_behind or is_under_way or late <= 0 or not (is_needed or self.earned_s >= copy_s):
             return announced
         self.earned_s = max(0.0, self.earned_s - copy_s)
         known = (known << min(late, _BEFORE) | 1) % (1 << _BEFORE)
-        return (step + AHEAD) * (1 << _BEFORE) + known
+        return (step + ahead) * (1 << _BEFORE) + known

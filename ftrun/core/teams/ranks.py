@@ -19,6 +19,12 @@ def first_rank(team: Team, number: int) -> int:
     return sum(node.workers for node in team[:number])
 
 
+def ranks_of(team: Team, number: int) -> range:
+    """The group ranks of the workers of node ``number``."""
+    first = first_rank(team, number)
+    return range(first, first + team[number].workers)
+
+
 def places(team: Team, lead: Node, job_id: str) -> dict[str, HandPlace]:
     """What each node but the lead is told of its place."""
     world = first_rank(team, len(team))
@@ -44,12 +50,19 @@ class Ranks:
         self._outputs.clear()
         elsewhere = [(number, node) for number, node in enumerate(team) if node is not lead]
         for number, node in elsewhere:
-            first = first_rank(team, number)
-            for rank in range(first, first + node.workers):
+            for rank in ranks_of(team, number):
                 key = WorkerKey(order.replica_id, order.incarnation, rank)
                 self._nodes[key] = node.node_id
                 self._names[order.replica_id, order.restarts, rank] = node.name
         return [node.node_id for _, node in elsewhere]
+
+    def restart(self, key: WorkerKey, restarts: int, team: Team) -> str:
+        """One worker is started again; returns the id of the node that has its place now."""
+        numbers = range(len(team))
+        node = next(team[number] for number in numbers if key.group_rank in ranks_of(team, number))
+        self._nodes[key] = node.node_id
+        self._names[key.replica_id, restarts, key.group_rank] = node.name
+        return node.node_id
 
     def clear(self) -> None:
         """Another agent leads: nothing of the last one runs."""

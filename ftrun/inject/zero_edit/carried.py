@@ -9,15 +9,16 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
+from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.stepping import Stepping
+from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
-
-if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.script import Script
+from ftrun.training.context import WorkerContext
 
 KEY = "script"
 CALLBACKS = "callbacks"
@@ -29,6 +30,16 @@ REMEDY = (
     "it cannot be given what they have made in the middle of their training. Make all models, "
     "optimizers and schedulers before the first step"
 )
+
+
+class Script(Protocol):
+    """The rooms of a script that have what is carried (script.py)."""
+
+    here: WorkerContext
+    models: Models
+    stepping: Stepping
+    frameworks: Frameworks
+    has_loaded: bool
 
 
 class Carried:

@@ -29,17 +29,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftrun.base import clock
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.files import is_by_script
+from ftrun.inject.zero_edit.files import Drafts, is_by_script
 from ftrun.inject.zero_edit.frames import call_site, is_script
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.values.journal import Journal, read
-
-if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.script import Script
 
 FILE = "made-{replica_id}.{group_rank}"
 MADE_MAX = ABSENT_MAX = 256
@@ -54,22 +51,29 @@ class Directories:
     """Stands in for ``os.mkdir``, which ``makedirs`` and pathlib call, and for ``os.path.exists``
     and its like where the script itself calls them.
 
+    Args:
+        path: the file of this slot and rank.
+        drafts: of this worker, which notes what this process has made.
+        is_world: whether the script has made its process group. Before, only directories of its own
+            lines are its predecessor's.
+
     Attributes:
         is_successor: a worker of this slot has trained before.
-        waits_for_file: called in training, when the script
+        steps: how many steps have ended; ``waits_for_file``: called in training, when the script
             asks in a loop for what is not there, with words, and since when.
     """
 
-    def __init__(self, script: Script) -> None:
-        self._script, self._drafts = script, script.drafts
-        path = script.file(FILE)
-        self._journal = Journal(path)
+    def __init__(
+        self, path: Path, drafts: Drafts, is_world: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._journal, self._drafts, self._is_world = Journal(path), drafts, is_world
         self._made: list[tuple[str, str]] = []  # what makes it alike, and the directory
         self._theirs: list[tuple[str, str]] = []
         self._links: list[str] = []
         self._absent: Counter[str] = Counter()  # what was not there, and how often
         self._asked: Counter[str] = Counter()
         self._is_registered = self.is_successor = self._repeats = self._is_same = False
+        self.steps: Callable[[], int] = lambda: 0
         self.waits_for_file: Callable[[str, float], None] = lambda words, since_s: None
         self._asked_last: tuple[int, CodeType, str] | None = None
         self._asked_at, self._times = 0.0, 0
@@ -131,7 +135,7 @@ class Directories:
         """The script asks for what is not there: in a loop, it waits for another rank."""
         if threading.current_thread() is not threading.main_thread() or self._drafts.is_forked:
             return
-        asked = self._script.steps, frame.f_code, os.fsdecode(path)
+        asked = self.steps(), frame.f_code, os.fsdecode(path)
         if asked != self._asked_last:
             self._asked_last, self._asked_at, self._times = asked, clock.now(), 0
         self._times += 1
@@ -149,8 +153,7 @@ class Directories:
             return
         kind = f"{call_site()} {os.path.dirname(whole)} {_NUMBER.sub('0', os.path.basename(whole))}"
         is_free = not os.path.lexists(whole) or os.path.islink(whole)
-        # Before the process group a logger of a package would mix two tables.
-        is_taken = self._script.peers.can_be_found or is_by_script()
+        is_taken = self._is_world() or is_by_script()  # a logger of a package would mix two tables
         if is_free and is_taken and self._drafts.joins() and self._takes(kind, whole):
             return
         if os.path.isdir(whole) and (

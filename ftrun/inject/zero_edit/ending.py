@@ -16,21 +16,20 @@ it (training/lingering.py).
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.carried import CALLBACKS
+from ftrun.inject.zero_edit.carried import CALLBACKS, Carried
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
+from ftrun.inject.zero_edit.values.tensors import Tensors
 from ftrun.inject.zero_edit.values.units import leaves, mapped
 from ftrun.training.manager import Manager
-
-if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.script import Script
 
 LINGER = timedelta(minutes=5)
 """How long those that have come to the end wait for the others: as long as torchrun's agents do."""
@@ -46,6 +45,10 @@ class Ending:
 
     Its state functions are those of the Manager.
 
+    Args:
+        carried: the script's objects; ``tensors``: its tensors and arrays outside them.
+        has_begun: whether a step is committed.
+
     Attributes:
         has_followed: this replica has joined peers that have finished.
         is_behind: it has joined peers that train, some steps after its place.
@@ -53,18 +56,16 @@ class Ending:
         stands_still: nothing may step, because this replica holds the state after these steps.
     """
 
-    def __init__(self, script: Script) -> None:
-        self._script, self._carried, self._tensors = script, script.carried, script.tensors
+    def __init__(
+        self, carried: Carried, tensors: Tensors, has_begun: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._carried, self._tensors, self._has_begun = carried, tensors, has_begun
         self.replays = 0
         self._copy: tuple[State, State] | None = None
         self._given: tuple[State, State] = _NOTHING
         self.has_followed = self.is_behind = self.is_replaying = False
         self.stands_still = self._is_offered = False
         self._at_draw: dict[int, int] = {}
-
-    def _has_begun(self) -> bool:
-        """Whether a step is committed."""
-        return self._script.manager().current_step() > 0
 
     @property
     def _is_of_commit(self) -> bool:

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.charge import Charge
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.ending import part
 from ftrun.inject.zero_edit.exactly_once import ExactIterator
@@ -63,9 +64,10 @@ class Loop:
         self.on_world: Callable[[], None] = lambda: None
         self._course = Course()
         self.script = Script(here, self._course, self, memory)
-        self._moving = Moving(self.script)
+        self._charge, self._moving = Charge(self.script), Moving(self.script)
         self.script.directories.waits_for_file = Inside(self.script).waits_for_file
         self._pid = os.getpid()  # not of a loader's workers
+        self.script.stepping.on_late = self.script.models.on_late = self._charge.made_late
         self._first: Noted | None = None  # the script at its first step
         self._outcome = True  # of the last step
         self._walks_to: Place | None = None  # where peers wait for this newcomer in a step
@@ -218,7 +220,7 @@ class Loop:
         else:
             standing.goes_on(noting.numbers(draws, standing.functions), manager.current_step())
         if not self._course.now.has_stepped:
-            self.script.charge.take(manager)
+            self._charge.take(manager)
             script.directories.begins()
         loaded = script.start(manager, allow_heal=place is not None)
         if loaded is not None and not standing.is_like(loaded):
@@ -247,7 +249,7 @@ class Loop:
         if self._outcome:
             script.marking.mark(manager)
             if script.trial is not None:
-                script.trial.committed(script.steps_of(manager), manager, self.script.charge.facts)
+                script.trial.committed(script.steps_of(manager), manager, self._charge.facts)
         script.standing.step_ended()
         script.lost += not self._outcome
         script.noting.commit()
@@ -280,7 +282,7 @@ class Loop:
     def passes(self) -> None:
         """The first loop that is passed over has come to its first step, as at the peers once."""
         if self._walks_to is None:
-            self.script.charge.take(self.script.manager())
+            self._charge.take(self.script.manager())
         self.script.rewriting.passes()
         self.script.counters.remember()
 
@@ -300,7 +302,7 @@ class Loop:
         else:
             self._begin_counting(script.noting.note())
             if not has_passed:
-                self.script.charge.take(manager)
+                self._charge.take(manager)
             if script.peers.are_looked_for:
                 come_near(iterator, script.peers.now, who=who, tells=script.mates.is_lead)
             loaded = script.start(manager, allow_heal=True)
@@ -396,6 +398,6 @@ class Loop:
         script.show_place(manager)
         part(manager, script.mates, script.here.replica_id)
         if script.trial is not None:
-            script.trial.write(self.script.charge.facts())
+            script.trial.write(self._charge.facts())
         if script.lost:
             told.lost(script.lost, script.steps, come_again=script.exactly_once.is_on)

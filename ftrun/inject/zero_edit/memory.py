@@ -26,7 +26,7 @@ from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import Leaf, LeafSpec
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.pacing import Pace, is_due
+from ftrun.core.replay.pacing import AHEAD, SPANNING_SHARE, Pace, ahead_of, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.batches import Batches
@@ -113,6 +113,8 @@ class Memory:
         self._step, self._number = 0, self.area.newest
         self._head: Any = None
         self._pace, self._worked_s = Pace(), time.process_time()
+        if memory.spans:
+            self._pace.share = SPANNING_SHARE
         self._began_at = self._took_s = 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients, self._missed = 0, -1, 0
@@ -162,6 +164,7 @@ class Memory:
             self._took_s,
             is_half_full=world.is_half_full,
             is_behind=world.is_behind,
+            ahead=ahead_of(clock.now() - self._began_at) if world.memory.spans else AHEAD,
         )
         if word != said:
             self.board.set(0, Word.DUE, word)

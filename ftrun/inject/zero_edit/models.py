@@ -11,23 +11,21 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.values.tensors import LATE
+from ftrun.inject.zero_edit.world.world import World
 from ftrun.training import compiling
 from ftrun.training.manager import Manager
 from ftrun.training.sharded import parameters_of, replicate
-
-if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.loop import Loop
-    from ftrun.inject.zero_edit.script import Script
 
 MODULES_MAX, LATE_MAX = 200_000, 4_096
 _SYNCS = "require_forward_param_sync"
@@ -35,6 +33,13 @@ _SYNCS = "require_forward_param_sync"
 
 class Models:
     """The models of this process.
+
+    Args:
+        mates: the workers of this replica.
+        world: the script's process groups.
+        manager: makes the Manager, at the first model.
+        before_forward: called before a forward pass in training; False: the pass does not count.
+        before_evaluation: called before a forward pass of a model in evaluation mode.
 
     Attributes:
         wrapped, sites: what a DistributedDataParallel wraps or FSDP2 shards, and where the script
@@ -44,16 +49,31 @@ class Models:
         syncs: of each wrapped model, whether its next pass broadcasts buffers, as the step began;
             None: no DistributedDataParallel. An evaluation, or a pass that only accumulates, has
             left it so, and all ranks do the same.
+        goes_again: whether the next pass is of a step that the peers have taken already.
         is_averaged: the shards of FSDP2 are averaged across the replicas, or need not be.
+        on_first: called when there is a first one.
+        on_late: called with what was made after the first step.
     """
 
-    def __init__(self, script: Script, on: Loop) -> None:
-        self.script, self.before_forward = script, on.before_forward
-        self.before_evaluation = on.before_evaluation
+    def __init__(
+        self,
+        mates: Mates,
+        world: World,
+        manager: Callable[[], Manager],
+        before_forward: Callable[[], bool],
+        before_evaluation: Callable[[], None],
+    ) -> None:
         self.makes_ddp: Callable[[], bool] = lambda: True
+        self.on_first: Callable[[], None] = lambda: None
+        self.goes_again: Callable[[], bool] = lambda: False
+        self.on_late: Callable[[str], None] = lambda what: None
+        self.mates, self.world = mates, world
         self._mesh: Any = None
         self._sharded: dict[int, Any] = {}  # by id: the hook before its forward pass
-        self.is_averaged = self._is_alone = self._has_one = False
+        self.is_averaged = self._is_alone = False
+        self.manager = manager
+        self.before_forward = before_forward
+        self.before_evaluation = before_evaluation
         self.wrapped: list[nn.Module] = []
         self.sites: list[str] = []
         self.syncs: list[bool | None] = []
@@ -91,10 +111,9 @@ class Models:
         self.sites.append(call_site())
         self._parameters = None
         if self._roots is not None:
-            self.script.charge.made_late("makes another DistributedDataParallel")
-        if not self._has_one:
-            self._has_one = True
-            self.script.has_model()
+            self.on_late("makes another DistributedDataParallel")
+        on_first, self.on_first = self.on_first, lambda: None
+        on_first()
 
     def has_parameter_of(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer steps something that is trained on all replicas."""
@@ -113,7 +132,7 @@ class Models:
     def mesh(self, wished: Any) -> Any:
         """The mesh of this replica's workers, in place of the one over all that is wished."""
         if self._mesh is None:
-            self._mesh = self.script.mates.make_mesh(None if wished is None else wished.device_type)
+            self._mesh = self.mates.make_mesh(None if wished is None else wished.device_type)
         return self._mesh
 
     def add_sharded(self, module: nn.Module) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from ftrun.inject.zero_edit.around import drawn, innermost
@@ -31,12 +31,13 @@ from ftrun.inject.zero_edit.frames import (
 )
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place
-from ftrun.inject.zero_edit.randomness import States
+from ftrun.inject.zero_edit.randomness import Randomness, States
+from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.values.changes import differing
-from ftrun.inject.zero_edit.values.counters import Read
-
-if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.script import Script
+from ftrun.inject.zero_edit.values.counters import Counters, Read
+from ftrun.inject.zero_edit.values.frameworks import Frameworks
+from ftrun.inject.zero_edit.values.tensors import Tensors
+from ftrun.inject.zero_edit.world.world import World
 
 ENTRIES_MAX = 256
 PHASE_STEPS = 64
@@ -69,6 +70,17 @@ class _Loop:
 
     entry: tuple[Spot, ...]
     renews: bool = False
+
+
+class Script(Protocol):
+    """The rooms of a script that tell what is noted of it (script.py)."""
+
+    frameworks: Frameworks
+    counters: Counters
+    tensors: Tensors
+    world: World
+    sparing: Sparing
+    randomness: Randomness
 
 
 class Noting:

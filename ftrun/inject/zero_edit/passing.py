@@ -17,17 +17,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
+
+import torch
 
 from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import around, told
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.loaders import LoaderIterator
+from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.place import Place
-
-if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.script import Script
+from ftrun.inject.zero_edit.world.world import World
+from ftrun.training.context import WorkerContext
 
 GHOSTS_MAX = 1_000
 """Forward passes of a newcomer on its way: a ``while`` loop over a loader may never end."""
@@ -37,15 +39,26 @@ class Passing:
     """One newcomer's way. For the main thread.
 
     Args:
-        on_begin: called when it begins.
+        here: this worker; ``mates``: the workers of its replica.
+        world: its process groups.
+        modules: the models that are trained.
 
     Attributes:
         is_on: it has passed over a loop, and has not joined yet.
+        on_begin: called when it begins.
     """
 
-    def __init__(self, script: Script, on_begin: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        here: WorkerContext,
+        mates: Mates,
+        world: World,
+        modules: Callable[[], Sequence[torch.nn.Module]],
+    ) -> None:
         self.is_on = False
-        self._script, self._on_begin = script, on_begin
+        self.on_begin: Callable[[], None] = lambda: None
+        self._who = f"replica {here.replica_id}"
+        self._mates, self._world, self._modules = mates, world, modules
         self._over: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         self._ghosts = 0
         self._told: set[Spot] = set()
@@ -58,9 +71,9 @@ class Passing:
         """From here on nothing counts, up to the ``place`` of the peers."""
         if not self.is_on:
             self.is_on = True
-            self._script.world.given.take(place.details().given)
-            self._script.world.is_passing = True
-            self._on_begin()
+            self._world.given.take(place.details().given)
+            self._world.is_passing = True
+            self.on_begin()
 
     def pass_over(
         self,
@@ -82,12 +95,11 @@ class Passing:
         """
         self.begin(place)
         at = next((spot for spot in here if spot.line), here[0])  # not in a framework
-        if at not in self._told and self._script.mates.is_lead:
+        if at not in self._told and self._mates.is_lead:
             self._told.add(at)
             told.say(
-                f"replica {self._script.here.replica_id} passes over the loop at {at}, because its "
-                f"peers are not in it ({place.words()}): it takes one batch there, and nothing of "
-                "it counts"
+                f"{self._who} passes over the loop at {at}, because its peers are not in it "
+                f"({place.words()}): it takes one batch there, and nothing of it counts"
             )
         self._ghosts += 1
         if self._ghosts > GHOSTS_MAX:
@@ -109,9 +121,9 @@ class Passing:
     def joined(self) -> None:
         """The newcomer stands where its peers stand: no gradient of the way is left."""
         if self.is_on:
-            self.is_on = self._script.world.is_passing = False
+            self.is_on = self._world.is_passing = False
             self._over.clear()
-            for module in self._script.models.wrapped:
+            for module in self._modules():
                 for parameter in module.parameters():
                     parameter.grad = None
 

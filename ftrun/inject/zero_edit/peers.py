@@ -6,23 +6,28 @@ asked for (training/exchanges.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch.distributed as dist
 
 from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.loaders import LoaderIterator
+from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.place import Place, digest
-
-if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.script import Script
+from ftrun.training.context import WorkerContext
+from ftrun.training.manager import Manager
 
 
 class Peers:
-    """The peers of one replica. For the main thread."""
+    """The peers of one replica. For the main thread.
 
-    def __init__(self, script: Script) -> None:
-        self._script = script
+    Args:
+        here: this worker; ``mates``: the workers of its replica.
+        manager: returns the Manager, which its first call makes.
+    """
+
+    def __init__(self, here: WorkerContext, mates: Mates, manager: Callable[[], Manager]) -> None:
+        self._here, self._mates, self._manager = here, mates, manager
         self._at: Place | None = None
         self._they_wait = False
 
@@ -35,7 +40,7 @@ class Peers:
     def can_be_found(self) -> bool:
         """Whether this worker can find out by itself if they train."""
         is_ready = dist.is_available() and dist.is_initialized()
-        return is_ready and (self.are_looked_for or not self._script.mates.are_several)
+        return is_ready and (self.are_looked_for or not self._mates.are_several)
 
     @property
     def place(self) -> Place:
@@ -53,11 +58,10 @@ class Peers:
         """Find out where they stand; mates go by what their lead has found."""
         if self._they_wait:
             return
-        mates, limit_s = self._script.mates, self._script.here.quorum_timeout_s
-        exchanges = self._script.manager().session.exchanges
-        text = exchanges.peek_place(limit_s) if mates.is_lead else None
-        if mates.are_several:
-            text = mates.from_lead(exchanges, (text or "").encode(), limit_s).decode() or None
+        limit_s, exchanges = self._here.quorum_timeout_s, self._manager().session.exchanges
+        text = exchanges.peek_place(limit_s) if self._mates.is_lead else None
+        if self._mates.are_several:
+            text = self._mates.from_lead(exchanges, (text or "").encode(), limit_s).decode() or None
         self._at = self._of_snapshot() if text is None else Place.decode(text)
 
     def come_from(self, here: tuple[Spot, ...], iterator: LoaderIterator | None) -> Place | None:
@@ -82,7 +86,7 @@ class Peers:
 
     def loaded(self) -> Place | None:
         """The place of the state that was loaded: the snapshot's, or that of the donors."""
-        manager = self._script.manager()
+        manager = self._manager()
         if manager.session.resuming is not None and manager.session.resuming.position:
             return self._of_snapshot()
         text = manager.session.healing.place
@@ -90,9 +94,9 @@ class Peers:
 
     def _of_snapshot(self) -> Place:
         """Where the snapshot stands that the job goes on from, if no peer trains."""
-        resuming = self._script.manager().session.resuming
+        resuming = self._manager().session.resuming
         found = None if resuming is None else resuming.find_place()
         if found is None or not found[0]:
             return Place()
         text, replicas = found
-        return Place.decode(text).among(replicas, self._script.here.replicas)
+        return Place.decode(text).among(replicas, self._here.replicas)

@@ -32,15 +32,12 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from ftrun.base.words import first_of
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.files import Drafts, is_by_script
 from ftrun.inject.zero_edit.patches import Patches
-
-if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.script import Script
 
 MODES = frozenset({"w", "wt", "tw", "wb", "bw"})
 APPENDING = frozenset({"a", "at", "ta", "ab", "ba"})
@@ -53,15 +50,16 @@ class Rewriting:
 
     Rules 1 and 2 are for the main thread's files only.
 
-    Attributes:
+    Args:
+        drafts: of this worker.
         is_successor: this worker may follow another one: in its slot, or in an earlier run.
+        is_known: whether it is known if this worker has peers to join.
     """
 
-    def __init__(self, script: Script) -> None:
-        here, self._drafts = script.here, script.drafts
-        self._script, self._has_begun = script, self._drafts.has_begun
-        is_resumed = here.restarts > 0 or bool(here.snapshot_dir)
-        self.is_successor = is_resumed or script.joins_early()
+    def __init__(self, drafts: Drafts, *, is_successor: bool, is_known: Callable[[], bool]) -> None:
+        self._drafts, self._has_begun = drafts, drafts.has_begun
+        self.is_successor = is_successor
+        self._is_known = is_known
         self._held: list[_Held] = []
         self._appending: list[_Held] = []
         self._emptied: list[str] = []
@@ -172,7 +170,7 @@ class Rewriting:
         self._held = [held for held in self._held if held.is_open]
 
     def _is_to_hold(self, path: Path, mode: str) -> bool:
-        if not self._script.knows_peers():
+        if not self._is_known():
             is_there = mode in MODES and path.exists()
             if is_there and len(self._emptied) < HELD_MAX and path.stat().st_size:
                 self._emptied.append(path.name)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
-from ftrun.inject.zero_edit import randomness, told
+from ftrun.inject.zero_edit import directories, files, randomness, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
-from ftrun.inject.zero_edit.charge import Charge
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.directories import Directories
 from ftrun.inject.zero_edit.ending import Ending
@@ -35,7 +34,7 @@ from ftrun.inject.zero_edit.standing import Standing
 from ftrun.inject.zero_edit.states import Course, Event, State
 from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.inject.zero_edit.trial import trial_of
-from ftrun.inject.zero_edit.values import tensors
+from ftrun.inject.zero_edit.values import counters, tensors
 from ftrun.inject.zero_edit.values.counters import Counters
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.tensors import Tensors
@@ -45,8 +44,27 @@ from ftrun.training import injected
 from ftrun.training.context import WorkerContext
 from ftrun.training.manager import Manager
 
-if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.loop import Loop
+
+class Handlers(Protocol):
+    """The methods that the rooms call when something happens (loop.py)."""
+
+    def before_forward(self) -> bool:
+        """A forward pass in training; False: it does not count."""
+
+    def before_reduction(self) -> bool:
+        """A backward pass reduces gradients; False: they are this replica's alone."""
+
+    def before_evaluation(self) -> None:
+        """A forward pass of a model in evaluation mode."""
+
+    def commit(self) -> bool:
+        """An optimizer steps: whether it may."""
+
+    def passes(self) -> None:
+        """The first loop that is passed over has come to its first step."""
+
+    def loads(self) -> bool:
+        """The peers' state is about to be loaded."""
 
 
 class Script:
@@ -63,7 +81,7 @@ class Script:
     """
 
     def __init__(
-        self, here: WorkerContext, course: Course, on: Loop, memory: Memory | None = None
+        self, here: WorkerContext, course: Course, on: Handlers, memory: Memory | None = None
     ) -> None:
         self.here, self.course, self.memory = here, course, memory
         self.made: Manager | None = None
@@ -73,12 +91,19 @@ class Script:
         self.has_loaded = False
         self._before_reduction = on.before_reduction
         self.mates = Mates(here)
-        self.peers = Peers(self)
+        self.peers = Peers(here, self.mates, self.manager)
         self.frameworks = Frameworks()
         self.world = World(here, self.mates.rank, _one_world) if memory is None else memory.world
         self.quorums = Quorums(self.world, here)
-        self.counters = Counters(self)
-        self.tensors: Tensors = Tensors(
+        self.counters = Counters(
+            self._file(counters.FILE),
+            self.frameworks,
+            lambda: self.manager().current_step(),
+            self._life,
+            self.world.given.encoded,
+            lambda: len(self.manager().session.exchanges.members()) == here.replicas > 1,
+        )
+        self.tensors = Tensors(
             lambda: self.models.wrapped,
             lambda: self.models.beside(),
             self.counters.walk,
@@ -86,55 +111,68 @@ class Script:
         self.tensors.keeps_all = memory is not None
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
         share = SHARE if memory is None else 0.0  # a place goes with a generation
-        self.sparing: Sparing = Sparing(self._needs_place, step, share)
+        self.sparing = Sparing(self._needs_place, step, share)
         kind = Randomness if memory is None else memory.randomness
-        self.randomness: Randomness = kind(
-            self.file(randomness.FILE), self.mates.rank, step, self.life
-        )
+        path = self._file(randomness.FILE)
+        self.randomness: Randomness = kind(path, self.mates.rank, step, self._life)
         self.noting = Noting(self)
-        self.models: Models = Models(self, on)
-        self.stepping = Stepping(self, on.commit)
-        self.exactly_once = ExactlyOnce(self)
-        self.carried: Carried = Carried(self, on.loads)
-        self.ending = Ending(self)
+        self.models = Models(
+            self.mates, self.world, self.manager, on.before_forward, on.before_evaluation
+        )
+        self.models.on_first = self._has_model
+        self.models.goes_again = lambda: self.ending.goes_again
+        self.stepping = Stepping(
+            self.models.has_parameter_of,
+            on.commit,
+            lambda: course.now.is_in_step,
+            lambda: self.ending.stands_still or self.passing.is_on,
+            lambda: (self.steps, self.steps - self.lost) if self.exactly_once.is_on else None,
+        )
+        self.exactly_once: ExactlyOnce = ExactlyOnce(self)
+        self.carried = Carried(self, on.loads)
+        has_begun = lambda: self.manager().current_step() > 0  # noqa: E731
+        self.ending: Ending = Ending(self.carried, self.tensors, has_begun)
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing)
         self.trial = trial_of(here)
-        self.charge = Charge(self)
+        self._connect_newcomers(on)
 
-        self.passing = Passing(self, on.passes)
-        self.drafts: Drafts = Drafts(self)
-        self.directories = Directories(self)
-        if memory is not None:
-            self.directories.is_in_group(replaces=memory.world.is_newcomer)
-        self.rewriting = Rewriting(self)
+    def _connect_newcomers(self, on: Handlers) -> None:
+        here = self.here
+        self.passing = Passing(here, self.mates, self.world, lambda: self.models.wrapped)
+        self.passing.on_begin = on.passes
+        self.drafts = Drafts(
+            self.mates.rank,
+            lambda: self.passing.is_on,
+            lambda: bool(self.joins_at()) if self.peers.can_be_found else self._joins(),
+            lambda: self.course.now.has_stepped,
+            self._file(files.REMOVED),
+        )
+        self.directories = Directories(
+            self._file(directories.FILE), self.drafts, lambda: self.peers.can_be_found
+        )
+        self.directories.steps = lambda: self.steps
+        if self.memory is not None:
+            self.directories.is_in_group(replaces=self.memory.world.is_newcomer)
+        self.rewriting = Rewriting(
+            self.drafts,
+            is_successor=here.restarts > 0 or bool(here.snapshot_dir) or self._joins(),
+            is_known=lambda: self.memory is not None or self.peers.can_be_found or self._joins(),
+        )
 
-    def joins(self) -> bool:
-        """Whether this replica has peers to join, as far as that is known."""
-        return bool(self.joins_at()) if self.peers.can_be_found else self.joins_early()
-
-    def knows_peers(self) -> bool:
-        """Whether it is known if this worker has peers to join."""
-        return self.memory is not None or self.peers.can_be_found or self.joins_early()
-
-    def joins_early(self) -> bool:
+    def _joins(self) -> bool:
         """Whether it is known before the script makes its process group that it has peers to join:
         its predecessor trained in this form, and a replica of this node does."""
         if self.memory is not None:
             return self.memory.world.is_newcomer
         return self.here.peers_train and self.directories.is_successor
 
-    def life(self) -> str:
+    def _life(self) -> str:
         """Of the job; "" before the first step, and where the agent's memory has all."""
         is_left = self.course.now.has_stepped and self.memory is None
         return self.carried.life if is_left else ""
 
-    @property
-    def are_together(self) -> bool:
-        """Whether all replicas train in the step under way."""
-        return len(self.manager().session.exchanges.members()) == self.here.replicas > 1
-
-    def file(self, name: str) -> Path:
+    def _file(self, name: str) -> Path:
         """A file of this slot, which outlives this worker."""
         here = self.here
         named = name.format(replica_id=here.replica_id, group_rank=here.group_rank)
@@ -166,7 +204,8 @@ class Script:
 
     def steps_of(self, manager: Manager) -> int:
         """How many steps of the script's are committed."""
-        return manager.current_step() - self.standing.empty
+        is_ahead = self.memory is not None  # it counts from 1 on
+        return manager.current_step() - self.standing.empty - is_ahead
 
     def start(self, manager: Manager, *, allow_heal: bool) -> Place | None:
         """Begin a step; the peers' place, if this replica has healed to it.
@@ -257,7 +296,7 @@ class Script:
             or (self.memory is None and (manager.current_step() + 1) % PARAMETERS_EVERY == 0)
         )
 
-    def has_model(self) -> None:
+    def _has_model(self) -> None:
         """The script has made its first model: this worker is not the first thing that trains."""
         RANGES.tells_all = True
         if self.mates.are_several:

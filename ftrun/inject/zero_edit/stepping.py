@@ -9,7 +9,7 @@ import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -19,9 +19,6 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.training import compiling
-
-if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.script import Script
 
 
 class Created:
@@ -89,30 +86,35 @@ class Stepping:
     """The optimizers, schedulers and scalers of this process.
 
     Args:
+        is_managed: whether an optimizer steps parameters of a DistributedDataParallel.
         commit: ends the step under way; whether the optimizer may step.
+        is_in_step: whether a step is under way.
+        is_replay: whether the script goes through its peers' last steps, and the code after
+            them, with the state of their end.
+        steps: how many steps have ended, and how many of them were committed; None: the samples of
+            one that was not committed are lost, so that a scheduler counts it like the loop.
     """
 
-    def __init__(self, script: Script, commit: Callable[[], bool]) -> None:
-        self._script = script
+    def __init__(
+        self,
+        is_managed: Callable[[Optimizer], bool],
+        commit: Callable[[], bool],
+        is_in_step: Callable[[], bool],
+        is_replay: Callable[[], bool],
+        steps: Callable[[], tuple[int, int] | None] = lambda: None,
+    ) -> None:
+        self._steps = steps
         self._stepped: weakref.WeakKeyDictionary[Any, _Stepped] = weakref.WeakKeyDictionary()
-        self.optimizers = Created(self._is_managed, self._made_late)
-        self.schedulers = Created(self._schedules_training, self._made_late)
-        self.scalers = Created()
+        on_late = lambda what: self.on_late(what)  # noqa: E731
+        self.optimizers = Created(is_managed, on_late)
+        self.schedulers, self.scalers = Created(self._schedules_training, on_late), Created()
+        self._is_replay = is_replay
         self._guarded: set[type] = set()
+        self._is_managed = is_managed
         self._commit = compiling.never(commit)
+        self._is_in_step = is_in_step
         self._depth = 0
-
-    def _made_late(self, what: str) -> None:
-        self._script.charge.made_late(what)
-
-    def _is_managed(self, optimizer: Optimizer) -> bool:
-        """Whether an optimizer steps parameters of a DistributedDataParallel."""
-        return self._script.models.has_parameter_of(optimizer)
-
-    def _is_replay(self) -> bool:
-        """Whether the script goes through its peers' last steps, and the code after them, with the
-        state of their end."""
-        return self._script.ending.stands_still or self._script.passing.is_on
+        self.on_late: Callable[[str], None] = lambda what: None
 
     def install(self, patches: Patches) -> None:
         self._patches = patches
@@ -166,9 +168,10 @@ class Stepping:
     def _counts(self, scheduler: Any) -> bool:
         """False: no step was committed since this scheduler has stepped, and its samples come
         again. (accelerate steps a scheduler several times after a step: it is asked once.)"""
-        if not self._script.exactly_once.is_on:
-            return True  # the samples of a lost step are lost: it counts it like the loop
-        ended, committed = self._script.steps, self._script.steps - self._script.lost
+        found = self._steps()
+        if found is None:
+            return True
+        ended, committed = found
         last = self._stepped.get(scheduler, _Stepped(0, 0, True))
         counts = last.counts
         if ended != last.ended:
@@ -180,7 +183,7 @@ class Stepping:
         known = self.optimizers
         is_old = any(optimizer is x for x in known.all() if x not in known.late())
         if known.has_begun and is_old and self._is_managed(optimizer):
-            self._made_late(f"adds parameters to its {type(optimizer).__name__}")
+            self.on_late(f"adds parameters to its {type(optimizer).__name__}")
 
     def _patch_steps(self) -> None:
         """Wrap ``step`` of each optimizer class, where torch itself wraps it for its hooks."""
@@ -228,7 +231,7 @@ class Stepping:
 
         def step(plain: Any, own: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             result = plain(own, optimizer, *args, **kwargs)
-            if self._script.course.now.is_in_step and self._is_managed(optimizer):
+            if self._is_in_step() and self._is_managed(optimizer):
                 self._commit()  # infinite gradients, on all replicas alike: nothing is changed
             return result
 

@@ -49,6 +49,8 @@ TOGETHER_STEPS = 10
 STEPS_MAX, FILES_MAX = 10_000, 10_000
 SAMPLE_BYTES = 64 << 10
 DEEP = 4
+_NAMES = frozenset({"os.rename", "os.link", "os.symlink"})
+"""By these a file gets another name."""
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -93,9 +95,9 @@ class Trial:
         """Note which files the script writes: also those that it opens before its first step."""
 
         def note(event: str, args: tuple[Any, ...]) -> None:
-            is_write = event == "os.rename" or (event == "open" and _writes(args))
+            is_write = event in _NAMES or (event == "open" and _writes(args))
             if is_write and threading.current_thread() is threading.main_thread():
-                path = args[1] if event == "os.rename" else args[0]
+                path = args[1] if event in _NAMES else args[0]
                 if isinstance(path, (str, os.PathLike)) and _is_in(path, self._here):
                     name = os.path.relpath(path, self._here)
                     if len(self._sizes) < FILES_MAX:

@@ -73,15 +73,15 @@ class Wrapping:
             _check_group(given.get(name))
         given_group, given_mesh = (given.pop(name, None) for name in _OWN_GROUP)
         _check_layers(module)
-        within = models.script.mates.group
-        if models.script.mates.are_several and within is None:
+        within = models.mates.group
+        if models.mates.are_several and within is None:
             refuse(f"{call_site()}: DistributedDataParallel before init_process_group")
         across = _world_group()
         wished = given_group or (given_mesh.get_group() if given_mesh is not None else across)
         init: Any = DistributedDataParallel.__init__
         try:
-            with models.script.world.ours():
-                init(made, models.script.manager(), module, within=within, across=across, **given)
+            with models.world.ours():
+                init(made, models.manager(), module, within=within, across=across, **given)
         except Refused:
             raise
         except UserError as error:  # the script, which knows no Manager, might go on without it
@@ -112,7 +112,7 @@ class Wrapping:
         evaluates alone stands in that one, and comes to no step until its peers come to theirs.
         """
         is_due = model.require_forward_param_sync
-        if self._models.script.ending.goes_again:
+        if self._models.goes_again():
             model.require_forward_param_sync = False  # the peers have had that broadcast
             self._models.before_forward()
             return True
@@ -136,7 +136,7 @@ class Wrapping:
 
     @compiling.never
     def _broadcast(self, *args: Any, **kwargs: Any) -> None:
-        with self._models.script.world.ours():
+        with self._models.world.ours():
             DistributedDataParallel._distributed_broadcast_coalesced(*args, **kwargs)
 
 

@@ -32,7 +32,8 @@ from ftrun.tools.check.verdict import Run, Trial, lines_of
 VARIABLE, PLAN, REFUSED = "FTRUN_CHECK", "plan.json", "refused.json"
 """As in inject/zero_edit/trial.py, which imports torch."""
 END_S = 30.0
-NOT_MENDED = re.compile(r"^ftrun: (No memory snapshots|.*cannot be replaced alone)")
+NO_SNAPSHOTS = "ftrun: No memory snapshots"
+NOT_MENDED = re.compile(rf"^({NO_SNAPSHOTS}|ftrun: .*cannot be replaced alone)")
 
 
 def check_script(
@@ -225,7 +226,8 @@ def _watched(
         print(line, end="", flush=True)
         if NOT_MENDED.search(line):
             told.append(line.removeprefix("ftrun: ").strip().rstrip("."))
-        if not has_stopped and (directory / REFUSED).exists():
+        is_over = (directory / REFUSED).exists() or line.startswith(NO_SNAPSHOTS)
+        if is_over and not has_stopped:
             has_stopped = True  # the rest would only be the script under torchrun's rules
             process.send_signal(signal.SIGTERM)
     timer.cancel()

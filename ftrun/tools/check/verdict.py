@@ -83,6 +83,8 @@ def lines_of(trial: Trial) -> tuple[list[str], bool]:
     first = trial.undisturbed
     if first.refused is not None:
         return _not_carried(first.refused), False
+    if first.told:
+        return [f"FAILED: {first.told[0]}"], False
     if not (first.reports or first.is_late):
         return [_nothing_to_carry(first)], False
     lines, problems = list[str](), list(_ends(trial, first, "undisturbed"))
@@ -205,7 +207,9 @@ def _ends(trial: Trial, run: Run, kind: str) -> Iterator[str]:
     if trial.is_group:
         lost = sum(again for again, _ in run.again)
         if lost:
-            yield f"{counted(lost, 'step')} were lost: {first_of(run.told) or 'nobody told why'}"
+            yield f"{counted(lost, 'step')} were lost"
+        if lost or run.exit_code:
+            yield from run.told
         return
     if len(run.joins) < struck:
         yield f"of {struck} killed replicas {len(run.joins)} joined their peers"

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.jobs import BIN, FTRUN, Job, Launcher
@@ -50,6 +51,8 @@ class Rival:
         """Why it can't take part, and what to do; empty if it can."""
         if mode not in self.modes:
             return f"{self.name} was left out: it has no form for FSDP2 without replicas."
+        if self.name == "torchft" and find_spec("torchft") is None:
+            return "torchft was left out: it is not installed. pip install torchft-nightly"
         if not self.package or (sites / self.name / self.package).is_dir():
             return ""
         commands = " && ".join(self.install).replace("SITE", str(sites / self.name))

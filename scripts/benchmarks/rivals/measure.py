@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 from benchmarks.jobs import Job, Line, read, run_job
 from benchmarks.results import Result, Row, quantile
@@ -107,7 +108,7 @@ def _equal(mode: str, records: Mapping[str, Record], sites: Path) -> dict[str, l
     if mode == "ddp" or not last:  # replicas train on with fewer
         return {}
     started = launcher("torchrun", mode, sites)
-    steps: dict[str, str | float] = {"mode": mode, "reference": last}
+    steps: dict[str, Any] = {"mode": mode, "reference": last}
     with run_job("torchrun", WORKERS, 1, script=WORKER, launcher=started, **steps) as job:
         job.await_step(last, RECOVERY_TIMEOUT_S * 10)
         wait(lambda: len(job.ends()) == WORKERS, "the undisturbed run to end", RECOVERY_TIMEOUT_S)

@@ -72,8 +72,8 @@ class Spec:
         return next(places, -1)
 
     @classmethod
-    def drawn(cls, draws: random.Random, others: random.Random) -> Spec:
-        """A job of a seed. ``others``: draws the groups."""
+    def drawn(cls, draws: random.Random, others: random.Random | None) -> Spec:
+        """A job of a seed. ``others``: draws the groups; None: there is one, and early copies."""
         workers, kind = draws.choice([2, 2, 3, 3, 4]), draws.random()
         kinds = LOOSE if draws.random() < 0.4 else FENCES + LOOSE
         steps = [cls._step(draws, workers, kinds) for _ in range(draws.randint(2, 4))]
@@ -86,6 +86,8 @@ class Spec:
             steps += [cls._step(draws, 1, ("broadcast", "scatter")) for _ in range(4)]
         words = draws.randint(1, 3)
         splits: list[tuple[tuple[int, ...], ...]] = [(tuple(range(workers)),)]
+        if others is None:
+            return cls(workers, words, tuple(steps), kind < 0.8, tuple(splits), 0)
         if others.random() < 0.5:
             splits += others.sample(SPLITS[workers], k=min(len(SPLITS[workers]), 2))
             steps = [cls._divided(others, step, len(splits)) for step in steps]

@@ -48,7 +48,8 @@ class World:
     """One schedule, from its seed. ``reason``: of the fall, if there was one.
 
     ``focus``: threads of this name are always slow, or those of replacements, or the network.
-    ``breaks``: in some schedules connections fail although nobody has died.
+    ``breaks``: in some schedules connections fail although nobody has died. ``groups``: in some
+    there are several process groups, and calls before the copy of a state.
     """
 
     def __init__(
@@ -60,13 +61,14 @@ class World:
         area: type[Area] = Area,
         focus: str = "",
         breaks: bool = True,
+        groups: bool = True,
     ) -> None:
         self.draws = random.Random(f"replay/{seed}")
         self.seed, self.rules, self.process = seed, rules or Rules(), process
         self.focus = focus
         others = random.Random(f"replay/{seed}/groups")
-        self.spec = Spec.drawn(self.draws, others)
-        self.is_serial = others.random() < 0.3
+        self.spec = Spec.drawn(self.draws, others if groups else None)
+        self.is_serial = groups and others.random() < 0.3
         self.known = Undisturbed(self.spec, [0] * len(self.spec.steps))
         workers = self.spec.workers
         is_small = self.draws.random() < 0.1

@@ -7,6 +7,8 @@ from ftrun.core.messages import Progress
 from ftrun.core.replay.falls import Fall
 from ftrun.snapshots.area import GroupMemory, Word
 
+GROUP = 9
+
 
 def group(*, generations: bool = True) -> GroupMemory:
     """Two workers that have taken five steps, with a snapshot of the third."""
@@ -15,12 +17,17 @@ def group(*, generations: bool = True) -> GroupMemory:
         area = memory.area(rank)
         area.lay_out(4096, 4096)
         memory.board.set(rank, Word.REACHED, 5)
+        memory.board.add_group(rank, GROUP)
         if generations:
             area.open_log(0, 7)
-            area.write(0, b"", [], 7)
+            area.write(0, b"", [], 3, {GROUP: 7}, {GROUP: 7})
             memory.board.set(rank, Word.NEWEST, 3)
-            memory.board.set(rank, Word.DONE, 7)
+            set_done(memory, rank, 7)
     return memory
+
+
+def set_done(memory: GroupMemory, rank: int, calls: int) -> None:
+    memory.board.set_done(memory.board.places(GROUP, [rank])[0], calls)
 
 
 def costs(known: AtRisk, now: float, *stored: Stored | None) -> list[tuple[int, float]]:
@@ -61,7 +68,7 @@ def test_a_script_that_cannot_be_followed_loses_what_no_disk_has() -> None:
 def test_a_log_with_a_gap_takes_all_back_to_the_snapshot_until_the_next_one() -> None:
     memory = group()
     known = AtRisk(memory, 10.0)
-    memory.board.set(1, Word.DONE, 9)  # two calls that its log does not have
+    set_done(memory, 1, 9)  # two calls that its log does not have
     known.look(11.0)
     assert not known.has_gap, "the words were read one by one"
     for _ in range(LOOKS - 1):
@@ -69,10 +76,10 @@ def test_a_log_with_a_gap_takes_all_back_to_the_snapshot_until_the_next_one() ->
     assert known.has_gap
     assert costs(known, 14.0) == [(3, 3.0), (0, 4.0), (0, 4.0)]
     memory.area(1).open_log(1, 9)
-    memory.area(1).write(1, b"", [], 9)
+    memory.area(1).write(1, b"", [], 5, {GROUP: 9}, {GROUP: 9})
     for call in (7, 8):
-        memory.area(0).log(0, call, 0)
-    memory.board.set(0, Word.DONE, 9)
+        memory.area(0).log(0, GROUP, call, 0)
+    set_done(memory, 0, 9)
     known.look(15.0)
     assert not known.has_gap
 

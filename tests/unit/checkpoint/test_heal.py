@@ -23,8 +23,7 @@ import torch
 
 from ftrun.base import clock
 from ftrun.base.errors import PeerError, UserError
-from ftrun.checkpoint import donor as donor_side
-from ftrun.checkpoint import heal, stripes
+from ftrun.checkpoint import heal, line, stripes
 from ftrun.checkpoint.destination import Arrivals, Overwrite
 from ftrun.checkpoint.heal import FetchedState, NoneServes, fetch
 from ftrun.checkpoint.layout import CHUNK_BYTES
@@ -294,7 +293,7 @@ def test_a_bad_donor_costs_only_its_stripes(stage: Stage, how: str) -> None:
 @both_ways
 def test_a_stalled_donor_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stripes, "SLOW_CHUNK_S", 1.0)
-    monkeypatch.setattr(donor_side, "CHUNK_TIMEOUT_S", 2 * TIMEOUT_S)
+    monkeypatch.setattr(line, "CHUNK_TIMEOUT_S", 2 * TIMEOUT_S)
     release, waited_out = threading.Event(), threading.Event()
     tree = state()
 

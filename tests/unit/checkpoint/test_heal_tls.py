@@ -23,7 +23,7 @@ import torch
 
 from ftrun.base import clock
 from ftrun.base.errors import PeerError
-from ftrun.checkpoint import serve, tls
+from ftrun.checkpoint import line, listening, tls
 from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import Attempt, StateId, Tag
@@ -227,7 +227,7 @@ def test_a_proof_for_one_certificate_is_none_for_another(stack: ExitStack, tmp_p
 def test_who_shakes_no_hands_costs_one_connection(
     stack: ExitStack, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "REQUEST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(listening, "REQUEST_TIMEOUT_S", 0.2)
     server = donor(stack)
     host, port = server.address.split(":")
     with (
@@ -244,9 +244,8 @@ def test_who_shakes_no_hands_costs_one_connection(
 def test_a_donor_that_says_nothing_is_given_up(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ftrun.checkpoint import donor as donor_side
 
-    monkeypatch.setattr(donor_side, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(line, "CONNECT_TIMEOUT_S", 0.2)
     silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     address = f"127.0.0.1:{silent.getsockname()[1]}"
     assert "before the deadline" in refused(address, "ab" * 32)

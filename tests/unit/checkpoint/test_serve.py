@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ftrun.base.errors import Bug, UserError
-from ftrun.checkpoint import serve
+from ftrun.checkpoint import listening
 from ftrun.checkpoint.layout import CHUNK_BYTES, DIGEST_BYTES
 from ftrun.checkpoint.requests import ROUTES
 from ftrun.checkpoint.serve import StateServer
@@ -278,7 +278,7 @@ def test_a_hello_of_tls_is_refused_at_once(server: StateServer) -> None:
 
 
 def test_connections_are_bounded(server: StateServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(listening, "CONNECTIONS_MAX", 2)
     server.offer(TAG, STATE_ID, {"w": torch.ones(2)})
     host, port = server.address.split(":")
     request = f"GET {path('header')} HTTP/1.1\r\n\r\n".encode()

@@ -30,12 +30,26 @@ def test_one_group_of_several_workers_has_them_and_a_standby(script: str) -> Non
     assert standbys_of(resolved(script, workers_per_replica=2, memory_snapshots="off")) == 0
 
 
+NODES: dict[str, Any] = {"nproc_per_node": "1", "rdzv_endpoint": "h:1"}
+
+
+def test_a_group_on_several_nodes_has_them_and_a_standby_for_each_worker(script: str) -> None:
+    settings = resolved(script, memory_snapshots="auto", nnodes="2", **NODES)
+    check(settings)
+    assert why_no_memory_snapshots(settings) == ""
+    assert injection(settings) == MEMORY
+    assert standbys_of(settings) == 1
+    settings = resolved(script, memory_snapshots="auto", nnodes="2", standbys=9, **NODES)
+    assert standbys_of(settings) == 1
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
         ({"replicas": 2}, "2 replica groups heal from each other"),
         ({"workers_per_replica": 1}, "one worker has no peers"),
         ({"lighthouse": "h:1"}, "on one node only"),
+        ({"workers_per_replica": None, "nnodes": "1:2", **NODES}, "change its size"),
         ({"inject": "explicit"}, "--inject explicit leaves the script alone"),
         ({"device": "cuda"}, "for CPU so far"),
         ({"no_python": True}, "for Python scripts"),
@@ -52,7 +66,7 @@ def test_they_are_refused_with_what_they_do_not_apply_to(
 
 
 def test_a_disk_asks_for_them_unless_they_are_off(script: str, tmp_path: Path) -> None:
-    on = {"workers_per_replica": 2, "snapshot": tmp_path}
+    on: dict[str, Any] = {"workers_per_replica": 2, "snapshot": tmp_path}
     assert why_no_memory_snapshots(resolved(script, **on)) == ""
     assert why_no_memory_snapshots(resolved(script, **on, memory_snapshots="off"))
     assert why_no_memory_snapshots(resolved(script, workers_per_replica=1, snapshot=tmp_path))

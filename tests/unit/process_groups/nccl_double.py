@@ -28,8 +28,9 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from ftrun.base.errors import PeerError
+from ftrun.inject.zero_edit.world.world import World
 from ftrun.process_groups import nccl
-from ftrun.process_groups.built import AbortSignal, BuiltGroup
+from ftrun.process_groups.built import AbortSignal, BuiltGroup, FutureWork
 from ftrun.process_groups.collectives import Collectives, tensors_in
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.training import injected
@@ -193,11 +194,38 @@ class NativeGroup(Collectives):
             pass  # a peer that is gone is no error
         if self._signal.triggered:
             threading.Event().wait(ENDS_AFTER_S)
+            if name == "broadcast" and arguments[1].rootRank == self._rank:
+                return  # a kernel only reads what it sends from there
             for tensor in work.outputs:
                 tensor.fill_(float("nan") if tensor.is_floating_point() else 77)
+            if "allgather" in name:  # its input may be a part of its output
+                inputs = tensors_in(arguments[1]), tensors_in(own[1])
+                for tensor, given in zip(*inputs, strict=True):
+                    tensor.copy_(given)
             return
         for tensor, result in zip(work.outputs, tensors_in(own[0]), strict=True):
             tensor.copy_(result)
+
+
+class Settled(Collectives):
+    """The backend of a group, whose Works end on the host when the device is done, or with an error
+    once the communicator was aborted."""
+
+    def __init__(self, group: Any) -> None:
+        self._plain, self._watcher = group._native, group._watcher
+
+    def _collective(self, name: str, *arguments: Any) -> FutureWork:
+        native, outputs = getattr(self._plain, name)(*arguments), tensors_in(arguments[0])
+        future: Future[Any] = Future()
+
+        def pass_on(done: Future[Any]) -> None:
+            try:
+                future.set_result(done.value())
+            except PeerError as error:
+                future.set_exception(RuntimeError(str(error)))  # as torch's own backends
+
+        self._watcher.watch(native, outputs).get_future().add_done_callback(pass_on)
+        return FutureWork(future)
 
 
 def _is_well(work: Any) -> bool:
@@ -215,6 +243,35 @@ def _copied(argument: Any) -> Any:
     if isinstance(argument, (list, tuple)):
         return [_copied(item) for item in argument]
     return argument
+
+
+def install_for_scripts(put: Put = setattr) -> None:
+    """Let the groups of a script be the double's; each call is settled on the host."""
+
+    def build_one(
+        world: World,
+        shell: Any,
+        here: tuple[int, ...],
+        store: str,
+        prefix: str,
+        timeout_s: float,
+        abort: AbortSignal | None,
+    ) -> BuiltGroup | None:
+        if len(here) < 2:
+            return None
+        own, factory = AbortSignal(), nccl.ProcessGroupNCCL(shell.timeout)
+        unsubscribe = abort.subscribe(own.trigger) if abort is not None else (lambda: None)
+        try:
+            rank, size = here.index(shell.own), len(here)
+            group: Any = factory.build(store, prefix, rank, size, HOST, timeout_s, own)
+        finally:
+            unsubscribe()
+        group._native = Settled(group)
+        found: BuiltGroup = group
+        return found
+
+    install(put)
+    put(World, "build_one", build_one)
 
 
 def install(put: Put = setattr) -> None:

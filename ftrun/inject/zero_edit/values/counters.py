@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from ftrun.core.worker.origins import Origin
 from ftrun.inject.zero_edit import around
@@ -19,14 +19,12 @@ from ftrun.inject.zero_edit.frames import Spot, Values, innermost_of, script_fra
 from ftrun.inject.zero_edit.place import Details, Place
 from ftrun.inject.zero_edit.values import changes, histories
 from ftrun.inject.zero_edit.values.changes import NEVER, Changes
+from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.histories import Copy, Cut, copies_in, plain_of, see
 from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.values.sources import FRAMEWORK, Pair, Sources, Taken
 from ftrun.inject.zero_edit.values.walk import Reached, Walk, values_of
 from ftrun.inject.zero_edit.values.writing import lacks, write_values
-
-if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.script import Script
 
 FILE = "left-{replica_id}.{group_rank}"
 TOGETHER = 4
@@ -57,23 +55,34 @@ class Counters:
 
     Attributes:
         walk: reads the script.
+
+    Args:
+        path: of the slot's file.
+        frameworks: the trainer that runs the script's loop, if a framework does.
+        step: how many steps are committed; ``life``: of the job, "" before the first step.
+        last: gives what broadcasts have given, which newcomers get with the details of a place.
+        are_together: whether all replicas train in the step under way.
     """
 
-    def __init__(self, script: Script) -> None:
-        self._script, self._frameworks = script, script.frameworks
+    def __init__(
+        self,
+        path: Path,
+        frameworks: Frameworks,
+        step: Callable[[], int],
+        life: Callable[[], str],
+        last: Callable[[], dict[str, list[str]]],
+        are_together: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._frameworks, self._are_together = frameworks, are_together
         self._together: deque[tuple[int, dict[str, Values]]] = deque(maxlen=TOGETHER)
         self._tried_again = NEVER
-        self.walk, self._changes = Walk(self._step), Changes()
-        self._path = script.file(FILE)
-        self._legacy = Legacy(self._path)
+        self._step, self._life, self._last = step, life, last
+        self.walk, self._changes = Walk(step), Changes()
+        self._path, self._legacy = path, Legacy(path)
         self._left_for = ""  # the life whose values are being left
         self._has_begun_anew = False  # values were set since
         self._own: dict[str, set[str]] = {}
         self._before: list[tuple[FrameType, Values]] = []
-
-    def _step(self) -> int:
-        """How many steps are committed."""
-        return self._script.manager().current_step()
 
     def read(self, reached: Sequence[Reached]) -> Read:
         """The script as it stands, from what its frames reach. It runs at every draw."""
@@ -95,7 +104,7 @@ class Counters:
     ) -> tuple[tuple[Values, ...], Callable[[], Details]]:
         """The script at a place: what has ever changed, and the details for peers that ask."""
         step = self._step()
-        self._leave(read, ranges, self._script.life(), is_early=False)
+        self._leave(read, ranges, self._life(), is_early=False)
         ever = self._changes.changed(read.by_function())
         inner = {name: values for name, values in zip(read.functions, ever, strict=True) if values}
         step_of = self._changes.step_of
@@ -104,17 +113,16 @@ class Counters:
         if self._together and self._together[-1][0] == step:
             self._together.pop()  # it is tried again, with other values: nobody can compare them
             self._tried_again = step
-        if self._script.are_together and step != self._tried_again:
+        if self._are_together() and step != self._tried_again:
             inner_last = [*zip(read.functions, counters, strict=True)][::-1]
             self._together.append((step, dict(inner_last)))
         together = list(self._together)
-        given = self._script.world.given.encoded
-        return counters, partial(_details, self._changes.steps, step, cuts, given, together)
+        return counters, partial(_details, self._changes.steps, step, cuts, self._last, together)
 
     def leave(self, read: Read, ranges: tuple[tuple[Spot, int], ...]) -> None:
         """Leave what has changed to a successor between two steps: before a batch is loaded, which
         may take long, and before an evaluation. More may change until the next step begins."""
-        if life := self._script.life():
+        if life := self._life():
             self._leave(read, ranges, life, is_early=True)
 
     def _leave(
@@ -180,7 +188,7 @@ class Counters:
         left = None if self._left_for else left_at(self._path, until)
         taken = Taken(lacking=list(theirs.lacking))
         taken.has_left = bool(self._left_for) or left is not None
-        left = left if left is not None and left.life == self._script.life() else None
+        left = left if left is not None and left.life == self._life() else None
         pairs = [] if left is None else self._pairs(theirs, left)
         sources = Sources(place, left, pairs, self._changes.step_of)
         frames = script_frames()

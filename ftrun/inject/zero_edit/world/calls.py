@@ -20,24 +20,24 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import Enum
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from ftrun.base import clock
+from ftrun.core.ids import Attempt
+from ftrun.inject.zero_edit.world.kept import Given
 from ftrun.inject.zero_edit.world.kinds import Kind, There, nbytes
 from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.writers import wait_for_writers
 from ftrun.training.exchanged_tensors import from_bytes, to_bytes, words
-
-if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.world.shell import Shell
 
 ABORTED = "the group was aborted"
 KEPT_BYTES_MAX = 256 << 10
@@ -57,6 +57,42 @@ class State(Enum):
     SECOND = "second"
     FAILED = "failed"
     THROUGH = "through"
+
+
+class Around(Protocol):
+    """The world of a call (world.py)."""
+
+    lock: threading.RLock
+    changed: threading.Condition
+    waiting: int
+    ready: deque[Call]
+    buffers: Buffers
+    given: Given
+    waits_for: Callable[[Call], contextlib.AbstractContextManager[None]]
+
+    def await_decision(self, call: Call) -> None:
+        """Wait until a call that has failed or is held goes on."""
+
+    def complete_futures(self) -> None:
+        """Complete the futures of calls that are through."""
+
+
+class Group(Protocol):
+    """The group of a call (shell.py)."""
+
+    own: int
+    key: str
+    built: BuiltGroup | None
+    there: There | None
+    is_stopped: bool
+    round: Attempt
+
+    @property
+    def world(self) -> Around:
+        """Of this process."""
+
+    def completed(self, call: Call) -> None:
+        """A call is through."""
 
 
 class Buffers:
@@ -158,7 +194,7 @@ class Call:
     handle: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
-        self, shell: Shell, kind: Kind, args: tuple[Any, ...], number: int, site: str, is_sync: bool
+        self, shell: Group, kind: Kind, args: tuple[Any, ...], number: int, site: str, is_sync: bool
     ) -> None:
         self.shell, self.kind, self.args, self.number, self.site = shell, kind, args, number, site
         self.own = shell.own

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -22,13 +22,22 @@ from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.collectives import tensors_in
 
-if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.world.calls import Call
-
 _profiles: Callable[[], bool] = torch._C._autograd._profiler_enabled
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 Issued = tuple[Any, Callable[[], object] | None]
 """The native Work (None: nothing goes over the network), and what is to be done after it."""
+
+
+class Call(Protocol):
+    """What a kind has to know of a call (calls.py)."""
+
+    kind: Kind
+    args: tuple[Any, ...]
+    own: int
+    takes_deputy: bool
+
+    def given_last(self) -> list[torch.Tensor] | None:
+        """What the root of this broadcast has given at this line last."""
 
 
 class Impossible(Exception):

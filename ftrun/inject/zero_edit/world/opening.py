@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlparse
 
 import torch
@@ -27,21 +27,36 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ftrun.inject.zero_edit.frames import call_site
-from ftrun.inject.zero_edit.mates import store_of_all
+from ftrun.inject.zero_edit.mates import Mates, store_of_all
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.world.kept import Kept
+from ftrun.inject.zero_edit.world.quorums import Quorums
 from ftrun.inject.zero_edit.world.shell import BACKEND, Shell
+from ftrun.inject.zero_edit.world.world import World
+from ftrun.training.context import WorkerContext
 
 if TYPE_CHECKING:
     from ftrun.core.messages import Roster
-    from ftrun.inject.zero_edit.script import Script
+    from ftrun.training.manager import Manager
 
 CPU = torch.device("cpu")
 SHELLED = frozenset({"gloo", "nccl", "undefined"})
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 """torch's own for Gloo."""
 rendezvous: Any = import_module("torch.distributed.rendezvous")  # torch hides it by a function
+
+
+class Script(Protocol):
+    """What the groups of a script need of it (script.py)."""
+
+    here: WorkerContext
+    mates: Mates
+    world: World
+    quorums: Quorums
+
+    def manager(self) -> Manager:
+        """The Manager, made at the first need of it."""
 
 
 class Opening:

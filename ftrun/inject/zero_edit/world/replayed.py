@@ -11,6 +11,9 @@ A replacement runs the script from its beginning to the place of its newest gene
 newcomer does (world.py). From there its calls are answered from the log, until it comes to one that
 not all have; by then its thread has connected it to the others.
 
+A group on several nodes keeps and logs nothing: all its workers begin again at a death, so that
+each of their calls is a new one.
+
 Not here: one call (replayed_call.py), what a generation is (memory.py), the memory itself
 (snapshots/area.py).
 """
@@ -158,8 +161,9 @@ class ReplayedWorld(World):
             self._unit.append(call)
             call.is_part = True
         line = self._lines.get(shell.key)
+        spans = self.memory.spans
         call.what = self._keeps(call)
-        if line is not None and call.what is None:
+        if line is not None and not spans and call.what is None:
             self.falls(Fall.CALL, f"{call.kind.name.strip('_')} at {call_site()}")
         if self.fell is not None or line is None:
             self._issue(call)
@@ -171,16 +175,20 @@ class ReplayedWorld(World):
         if not call.is_sync:
             self._note_awaited(call)
         groups = self._groups
-        first = None if groups.first is None else groups.first.get(line.id, 0)
-        done = self._done_of(line)
-        self._drop(line, needed_from(first, done, is_open=groups.is_open))
-        match source(call.number, first, done, is_open=groups.is_open):
+        if spans:
+            where = Source.LIVE if groups.is_open else Source.WAIT
+        else:
+            first = None if groups.first is None else groups.first.get(line.id, 0)
+            done = self._done_of(line)
+            self._drop(line, needed_from(first, done, is_open=groups.is_open))
+            where = source(call.number, first, done, is_open=groups.is_open)
+        match where:
             case Source.LOG:
                 self.answer_from_log(call)
             case Source.WAIT:
                 self._keep(line, call)
             case Source.LIVE:
-                if self.is_newcomer and call.at < self.done:
+                if self.is_newcomer and call.at < self.done and not spans:
                     self._see_that_it_is_the_same(line, call)
                 self._keep(line, call)
                 try:
@@ -218,7 +226,8 @@ class ReplayedWorld(World):
         return keeps(call.kind.name, is_root=root == call.own)
 
     def _keep(self, line: Line, call: ReplayedCall) -> None:
-        call.prepare()
+        if not self.memory.spans:
+            call.prepare()
         self.flying[call.at] = line.kept[call.number] = call
 
     def _drop(self, line: Line, until: int) -> None:
@@ -236,6 +245,9 @@ class ReplayedWorld(World):
         line = call.line
         if line is None or call.at not in self.flying:
             return  # from the log, or one that nobody needs
+        if self.memory.spans:
+            del self.flying[call.at], line.kept[call.number]
+            return
         what = call.what or Keeps.NOTHING
         is_there = False
         if call.at >= self.done and self.fell is None:

@@ -123,7 +123,8 @@ def _as_given(kept: Any, like: torch.Tensor) -> torch.Tensor | None:
     if isinstance(kept, tuple):
         tensor, version = kept
         is_there = tensor.untyped_storage().nbytes() >= tensor.nbytes
-        return tensor if is_there and tensor._version == version else None
+        # A copy: the script goes on, and may write over it before the backend has read it.
+        return tensor.clone() if is_there and tensor._version == version else None
     if isinstance(kept, bytes):
         from ftrun.training.exchanged_tensors import from_bytes
 

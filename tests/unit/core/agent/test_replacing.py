@@ -43,6 +43,8 @@ class Node:
     """
 
     rng: random.Random
+    spans: bool = False
+    waits: bool = False
     now: float = 0.0
     incarnation: str = ""
     number: int = 0
@@ -61,7 +63,9 @@ class Node:
 
     def __post_init__(self) -> None:
         rules = RestartRules(RESTARTS_MAX)
-        own = SupervisorSettings("a", WORKERS, rules, 10.0, 60.0, 30.0, has_memory_snapshots=True)
+        own = SupervisorSettings(
+            "a", WORKERS, rules, 10.0, 60.0, 30.0, has_memory_snapshots=True, spans=self.spans
+        )
         self.core = Supervisor(own, 0.0)
         self.on(e.SpawnerReady())
         self.on(AssignSlots(("0",)))
@@ -90,6 +94,7 @@ class Node:
                     assert number == self.number + 1, "decrees are not in a row"
                     self.number = number
                 case e.RewindMemory(_, _, number, boundary):
+                    assert not self.waits, "all begin again though a node is missing"
                     assert not self.processes, "memory is rewound while somebody may write it"
                     assert (number, boundary) == (self.number + 1, self.boundary)
                     self.number, self.falls = number, [0] * WORKERS
@@ -187,17 +192,19 @@ class Node:
         done = [{0: 5}] * WORKERS
         board = Board(self.number, list(self.published), done, [False] * WORKERS)
         words = tuple(self.joined), tuple(self.falls)
-        return e.BoardSeen(self.incarnation, board, *words, self.boundary)
+        return e.BoardSeen(self.incarnation, board, *words, self.boundary, (), self.waits)
 
 
-def play(seed: int) -> Node:
+def play(seed: int, *, spans: bool = False) -> Node:
     """One schedule, and then quiet: all that is to end ends, and all that can go on does.
+
+    ``spans``: the group is on several nodes, and one may be missing for a while.
 
     Raises:
         AssertionError: a rule is broken.
     """
     rng = random.Random(seed)
-    node = Node(rng)
+    node = Node(rng, spans)
     never_falls = rng.random() < 0.4
     node.boundary = rng.choice((None, 4))
     for _ in range(STEPS):
@@ -208,16 +215,19 @@ def play(seed: int) -> Node:
         what = rng.random()
         if what < 0.15 and live:
             falls = not never_falls and rng.random() < 0.2
-            place = Fall.LOG_FULL if falls else Generation(7, 0)
+            place = Fall.LOG_FULL if falls else Fall.NODES if spans else Generation(7, 0)
             node.die(rng.choice(live), place, is_seen=rng.random() < 0.6)
         elif what < 0.4 and dying:
             node.gone(rng.choice(dying))
         elif what < 0.45 and not never_falls and live:
             node.falls[rng.choice(live)] = Fall.OTHER_CALL
+        elif spans and what < 0.5:
+            node.waits = rng.random() < 0.5
         elif what < 0.7:
             node.publish()
         else:
             node.pass_time(rng.choice((0.005, 0.02, 0.5)))
+    node.waits = False
     node.core.handle(e.LighthouseSent(node.now), node.now)
     for _ in range(8):
         for rank in [rank for rank, process in node.processes.items() if process.is_dying]:
@@ -242,6 +252,12 @@ def test_no_schedule_breaks_a_rule() -> None:
     assert any(node.number >= 3 and not node.has_ended for node in nodes)
     assert any(node.has_ended for node in nodes)
     assert any(node.rewinds and not node.has_ended for node in nodes)
+
+
+def test_no_schedule_of_a_group_on_several_nodes_breaks_a_rule() -> None:
+    nodes = [play(seed, spans=True) for seed in range(SCHEDULES)]
+    assert any(node.rewinds > 1 and not node.has_ended for node in nodes)
+    assert any(node.has_ended for node in nodes)
 
 
 def _starts_before_it_is_gone(replacing: type[Replacing]) -> Callable[..., object]:

@@ -40,12 +40,9 @@ def _load(_state: dict[str, Any], *, is_late: bool = False) -> None:
     """Of tensors that nobody has."""
 
 
-def made(step: int = 1) -> tuple[Ending, Part]:
-    """``step``: the committed ones."""
+def made() -> tuple[Ending, Part]:
     part, tensors = Part(), SimpleNamespace(state=dict, load=_load, lacking=[])
-    manager = SimpleNamespace(current_step=lambda: step)
-    script: Any = SimpleNamespace(carried=part, tensors=tensors, manager=lambda: manager)
-    return Ending(script), part
+    return Ending(part, tensors), part  # type: ignore[arg-type]
 
 
 def change(part: Part, value: float) -> None:
@@ -167,6 +164,7 @@ def test_a_call_that_meets_the_peers_ends_the_way_to_them() -> None:
 
 
 def test_before_the_first_commit_there_is_no_state_to_give() -> None:
-    ending, part = made(step=0)
+    part, tensors = Part(), SimpleNamespace(state=lambda: {"units": {}}, load=_load)
     part.first_state = lambda: {"life": "a"}  # type: ignore[attr-defined]
+    ending = Ending(part, tensors, lambda: False)  # type: ignore[arg-type]
     assert (ending.state(), ending.tensors()) == ({"life": "a"}, {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 import weakref
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,14 +28,11 @@ class Mates:
     is_lead = True
 
 
-def newcomer(modules: Any = (), on_begin: Callable[[], None] = lambda: None) -> Passing:
-    script: Any = SimpleNamespace(
-        here=SimpleNamespace(replica_id="2"),
-        mates=Mates(),
-        world=SimpleNamespace(given=Given(), is_passing=False),
-        models=SimpleNamespace(wrapped=modules),
-    )
-    return Passing(script, on_begin)
+def newcomer(modules: Any = ()) -> Passing:
+    here: Any = SimpleNamespace(replica_id="2")
+    mates: Any = Mates()
+    world: Any = SimpleNamespace(given=Given(), is_passing=False)
+    return Passing(here, mates, world, lambda: modules)
 
 
 def place(*entry: tuple[str, int], ranges: tuple[tuple[str, int], ...] = ()) -> Place:
@@ -89,7 +85,7 @@ def test_the_way_begins_with_what_the_peers_were_given() -> None:
     details = Details(given=peer.encoded())
     ours = newcomer()
     ours.pass_over(Place(details=lambda: details), [Spot(MAIN, 3)], [], [])
-    world = ours._script.world
+    world = ours._world
     assert (world.given.at("0.0 a.py:7 of uint8 6"), world.is_passing) == ([b"chosen"], True)
     ours.joined()
     assert not world.is_passing
@@ -106,7 +102,8 @@ def test_what_is_sent_of_broadcasts_has_a_limit() -> None:
 def test_a_loop_without_an_end_is_the_scripts_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passing, "GHOSTS_MAX", 2)
     begun: list[int] = []
-    ours = newcomer(on_begin=lambda: begun.append(1))
+    ours = newcomer()
+    ours.on_begin = lambda: begun.append(1)
     for _ in range(2):
         ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 3)], [], [])
     with pytest.raises(UserError, match=r"the one around a.py:3 does not end"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -18,20 +16,19 @@ from ftrun.inject.zero_edit.stepping import Stepping
 class Job:
     """A script: whether its steps are committed, and whether nothing may step."""
 
-    commits, stands_still = True, False
+    commits, stands_still, in_step = True, False, True
 
 
 @pytest.fixture
 def job() -> Iterator[Job]:
     made, patches = Job(), Patches()
-    script: Any = SimpleNamespace(
-        models=SimpleNamespace(has_parameter_of=lambda optimizer: True),
-        course=SimpleNamespace(now=SimpleNamespace(is_in_step=True)),
-        ending=made,
-        passing=SimpleNamespace(is_on=False),
-        exactly_once=SimpleNamespace(is_on=False),
+    stepping = Stepping(
+        lambda optimizer: True,
+        lambda: made.commits,
+        lambda: made.in_step,
+        lambda: made.stands_still,
     )
-    Stepping(script, lambda: made.commits).install(patches)
+    stepping.install(patches)
     yield made
     patches.undo()
 

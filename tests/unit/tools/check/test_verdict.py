@@ -122,11 +122,13 @@ def test_a_lost_step_of_one_replica_is_told_with_its_reason() -> None:
     assert "worker 1 was killed in training, after step 5: 5 steps lost; its replacement" in (
         "\n".join(lines)
     )
-    assert lines[-1] == f"FAILED: 5 steps were lost: {why}"
+    assert lines[-2:] == ["FAILED: 5 steps were lost", f"FAILED: {why}"]
+    undisturbed = replace(run(kills=(), joins=()), told=(why,))
+    assert lines_of(replace(in_group([]), undisturbed=undisturbed)) == ([f"FAILED: {why}"], False)
 
 
 def test_of_one_replica_random_numbers_are_no_excuse() -> None:
-    changed = {"inputs": {"6": "z"}}
+    changed: dict[str, Any] = {"inputs": {"6": "z"}}
     lines, is_well = lines_of(in_group([(0, 0)] * 3, **changed))
     assert not is_well
     assert lines[-1] == "FAILED: other batches: worker 1 from step 6 on"

@@ -128,6 +128,7 @@ def healthy(poll: int, *, replicas: int = 10, nodes: int = 5) -> Status:
     healed = "Replica 3 healed from replicas 0, 1 and 2: step 12,907, 4.1 GB in 2.9 s."
     return {
         "schema": "ftrun.status/1",
+        "recovery": None,
         "lighthouse": {
             "version": "0.1.0", "pid": 20_300, "uptime_s": 4340.0, "agents_attached": nodes,
             "journal_writes": 9, "journal_write_s": 0.01, "epoch": 5,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-from ftrun.inject.zero_edit.values.counters import Counters
+from ftrun.inject.zero_edit.values.counters import FILE, Counters
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 
 
@@ -21,12 +19,5 @@ def counters_of(
     are_together: bool = True,
 ) -> Counters:
     """Of slot ``slot``, whose files are in ``directory``."""
-    script: Any = SimpleNamespace(
-        file=lambda name: directory / name.format(replica_id=slot, group_rank=0),
-        frameworks=frameworks,
-        manager=lambda: SimpleNamespace(current_step=step),
-        life=lambda: life,
-        world=SimpleNamespace(given=SimpleNamespace(encoded=dict)),
-        are_together=are_together,
-    )
-    return Counters(script)
+    path = directory / FILE.format(replica_id=slot, group_rank=0)
+    return Counters(path, frameworks, step, lambda: life, dict, lambda: are_together)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import sys
 import weakref
-from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -21,7 +20,6 @@ from ftrun.inject.zero_edit.values.tensors import LATE, MODULES, REBOUND, UNITS,
 from ftrun.inject.zero_edit.values.walk import Walk
 
 HERE = "test_tensors.py"
-SCRIPT: Any = SimpleNamespace(before_forward=None, before_evaluation=None)
 
 
 class Average:
@@ -344,7 +342,8 @@ class Learner(nn.Module):
 
 
 def of_learner(learner: Learner) -> tuple[Models, Tensors]:
-    models = Models(SCRIPT, SCRIPT)
+    anything: Any = object()
+    models = Models(anything, anything, lambda: anything, lambda: True, lambda: None)
     models._made = [(weakref.ref(x), "a.py:7") for x in (learner, *learner.children())]
     models.wrapped = [learner.student]
     return models, Tensors(lambda: models.wrapped, models.beside)
@@ -388,7 +387,8 @@ def test_an_average_that_one_rank_alone_keeps_is_named_and_asked_of_nobody() -> 
 
 def test_modules_that_are_made_late_are_known_by_their_line() -> None:
     patches = Patches()
-    models = Models(SCRIPT, SCRIPT)
+    anything: Any = object()
+    models = Models(anything, anything, lambda: anything, lambda: True, lambda: None)
     models.install(patches)
     try:
         early = nn.Linear(2, 2)

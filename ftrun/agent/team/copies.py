@@ -1,0 +1,210 @@
+"""The lead's part of its group's memory snapshots: rounds of copies, and where all go on.
+
+Each node has the states of its own ranks (keeping.py). Here is known what all have, and the hands
+get their orders. Not here: when a round is due, and from which step all go on
+(core/replay/copying.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from ftrun.agent.group_memory import MemorySnapshots
+from ftrun.agent.team.keeping import LOOK_S, Keeping
+from ftrun.base import clock
+from ftrun.base.words import amount, first_of
+from ftrun.config.settings import RunSettings
+from ftrun.core.agent.events import BoardSeen, Kept
+from ftrun.core.messages import (
+    GroupDue,
+    KeepRanks,
+    RanksKept,
+    RankSource,
+    RewindRanks,
+    StartRanks,
+    ToHand,
+)
+from ftrun.core.replay.copying import EVERY_S, Copying, Had
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.mending import SOUND
+from ftrun.core.replay.pacing import newest
+from ftrun.snapshots.area import Word
+
+REPORT_EVERY_S = 0.5
+
+
+class Hands(Protocol):
+    """What is asked of the lead (lead.py)."""
+
+    @property
+    def own_id(self) -> str:
+        """Of this node."""
+
+    @property
+    def is_complete(self) -> bool:
+        """No node of the group is missing."""
+
+    def ranks_of_nodes(self) -> dict[str, range]:
+        """The ranks of each node, in order."""
+
+    def name_of(self, node_id: str) -> str:
+        """For people."""
+
+    def order(self, message: ToHand) -> None:
+        """Send to every hand."""
+
+    def order_at(self, node_id: str, message: ToHand) -> None:
+        """Send to one hand."""
+
+
+class SpannedMemory(MemorySnapshots):
+    """Of a group on several nodes, of which this one leads. One incarnation at a time.
+
+    Attributes:
+        keeping: this node's own states and copies; ``started``: by incarnation, the order that its
+            workers were started with.
+    """
+
+    keeping: Keeping
+
+    def __init__(self, settings: RunSettings, tell: Callable[[str], None], hands: Hands) -> None:
+        super().__init__(settings, tell)
+        self._hands = hands
+        self._copying = Copying(hands.own_id)
+        self._incarnation = ""
+        self._reports: dict[str, RanksKept] = {}
+        self._due = 0
+        self._reported_at = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.started: dict[str, StartRanks] = {}
+
+    def make(self, incarnation: str) -> None:
+        """See MemorySnapshots."""
+        super().make(incarnation)
+        self._incarnation = incarnation
+        self._copying, self._reports, self._due = Copying(self._hands.own_id), {}, 0
+        if self.of(incarnation) is not None:
+            self._loop.call_later(LOOK_S, self._tick, incarnation)
+
+    def free(self, incarnation: str) -> None:
+        """See MemorySnapshots."""
+        super().free(incarnation)
+        self.keeping.let_go()
+
+    def close(self) -> None:
+        """See MemorySnapshots."""
+        for task in self._tasks:
+            task.cancel()
+        self.keeping.close()
+        super().close()
+
+    # ------------------------------------------------------------ from the nodes
+
+    def has(self, node_id: str, report: RanksKept) -> None:
+        """A node, perhaps this one, tells what it has."""
+        if report.incarnation != self._incarnation:
+            return
+        self._reports[node_id] = report
+        own = {x.group_rank: x.steps for x in report.ranks if not x.is_copy}
+        copies = {x.group_rank: x.steps for x in report.ranks if x.is_copy}
+        sound = all(not x.fall or x.fall in SOUND for x in report.ranks)
+        had = Had(own, copies, report.topology, sound, report.copied, bool(report.reason))
+        self._copying.has(node_id, had, clock.now())
+        memory = self.of(report.incarnation)
+        if self._copying.pinned is not None and memory is not None:
+            each = memory.held_bytes() // len(memory.here)
+            self._tell_once(
+                f"Memory snapshots: on each node, and every {EVERY_S:g} s on another one too "
+                f"({amount(each)} a worker so far, at most {amount(memory.nbytes)}). A lost worker "
+                "or node costs all the steps since then."
+            )
+
+    def gone(self, node_id: str) -> None:
+        """A node is lost, with all that it had."""
+        self._reports.pop(node_id, None)
+        self._copying.gone(node_id)
+
+    # ------------------------------------------------------------ as MemorySnapshots
+
+    def kept(self, incarnation: str, rank: int) -> Kept | None:
+        """See MemorySnapshots; also of a rank of another node."""
+        memory = self.of(incarnation)
+        if memory is None or rank in memory.here:
+            return super().kept(incarnation, rank)
+        reached = max(memory.board.read(x, Word.NEWEST) for x in memory.here)
+        known = (x for report in self._reports.values() for x in report.ranks)
+        one = next((x for x in known if x.group_rank == rank and not x.is_copy), None)
+        fall = Fall.NODES if one is None or not one.fall else Fall(one.fall)
+        return Kept(fall, max(one.steps, default=-1) if one is not None else -1, reached)
+
+    def seen(self, incarnation: str) -> BoardSeen | None:
+        """See MemorySnapshots."""
+        seen = super().seen(incarnation)
+        if seen is None:
+            return None
+        self.keeping.report(incarnation)
+        waits = not self._hands.is_complete
+        if not waits:
+            self._copying.places = self._hands.ranks_of_nodes()
+        step = self._copying.step_for(range(self._settings.workers_per_replica))
+        return replace(seen, boundary=step, waits=waits)
+
+    def rewind(self, incarnation: str, number: int, boundary: int) -> None:
+        """See MemorySnapshots; all nodes do so."""
+        restored = self._copying.restore(boundary, clock.now())
+        sources = {rank: self._source(rank, node) for rank, node in restored.items()}
+        nodes = sorted({self._hands.name_of(node) for node in restored.values()})
+        if nodes:
+            self._tell(f"The lost node's states of step {boundary} come from {first_of(nodes)}.")
+        for node, ranks in self._hands.ranks_of_nodes().items():
+            if node != self._hands.own_id:
+                theirs = tuple(sources[rank] for rank in ranks if rank in sources)
+                order = RewindRanks(self.started[incarnation], number, boundary, theirs)
+                self._hands.order_at(node, order)
+        self._due = 0  # a node that has come has not got the word
+        self.keeping.drop_later(incarnation, boundary)
+        super().rewind(incarnation, number, boundary)
+        self.keeping.pin(incarnation, boundary)
+
+    def _source(self, rank: int, node_id: str) -> RankSource:
+        report = self._reports[node_id]
+        name = self._hands.name_of(node_id)
+        return RankSource(rank, name, report.address, report.certificate)
+
+    # ------------------------------------------------------------ in the course of time
+
+    def _tick(self, incarnation: str) -> None:
+        """Tell the hands which steps begin with a state, and begin rounds."""
+        memory, now = self.of(incarnation), clock.now()
+        if memory is None:
+            return
+        self._loop.call_later(LOOK_S, self._tick, incarnation)
+        due = memory.board.read(0, Word.DUE)
+        if now >= self._reported_at + REPORT_EVERY_S:
+            self._reported_at = now
+            self.keeping.report(incarnation)
+        if due == self._due:
+            return
+        self._due = due
+        self._hands.order(GroupDue(incarnation, due))
+        if self._hands.is_complete:
+            self._copying.places = self._hands.ranks_of_nodes()
+            step = newest(due)
+            if self._copying.begin(step, now):
+                self._begin_round(incarnation, step)
+
+    def _begin_round(self, incarnation: str, step: int) -> None:
+        pinned = self._copying.pinned
+        for node in self._hands.ranks_of_nodes():
+            copies = self._copying.copies_of(node)
+            sources = tuple(self._source(rank, owner) for rank, owner in copies.items())
+            order = KeepRanks(incarnation, step, pinned, sources)
+            if node != self._hands.own_id:
+                self._hands.order_at(node, order)
+                continue
+            task = self._loop.create_task(self.keeping.keep(order))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)

@@ -247,5 +247,5 @@ class GroupDisk:
 
     def _close_streams(self) -> None:
         if self._streams is not None:
-            self._streams[1].close()
+            self._streams[1].transport.abort()
             self._streams = None

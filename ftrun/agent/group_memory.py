@@ -20,6 +20,7 @@ from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import BoardSeen, Kept
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import Progress
+from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Generation, begin, common
 from ftrun.snapshots.area import GroupMemory, Word
@@ -215,12 +216,17 @@ class MemorySnapshots:
             begin = "No memory snapshots" + " any more" * ("on" in self._told)
             self._tell_once("off", f"{begin}: {known.fall.words}. A death restarts all workers.")
         elif known.newest is not None:
-            each = memory.held_bytes() // len(memory.here)
-            self._tell_once(
-                "on",
-                f"Memory snapshots: on this node ({amount(each)} a worker so far, at "
-                f"most {amount(memory.nbytes)}). A lost worker costs no step.",
-            )
+            where, costs = "this node", "costs no step"
+            if memory.spans:
+                where = f"each node, and every {EVERY_S:g} s on another one too"
+                costs = "costs the steps since the last snapshot, a lost node those since its copy"
+            if not memory.spans or key.incarnation in self.elsewhere:
+                each = memory.held_bytes() // len(memory.here)
+                self._tell_once(
+                    "on",
+                    f"Memory snapshots: on {where} ({amount(each)} a worker so far, at most "
+                    f"{amount(memory.nbytes)}). A lost worker {costs}.",
+                )
             if known.has_gap:
                 room = amount(memory.area(0).layout[1])
                 self._tell_once(

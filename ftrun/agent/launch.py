@@ -21,6 +21,7 @@ from ftrun.base.own_process import FOR_THE_JOB
 
 TITLE_CHARS = 240
 GUARD_BYTES = 16
+END_S = 2.0
 SINGLE_THREADED = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -82,9 +83,11 @@ class SpawnerLaunch:
 
     def end(self) -> None:
         """Kill the spawner, unless the agent has ended it already."""
-        if self._is_configured:  # then the process is the one of the stores, and has a child
+        if self._is_configured:  # then it may have forked, and its child ends first
             self.channel.close()
             self.stores.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_S)
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()

@@ -60,6 +60,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "_share_cuda_",
         "_share_fd_cpu_",
     ),
+    "torch.utils.data._utils.fetch": ("_MapDatasetFetcher",),
 }
 """By owner the names without which ftrun cannot carry a script."""
 

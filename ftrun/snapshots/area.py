@@ -617,7 +617,9 @@ class Board:
         self._words[place] = number
 
     def rewind(self, rank: int, calls: Counts) -> None:
-        """The agent: no process of the rank runs, and it has made these calls."""
+        """The agent: no process of the rank runs, and it has made these calls, on any node."""
+        for group in calls:
+            self.add_group(rank, group)
         for at in self._groups_of(rank):
             self._words[at + 1] = calls.get(self._words[at], 0)
 

@@ -192,14 +192,16 @@ class TwoGroups:
         processes = self.machines.nodes[index].processes()
         (pid,) = [pid for pid, line in processes.items() if re.search(AGENT, line)]
         os.kill(pid, number)
+        if number == signal.SIGCONT:  # nsenter has stopped with it
+            self.jobs[index].signal(number)
 
     def end(self) -> dict[str, set[str]]:
-        """Let all end at one step; returns the digests of the states by step."""
+        """Let all end at one step; returns the digests of the states by rank and step."""
         found_at = max(step.number for group in "01" for step in self.steps(f"{group}.0")[-1:])
         write_at_once(self._directory / "end", str(found_at + STEPS_TO_THE_END))
         found: dict[str, set[str]] = {}
         for job in self.jobs.values():
             job.end()
-            for step, digest in re.findall(r"done \S+ (\d+) (\w+)", job.output):
-                found.setdefault(step, set()).add(digest)
+            for rank, digest in re.findall(r"done \d\.(\d \d+) (\w+)", job.output):
+                found.setdefault(rank, set()).add(digest)
         return found

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.engines.slurm import Slurm
 from tests.jobs.forks import ROOT
-from tests.jobs.process import END_S, LOOK_S, START_S
+from tests.jobs.process import END_S, LOOK_S, START_S, write_at_once
 
 FTRUN = f"{shlex.quote(sys.executable)} -m ftrun"
 TRAIN, DDP = (str(Path(__file__).with_name(name)) for name in ("train.py", "ddp.py"))
@@ -25,6 +25,7 @@ AGENT = r" acts ftrun\.cli "
 LIGHTHOUSE = r"^ftrun lighthouse"
 ASK_EVERY_S = 2.0
 """Each question starts Slurm's own program, and takes a moment of a core."""
+STEPS_LEFT = 60
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
@@ -92,6 +93,13 @@ class SlurmJob:
                 return found
             assert not is_over, f"no {count} x {pattern!r}:\n{self.output}"
             time.sleep(5 * LOOK_S)
+
+    def train_to_the_end(self, replicas: int) -> int:
+        """Have a job of TRAIN end soon; returns its last step, to which ``replicas`` have come."""
+        last = int(self.expect(r"step (\d+) of")[-1]) + STEPS_LEFT
+        write_at_once(self.directory / "last", str(last))
+        self.expect(f"done at {last}", replicas)
+        return last
 
     def facts(self) -> dict[str, str]:
         """What Slurm knows of it."""

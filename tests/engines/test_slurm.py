@@ -22,7 +22,7 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
     slurm: Slurm, tmp_path: Path
 ) -> None:
     line = LINE.replace("srun", "srun --kill-on-bad-exit=1")
-    with SlurmJob(slurm, tmp_path, NODES, line, {"STEPS": "300"}) as job:
+    with SlurmJob(slurm, tmp_path, NODES, line, {"STEPS": "100000"}) as job:
         hosts = job.expect(r"begins on n(\d)", 3)
         job.expect(r"step \d+ of 3", 3)
         (meeting,) = tmp_path.glob(f"ftrun-logs/train-{job.id}.0/lighthouse-slurm-{job.id}.0.0-*")
@@ -37,6 +37,7 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
         job.expect(rf"The agent on n{killed} \(pid \d+\) died: SIGKILL. It is started again")
         job.expect("begins on", 4)
         job.expect("joined at step")
+        job.expect(f"ftrun n{killed}: All replicas have a node")  # the successor is there
 
         os.kill(job.process(0, LIGHTHOUSE), signal.SIGKILL)
         job.expect("The lighthouse on n0 died: SIGKILL. It is started again")
@@ -46,7 +47,7 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
         os.kill(job.process(drained, AGENT), signal.SIGTERM)
         job.expect(r"Replica \d has left: drained")
         job.expect("begins on", 5)
-        assert len(job.expect(r"done at 300", 3)) == 3
+        job.train_to_the_end(3)
         assert job.end() == ("COMPLETED", "0:0")
         of_job = re.findall("^ftrun: (.*)", job.output, re.MULTILINE)
         assert [line for line in of_job if of_job.count(line) > 1] == [], "each line once"
@@ -94,7 +95,7 @@ def test_an_unmodified_script_heals_over_nodes_and_leaves_at_the_time_limit(
         later = int(step) // 10 * 10 + 20
         states = job.expect(rf"step {later}: (\w+)", 3)
         assert len(set(states)) == 1
-        job.ends_within(0)
+        job.ends_within(5)  # Slurm refuses a time that has passed when it hears of it
         assert job.end()[0] == "TIMEOUT"
         job.expect(r"A drain was carried out at step (\d+)")
         assert job.left() == ""
@@ -104,7 +105,7 @@ def test_a_node_that_is_lost_costs_the_others_nothing_and_gets_work_when_it_is_b
     slurm: Slurm, tmp_path: Path
 ) -> None:
     line = f"srun --no-kill {FTRUN} --replicas 4 --interface eth0 {TRAIN}"
-    with SlurmJob(slurm, tmp_path, (*NODES, "--no-kill"), line, {"STEPS": "900"}) as job:
+    with SlurmJob(slurm, tmp_path, (*NODES, "--no-kill"), line, {"STEPS": "100000"}) as job:
         hosts = job.expect(r"begins on n(\d)", 4)
         job.expect("step 10 of 4", 4)
         lost = next(int(host) for host in hosts if host != "0")
@@ -118,7 +119,7 @@ def test_a_node_that_is_lost_costs_the_others_nothing_and_gets_work_when_it_is_b
         (log,) = tmp_path.glob(f"ftrun-logs/*/n{lost}.log")
         job.expect("joined at step", 2)
         assert f"begins on n{lost}" in log.read_text()
-        assert len(job.expect("done at 900", 3)) == 3
+        job.train_to_the_end(3)
         assert job.end() == ("COMPLETED", "0:0")
 
 
@@ -163,8 +164,8 @@ def test_doctor_names_the_way_that_is_missing_and_torchruns_words_are_refused(
     assert not list(tmp_path.glob("ftrun-logs/doctor*"))
 
 
-def test_groups_of_two_nodes_each_outlive_an_agent_and_a_node(slurm: Slurm, tmp_path: Path) -> None:
-    """A hand's agent is killed, and has a successor; then the power of a lead's node goes."""
+def test_groups_of_two_nodes_each_outlive_an_agent(slurm: Slurm, tmp_path: Path) -> None:
+    """A hand's agent is killed, and its keeper starts another; test_groups.py has nodes lost."""
     line = f"srun --no-kill {FTRUN} --replicas 2 -w 2 --nproc-per-node 1 {TRAIN}"
     options = (*NODES, "--no-kill")
     with SlurmJob(slurm, tmp_path, options, line, {"STEPS": "100000"}) as job:
@@ -175,9 +176,6 @@ def test_groups_of_two_nodes_each_outlive_an_agent_and_a_node(slurm: Slurm, tmp_
         job.expect("replica 0, worker 1 is lost with its node n1")
         job.expect("The agent on n1 .* died: SIGKILL. It is started again")
         job.expect("Replica 0 joined at step")
-        slurm.machines.power_off(2)
-        job.expect(r"Replica 1 lost: the node is out of reach")
-        job.expect(r"ftrun n3: 1 of 2 replica groups have their 2 nodes. The next one waits for 1")
         slurm.ask("scancel", job.id)
         assert job.end()[0] == "CANCELLED"
-    slurm.power_on(2)
+        assert job.left() == ""

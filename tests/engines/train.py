@@ -1,17 +1,22 @@
-"""Trains a small model by its Manager; prints each 10th step with the number of contributors."""
+"""Trains a small model by its Manager; prints each 10th step with the number of contributors.
+
+Its last step is that of the variable STEPS, or of the file ``last``, which a test writes while all
+are well before that step.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
+from pathlib import Path
 
 import torch
 
 import ftrun
 from ftrun import DistributedDataParallel, Optimizer
 
-STEPS, PAUSE_S = int(os.environ["STEPS"]), 0.05
+STEPS, PAUSE_S, LAST = os.environ["STEPS"], 0.05, Path("last")
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -20,7 +25,7 @@ manager = ftrun.manager(state_dict=model.state_dict, load_state_dict=model.load_
 optimizer = Optimizer(manager, torch.optim.SGD(model.parameters(), lr=0.01))
 network = DistributedDataParallel(manager, model)
 print(f"begins on {socket.gethostname()}", flush=True)
-while manager.current_step() < STEPS:
+while manager.current_step() < int(LAST.read_text() if LAST.exists() else STEPS):
     optimizer.zero_grad()
     network(torch.randn(8, 16)).square().mean().backward()
     optimizer.step()

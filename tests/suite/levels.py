@@ -94,6 +94,9 @@ KEPT: dict[str, tuple[str, ...]] = {
         "test_an_all_reduce_of_another_size_ends_one_replica_and_costs_no_step",
     ),
     "process/test_versions.py": ("test_another_version_is_refused_in_words[an older lighthouse]",),
+    "snapshots/test_one_group.py": (
+        "test_all_is_killed_while_one_is_written_and_the_end_is_the_same[fsdp]",
+    ),
     "torchft/test_threads.py": ("test_a_thread_that_fails_comes_again_and_heals[sync]",),
     "zero_edit/test_collectives.py": (
         "test_a_death_is_nothing_to_the_script[0:125:300-3]",

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
+from ftrun.agent.at_risk import Stored
 from ftrun.agent.group_memory import MemorySnapshots
 from ftrun.agent.team.keeping import LOOK_S, Keeping
 from ftrun.base import clock
-from ftrun.base.words import amount, first_of
+from ftrun.base.words import first_of
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import BoardSeen, Kept
 from ftrun.core.messages import (
@@ -27,7 +29,7 @@ from ftrun.core.messages import (
     StartRanks,
     ToHand,
 )
-from ftrun.core.replay.copying import EVERY_S, Copying, Had
+from ftrun.core.replay.copying import Copying, Had
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import SOUND
 from ftrun.core.replay.pacing import newest
@@ -70,8 +72,10 @@ class SpannedMemory(MemorySnapshots):
 
     keeping: Keeping
 
-    def __init__(self, settings: RunSettings, tell: Callable[[str], None], hands: Hands) -> None:
-        super().__init__(settings, tell)
+    def __init__(
+        self, settings: RunSettings, runtime_dir: Path, tell: Callable[[str], None], hands: Hands
+    ) -> None:
+        super().__init__(settings, runtime_dir, tell)
         self._hands = hands
         self._copying = Copying(hands.own_id)
         self._incarnation = ""
@@ -81,9 +85,9 @@ class SpannedMemory(MemorySnapshots):
         self._tasks: set[asyncio.Task[None]] = set()
         self.started: dict[str, StartRanks] = {}
 
-    def make(self, incarnation: str) -> None:
+    def make(self, replica_id: str, incarnation: str) -> None:
         """See MemorySnapshots."""
-        super().make(incarnation)
+        super().make(replica_id, incarnation)
         self._incarnation = incarnation
         self._copying, self._reports, self._due = Copying(self._hands.own_id), {}, 0
         if self.of(incarnation) is not None:
@@ -94,12 +98,12 @@ class SpannedMemory(MemorySnapshots):
         super().free(incarnation)
         self.keeping.let_go()
 
-    def close(self) -> None:
+    async def end(self) -> None:
         """See MemorySnapshots."""
         for task in self._tasks:
             task.cancel()
         self.keeping.close()
-        super().close()
+        await super().end()
 
     # ------------------------------------------------------------ from the nodes
 
@@ -113,14 +117,9 @@ class SpannedMemory(MemorySnapshots):
         sound = all(not x.fall or x.fall in SOUND for x in report.ranks)
         had = Had(own, copies, report.topology, sound, report.copied, bool(report.reason))
         self._copying.has(node_id, had, clock.now())
-        memory = self.of(report.incarnation)
-        if self._copying.pinned is not None and memory is not None:
-            each = memory.held_bytes() // len(memory.here)
-            self._tell_once(
-                f"Memory snapshots: on each node, and every {EVERY_S:g} s on another one too "
-                f"({amount(each)} a worker so far, at most {amount(memory.nbytes)}). A lost worker "
-                "or node costs all the steps since then."
-            )
+        pinned, known = self._copying.pinned, self.elsewhere.get(report.incarnation)
+        if pinned is not None and (known is None or known.step != pinned):
+            self.elsewhere[report.incarnation] = Stored(pinned, clock.now())
 
     def gone(self, node_id: str) -> None:
         """A node is lost, with all that it had."""
@@ -134,7 +133,7 @@ class SpannedMemory(MemorySnapshots):
         memory = self.of(incarnation)
         if memory is None or rank in memory.here:
             return super().kept(incarnation, rank)
-        reached = max(memory.board.read(x, Word.NEWEST) for x in memory.here)
+        reached = max(memory.board.read(x, Word.REACHED) for x in memory.here)
         known = (x for report in self._reports.values() for x in report.ranks)
         one = next((x for x in known if x.group_rank == rank and not x.is_copy), None)
         fall = Fall.NODES if one is None or not one.fall else Fall(one.fall)

@@ -59,7 +59,8 @@ async def run_in_team(
         node = Node("lead", name, machine.host, own, rendezvous.rank)
         door = Door(token, settings.tls)
         port = TeamPort()
-        lead = Lead(rendezvous, node, door, settings.heartbeat_timeout_s, port)
+        # A restart of all costs more than a wait, so a silence may last as long as a dead stream's.
+        lead = Lead(rendezvous, node, door, 2 * settings.heartbeat_timeout_s, port)
         # A name that means this machine alone here is another of its addresses elsewhere.
         is_own_name = is_loopback_name(rendezvous.host) and rendezvous.host != "localhost"
         try:

@@ -34,10 +34,9 @@ class SpanningFleet(Fleet):
         self.meet = self._start_elsewhere
         self._copies: SpannedMemory | None = None
         if self._settings.spans and not why_no_memory_snapshots(self._settings):
-            self.memory = copies = SpannedMemory(
-                self._settings, self._output.terminal.event_line, lead
-            )
             host, notes = self._machine.host, self._runtime_dir
+            tell_people = self._output.terminal.event_line
+            self.memory = copies = SpannedMemory(self._settings, notes, tell_people, lead)
             tell = partial(copies.has, lead.own_id)
             copies.keeping = Keeping(self, self._settings, lead.token, host, notes, tell)
             self._copies = copies

@@ -150,7 +150,8 @@ class Lighthouse:
         """Take one event; the instructions are to be carried out in order."""
         state = self.state
         state.now = now
-        if self.agents.is_deaf and self._hears_again(event):
+        may_be_deaf = self.agents.is_deaf or isinstance(event, AgentAttached)
+        if may_be_deaf and self._hears_again(event):
             state.outbox.begin_again(CUT_OFF)
             return state.outbox.take()
         match event:
@@ -181,9 +182,16 @@ class Lighthouse:
         return self.state.outbox.take()
 
     def _hears_again(self, event: Event) -> bool:
-        return isinstance(event, AgentAttached | AgentSent) and self.agents.hears_again(
-            event.agent_id
-        )
+        """Whether somebody speaks to a lighthouse that was cut off. It may not know yet that it was
+        if the first to speak is an agent with another stream, because nobody has answered it."""
+        match event:
+            case AgentAttached(agent_id):
+                is_deaf = self.agents.is_deaf or self.agents.becomes_deaf()
+            case AgentSent(agent_id):
+                is_deaf = self.agents.is_deaf
+            case _:
+                return False
+        return is_deaf and self.agents.hears_again(agent_id)
 
     def _tell(self, *more: Fact) -> None:
         """Send the books what has happened and changed since the last time, and then ``more``."""

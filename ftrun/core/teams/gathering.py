@@ -132,7 +132,8 @@ class Gathering:
         assert all(0 <= number < rules.most for number in numbers)
         everybody = [node.node_id for node in (*self._places.values(), *self._spares)]
         assert len(set(everybody)) == len(everybody)
-        ranks = [node.rank for node in self.members if node.rank is not None]
+        stated = (node for node in self.members if not node.is_placed)
+        ranks = [node.rank for node in stated if node.rank is not None]
         assert len(set(ranks)) == len(ranks)
         if self._is_formed:
             assert len(numbers) == self._size >= rules.least
@@ -185,8 +186,11 @@ class Gathering:
         most = self._rules.most
         if node.rank is not None and node.rank >= most:
             return f"--node-rank {node.rank}: there is no such node with --nnodes {most}"
-        alike = next((x for x in self.members if x.rank is not None and x.rank == node.rank), None)
-        if alike is not None:
+        # A placed node whose place another one has was lost here, and will be told so where it was
+        # placed: until then it stands by.
+        has_stated = node.rank is not None and not node.is_placed
+        alike = next((x for x in self.members if x.rank == node.rank), None)
+        if alike is not None and has_stated:
             return (
                 f"--node-rank {node.rank} is {alike.name}'s ({alike.host}) already: each node "
                 "needs one of its own"

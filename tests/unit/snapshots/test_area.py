@@ -15,7 +15,7 @@ import torch
 from ftrun.checkpoint.format import pack
 from ftrun.core.replay.falls import GROUPS_MAX
 from ftrun.core.replay.settling import Board as Words
-from ftrun.core.replay.settling import Generation, Logged
+from ftrun.core.replay.settling import Generation, Logged, missing
 from ftrun.snapshots import area as module
 from ftrun.snapshots.area import NONE, Area, AreaFull, Board, GroupMemory, Word
 from ftrun.snapshots.memory import ALIGNMENT, offsets_of
@@ -378,3 +378,17 @@ def test_large_bytes_that_a_log_has_are_not_copied_again(memory: GroupMemory) ->
     area.open_log(3, 5)  # in the same place
     area.log(3, GROUP, 5, 2, [one])
     assert area.log_bytes(3) == one.nbytes
+
+
+def test_a_rank_that_comes_from_another_node_has_its_groups_and_keeps_nobody_waiting() -> None:
+    made = GroupMemory.make(3, 1 << 22, range(1, 2))
+    try:
+        seen = GroupMemory.open(made.place)
+        assert (seen.here, seen.spans, seen.board.ranks) == (range(1, 2), True, 3)
+        made.board.rewind(1, {7: 3})
+        assert seen.board.all_done() == [{}, {7: 3}, {}]
+        assert missing(replace(seen.board.look(), number=5)) == [1]
+        assert seen.board.look().over == [True, False, True]
+        seen.close()
+    finally:
+        made.close()

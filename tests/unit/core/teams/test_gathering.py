@@ -252,3 +252,14 @@ def test_a_node_of_another_version_or_size_is_told_why_it_cannot_come() -> None:
     assert why_unlike(hello, LEAD, "2") == ""
     assert why_unlike(hello, LEAD, "1:2") == "its --nnodes is 2, and that of n0 is 1:2"
     assert "the first node" in why_unlike(replace(hello, version=0), LEAD, "1:2")
+
+
+def test_a_placed_node_that_was_lost_stands_by_until_it_is_told() -> None:
+    lead, a, b = (
+        replace(node(x, rank), is_placed=True) for x, rank in (("n0", 0), ("a", 1), ("b", 1))
+    )
+    team = gathering(2, 2, lead)
+    came(team, a)
+    (shown,) = came(team, b)
+    assert shown == Show("b (10.0.0.1) stands by: the team has its 2 nodes")
+    team.check()

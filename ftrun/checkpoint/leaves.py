@@ -141,7 +141,8 @@ def local_of(value: Any) -> Any:
 
 
 def _is_dtensor(value: Any) -> bool:
-    return _is_dtensors(type(value))
+    kind: Any = type(value)
+    return _is_dtensors(kind)
 
 
 @functools.lru_cache(maxsize=256)

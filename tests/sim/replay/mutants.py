@@ -72,10 +72,6 @@ def _at_once(call: int, first: int | None, done: Sequence[int], *, is_open: bool
     return Source.LOG if is_early else found
 
 
-def _in_all_logs(_: int | None, done: Sequence[int], *, is_open: bool) -> int:
-    return min(done)
-
-
 def _everything(_: int | None, __: Sequence[int], *, is_open: bool) -> int:
     return 0
 
@@ -119,12 +115,6 @@ def _any_rank(call: int, members: Sequence[int]) -> int:
     return call % (max(members) + 1)
 
 
-def _the_same_number(generations: Sequence[Collection[Generation]]) -> int | None:
-    numbers = set.intersection(*({known.number for known in own} for own in generations))
-    found = {known.number: known.step for known in generations[0]}
-    return found[max(numbers)] if numbers else None
-
-
 def _what_one_has(generations: Sequence[Collection[Generation]]) -> int | None:
     return settling.common(generations[:1])
 
@@ -164,13 +154,6 @@ class ChoosesLate(Process):
 
     def chosen(self) -> Generation | Fall:
         return self.choose()
-
-
-class LogsTwice(Process):
-    """A call that is in the log, but not counted in ``done``, is logged once more."""
-
-    def is_logged(self, call: Call) -> bool:
-        return False
 
 
 class CountsBeforeItLogs(Process):
@@ -322,14 +305,6 @@ class EmptiesTheLog(Area):
         if log.number == number:
             log.number = -1
         yield from super().open_log(number, first, end)
-
-
-class LogsOn(Area):
-    """What fits is logged, also after a call that did not."""
-
-    def log(self, call: Id, kind: str, words: list[int]) -> Thread:
-        self.is_full = False
-        yield from super().log(call, kind, words)
 
 
 class TwoSlots(Area):
@@ -485,22 +460,6 @@ class _RewindsAllAlike(World):
             own.update({group: first.get(group, 0) for group in own})
 
 
-class _DeadAreOver(World):
-    """A worker that has died after the end of its script is still over."""
-
-    def forget(self, rank: int) -> None:
-        pass
-
-
-class _KeepsOver(World):
-    """A script that was over stays over at a rewind."""
-
-    def clear(self, boundary: int) -> None:
-        over = list(self.board.over)
-        super().clear(boundary)
-        self.board.over[:] = over
-
-
 MUTANTS: dict[str, dict[str, Any]] = {
     "begins at its newest generation": {"rules": Rules(begin=_newest)},
     "begins though the log has a gap": {"rules": Rules(begin=_whatever_is_logged)},
@@ -510,10 +469,6 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "issues again backwards": {"rules": Rules(again=_backwards)},
     "takes from the log while it connects": {"rules": Rules(source=_from_the_log_if_it_can)},
     "takes from the log what not all have": {"rules": Rules(source=_at_once)},
-    "drops inputs while it connects": {
-        "rules": Rules(needed_from=_in_all_logs),
-        "focus": "watcher",
-    },
     "keeps inputs for ever": {"rules": Rules(needed_from=_everything)},
     "keeps the last input only": {"rules": Rules(needed_from=_last_only)},
     "the first call is what one has": {"rules": Rules(in_all_logs=_what_any_has)},
@@ -531,32 +486,30 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "joins when it is back in one group": {"process": IsBackInOneGroup},
     "finds a call by its number": {"area": FindsByNumber},
     "a rank outside of the group logs for it": {"rules": Rules(of_all=_any_rank)},
-    "rewinds to the same number": {"rules": Rules(common=_the_same_number)},
     "rewinds all alike": {"world": _RewindsAllAlike},
     "begins at the copy": {"process": BeginsAtTheCopy},
     "rewinds to the copy": {"area": RewindsToTheCopy},
     "the root of a reduce logs nothing": {"rules": Rules(keeps=_nothing_of_a_reduce)},
     "announces the next step": {"rules": Rules(pace=_AnnouncesTheNextStep)},
     "forgets what is due": {"rules": Rules(pace=_ForgetsWhatIsDue)},
-    "chooses its generation late": {"process": ChoosesLate},
+    "chooses its generation late": {"process": ChoosesLate, "groups": False},
     "newcomer writes done in replay": {"process": WritesDoneInReplay},
-    "logs a call twice": {"process": LogsTwice},
     "counts before it logs": {"process": CountsBeforeItLogs},
     "gives before it logs": {"process": GivesBeforeItLogs},
     "the optimizer does not wait for the copy": {"process": ChangesWhileItCopies, "focus": "copy"},
-    "the log is opened late": {"process": OpensTheLogLate},
+    "the log is opened late": {"process": OpensTheLogLate, "groups": False},
     "the first call is read late": {"process": ReadsTheFirstCallLate},
     "publishes in the middle of a call": {"process": PublishesInTheMiddle},
     "reads a peer's log without a second look": {
         "process": ReadsAPeerOnce,
         "focus": "new completer",
+        "groups": False,
     },
     "joins before it has caught up": {"process": JoinsEarly},
     "ends with its own script": {"process": LeavesAlone},
     "takes from the log only at the begin": {"process": AnswersLate},
     "a generation is whole too early": {"area": WholeTooEarly},
     "a replacement empties the log": {"area": EmptiesTheLog},
-    "logs on after a gap": {"area": LogsOn},
     "only the newest generation is kept": {"area": TwoSlots},
     "one decree for two deaths": {"mending": OneDecree},
     "a fall is told twice": {"mending": FallsTwice},
@@ -567,8 +520,6 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "keeps the logs at a rewind": {"world": _KeepsLogs},
     "keeps newer generations at a rewind": {"area": _KeepsNewer},
     "keeps done at a rewind": {"world": _KeepsDone},
-    "the dead are over": {"world": _DeadAreOver},
-    "keeps over at a rewind": {"world": _KeepsOver, "focus": "main"},
     "a replacement starts at once": {"world": _StartsAtOnce},
 }
 

@@ -176,6 +176,7 @@ def test_the_lighthouse_dies_with_a_worker_and_a_script_raises(
     assert [recovery[x]["steps"] for x in ("node", "job")] == [12, 12]
 
 
+@pytest.mark.slow
 def test_the_same_error_twice_ends_the_job(tmp_path: Path) -> None:
     script = SCRIPT.replace('at(f"raises in {step}")', "assert step < 5 or rank != 1, step")
     with Job(tmp_path, script, *ON, args=("[]", "0")) as job:
@@ -183,7 +184,9 @@ def test_the_same_error_twice_ends_the_job(tmp_path: Path) -> None:
         assert "restarting will not help" in job.output
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_asked_to_stop_while_a_worker_is_replaced(tmp_path: Path, number: signal.Signals) -> None:
     with Job(tmp_path, SCRIPT, *ON, args=("[]", "12"), session=True) as job:
         job.expect(r"^\[0\.\d\] holds", count=3)
@@ -193,3 +196,13 @@ def test_asked_to_stop_while_a_worker_is_replaced(tmp_path: Path, number: signal
         assert job.end() == (130 if number is signal.SIGINT else 75)
         assert "Error" not in job.output, job.output
         assert not job.left()
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    script = SCRIPT.replace('        at(f"stops', '        time.sleep(0.5)\n        at(f"stops')
+    stops = json.dumps([(2, "stops in 20")])
+    with Job(tmp_path, script, *ON, "--hang-factor", "5", args=(stops, "0")) as job:
+        assert job.end() == 0
+        assert ends(job) == undisturbed
+        assert re.search(r"worker 0\.2 \(pid \d+\) hangs: .* no step lost", job.output), job.output

@@ -239,8 +239,10 @@ class Replacing:
         now = self._out.now
         outcome = slot.mending.look(event.board, event.joined, event.falls, now, event.broken)
         if isinstance(outcome, Fall):
-            first = next(iter(slot.replaced.values())).end
-            slot.fall = words.not_replaced(first.group_rank, outcome, slot.lives[first.group_rank])
+            known = next(iter(slot.replaced.values()))
+            first, life = known.end, slot.lives[known.end.group_rank]
+            started = life if life > known.failure.restarts else None
+            slot.fall = words.not_replaced(first.group_rank, outcome, started)
             slot.verdict = Restart(0.0, slot.budget.spent)
             if self._can_begin_again(slot, first.group_rank):
                 self._end_all(slot, slot.alive)

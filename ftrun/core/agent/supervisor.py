@@ -434,7 +434,7 @@ class Supervisor:
         slot.hang_watch.gone(end.group_rank)
         slot.loop_watch.gone(end.group_rank)
         slot.script_timers.gone(end.group_rank)
-        if end.kept is not None:
+        if end.kept is not None and end.kept.reached:
             slot.budget.progressed(end.kept.reached)
         if slot.phase is SlotPhase.RUNNING:
             slot.status = _status(slot, end)

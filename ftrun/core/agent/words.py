@@ -99,7 +99,7 @@ def not_replaced(group_rank: int, reason: Fall | None, life: int | None = None) 
     """
     why = "another could not be before" if reason is None else reason.words
     if life is not None:
-        why += f" (the replacement's log is {life}.log, beside that of the dead worker)"
+        why += f" (the replacement's log is {life}.log)"
     return f"Worker {group_rank} cannot be replaced alone, so all begin again: {why}. "
 
 

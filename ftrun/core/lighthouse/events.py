@@ -226,7 +226,8 @@ class Operation:
     ``step``: at which a replica leaves. ``wanted``: workers whose stacks have not come.
     ``is_resumed``: an earlier life of the lighthouse has begun it, and this one has not gone on
     with it yet. ``is_held``: nobody has begun it, because the agents are not back yet.
-    ``is_owed``: its agent was out of reach when its order was due.
+    ``is_owed``: its agent was out of reach when its order was due. ``restarts``: of its replica,
+    when a worker was killed, which may be replaced inside it.
     """
 
     number: int
@@ -241,6 +242,7 @@ class Operation:
     is_resumed: bool = False
     is_held: bool = False
     is_owed: bool = False
+    restarts: int | None = None
     step: int | None = None
     wanted: set[WorkerKey] = field(default_factory=set)
     stacks: dict[WorkerKey, str] = field(default_factory=dict)

@@ -292,9 +292,15 @@ class Operators:
 
     def _follow_kill(self, operation: Operation) -> None:
         who = _who(operation.request)
-        replica = self._state.replicas.get(operation.request.replica_id)
+        name = operation.request.replica_id
+        replica = self._state.replicas.get(name)
         if replica is not None and replica.incarnation == operation.incarnation:
-            self._answers.show(operation, f"{who} is being killed.")
+            restarts = self._state.slots[name].restarts
+            operation.restarts = restarts if operation.restarts is None else operation.restarts
+            if operation.restarts == restarts:
+                self._answers.show(operation, f"{who} is being killed.")
+            else:
+                self._answers.end(operation, f"{who} is dead, and was replaced in its group.")
         else:
             self._answers.end(operation, f"{who} is dead. Its agent treats that as any failure.")
 

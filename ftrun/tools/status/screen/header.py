@@ -207,7 +207,7 @@ def _facts(status: Status, history: History, cells: int) -> list[Text]:
     ]
     recovery = status.get("recovery")
     if recovery is not None:
-        columns.append((_recovery(recovery), 35 if is_wide else 29))
+        columns.append((_recovery(recovery), 22 if is_wide else 18))
     left = cells - 2 - sum(size + gap for _, size in columns)
     count = max(1, (left + gap) // (SCALAR_CELLS + gap)) if left >= 8 else 0
     size = min((left + gap) // max(1, count) - gap, SCALAR_CELLS_MAX)
@@ -274,18 +274,17 @@ def _cost(status: Status, cells: int) -> list[Fact]:
 
 
 def _recovery(recovery: RecoveryStatus) -> list[Fact]:
-    """What a loss would cost now."""
+    """The steps that the loss of each would cost now."""
     losses = ("worker", recovery["worker"]), ("node", recovery["node"]), ("job", recovery["job"])
-    return [Fact(f"{name} lost", line(loss_words(loss))) for name, loss in losses]
+    return [Fact(name, line(_loss(loss))) for name, loss in losses]
 
 
-def loss_words(loss: LossStatus) -> tuple[str, str]:
-    """The cost of a loss in a few words."""
+def _loss(loss: LossStatus) -> tuple[str, str]:
     if not loss["steps"]:
-        return "no step", GOOD
+        return "loses none", GOOD
     if not loss["from_step"]:
-        return "from the start", CARE
-    return f"{counted(loss['steps'], 'step')}, {duration(loss['seconds'])}", STRONG
+        return "loses all", CARE
+    return f"loses {counted(loss['steps'], 'step')}", STRONG
 
 
 def _scalars(status: Status, history: History, column: int, columns: int, cells: int) -> list[Fact]:

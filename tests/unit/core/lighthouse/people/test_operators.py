@@ -10,7 +10,13 @@ from dataclasses import replace
 import pytest
 
 from ftrun.core import messages as m
-from ftrun.core.lighthouse.events import JournaledOperation, Operation, OperatorAsked, Request
+from ftrun.core.lighthouse.events import (
+    AgentSent,
+    JournaledOperation,
+    Operation,
+    OperatorAsked,
+    Request,
+)
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
     JournalState,
@@ -168,6 +174,13 @@ def test_an_order_is_sent_again_to_an_agent_that_comes_by_another_stream() -> No
     ]
     assert m.KillWorkers("0", "i0", (0,)) in sent
     assert m.DrainAgent("ftrun drain") in sent
+
+
+def test_a_worker_that_is_replaced_inside_its_group_is_dead() -> None:
+    job = Asked()
+    assert job.ask("kill", "0", "x") == "Replica 0 is being killed."
+    job.feed(AgentSent("a", (m.ReplicaStarted("0", "i0", 1, 9),)))
+    assert job.text("x") == "Replica 0 is dead, and was replaced in its group."
 
 
 def test_another_incarnation_needs_no_restart_once_more() -> None:

@@ -28,6 +28,7 @@ import torch
 from ftrun.base.errors import EXIT_REASONS, ExitCode, ProtocolError, UserError
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.header import decode_header, header_of
+from ftrun.checkpoint.listening import Refusal
 from ftrun.checkpoint.proof import (
     CHALLENGE_FIELD,
     PROOF_FIELD,
@@ -36,7 +37,7 @@ from ftrun.checkpoint.proof import (
     heal_key,
     read_challenge,
 )
-from ftrun.checkpoint.requests import Refusal, Request, parse_request
+from ftrun.checkpoint.requests import Request, parse_request
 from ftrun.checkpoint.wire import Head, parse_head, parse_ranges
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.core.lighthouse.events import JournalState, LighthouseSettings, TimerFired

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ftrun.core.replay.copying import Copying, Had, keepers
+from ftrun.core.replay.copying import Copying, Had
 from tests.sim.replay.nodes import Node, Order, World
 from tests.sim.violation import Violation
 
@@ -100,10 +100,3 @@ def test_a_planted_bug_is_found(name: str) -> None:
     with pytest.raises(Violation):
         for seed in range(SCHEDULES):
             World(seed, copying, node).run()
-
-
-def test_copies_are_on_another_label_if_there_is_one() -> None:
-    assert keepers(["", "", ""], 0) == {1: 2, 2: 0}
-    assert keepers(["a", "a", "b", "b"], 0) == {1: 2, 2: 0, 3: 0}
-    assert keepers(["a"], 0) == {}
-    assert keepers(["a", "b"], 1) == {0: 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftrun.core.replay.pacing import AHEAD, SHARE, Pace, is_due
+from ftrun.core.replay.pacing import AHEAD, CARRIED_S, SHARE, Pace, ahead_of, is_due, newest
 
 COPY_S = 0.1
 
@@ -51,3 +51,16 @@ def test_what_others_come_to_later_stays_announced() -> None:
     assert [step for step in range(20) if is_due(word, step)] == [2, 3, 4, 5, 6, 7]
     word = pace.begins(1000, word, 1e6, COPY_S, is_half_full=False, is_behind=False)
     assert [step for step in range(1100) if is_due(word, step)] == [1002]
+
+
+def test_other_nodes_hear_of_a_step_in_time_and_of_one_at_a_time() -> None:
+    assert (ahead_of(CARRIED_S), ahead_of(CARRIED_S / 10), ahead_of(0.0)) == (AHEAD, 10, 250)
+    pace = Pace(earned_s=1.0)
+
+    def begins(step: int, said: int) -> int:
+        return pace.begins(step, said, 1.0, 0.0, is_half_full=False, is_behind=False, ahead=10)
+
+    said = begins(1, 0)
+    assert (newest(said), is_due(said, 11)) == (11, True)
+    assert begins(10, said) == said
+    assert newest(begins(11, said)) == 21

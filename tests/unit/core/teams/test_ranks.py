@@ -62,3 +62,10 @@ def test_the_last_lines_of_a_worker_are_known_until_its_group_starts_again() -> 
     assert (other.cause, other.output) == ("exit code 1, on n2", "its last words")
     ranks.start(ORDER, TEAM, LEAD)
     assert ranks.with_output(evidence).workers[1].output == ""
+
+
+def test_a_worker_is_started_again_on_the_node_that_has_its_place_now() -> None:
+    ranks, c = started(), Node("c", "n3", "10.0.0.4", 1)
+    ranks.end(key(2))
+    assert ranks.restart(key(2), 4, (LEAD, c, B)) == "c"
+    assert (ranks.node_of(key(2)), ranks.name_of("3", 4, 2)) == ("c", "n3")

@@ -1,0 +1,65 @@
+"""Which states go where; random lives of nodes are in tests/sim/test_copies.py."""
+
+from __future__ import annotations
+
+from ftrun.core.replay.copying import EVERY_S, Copying, Had, keepers
+
+PLACES = {"lead": (0,), "a": (1, 2), "b": (3,)}
+
+
+def copying(*, label: str = "") -> Copying:
+    """Three nodes, which have the states of steps 2 and 4."""
+    made = Copying("lead", PLACES)
+    for node, ranks in PLACES.items():
+        steps = dict.fromkeys(ranks, (2, 4))
+        made.has(node, Had(steps, label=label if node == "a" else ""), 0.0)
+    return made
+
+
+def test_copies_are_on_another_label_if_there_is_one() -> None:
+    assert keepers(["", "", ""], 0) == {1: 2, 2: 0}
+    assert keepers(["a", "a", "b", "b"], 0) == {1: 2, 2: 0, 3: 0}
+    assert keepers(["a"], 0) == {}
+    assert copying().copies_of("b") == {1: "a", 2: "a"}
+    assert copying(label="rack").copies_of("a") == {3: "b"}
+    assert Copying("lead", PLACES).copies_of("b") == {1: "a", 2: "a"}
+
+
+def test_a_step_is_pinned_when_all_nodes_have_carried_out_its_round() -> None:
+    one = copying()
+    assert not Copying("lead", PLACES).begin(6, 0.0), "not all nodes have reported"
+    assert one.begin(6, 0.0)
+    assert not one.begin(8, 99.0), "one is under way"
+    for node in ("lead", "a"):
+        one.has(node, Had({}, copied=6), 1.0)
+    one.has("b", Had({}, copied=5), 1.0)
+    assert (one.step, one.pinned) == (6, None)
+    one.has("b", Had({}, copied=6), 1.0)
+    assert (one.step, one.pinned) == (None, 6)
+    assert not one.begin(8, EVERY_S - 0.1)
+    assert not one.begin(6, EVERY_S), "it is pinned"
+    assert one.begin(8, EVERY_S)
+    one.has("a", Had({}, has_failed=True), EVERY_S)
+    one.has("a", Had({}, has_failed=True), EVERY_S)
+    assert (one.step, one.pinned) == (None, 6)
+
+
+def test_a_node_that_comes_has_its_states_from_the_copies_of_another() -> None:
+    one = copying()
+    one.has("b", Had({3: (2, 4)}, {1: (2,), 2: (2,)}), 0.0)
+    assert one.step_for(range(4)) == 4
+    assert one.restore(4, 0.0) == {}
+    assert one.pinned is None
+    one.gone("a")
+    assert one.step_for(range(4)) == 2
+    one.places = {"lead": (0,), "c": (1, 2), "b": (3,)}
+    assert one.restore(2, 0.0) == {1: "b", 2: "b"}
+    assert one.pinned == 2
+    one.gone("b")
+    assert one.step_for(range(4)) is None
+
+
+def test_states_that_cannot_be_followed_are_of_no_use() -> None:
+    one = copying()
+    one.has("a", Had({1: (4,), 2: (4,)}, is_sound=False), 0.0)
+    assert one.step_for(range(4)) is None

@@ -14,7 +14,6 @@ import subprocess
 from typing import Any
 
 from ftrun.agent import env_markers
-from ftrun.agent.channel import encode
 from ftrun.base import own_process
 from ftrun.base.errors import ExitCode
 from ftrun.base.own_process import FOR_THE_JOB
@@ -72,6 +71,8 @@ class SpawnerLaunch:
 
         ``parked``: how many standbys it is to have then, of so many threads each.
         """
+        from ftrun.agent.channel import encode  # not needed while torch is being imported
+
         if self._is_configured:
             return
         self._is_configured = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.machinery
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -73,13 +74,32 @@ class Patches:
 
 
 def around(plain: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that stands for ``plain``: ``ours``, which gets that and the arguments."""
+    """A function that stands for ``plain``: ``ours``, which gets that and the arguments.
+
+    What ``ours`` takes by a name of its own may be given by the name that ``plain`` has for it.
+    """
+    names = _names(plain)[: max(0, len(_names(ours)) - 1)]
 
     @functools.wraps(plain)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            for name in names[len(args) :]:
+                if name not in kwargs:
+                    break
+                args = *args, kwargs.pop(name)
         return ours(plain, *args, **kwargs)
 
     return stand_in
+
+
+def _names(function: Callable[..., Any]) -> list[str]:
+    """The parameters that can be given by their place, in order."""
+    by_place = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # of a function in C
+        return []
+    return [parameter.name for parameter in parameters if parameter.kind in by_place]
 
 
 def around_everywhere(module: Any, name: str, ours: Callable[..., Any]) -> None:

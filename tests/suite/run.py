@@ -95,12 +95,9 @@ def level_options(is_all: bool) -> tuple[list[str], str]:
 
 
 def side_by_side(is_all: bool) -> list[str]:
-    """Whole files in more processes than there are cores, in ``all`` three a core.
-
-    The jobs of ``all`` wait for most of their time, for deadlines and for each other.
-    """
+    """Whole files in more processes than there are cores: real jobs, of ``all`` above all, wait."""
     cores = len(os.sched_getaffinity(0))
-    processes = os.environ.get("TEST_PROCESSES", str(min(3 * cores if is_all else cores + 1, 8)))
+    processes = os.environ.get("TEST_PROCESSES", str(min(cores + 1 + is_all, 8)))
     return ["-n", processes, "--dist", "loadfile", "--no-loadscope-reorder"]
 
 

@@ -156,7 +156,7 @@ def test_workers_of_one_replica_lose_no_step_and_no_bit(tmp_path: Path) -> None:
     (tmp_path / "sharded.py").write_text(SHARDED)
     options = ("--device", "cpu", "--workers-per-replica", "2")
     code, lines = check(tmp_path, *options, "sharded.py")
-    assert (code, lines[-1]) == (0, "ok: the script heals and no step was lost"), lines
+    assert (code, lines[-1]) == (0, "ok: the script heals and no step was lost"), "\n".join(lines)
     text = "\n".join(lines)
     assert "worker 1 was killed at its start, before the first step: no step lost" in text
     assert "worker 1 was killed in training, after step 4: no step lost" in text
@@ -233,7 +233,7 @@ def test_a_log_lacks_what_was_due_at_a_death(tmp_path: Path, every: int) -> None
 
 
 def test_replicas_of_several_workers(tmp_path: Path) -> None:
-    code, lines = check(tmp_path, "-w", "2", str(SCRIPTS / "sharded.py"))
+    code, lines = check(tmp_path, "--replicas", "2", "-w", "2", str(SCRIPTS / "sharded.py"))
     assert (code, lines[-1]) == (0, "ok: the script heals"), lines
     found = [x for x in lines if x.startswith("worker 1 of replica 1 was killed in training")]
     assert found and "and the replica joined at " in found[0], lines

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from ftrun.base.errors import Bug
+from ftrun.base.errors import Bug, PeerError
 
 if TYPE_CHECKING:
     from ftrun.training.context import WorkerContext
@@ -124,7 +124,7 @@ class Mates:
         found = torch.tensor([int(flag)])
         options: Any = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
-        self._connected.allreduce([found], options).wait()
+        _await(self._connected.allreduce([found], options))
         return bool(found)
 
     def are_here(self) -> bool:
@@ -145,15 +145,22 @@ class Mates:
 
     def _all(self, body: bytes) -> list[bytes]:
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        self._connected.allgather([sizes], [torch.tensor([len(body)])]).wait()
+        _await(self._connected.allgather([sizes], [torch.tensor([len(body)])]))
         longest = max(1, *map(int, sizes))
         own = torch.zeros(longest, dtype=torch.uint8)
         own[: len(body)].copy_(_tensor(body))
         found = [torch.zeros_like(own) for _ in range(self.size)]
-        self._connected.allgather([found], [own]).wait()
+        _await(self._connected.allgather([found], [own]))
         return [
             part[: int(size)].numpy().tobytes() for part, size in zip(found, sizes, strict=True)
         ]
+
+
+def _await(work: dist.Work) -> None:
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise PeerError(f"a worker of this replica is gone, or late: {error}") from error
 
 
 def store_of_all(prefix: str, timeout: timedelta) -> Any:

@@ -162,9 +162,19 @@ def _deaths_in_group(trial: Trial, run: Run) -> Iterator[str]:
     """Each death, with the steps that it has cost."""
     for kill, (lost, repeated) in zip(run.kills, run.again, strict=True):
         when = f", after step {kill.step}" if kill.phase != STARTING else ""
-        cost = f"{counted(lost, 'step')} lost" if lost else "no step lost"
+        cost = f"{counted(lost, 'step')} lost" if _is_lost(kill, lost) else "no step lost"
+        if lost and not _is_lost(kill, lost):
+            cost = "all began again"
         its = f"; its replacement repeated {counted(repeated, 'step')}" if repeated else ""
         yield f"{trial.who(kill)} was killed {WORDS[kill.phase]}{when}: {cost}{its}"
+
+
+def _is_lost(kill: Kill, again: int) -> bool:
+    """Whether steps that were begun ``again`` after a death had been taken before.
+
+    Before the first snapshot is whole all begin the first step again, which nobody had finished.
+    """
+    return again > int(kill.phase == STARTING)
 
 
 def _changes(runs: Sequence[Run]) -> Iterator[str]:
@@ -205,9 +215,10 @@ def _ends(trial: Trial, run: Run, kind: str) -> Iterator[str]:
     if run is not trial.undisturbed and struck < len(due):
         yield f"only {struck} of {len(due)} deaths came up: the script took another way after one"
     if trial.is_group:
-        lost = sum(again for again, _ in run.again)
+        deaths = zip(run.kills, run.again, strict=True)
+        lost = sum(again for kill, (again, _) in deaths if _is_lost(kill, again))
         if lost:
-            yield f"{counted(lost, 'step')} were lost"
+            yield f"{counted(lost, 'step')} lost"
         if lost or run.exit_code:
             yield from run.told
         return

@@ -115,6 +115,13 @@ def test_workers_of_one_replica_that_lose_no_step() -> None:
     ]
 
 
+def test_a_first_step_that_is_begun_again_is_not_lost() -> None:
+    lines, is_well = lines_of(in_group([(1, 0), (0, 2), (0, 1)]))
+    assert is_well, lines
+    assert lines[1] == "worker 1 was killed at its start, before the first step: all began again"
+    assert not lines_of(in_group([(2, 0), (0, 2), (0, 1)]))[1]
+
+
 def test_a_lost_step_of_one_replica_is_told_with_its_reason() -> None:
     why = "No memory snapshots: ftrun does not know the place"
     lines, is_well = lines_of(in_group([(0, 0), (5, 5), (0, 1)], [why]))
@@ -122,7 +129,7 @@ def test_a_lost_step_of_one_replica_is_told_with_its_reason() -> None:
     assert "worker 1 was killed in training, after step 5: 5 steps lost; its replacement" in (
         "\n".join(lines)
     )
-    assert lines[-2:] == ["FAILED: 5 steps were lost", f"FAILED: {why}"]
+    assert lines[-2:] == ["FAILED: 5 steps lost", f"FAILED: {why}"]
     undisturbed = replace(run(kills=(), joins=()), told=(why,))
     assert lines_of(replace(in_group([]), undisturbed=undisturbed)) == ([f"FAILED: {why}"], False)
 

@@ -147,10 +147,15 @@ class SlurmJob:
         return facts["JobState"], facts["ExitCode"]
 
     def process(self, node: int, pattern: str) -> int:
-        """The pid of the one process on a node whose command line matches."""
-        found = self.slurm.machines.nodes[node].processes()
-        (pid,) = [pid for pid, line in found.items() if re.search(pattern, line)]
-        return pid
+        """The pid of the one process on a node whose command line matches, once it is there."""
+        end = time.monotonic() + START_S
+        while True:
+            found = self.slurm.machines.nodes[node].processes()
+            match [pid for pid, line in found.items() if re.search(pattern, line)]:
+                case [pid]:
+                    return pid
+            assert time.monotonic() < end, f"no {pattern} on node {node}: {found}"
+            time.sleep(LOOK_S)
 
     def left(self) -> str:
         """The processes that were left of it when its epilog began, on any node."""

@@ -150,8 +150,7 @@ class Lighthouse:
         """Take one event; the instructions are to be carried out in order."""
         state = self.state
         state.now = now
-        may_be_deaf = self.agents.is_deaf or isinstance(event, AgentAttached)
-        if may_be_deaf and self._hears_again(event):
+        if self.agents.is_deaf and self._hears_again(event):
             state.outbox.begin_again(CUT_OFF)
             return state.outbox.take()
         match event:
@@ -182,16 +181,9 @@ class Lighthouse:
         return self.state.outbox.take()
 
     def _hears_again(self, event: Event) -> bool:
-        """Whether somebody speaks to a lighthouse that was cut off. It may not know yet that it was
-        if the first to speak is an agent with another stream, because nobody has answered it."""
-        match event:
-            case AgentAttached(agent_id):
-                is_deaf = self.agents.is_deaf or self.agents.becomes_deaf()
-            case AgentSent(agent_id):
-                is_deaf = self.agents.is_deaf
-            case _:
-                return False
-        return is_deaf and self.agents.hears_again(agent_id)
+        return isinstance(event, AgentAttached | AgentSent) and self.agents.hears_again(
+            event.agent_id
+        )
 
     def _tell(self, *more: Fact) -> None:
         """Send the books what has happened and changed since the last time, and then ``more``."""

@@ -72,6 +72,9 @@ _ONE_JOB_EACH = (
     "The two jobs that it compares run one after the other, and the speed of a shared machine "
     "changes: in the same run three times as many kills gave a higher goodput."
 )
+_MORE_CODE = (
+    "It is Python's code, most of all: each mechanism that the agent has learnt is some of it."
+)
 _TORCH_FIRST = (
     "ftrun imports torch before the script begins, torchrun after the script's first line. The "
     "first optimizer step comes earlier under ftrun."
@@ -119,7 +122,8 @@ FIGURES = (
            BELOW, "torchrun", reason=_TORCH_FIRST),
     Figure("command → first optimizer step of that script", "startup", "ddp_ready_ms", BELOW,
            "torchrun"),
-    Figure("resident memory of the agent", "startup", "agent_mib", BELOW, 60),
+    Figure("resident memory of the agent", "startup", "agent_mib", BELOW, 60,
+           reason=_MORE_CODE),
     Figure("one of 4 DDP workers killed: recovered / kills", "rivals", "recovered", ABOVE, 100),
     Figure("… SIGKILL → the next step at all 4, p50", "rivals", "again_s", BELOW, 1,
            reason=_STARTS_HERE),

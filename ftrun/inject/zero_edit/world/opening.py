@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from importlib import import_module
@@ -84,9 +85,11 @@ class Opening:
         )
         name = distributed_c10d._new_process_group_helper.__name__
         patches.around(distributed_c10d, name, self._helper)
-        init = self._init(dist.init_process_group)
-        patches.put(dist, "init_process_group", init)
-        patches.put(distributed_c10d, "init_process_group", init)
+        plain = dist.init_process_group
+        init = self._init(plain)
+        for module in list(sys.modules.values()):  # a device mesh makes the world too
+            if getattr(module, "__dict__", {}).get("init_process_group") is plain:
+                patches.put(module, "init_process_group", init)
         os.environ.setdefault("MASTER_ADDR", self._here.host)
 
     def _init(self, plain: Callable[..., None]) -> Callable[..., None]:

@@ -34,6 +34,7 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.randomness import Randomness, States, _Left, _tensor
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
+from ftrun.inject.zero_edit.values.units import PARTS
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
 from ftrun.snapshots.area import NONE, AreaFull, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
@@ -252,6 +253,9 @@ class Memory:
             return
         # At the pass itself a replacement would have another batch, and no call that is under way.
         is_known = not self._step or bool(place.loaders or place.turn)
+        if PARTS.is_met:
+            self.lacks(["a dict or a list of DTensors that the script keeps beside its model"])
+            return
         if not (is_known and world.is_settled_until(place.exchanges)):
             self._missed += 1
             if self._missed == MISSED_MAX and is_known:

@@ -16,6 +16,7 @@ Not here: where they are found (walk.py), which of them have changed (tensors.py
 
 from __future__ import annotations
 
+import sys
 import weakref
 import zlib
 from collections.abc import Callable
@@ -113,6 +114,7 @@ def _count(value: Any, deep: int) -> int:
     if kind in _PLAIN:
         return 0 if kind is not str or len(value) <= limits.TEXT_CHARS else -1
     if kind not in DICTS and kind not in _LISTS:
+        PARTS.is_met |= deep < limits.DEEP and _is_part(value)
         return 1 if (kind is torch.Tensor and is_single(value)) or is_leaf(value) else -1
     if not deep or len(value) > limits.TENSORS:
         return -1
@@ -123,6 +125,21 @@ def _count(value: Any, deep: int) -> int:
             return -1
         total += found
     return total if total <= limits.TENSORS else -1
+
+
+class _Parts:
+    """``is_met``: the script keeps parts of tensors over a mesh beside its model: no unit has them,
+    so a replacement would go on with its own."""
+
+    is_met = False
+
+
+PARTS = _Parts()
+
+
+def _is_part(value: Any) -> bool:
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and type(value) is module.DTensor and not value.requires_grad
 
 
 def _version(leaf: Any) -> int:

@@ -16,10 +16,15 @@ from pathlib import Path
 
 import pytest
 
+STARTS_MAX = 4
 START_S = 60.0
 BINARY = shutil.which("etcd")
 LEADS = b"\netcd_server_is_leader 1"
 needs_etcd = pytest.mark.skipif(BINARY is None, reason="there is no etcd here (etcd-server)")
+
+
+class Ended(AssertionError):
+    """It has ended by itself."""
 
 
 class Etcd:
@@ -67,7 +72,8 @@ class Etcd:
         """Wait until it takes writes."""
         deadline = time.monotonic() + START_S
         while b'"true"' not in self._ask("/health"):
-            assert self.process.poll() is None, "etcd has ended"
+            if self.process.poll() is not None:
+                raise Ended("etcd has ended")
             assert time.monotonic() < deadline, f"etcd takes no writes within {START_S:g} s"
             time.sleep(0.02)
         return self
@@ -121,12 +127,24 @@ def running_etcd(directory: Path, certs: Path | None = None) -> Iterator[Etcd]:
 @contextlib.contextmanager
 def running_etcds(directory: Path, count: int, certs: Path | None = None) -> Iterator[list[Etcd]]:
     """An etcd of several members that end with the block."""
-    peers = {f"m{number}": at for number, at in enumerate(free_addresses(count))}
     with ExitStack() as stack:
+        yield _started(stack, directory, count, certs)
+
+
+def _started(stack: ExitStack, directory: Path, count: int, certs: Path | None) -> list[Etcd]:
+    """Another program may take a port that was free just now: with others, again."""
+    for attempt in range(STARTS_MAX):
+        peers = {f"m{number}": at for number, at in enumerate(free_addresses(count))}
         members = []
         for name, at in peers.items():
-            (directory / name).mkdir(parents=True)
-            member = Etcd(directory / name, {name: at, **peers}, certs)
+            own = directory / f"{name}-{attempt}"
+            own.mkdir(parents=True)
+            member = Etcd(own, {name: at, **peers}, certs)
             stack.callback(member.kill)
             members.append(member)
-        yield [member.await_it() for member in members]
+        try:
+            return [member.await_it() for member in members]
+        except Ended:
+            for member in members:
+                member.kill()
+    raise Ended(f"etcd has ended at each of {STARTS_MAX} starts: {directory}")

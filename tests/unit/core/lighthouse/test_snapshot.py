@@ -85,15 +85,21 @@ def test_a_steady_job() -> None:
     assert picture["outcome"] is None
 
 
-def told(*lines: str, heartbeat: m.Heartbeat, agent: str = "A") -> list[dict[str, Any]]:
-    """The replicas after these lines and this heartbeat, by way of JSON, a second later."""
+def heard(*lines: str, heartbeat: m.Heartbeat, agent: str = "A") -> dict[str, Any]:
+    """The snapshot after these lines and this heartbeat, by way of JSON, a second later."""
     replay = Replay()
     for line in (*LINES, *lines):
         replay.line(line)
     assert replay.lighthouse is not None
     replay.lighthouse.handle(AgentSent(agent, (heartbeat,)), replay.now)
-    picture = json.loads(json.dumps(replay.lighthouse.snapshot(replay.now + 1.0), allow_nan=False))
-    found: list[dict[str, Any]] = picture["replicas"]
+    picture = replay.lighthouse.snapshot(replay.now + 1.0)
+    found: dict[str, Any] = json.loads(json.dumps(picture, allow_nan=False))
+    return found
+
+
+def told(*lines: str, heartbeat: m.Heartbeat, agent: str = "A") -> list[dict[str, Any]]:
+    """The replicas of that snapshot."""
+    found: list[dict[str, Any]] = heard(*lines, heartbeat=heartbeat, agent=agent)["replicas"]
     return found
 
 
@@ -129,6 +135,26 @@ def test_a_heal_is_shown_while_it_heals() -> None:
     trains = replace(healing, phase=Activity.STEP, step_s=0.5, own_s=0.25)
     first = told(heartbeat=m.Heartbeat((m.ReplicaProgress("0", "a", trains),)))[0]
     assert (first["heal"], first["step_s"], first["own_s"]) == (None, 0.5, 0.25)
+
+
+def test_what_a_loss_would_cost_is_that_of_the_group_that_would_lose_most() -> None:
+    def apart(step: int, worker: float, node: float, job: float) -> m.Progress:
+        return replace(
+            m.Progress(step, 0, Activity.APART),
+            worker_lost=m.Resumption(step, worker),
+            node_lost=m.Resumption(step - 3, node),
+            job_lost=m.Resumption(step + 1, job),
+        )
+
+    groups = {"0": apart(40, 0.25, 6.0, 9.0), "1": apart(44, 0.5, 5.0, 60.0)}
+    untold = {"2": m.Progress(90, 0, Activity.APART)}
+    rows = [m.ReplicaProgress(name, "a", x) for name, x in (groups | untold).items()]
+    assert heard(heartbeat=m.Heartbeat(tuple(rows)))["recovery"] == {
+        "worker": {"from_step": 44, "steps": 0, "seconds": 0.5},
+        "node": {"from_step": 37, "steps": 3, "seconds": 6.0},
+        "job": {"from_step": 45, "steps": 0, "seconds": 60.0},
+    }
+    assert heard(heartbeat=m.Heartbeat(tuple(rows[2:])))["recovery"] is None
 
 
 def test_every_replica_says_where_it_is() -> None:

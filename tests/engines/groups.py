@@ -26,7 +26,7 @@ from tests.jobs.process import LOOK_S, START_S, write_at_once
 AGENT = r"-m ftrun | acts ftrun\.cli "
 NODES = 5
 SETTLED_S = 1.0
-STEPS_TO_THE_END = 200
+TO_THE_END_S = 2.0
 SCRIPT = """
 import hashlib, os, socket, time, torch, ftrun
 torch.set_num_threads(1)
@@ -45,7 +45,7 @@ while not os.path.exists(end) or manager.current_step() < int(open(end).read()):
     optimizer.step()
     step = f"{time.monotonic():.4f} {manager.current_step()} {manager.num_participants()}"
     notes.write(f"{step} {socket.gethostname()}\\n")
-    time.sleep(0.01)
+    time.sleep(float(os.environ["PAUSE_S"]))
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
 print("done", name, manager.current_step(), digest.hexdigest()[:16], flush=True)
 """
@@ -70,10 +70,14 @@ class Cost:
 
 
 class TwoGroups:
-    """The job, from the first step of both groups on, in a ``with``."""
+    """The job, from the first step of both groups on, in a ``with``.
 
-    def __init__(self, directory: Path, nodes: int = NODES) -> None:
+    ``pause_s``: between two steps. Short ones tell a stall to the millisecond, and take a core.
+    """
+
+    def __init__(self, directory: Path, nodes: int = NODES, pause_s: float = 0.01) -> None:
         self._directory = directory
+        self._pause_s = pause_s
         self._stack = contextlib.ExitStack()
         (directory / "machines").mkdir()
         self.machines = Machines(directory / "machines", nodes)
@@ -98,7 +102,7 @@ class TwoGroups:
         at = f"{HUB_ADDRESS}:29510"
         self.lighthouse = self._stack.enter_context(
             Lighthouse(self._directory, "--insecure-plaintext", "--http", f"{HUB_ADDRESS}:29511",
-                       bind=at, within=hub.inside(), fresh=True)
+                       bind=at, within=hub.inside())
         )  # fmt: skip
         for index in self.machines.nodes:
             self.start(index)
@@ -115,8 +119,11 @@ class TwoGroups:
                 directory, SCRIPT, *self.lighthouse.found_by, "--replicas", "2", "-w", "2",
                 "--nproc-per-node", "1", "--device", "cpu", "--nodes", str(nodes),
                 "--spare-nodes", str(nodes - 4), "--node-rank", str(index),
-                within=self.machines.nodes[index].inside(), fresh=True,
-                environment={"NOTES": str(self._directory), "HOME": str(directory)},
+                within=self.machines.nodes[index].inside(),
+                environment={
+                    "NOTES": str(self._directory), "HOME": str(directory),
+                    "PAUSE_S": str(self._pause_s),
+                },
             )
         )  # fmt: skip
         return self.jobs[index]
@@ -198,7 +205,7 @@ class TwoGroups:
     def end(self) -> dict[str, set[str]]:
         """Let all end at one step; returns the digests of the states by rank and step."""
         found_at = max(step.number for group in "01" for step in self.steps(f"{group}.0")[-1:])
-        write_at_once(self._directory / "end", str(found_at + STEPS_TO_THE_END))
+        write_at_once(self._directory / "end", str(found_at + int(TO_THE_END_S / self._pause_s)))
         found: dict[str, set[str]] = {}
         for job in self.jobs.values():
             job.end()

@@ -254,7 +254,7 @@ def run_case(case: Case, launcher: str, machines: Machines, directory: Path) -> 
             if launcher == "torchrun":
                 words += ["--local-addr", machines.addresses[index]]
             line = [*machines.nodes[index].inside(), *words, str(script)]
-            running.append(Process(line, directory, environment))
+            running.append(Process(line, directory, environment, fresh=False))
             if index == 0 and case.late:
                 running[0].expect(f"said .*{case.late}")
         if case.then:

@@ -17,12 +17,13 @@ import time
 from pathlib import Path
 
 from tests.chaos.network import HUB_ADDRESS, NODE_ADDRESS, Network
+from tests.jobs.forks import INSIDE
 from tests.jobs.process import LOOK_S
 
 UP_S = 60.0
 NUMBERS = itertools.count()
 """Of the networks of this process."""
-DIES_WITH_THE_TESTS = ("setpriv", "--pdeathsig", "KILL")
+DIES_WITH_THE_TESTS = INSIDE[:3]
 INIT = """
 set -e
 hostname {name}; mount --bind {hosts} /etc/hosts; mount -t tmpfs tmpfs /dev/shm; touch {up}
@@ -54,11 +55,10 @@ class Machine:
             self.power_off()
             raise
 
-    def inside(self) -> tuple[str, ...]:
-        """The prefix of a command that is to run on this machine, in the directory it has now."""
+    def inside(self, directory: Path | None = None) -> tuple[str, ...]:
+        """The prefix of a command that is to run on this machine, by default in our directory."""
         spaces = ("--net", "--uts", "--mount", "--pid")
-        target = (f"--target={self.pid}", f"--wd={os.getcwd()}")
-        return (*DIES_WITH_THE_TESTS, "nsenter", *target, *spaces)
+        return (*INSIDE, f"--target={self.pid}", f"--wd={directory or os.getcwd()}", *spaces)
 
     def processes(self) -> dict[int, str]:
         """Each process on it by its pid here, with its command line; not the first one."""

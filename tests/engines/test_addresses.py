@@ -10,7 +10,6 @@ import re
 import secrets
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 from tests.engines.job import DDP, TRAIN
 from tests.engines.machines import Machines
 from tests.engines.slurm import why_no_slurm
-from tests.jobs.forks import ROOT
+from tests.jobs import FTRUN, ROOT, popen
 from tests.jobs.process import END_S, LOOK_S, START_S
 
 SIX = "fd99::{}"
@@ -40,10 +39,10 @@ class Programs:
 
     def start(self, name: str, node: int, *words: str) -> None:
         """Run ``ftrun WORDS`` on a node."""
-        there = ("env", f"--chdir={self._directory}", sys.executable, "-m", "ftrun", *words)
+        there = self._machines.nodes[node].inside(self._directory)
         with open(self._directory / f"{name}.log", "wb") as log:
-            self.running[name] = subprocess.Popen(
-                [*self._machines.nodes[node].inside(), *there],
+            self.running[name] = popen(
+                [*there, *FTRUN, *words],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={
                     **os.environ, "PYTHONPATH": str(ROOT), "STEPS": "40",

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from ftrun.base.errors import ExitCode
 from tests.engines.groups import TwoGroups
-from tests.jobs import FTRUN, THIS_TREE, Job
+from tests.jobs import FTRUN, THIS_TREE, Job, run
 from tests.jobs.process import START_S
 
 
@@ -23,7 +22,7 @@ def status_on(job: TwoGroups, index: int, directory: Path) -> str:
     """What ``ftrun status`` shows people on a node."""
     words = (*job.machines.nodes[index].inside(), *FTRUN, "status")
     variables = {**os.environ, **THIS_TREE, "XDG_STATE_HOME": str(directory / "state")}
-    done = subprocess.run(words, env=variables, timeout=START_S, capture_output=True, text=True)
+    done = run(words, env=variables, timeout=START_S, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -33,7 +32,7 @@ def test_a_spare_node_completes_a_group_whatever_becomes_of_one_of_its_nodes(
 ) -> None:
     if os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("machines of their own need root and iproute2")
-    with TwoGroups(tmp_path) as job:
+    with TwoGroups(tmp_path, pause_s=0.05) as job:
         spare = job.spare()
         text = status_on(job, spare, job.jobs[spare].directory)
         assert "1 idle node" in text

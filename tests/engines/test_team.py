@@ -80,7 +80,6 @@ def test_a_node_that_is_cut_off_comes_again_and_one_without_power_is_replaced(
             *wait,
             within=machines.nodes[index].inside(),
             environment={"HOME": str(directory)},
-            fresh=True,
         )
         jobs.append(job)
         return job

@@ -5,6 +5,9 @@ agent and its lighthouse. The template (template.py) has imported all that. A fo
 a process that was started by exec: arguments, environment, descriptors, session, signals. It is a
 child of who asked, and /proc shows its own command line and environment.
 
+``python -m tests.jobs.forks WORDS`` is ``python -m ftrun WORDS`` whose own processes are forks: it
+is the template, and becomes ftrun. For an engine, which starts programs by itself.
+
 Not here: the template's side (template.py).
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import itertools
 import json
 import os
 import resource
@@ -29,14 +33,25 @@ from ftrun.agent.launch import SINGLE_THREADED
 from ftrun.base import linux, own_process
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("ftrun", "tests.jobs.facts", "tests.unit.inject.parent")
+TORCHRUN = "torch.distributed.run"
+MODULES = ("ftrun", "tests.jobs.facts", "tests.unit.inject.parent", TORCHRUN)
 OWN = own_process.command("", ())[:4]
 """How each of ftrun's own processes begins."""
 HASH_SEED = "0"
 """Of each template: a fork has it too, whether it asks for it or for any."""
 SCRIPT = ".py"
+UNBUFFERED = "-u"
+"""The interpreter's flag, with which torchrun starts its workers."""
 SHOWN_BYTES = 32 * 1024
 """Of the template's arguments, and of its environment: forks write their own there."""
+TEMPLATE = (sys.executable, "-m", "tests.jobs.template", "." * SHOWN_BYTES)
+"""With the descriptor of its socket, or with what it becomes itself."""
+OF_A_TEMPLATE = {
+    **SINGLE_THREADED,
+    "PYTHONPATH": str(ROOT),
+    "PYTHONHASHSEED": HASH_SEED,
+    "ROOM_FOR_THE_ENVIRONMENT": "." * SHOWN_BYTES,
+}
 REQUEST_BYTES = 128 * 1024
 FDS_MAX = 16
 IN_FRONT = """
@@ -45,6 +60,9 @@ fcntl.ioctl(2, termios.TIOCSCTTY, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 """``python -c IN_FRONT WORDS``: the session's terminal is the one on standard error."""
+INSIDE = ("setpriv", "--pdeathsig", "KILL", "nsenter")
+"""``INSIDE --target=PID --wd=DIRECTORY --net --uts --mount --pid WORDS``: run WORDS in the network,
+with the host name, the mounts and the pids of a process; it is killed with this one."""
 AT_IMPORT = (
     "CUDA_", "FORCE_COLOR", "GITHUB_ACTIONS", "GRPC_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_",
     "MKL_", "NCCL_", "NO_COLOR", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "PY_COLORS",
@@ -53,17 +71,19 @@ AT_IMPORT = (
 """Beginnings of the names that interpreters and libraries read when they start."""
 AFTERWARDS = (
     "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONPATH", "PYTHONUNBUFFERED",
-    "PYTORCH_NVML_BASED_CUDA_CHECK",
+    "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
 """Of these, the ones that a fork can follow, or that are read later."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a fork is to be: ``words``, ``python`` with ``-m MODULE``, ``-c CODE`` or a file.
+    """What a fork is to be: ``words``, ``python`` with ``-m MODULE``, ``-c CODE`` or a file; a file
+    perhaps with ``-u``.
 
     ``fds``: the numbers that the descriptors sent along have there. ``limits``: pairs of a
     resource's number and its limits. ``ignored``, ``blocked``: signals. ``in_front``: see IN_FRONT.
+    ``inside``: in the namespaces of that process, see INSIDE; 0: in those of the template.
     """
 
     words: list[str]
@@ -75,6 +95,17 @@ class Request:
     ignored: list[int]
     blocked: list[int]
     in_front: bool
+    inside: int
+
+    @property
+    def is_unbuffered(self) -> bool:
+        """Whether its standard streams are, by the interpreter's flag."""
+        return self.words[1] == UNBUFFERED
+
+    @property
+    def program(self) -> list[str]:
+        """What the interpreter runs, and its arguments."""
+        return self.words[2:] if self.is_unbuffered else self.words[1:]
 
     @classmethod
     def read(cls, data: bytes) -> Request:
@@ -96,9 +127,9 @@ class Template:
     def can_become(self, request: Request) -> bool:
         """False if only exec makes what is asked for."""
         entries = [f"{name}={value}" for name, value in request.environment.items()]
-        shown = (len("\0".join(request.words)), sum(len(entry) + 1 for entry in entries))
+        shown = [os.fsencode("\0".join(texts)) for texts in (request.words, entries)]
         return (
-            4 * max(shown) < SHOWN_BYTES  # a character has four bytes at most
+            max(map(len, shown)) < SHOWN_BYTES
             and request.environment.get("PYTHONPATH") == str(ROOT)
             and request.environment.get("PYTHONHASHSEED", HASH_SEED) == HASH_SEED
             and of_the_start(request.environment) == self._started
@@ -149,7 +180,7 @@ class Popen(subprocess.Popen[Any]):
         standard = (p2cread, c2pwrite, errwrite)
         request = None
         if not (shell or executable or preexec_fn):
-            request = _request(args, env, cwd, pass_fds, bool(rest[5]))
+            request = request_of(args, env, cwd, pass_fds, bool(rest[5]))
         if request is None or not self.template.can_become(request):
             super()._execute_child(  # type: ignore[misc]
                 args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo,
@@ -165,15 +196,17 @@ class Popen(subprocess.Popen[Any]):
         )
 
 
-def _request(
+def request_of(
     args: Any, env: Mapping[str, str] | None, cwd: Any, pass_fds: Sequence[int], session: bool
 ) -> Request | None:
     """The request for a program of ours, or a script's; None for any other command."""
     words = [os.fsdecode(word) for word in args] if isinstance(args, list | tuple) else []
+    inside, words, cwd = _inside(words, cwd)
     in_front = words[:3] == [sys.executable, "-c", IN_FRONT]
     words = [sys.executable, *words[3:]] if in_front else words
     is_module = words[:2] == [sys.executable, "-m"] and words[2] in MODULES
-    is_file = words[:1] == [sys.executable] and words[1].endswith(SCRIPT)
+    script = words[2:3] if words[1:2] == [UNBUFFERED] else words[1:2]
+    is_file = words[:1] == [sys.executable] and "".join(script).endswith(SCRIPT)
     if not (is_module or is_file) and words[: len(OWN)] != OWN:
         return None
     numbers = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
@@ -187,7 +220,17 @@ def _request(
         ignored=[n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN],
         blocked=list(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         in_front=in_front,
+        inside=inside,
     )
+
+
+def _inside(words: list[str], cwd: Any) -> tuple[int, list[str], Any]:
+    """Whose namespaces it is for (0: nobody's), what runs there, and in which directory."""
+    if tuple(words[: len(INSIDE)]) != INSIDE:
+        return 0, words, cwd
+    options = list(itertools.takewhile(lambda x: x.startswith("--"), words[len(INSIDE) :]))
+    values = dict(option[2:].partition("=")[::2] for option in options)
+    return int(values["target"]), words[len(INSIDE) + len(options) :], values["wd"]
 
 
 def popen(*args: Any, **options: Any) -> subprocess.Popen[Any]:
@@ -225,14 +268,8 @@ def run(
 def _start() -> socket.socket:
     """Start this process's template; it ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {
-        **os.environ,
-        **SINGLE_THREADED,
-        "PYTHONPATH": str(ROOT),
-        "PYTHONHASHSEED": HASH_SEED,
-        "ROOM_FOR_THE_ENVIRONMENT": "." * SHOWN_BYTES,
-    }
-    words = [sys.executable, "-m", "tests.jobs.template", str(theirs.fileno()), "." * SHOWN_BYTES]
+    words = [*TEMPLATE, str(theirs.fileno())]
+    environment = {**os.environ, **OF_A_TEMPLATE}
     with theirs:
         process = subprocess.Popen(
             words, cwd=ROOT, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
@@ -245,3 +282,10 @@ def _start() -> socket.socket:
 
     atexit.register(end)
     return ours
+
+
+if __name__ == "__main__":
+    ftrun = ("-m", "ftrun", *sys.argv[1:])
+    if os.environ.get("FRESH_JOBS"):
+        os.execv(sys.executable, [sys.executable, *ftrun])
+    os.execve(sys.executable, [*TEMPLATE, *ftrun], {**os.environ, **OF_A_TEMPLATE})

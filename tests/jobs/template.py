@@ -1,6 +1,7 @@
 """A process that has imported what jobs need, and forks their programs: see forks.py.
 
-It has one thread, and never runs what it imports. ``python -m tests.jobs.template FD ROOM``.
+It has one thread, and never runs what it imports. ``python -m tests.jobs.template ROOM FD``; with
+``WORDS`` in place of the descriptor it becomes that program itself.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import termios
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,8 @@ from ftrun.agent.imports import Imports, import_first
 from ftrun.base import linux
 from ftrun.cli import means_a_run
 from ftrun.protocol.quiet import load_grpc_quietly
-from tests.jobs import forks
-from tests.jobs.forks import FDS_MAX, REQUEST_BYTES, SCRIPT, Request, Template
+from tests.jobs import forks, inside
+from tests.jobs.forks import FDS_MAX, REQUEST_BYTES, SCRIPT, TORCHRUN, Request, Template
 
 IMPORTED = (
     "ftrun.tools.commands.app",
@@ -48,6 +49,7 @@ IMPORTED = (
     "ftrun.lighthouse.web",
     "ftrun.inject.zero_edit.attaching",
     "ftrun.training.injected",
+    TORCHRUN,
     "encodings.idna",
     "psutil",
     "pydantic",  # by typer; ftrun itself has no use for it
@@ -55,6 +57,8 @@ IMPORTED = (
 TO_THE_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 SPAWNER = "ftrun.agent.spawner"
 AGENTS = ("ftrun.cli", "ftrun.tools.launching.host")
+HANDLER = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
+"""Torchrun's module that starts its workers, with a name of its own for ``Popen``."""
 UNBUFFERED = "PYTHONUNBUFFERED"
 PARKED = 512
 """Descriptors are held from here on until each has the number that it is to have."""
@@ -64,10 +68,12 @@ Child = Callable[[], None]
 
 def main() -> None:
     """Import, then fork on request until the socket is closed."""
-    sock = socket.socket(fileno=int(sys.argv[1]))
-    sock.set_inheritable(False)
-    linux.die_with_parent(os.getppid())
-    template = Forks(sock, sys.path[2:], dict(os.environ))  # behind that of -m, and our PYTHONPATH
+    words, sock = sys.argv[2:], None
+    base = sys.path[2:]  # behind that of -m, and our PYTHONPATH
+    if len(words) == 1:
+        sock = socket.socket(fileno=int(words[0]))
+        sock.set_inheritable(False)  # at its end this ends: not with the thread that has begun it
+    template = Forks(sock, base, dict(os.environ))
     import_first()
     load_grpc_quietly()
     for name in IMPORTED:
@@ -76,9 +82,18 @@ def main() -> None:
     Imports().finish()
     gc.freeze()
     assert linux.thread_count() == 1, "a module of the template has started a thread"
-    child = template.serve()
+    child = template.serve() if sock is not None else template.become(_own(words))
     if child is not None:
         child()
+
+
+def _own(words: list[str]) -> Request:
+    """What this process is to become."""
+    own = forks.OF_A_TEMPLATE.keys() - {"PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name not in own}
+    request = forks.request_of([sys.executable, *words], environment, None, (), False)
+    assert request is not None, words
+    return request
 
 
 class Forks:
@@ -87,13 +102,16 @@ class Forks:
     ``base``: the part of sys.path that every program has. ``started``: the template's environment.
     """
 
-    def __init__(self, sock: socket.socket, base: list[str], started: dict[str, str]) -> None:
+    def __init__(
+        self, sock: socket.socket | None, base: list[str], started: dict[str, str]
+    ) -> None:
         self._sock = sock
         self._base = base
         self._started = started
 
     def serve(self) -> Child | None:
         """Returns what a fork does next; None in the template, at its end."""
+        assert self._sock is not None
         while True:
             data, fds, _, _ = socket.recv_fds(self._sock, REQUEST_BYTES, FDS_MAX)
             if not data:
@@ -108,17 +126,25 @@ class Forks:
                     os._exit(0)
                 while os.getppid() == between:
                     time.sleep(0.001)
-                return self._become(Request.read(data), fds)
+                self._sock.close()
+                return self.become(Request.read(data), fds)
             os.close(telling)
             os.waitpid(between, 0)  # so whoever asks has adopted the other one
             self._sock.send(os.read(told, 64))
             for fd in (told, *fds):
                 os.close(fd)
 
-    def _become(self, request: Request, fds: list[int]) -> Child | None:
-        """Make this fork look like a started program; returns how that goes on."""
-        self._sock.close()
-        if _starts_others(request.words):
+    def become(self, request: Request, fds: Sequence[int] = (0, 1, 2)) -> Child | None:
+        """Make this process look like a started program; returns how that goes on."""
+        if request.inside:
+            _take(request, fds)
+            fds = request.fds
+            linux.die_with_parent(os.getppid())
+            child = inside.fork_inside(request.inside)
+            if child != 0:
+                _show(request)
+                inside.stand_for(child)
+        if _starts_others(request):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             if os.fork() == 0:
                 return self._hold(ours, theirs)
@@ -127,15 +153,16 @@ class Forks:
             ours.close()
             _take(request, fds, held)
             forks.Popen.template = Template(self._started, socket.socket(fileno=held))
-            subprocess.Popen = forks.Popen  # type: ignore[misc]
+            subprocess.Popen = sys.modules[HANDLER].Popen = forks.Popen  # type: ignore[misc, attr-defined]
         else:
             _take(request, fds)
         _show(request)
         _renew(request, self._base)
-        if request.words[1].endswith(SCRIPT):
-            return partial(_run_and_end, "", request.words[1])
-        forks_too = request.words[1] == "-c" and request.words[5] == SPAWNER
-        return partial(_run if forks_too else _run_and_end, *request.words[1:3])
+        how, *more = request.program
+        if how.endswith(SCRIPT):
+            return partial(_run_and_end, "", how)
+        forks_too = how == "-c" and more[3] == SPAWNER
+        return partial(_run if forks_too else _run_and_end, how, more[0])
 
     def _hold(self, ours: socket.socket, theirs: socket.socket) -> Child | None:
         """Be a template for one agent, whose children must descend from it. Dies with it."""
@@ -155,16 +182,24 @@ class Forks:
         return child
 
 
-def _starts_others(words: list[str]) -> bool:
-    """Whether it is an agent, or what starts one: ``ftrun check``, a script that launches."""
-    if words[1] == "-c":
-        return words[5] in AGENTS
-    if words[1].endswith(SCRIPT):
-        return True
-    return words[2] == "ftrun" and (means_a_run(words[3:]) or words[3:4] == ["check"])
+def _starts_others(request: Request) -> bool:
+    """Whether it is an agent, or what starts one: ``ftrun check``, a script that launches.
+
+    So is a lighthouse that starts one for each job. A worker of torchrun's starts what it starts
+    as its script says.
+    """
+    how, *more = request.program
+    if how == "-c":
+        return more[3] in AGENTS
+    if how.endswith(SCRIPT):
+        return not request.is_unbuffered
+    module, *words = more
+    serves_many = words[:1] == ["lighthouse"] and "--jobs" in words
+    is_ftruns = means_a_run(words) or words[:1] == ["check"] or serves_many
+    return module == TORCHRUN or (module == "ftrun" and is_ftruns)
 
 
-def _take(request: Request, fds: list[int], *held: int) -> None:
+def _take(request: Request, fds: Sequence[int], *held: int) -> None:
     """Give each descriptor its number, and close all others but ``held``."""
     parked = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, PARKED + 1) for fd in fds]
     for fd, number in zip(parked, request.fds, strict=True):
@@ -211,7 +246,7 @@ def _renew(request: Request, base: list[str]) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]  # a script that had imported them would have imported ftrun itself
     sys.orig_argv = list(request.words)
-    how, *more = request.words[1:]
+    how, *more = request.program
     if how.endswith(SCRIPT):
         sys.argv, first = [how, *more], os.path.dirname(os.path.abspath(how))
     else:
@@ -219,16 +254,16 @@ def _renew(request: Request, base: list[str]) -> None:
         sys.argv, first = ["-c" if is_code else "", *more[1:]], "" if is_code else request.directory
     sys.path[:] = [first, request.environment["PYTHONPATH"], *base]
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        _open_standard(number, name)
+        _open_standard(number, name, request.is_unbuffered)
     np.random.seed()  # Python's own generator has a seed of its own after each fork
 
 
-def _open_standard(number: int, name: str) -> None:
+def _open_standard(number: int, name: str, is_unbuffered: bool) -> None:
     """As the interpreter makes sys.stdin, sys.stdout and sys.stderr."""
     former = getattr(sys, f"__{name}__")
     raw: Any = open(number, "wb" if number else "rb", 0, closefd=False)  # noqa: SIM115
     raw.name = f"<{name}>"
-    is_through = number > 0 and bool(os.environ.get(UNBUFFERED))
+    is_through = number > 0 and (is_unbuffered or bool(os.environ.get(UNBUFFERED)))
     buffer = raw if is_through else (io.BufferedWriter if number else io.BufferedReader)(raw)
     lines = not is_through and (name == "stderr" or raw.isatty())
     encoding = os.environ.get("PYTHONIOENCODING") or former.encoding

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from tests.jobs import Job
+from tests.jobs import THIS_TREE, Job, run
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 """At a free port, because other tests run beside this one."""
@@ -118,10 +117,10 @@ def test_the_result_is_torchruns(tmp_path: Path, kind: str) -> None:
     alone = tmp_path / "torchrun"
     alone.mkdir()
     (alone / "script.py").write_text(source(kind, seed=seed))
-    done = subprocess.run(
+    done = run(
         [*TORCHRUN, "--nproc-per-node", "4", "script.py"],
         cwd=alone,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, **THIS_TREE, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=120,

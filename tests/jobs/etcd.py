@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import pytest
+
+from tests.jobs.process import free_port
 
 STARTS_MAX = 4
 START_S = 60.0
@@ -38,7 +39,7 @@ class Etcd:
         self._directory = directory
         self._peers = peers
         self._certs = certs
-        self.address, self._status = free_addresses(2)
+        self.address, self._status = (f"127.0.0.1:{free_port()}" for _ in range(2))
         self.process = self._begin()
 
     def _begin(self) -> subprocess.Popen[bytes]:
@@ -110,13 +111,6 @@ class Etcd:
         self.await_it()
 
 
-def free_addresses(count: int) -> list[str]:
-    """Addresses whose ports were free just now, each another one."""
-    with ExitStack() as stack:
-        found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [f"127.0.0.1:{one.getsockname()[1]}" for one in found]
-
-
 @contextlib.contextmanager
 def running_etcd(directory: Path, certs: Path | None = None) -> Iterator[Etcd]:
     """An etcd of one member that ends with the block."""
@@ -134,7 +128,7 @@ def running_etcds(directory: Path, count: int, certs: Path | None = None) -> Ite
 def _started(stack: ExitStack, directory: Path, count: int, certs: Path | None) -> list[Etcd]:
     """Another program may take a port that was free just now: with others, again."""
     for attempt in range(STARTS_MAX):
-        peers = {f"m{number}": at for number, at in enumerate(free_addresses(count))}
+        peers = {f"m{number}": f"127.0.0.1:{free_port()}" for number in range(count)}
         members = []
         for name, at in peers.items():
             own = directory / f"{name}-{attempt}"

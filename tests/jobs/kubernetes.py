@@ -11,7 +11,6 @@ import base64
 import contextlib
 import copy
 import json
-import socket
 import ssl
 import threading
 from collections.abc import Coroutine, Iterator
@@ -22,6 +21,7 @@ from aiohttp import web
 
 from ftrun.lighthouse.register.kubernetes import ApiServer
 from ftrun.tools.certs import write_certificates
+from tests.jobs.process import free_port
 
 BYTES_MAX = 1 << 20
 NAMESPACE = "team"
@@ -52,8 +52,7 @@ class MockApi:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="the API server")
         self._thread.start()
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self._port: int = probe.getsockname()[1]
+        self._port = free_port()
         self._runner: web.AppRunner | None = None
         self.restart()
         self.api = ApiServer(f"127.0.0.1:{self._port}", self.mount)

@@ -89,7 +89,7 @@ results = {
     "raises": failures(fail),
     "crashes": failures(crash),
     "command": failures("echo", "hello", "${local_rank}"),
-    "script": failures(sys.executable, "-u", "one.py", "--flag"),
+    "script": failures(sys.executable, "-u", "beside/one.py", "--flag"),
 }
 with open(sys.argv[1] + ".json", "w") as file:
     json.dump(results, file)
@@ -97,7 +97,7 @@ with open(sys.argv[1] + ".json", "w") as file:
 )
 ONE = """
 import os, sys, time
-assert sys.argv == ["one.py", "--flag"], sys.argv
+assert sys.argv == ["beside/one.py", "--flag"], sys.argv
 if os.environ["RANK"] == "1":
     sys.exit(3)
 time.sleep(3600)
@@ -123,7 +123,7 @@ RESULTS = {
         0,
     ],
     "command": {"0": None, "1": None},
-    "script": ["one.py", {"1": [1, 3, "<N/A>", NO_TRACEBACK, False]}, 1],
+    "script": ["beside/one.py", {"1": [1, 3, "<N/A>", NO_TRACEBACK, False]}, 1],
 }
 
 
@@ -137,7 +137,8 @@ def run_with(tmp_path: Path, library: str) -> Any:
 @pytest.mark.parametrize("library", ["ours", pytest.param("torch", marks=pytest.mark.slow)])
 def test_the_same_program_has_the_same_results(tmp_path: Path, library: str) -> None:
     """With either library; torch's own results change only with torch, so they are slow."""
-    (tmp_path / "one.py").write_text(ONE)
+    (tmp_path / "beside").mkdir()  # a module where the program starts would have it start by exec
+    (tmp_path / "beside" / "one.py").write_text(ONE)
     assert run_with(tmp_path, library) == RESULTS
 
 

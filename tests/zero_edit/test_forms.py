@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import ROOT, Job
+from tests.jobs import Job
 
 WORLD = """
 import os, torch, torch.distributed as dist
@@ -173,11 +173,10 @@ noting.Noting.place = noting.place
 def test_what_ftrun_itself_cannot_do_trains_as_one_world(
     tmp_path: Path, preload: str, reason: str
 ) -> None:
-    (tmp_path / "preloaded.py").write_text(preload)
-    path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    (tmp_path / "beside").mkdir()  # a module where the job starts would have it start by exec
+    (tmp_path / "beside" / "preloaded.py").write_text(preload)
     script = f"{WORLD}{MODEL}{DDP_OF}step()\noptimizer.step()\n{END}"
-    options = ("--replicas", "2", "--preload", "preloaded")
-    with Job(tmp_path, script, *options, environment=path) as job:
+    with Job(tmp_path, script, "--replicas", "2", "--preload", "beside.preloaded") as job:
         assert job.end() == 0, job.output
         assert re.search(reason, job.output), job.output
         assert job.output.count("ftrun begins again as torchrun would: one world of 2") == 1

@@ -38,7 +38,7 @@ def is_over(epoch):
     return last.exists() and int(last.read_text()) == epoch
 """
 CHANGES = {
-    "import torch, ": "import deaths, time, torch, ",
+    "import torch, ": "import sys\nsys.path.append('beside')\nimport deaths, time, torch, ",
     "range(4)": "range(1000)",
     "        computed += 1\n": "        computed += 1\n        deaths.in_third_backward(y)\n",
     "        trained += 1\n": """        trained += 1
@@ -57,7 +57,8 @@ def test_survivors_lose_no_step(tmp_path: Path, kind: str) -> None:
     for old, new in CHANGES.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    (tmp_path / "deaths.py").write_text(DEATHS)
+    (tmp_path / "beside").mkdir()  # a module where the job starts would have it start by exec
+    (tmp_path / "beside" / "deaths.py").write_text(DEATHS)
     with Job(tmp_path, text, *SIZE) as job:
         assert job.end() == 0, job.output
         assert len(re.findall(r"replica 1, worker \d .* died: SIGKILL", job.output)) == 3

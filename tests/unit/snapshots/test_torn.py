@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.jobs import THIS_TREE, run
 
 OPERATIONS_MAX = 200
 
@@ -88,13 +89,12 @@ for number in range(int(sys.argv[3])):
 
 def rows(directory: Path, keep: int, workers: int = 1) -> list[list[Any]]:
     """What each killed writer has left; the last one was not killed."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", PROGRAM),
-            *(str(directory), str(keep), str(OPERATIONS_MAX), str(workers)),
-        ],
-        capture_output=True, text=True, timeout=500, check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    program = directory.with_suffix(".py")
+    program.write_text(PROGRAM)
+    words = (str(program), str(directory), str(keep), str(OPERATIONS_MAX), str(workers))
+    done = run(
+        [sys.executable, *words],
+        capture_output=True, text=True, timeout=500, env={**os.environ, **THIS_TREE},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -26,7 +26,7 @@ class Own:
 
 def step(x):
     global steps
-    print("READ", rank, steps, x.sum().item(), flush=True)
+    print("READ", form, rank, steps, x.sum().item(), flush=True)
     optimizer.zero_grad()
     model(x).square().mean().backward()
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and (rank, steps) in DEATHS:
@@ -36,16 +36,19 @@ def step(x):
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
+data = torch.arange(128.0).reshape(32, 4) / 128
+"""
+TRAIN = """
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-own, steps, data = Own(), 0, torch.arange(128.0).reshape(32, 4) / 128
+own, steps, form = Own(), 0, NUMBER
 for epoch in range(5):
     together = [None] * world
     dist.all_gather_object(together, steps)
     assert len(set(together)) == 1, together
     BODY
-print("READ", rank, "END", *[x.data for x in model.parameters()], flush=True)
+print("READ", form, rank, "END", *[x.data for x in model.parameters()], flush=True)
 """
 FORMS = {
     "an object gives the batches": """for turn in range(4):
@@ -85,19 +88,40 @@ FORMS = {
 }
 
 
+def script_of(*numbers: int, deaths: str = "()") -> str:
+    """It trains in the forms of these numbers, one after the other."""
+    bodies = list(FORMS.values())
+    parts = [TRAIN.replace("BODY", bodies[x]).replace("NUMBER", str(x)) for x in numbers]
+    return "".join((SCRIPT.replace("DEATHS", deaths), *parts))
+
+
+def read_in(output: str, number: int) -> dict[tuple[str, ...], str]:
+    """What each rank has read at each step of a form, and what it has come to."""
+    lines = [x.partition(f"READ {number} ")[2] for x in output.splitlines()]
+    return {tuple(line.split()[:2]): line for line in lines if line}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a job prints in which nobody dies: torch's own world, in all forms."""
+    script = script_of(*range(len(FORMS)))
+    with Job(tmp_path_factory.mktemp("plain"), script, "--nproc-per-node", "2") as job:
+        assert job.end() == 0, job.output
+        return job.output
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.timeout(300)
-def test_what_each_replica_reads_is_as_undisturbed(tmp_path: Path, form: str) -> None:
-    ends = []
-    for deaths in ((), ((1, 6), (0, 13))):
-        (here := tmp_path / str(len(deaths))).mkdir()
-        script = SCRIPT.replace("BODY", FORMS[form]).replace("DEATHS", repr(deaths))
-        with Job(here, script, "--replicas", "2", "--min-replicas", "2") as job:
-            assert job.end() == 0, job.output
-            assert job.output.count("healed from replica") == len(deaths), job.output
-            read = [x.partition("READ ")[2] for x in job.output.splitlines() if "READ " in x]
-            ends.append({tuple(line.split()[:2]): line for line in read})
-    assert ends[0] == ends[1] and len(ends[0]) == 2 * (20 + 1)
+def test_what_each_replica_reads_is_as_undisturbed(
+    tmp_path: Path, form: str, undisturbed: str
+) -> None:
+    number = list(FORMS).index(form)
+    script = script_of(number, deaths="((1, 6), (0, 13))")
+    with Job(tmp_path, script, "--replicas", "2", "--min-replicas", "2") as job:
+        assert job.end() == 0, job.output
+        assert job.output.count("healed from replica") == 2, job.output
+        found = read_in(job.output, number)
+    assert found == read_in(undisturbed, number) and len(found) == 2 * (20 + 1)
 
 
 APART = """import time
@@ -129,7 +153,8 @@ def test_peers_that_go_on_to_another_loop_wait_there_for_who_joins_them(tmp_path
     Rank 0 stands behind such a loop until the lighthouse has proposed a step at which the newcomer
     joins. That is one of the next steps, all of which are in the loop that follows.
     """
-    script = SCRIPT.replace("BODY", APART).replace("DEATHS", "((1, 4),)")
+    script = SCRIPT.replace("DEATHS", "((1, 4),)") + TRAIN.replace("BODY", APART)
+    script = script.replace("NUMBER", "0")
     script = script.replace("dist.all_gather_object(together, steps)", "together = [steps]")
     with Job(tmp_path, script, "--replicas", "2") as job:
         job.until((tmp_path / "stands").exists, "rank 0 stands between two loops")

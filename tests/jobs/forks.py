@@ -5,9 +5,6 @@ agent and its lighthouse. The template (template.py) has imported all that. A fo
 a process that was started by exec: arguments, environment, descriptors, session, signals. It is a
 child of who asked, and /proc shows its own command line and environment.
 
-``python -m tests.jobs.forks WORDS`` is ``python -m ftrun WORDS`` whose own processes are forks: it
-is the template, and becomes ftrun. For an engine, which starts programs by itself.
-
 Not here: the template's side (template.py).
 """
 
@@ -44,14 +41,6 @@ UNBUFFERED = "-u"
 """The interpreter's flag, with which torchrun starts its workers."""
 SHOWN_BYTES = 32 * 1024
 """Of the template's arguments, and of its environment: forks write their own there."""
-TEMPLATE = (sys.executable, "-m", "tests.jobs.template", "." * SHOWN_BYTES)
-"""With the descriptor of its socket, or with what it becomes itself."""
-OF_A_TEMPLATE = {
-    **SINGLE_THREADED,
-    "PYTHONPATH": str(ROOT),
-    "PYTHONHASHSEED": HASH_SEED,
-    "ROOM_FOR_THE_ENVIRONMENT": "." * SHOWN_BYTES,
-}
 REQUEST_BYTES = 128 * 1024
 FDS_MAX = 16
 IN_FRONT = """
@@ -180,7 +169,7 @@ class Popen(subprocess.Popen[Any]):
         standard = (p2cread, c2pwrite, errwrite)
         request = None
         if not (shell or executable or preexec_fn):
-            request = request_of(args, env, cwd, pass_fds, bool(rest[5]))
+            request = _request(args, env, cwd, pass_fds, bool(rest[5]))
         if request is None or not self.template.can_become(request):
             super()._execute_child(  # type: ignore[misc]
                 args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo,
@@ -196,7 +185,7 @@ class Popen(subprocess.Popen[Any]):
         )
 
 
-def request_of(
+def _request(
     args: Any, env: Mapping[str, str] | None, cwd: Any, pass_fds: Sequence[int], session: bool
 ) -> Request | None:
     """The request for a program of ours, or a script's; None for any other command."""
@@ -268,8 +257,14 @@ def run(
 def _start() -> socket.socket:
     """Start this process's template; it ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    words = [*TEMPLATE, str(theirs.fileno())]
-    environment = {**os.environ, **OF_A_TEMPLATE}
+    environment = {
+        **os.environ,
+        **SINGLE_THREADED,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONHASHSEED": HASH_SEED,
+        "ROOM_FOR_THE_ENVIRONMENT": "." * SHOWN_BYTES,
+    }
+    words = [sys.executable, "-m", "tests.jobs.template", str(theirs.fileno()), "." * SHOWN_BYTES]
     with theirs:
         process = subprocess.Popen(
             words, cwd=ROOT, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
@@ -282,10 +277,3 @@ def _start() -> socket.socket:
 
     atexit.register(end)
     return ours
-
-
-if __name__ == "__main__":
-    ftrun = ("-m", "ftrun", *sys.argv[1:])
-    if os.environ.get("FRESH_JOBS"):
-        os.execv(sys.executable, [sys.executable, *ftrun])
-    os.execve(sys.executable, [*TEMPLATE, *ftrun], {**os.environ, **OF_A_TEMPLATE})

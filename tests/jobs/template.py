@@ -1,7 +1,6 @@
 """A process that has imported what jobs need, and forks their programs: see forks.py.
 
-It has one thread, and never runs what it imports. ``python -m tests.jobs.template ROOM FD``; with
-``WORDS`` in place of the descriptor it becomes that program itself.
+It has one thread, and never runs what it imports. ``python -m tests.jobs.template FD ROOM``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import termios
 import threading
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,12 +67,9 @@ Child = Callable[[], None]
 
 def main() -> None:
     """Import, then fork on request until the socket is closed."""
-    words, sock = sys.argv[2:], None
-    base = sys.path[2:]  # behind that of -m, and our PYTHONPATH
-    if len(words) == 1:
-        sock = socket.socket(fileno=int(words[0]))
-        sock.set_inheritable(False)  # at its end this ends: not with the thread that has begun it
-    template = Forks(sock, base, dict(os.environ))
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock.set_inheritable(False)  # at its end this ends: not with the thread that has begun it
+    template = Forks(sock, sys.path[2:], dict(os.environ))  # behind that of -m, and our PYTHONPATH
     import_first()
     load_grpc_quietly()
     for name in IMPORTED:
@@ -82,18 +78,9 @@ def main() -> None:
     Imports().finish()
     gc.freeze()
     assert linux.thread_count() == 1, "a module of the template has started a thread"
-    child = template.serve() if sock is not None else template.become(_own(words))
+    child = template.serve()
     if child is not None:
         child()
-
-
-def _own(words: list[str]) -> Request:
-    """What this process is to become."""
-    own = forks.OF_A_TEMPLATE.keys() - {"PYTHONPATH"}
-    environment = {name: value for name, value in os.environ.items() if name not in own}
-    request = forks.request_of([sys.executable, *words], environment, None, (), False)
-    assert request is not None, words
-    return request
 
 
 class Forks:
@@ -102,16 +89,13 @@ class Forks:
     ``base``: the part of sys.path that every program has. ``started``: the template's environment.
     """
 
-    def __init__(
-        self, sock: socket.socket | None, base: list[str], started: dict[str, str]
-    ) -> None:
+    def __init__(self, sock: socket.socket, base: list[str], started: dict[str, str]) -> None:
         self._sock = sock
         self._base = base
         self._started = started
 
     def serve(self) -> Child | None:
         """Returns what a fork does next; None in the template, at its end."""
-        assert self._sock is not None
         while True:
             data, fds, _, _ = socket.recv_fds(self._sock, REQUEST_BYTES, FDS_MAX)
             if not data:
@@ -126,16 +110,16 @@ class Forks:
                     os._exit(0)
                 while os.getppid() == between:
                     time.sleep(0.001)
-                self._sock.close()
-                return self.become(Request.read(data), fds)
+                return self._become(Request.read(data), fds)
             os.close(telling)
             os.waitpid(between, 0)  # so whoever asks has adopted the other one
             self._sock.send(os.read(told, 64))
             for fd in (told, *fds):
                 os.close(fd)
 
-    def become(self, request: Request, fds: Sequence[int] = (0, 1, 2)) -> Child | None:
-        """Make this process look like a started program; returns how that goes on."""
+    def _become(self, request: Request, fds: list[int]) -> Child | None:
+        """Make this fork look like a started program; returns how that goes on."""
+        self._sock.close()
         if request.inside:
             _take(request, fds)
             fds = request.fds
@@ -199,7 +183,7 @@ def _starts_others(request: Request) -> bool:
     return module == TORCHRUN or (module == "ftrun" and is_ftruns)
 
 
-def _take(request: Request, fds: Sequence[int], *held: int) -> None:
+def _take(request: Request, fds: list[int], *held: int) -> None:
     """Give each descriptor its number, and close all others but ``held``."""
     parked = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, PARKED + 1) for fd in fds]
     for fd, number in zip(parked, request.fds, strict=True):

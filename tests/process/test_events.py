@@ -29,7 +29,7 @@ while not Path("over").exists():
     ddp(torch.ones(1, 4)).sum().backward()
     optimizer.step()
     print("step", manager.current_step(), flush=True)
-    time.sleep(0.01)
+    time.sleep(0.05)
 """
 
 

@@ -31,9 +31,9 @@ while not (here / "stop").exists():
             raise ValueError("a bad batch")
     loss.backward()
     optimizer.step()
-    if manager.current_step() % 20 == 0:
+    if manager.current_step() % 8 == 0:
         print("trains", manager.num_participants(), flush=True)
-    time.sleep(0.02)
+    time.sleep(0.05)
 """
 
 

@@ -29,14 +29,14 @@ optimizer = ftrun.Optimizer(manager, torch.optim.SGD(model.parameters(), lr=0.01
 ddp = ftrun.DistributedDataParallel(manager, model)
 print("up", slot, rank, flush=True)
 seen = 0
-while not os.path.exists("../end") or manager.current_step() % 50:
+while not os.path.exists("../end") or manager.current_step() % 10:
     optimizer.zero_grad()
     ddp(torch.randn(8, 16)).square().mean().backward()
     optimizer.step()
     if manager.num_participants() != seen:
         seen = manager.num_participants()
         print("with", seen, "of", slot, rank, flush=True)
-    time.sleep(0.01)
+    time.sleep(0.05)
 weights = b"".join(x.detach().numpy().tobytes() for x in model.parameters())
 print("weights", rank, hashlib.sha256(weights).hexdigest()[:16], flush=True)
 """
@@ -57,7 +57,7 @@ for step in range(100000):
         print("trains", os.environ["RANK"], flush=True)
     if os.path.exists("../end"):
         break
-    time.sleep(0.01)
+    time.sleep(0.05)
 print("weights", *next(model.parameters()).flatten().tolist(), flush=True)
 dist.destroy_process_group()
 """

@@ -60,7 +60,7 @@ while not (here / "stop").exists():
     optimizer.step()
     if manager.current_step() == 3:
         print("trains", flush=True)
-    time.sleep(0.02)
+    time.sleep(0.05)
 """
 
 

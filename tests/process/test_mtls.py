@@ -35,7 +35,7 @@ while True:
     optimizer.zero_grad()
     network(torch.ones(2, 4)).square().mean().backward()
     optimizer.step()
-    time.sleep(0.02)
+    time.sleep(0.05)
 """
 
 

@@ -28,7 +28,7 @@ def train():
     optimizer.zero_grad()
     ddp(torch.randn(2, 4)).mean().backward()
     optimizer.step()
-    time.sleep(0.01)  # so that a test's machine can do something else
+    time.sleep(0.05)  # so that a test's machine can do something else
 
 train()
 print("trains", slot, flush=True)

@@ -21,7 +21,7 @@ from tests.jobs import Job
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 EVERY_S = 8.0
 """Well above the seconds that a writer's process takes to load torch."""
-STEP_S = 0.02
+STEP_S = 0.05
 """Of a run that is to be killed or stopped; one that goes to its end makes its steps at once."""
 END_S = 600.0
 FOREVER = 10**9

@@ -65,7 +65,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "process/test_serving.py": (
         "test_the_newcomer_ends_alone_and_heals_once_the_state_can_be_carried",
     ),
-    "process/test_sharded.py": ("test_groups_of_two_go_on_and_heal[False]",),
+    "process/test_sharded.py": ("test_groups_of_two_go_on_and_heal",),
     "process/test_signals.py": ("test_a_notice_by_a_file_or_a_signal_drains",),
     "process/test_signals_in_waits.py": ("test_it_leaves_within_the_grace[the list of replicas]",),
     "process/test_signals_to_all.py": ("test_a_script_saves_when_all_get_sigterm[options1]",),

@@ -25,6 +25,9 @@ PROGRAMS_MIN = 60
 TORCHRUN_S = 90.0
 """torchrun alone stands still in one of some hundred runs of these programs: a Reducer that is the
 last holder of its group joins Gloo's threads while it holds the interpreter's lock."""
+BY_EXEC = "ddp"
+"""Of this file torchrun and its workers are started by exec: nothing of ftrun is in them. Forks of
+the template, which has imported ftrun, say the same of the other files."""
 BEGINS_AGAIN = "begins again as torchrun would: one world"
 Said = dict[tuple[str, str], list[str]]
 """For each program and rank what it has said, in order."""
@@ -110,17 +113,18 @@ def under_torchrun(case: Case, directory: Path) -> Said:
         words = (sys.executable, "-m", "torch.distributed.run", "--standalone")
         directory.mkdir()
         command = (*words, "--nproc-per-node", str(case.ranks), str(PROGRAMS / f"{case.file}.py"))
+        is_fresh = case.file == BY_EXEC
         try:
-            code, output = _ended(directory, command)
+            code, output = _ended(directory, command, is_fresh)
         except TimeoutExpired:  # see TORCHRUN_S
-            code, output = _ended(directory, command)
+            code, output = _ended(directory, command, is_fresh)
         assert code == 0, output
         FRESH[key] = said_in(output)
     return FRESH[key]
 
 
-def _ended(directory: Path, command: tuple[str, ...]) -> tuple[int, str]:
-    with Command(directory, command, {**THIS_TREE}) as job:
+def _ended(directory: Path, command: tuple[str, ...], is_fresh: bool) -> tuple[int, str]:
+    with Command(directory, command, {**THIS_TREE}, fresh=is_fresh) as job:
         return job.end(TORCHRUN_S), job.output
 
 

@@ -20,6 +20,7 @@ from ftrun.agent.logs import Output, open_output, start_keeping
 from ftrun.agent.resources import ResourceWatch
 from ftrun.agent.team.copies import REPORT_EVERY_S
 from ftrun.agent.team.keeping import LOOK_S, Keeping
+from ftrun.agent.team.storing import Storing
 from ftrun.agent.workers import WorkerServer
 from ftrun.base import clock
 from ftrun.base.errors import PeerError, UserError
@@ -44,6 +45,7 @@ from ftrun.core.messages import (
     AskStacks,
     Beat,
     FailureReport,
+    FillRanks,
     FromHand,
     GroupDue,
     KeepRanks,
@@ -63,6 +65,7 @@ from ftrun.core.messages import (
     ToRanks,
     WorkerMessage,
     WorkerStacks,
+    WriteRanks,
 )
 from ftrun.logs.layout import log_path
 
@@ -105,6 +108,7 @@ class Place:
             host = machine.host
             self._keeping = Keeping(self.fleet, settings, token, host, runtime_dir, tell)
             asyncio.get_running_loop().call_later(REPORT_EVERY_S, self._report)
+        self._storing = Storing(self.fleet, settings, runtime_dir, tell)
         self._rewinding: asyncio.Task[None] | None = None
         self._replaces: list[ReplaceRank] = []
         self._ports: dict[str, int] = {}
@@ -130,6 +134,7 @@ class Place:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._resources.close()
+        self._storing.close()
         if self._keeping is not None:
             self._keeping.close()
         await self.fleet.stop(ends_well=ends_well)
@@ -151,6 +156,10 @@ class Place:
             case KeepRanks():
                 if self._keeping is not None:
                     self._begin(self._keeping.keep(order))
+            case WriteRanks():
+                self._begin(self._storing.write(order))
+            case FillRanks():
+                self._begin(self._storing.fill(order))
             case GroupDue(incarnation, word):
                 self.fleet.memory.due(incarnation, word)
             case SignalRanks(replica_id, incarnation, number, group_rank, asks):
@@ -164,6 +173,7 @@ class Place:
             case SweepRanks(incarnation):
                 self._starts.pop(incarnation, None)
                 self.fleet.sweep_replica(incarnation)
+                self.fleet.memory.free(incarnation)  # it may have been filled, and never started
             case ToRanks():
                 self._relay(order)
             case LeaseLeft(asked_at, left_s):

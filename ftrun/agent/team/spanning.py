@@ -17,7 +17,15 @@ from ftrun.agent.workers import WorkerServer
 from ftrun.config.forms import why_no_memory_snapshots
 from ftrun.core.agent.events import StartReplica, WorkerExited
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import Lease, RanksKept, SignalRanks, StartRanks, SweepRanks, ToRanks
+from ftrun.core.messages import (
+    GroupWords,
+    Lease,
+    RanksKept,
+    SignalRanks,
+    StartRanks,
+    SweepRanks,
+    ToRanks,
+)
 
 if TYPE_CHECKING:
     from ftrun.agent.team.lead import Lead
@@ -41,10 +49,12 @@ class SpanningFleet(Fleet):
             copies.keeping = Keeping(self, self._settings, lead.token, host, notes, tell)
             self._copies = copies
 
-    def ranks_kept(self, node_id: str, report: RanksKept) -> None:
-        """What the memory of another node has."""
-        if self._copies is not None:
+    def ranks_kept(self, node_id: str, report: RanksKept | GroupWords) -> None:
+        """What the memory of another node has, or the words of its ranks."""
+        if self._copies is not None and isinstance(report, RanksKept):
             self._copies.has(node_id, report)
+        elif self._copies is not None and isinstance(report, GroupWords):
+            self._copies.say(node_id, report)
 
     def node_gone(self, node_id: str) -> None:
         """Another node is lost."""

@@ -436,6 +436,8 @@ class Fleet:
             self._takes_back(start.incarnation)
         finally:
             self._held.discard(start.incarnation)
+        if start not in self._waiting:  # it was taken back meanwhile
+            self.memory.free(start.incarnation)
         self._start_waiting()
 
     def _next_start(self) -> StartReplica | None:

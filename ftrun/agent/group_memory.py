@@ -22,7 +22,7 @@ from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import Progress
 from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.settling import Generation, begin, common
+from ftrun.core.replay.settling import begin, common
 from ftrun.snapshots.area import NONE, GroupMemory, Word
 
 SHARE = 0.5
@@ -158,9 +158,10 @@ class MemorySnapshots:
         board, area = known.board, known.area(rank)
         fall = next(filter(None, board.all(Word.FALL)), 0)
         done = board.all_done()
-        place: Generation | Fall = Fall.NODES
-        if not known.spans:
-            place = begin(area.generations(), area.logs(), done, rank)
+        found = area.generations()
+        place = begin(found, area.logs(), done, rank)
+        if known.spans and found:  # the replacement sees, when all words have come
+            place = max(found, key=lambda generation: generation.number)
         words = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
         return Kept(Fall(fall) if fall else place, *words)
 
@@ -182,10 +183,11 @@ class MemorySnapshots:
         known.board.make_decree(number, int(clock.now() * 1e9))
 
     def _begin_at(self, known: GroupMemory, boundary: int) -> None:
-        for rank in known.here:
-            known.board.rewind(rank, known.area(rank).rewind(boundary))
+        for rank in range(known.board.ranks):
             for word in (Word.FALL, Word.OVER):
                 known.board.set(rank, word, 0)
+        for rank in known.here:
+            known.board.rewind(rank, known.area(rank).rewind(boundary))
             if not known.board.read(rank, Word.STARTS):  # the state has come from elsewhere
                 known.board.set(rank, Word.STARTS, 1)
 
@@ -229,7 +231,7 @@ class MemorySnapshots:
             where, costs = "this node", "costs no step"
             if memory.spans:
                 where = f"each node, and every {EVERY_S:g} s on another one too"
-                costs = "costs the steps since the last snapshot, a lost node those since its copy"
+                costs += ", a lost node those since its copy"
             if not memory.spans or key.incarnation in self.elsewhere:
                 each = memory.held_bytes() // len(memory.here)
                 self._tell_once(

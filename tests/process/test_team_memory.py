@@ -1,7 +1,7 @@
 """One group on two nodes with memory snapshots, which go to a disk, too.
 
-All go on from memory when a worker or a node dies, and from the disk when all is lost. Both nodes
-are agents of this host, as in test_team.py.
+No worker's death costs a step, a node's few, and that of all an interval. Both nodes are agents of
+this host, as in test_team.py.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ from tests.zero_edit.test_memory_snapshots import SCRIPT as SHORT
 
 pytestmark = pytest.mark.timeout(600)
 
-OPTIONS = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "9", "--grace", "60")
+OPTIONS = ("--nnodes", "2", "--nproc-per-node", "2", "--max-restarts", "9", "--grace", "60")
 PACE = """        while steps == 20 and not os.path.exists("on"):
             time.sleep(0.02)
         time.sleep(0.2 * (os.path.exists("on") and not os.path.exists("over")))
         while steps == 60"""
 """Steps that take long enough for another round of copies, and begin when they are told."""
-SCRIPT = SHORT.replace("sys.argv[1]", "'fsdp'").replace("        while steps == 60", PACE)
+SCRIPT = (
+    SHORT.replace("sys.argv[1]", "'fsdp'")
+    .replace("range(6)", "range(12)")
+    .replace("        while steps == 60", PACE)
+)
 
 
 class Half(Node):
@@ -74,18 +78,29 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
         may(killed, "on")
         lead.until(lambda: drafts(where), "a draft")
         (torn,) = drafts(where)
-        kill_everything(hand)
         kill_everything(lead)
+        kill_everything(hand)
+    assert drafts(where) == [torn]
     seldom = ("--snapshot", str(where), "--snapshot-every", "1h")
     with halves(killed, *seldom) as (lead, hand):
-        lead.expect(rf"goes on from step {whole}, the newest snapshot in .* of 2 workers, ")
+        lead.expect(rf"goes on from step {whole}, the newest snapshot in .* of 4 workers, ")
         assert torn > whole
-        assert hand.expect(r"\[0\.1\] step (\d+): ")[0] == str(whole + 1)
+        assert hand.expect(r"\[0\.2\] step (\d+): ")[0] == str(whole + 1)
         lead.expect("Memory snapshots: on each node")
-        os.kill(hand.worker(0, 1), signal.SIGKILL)
-        lead.expect(r"worker 0\.1 .* its group is on several nodes\. All went on from step \d+")
-        os.kill(lead.worker(0, 0), signal.SIGKILL)
-        lead.expect(r"worker 0\.0 .* its group is on several nodes\. All went on from step \d+")
+        survivors = lead.worker(0, 0), hand.worker(0, 2)
+        os.kill(hand.worker(0, 3), signal.SIGKILL)
+        lead.expect(r"worker 0\.3 .* all go on after \S+ s, no step lost")
+        os.kill(lead.worker(0, 1), signal.SIGKILL)
+        lead.expect(r"worker 0\.1 .* all go on after \S+ s, no step lost")
+        os.kill(lead.worker(0, 1), signal.SIGKILL)
+        os.kill(hand.worker(0, 3), signal.SIGKILL)
+        for rank in (1, 3):
+            lead.expect(rf"worker 0\.{rank} .* all go on after \S+ s, no step lost", 2)
+        assert survivors == (lead.worker(0, 0), hand.worker(0, 2))
+        for node, rank in ((lead, 0), (hand, 2)):
+            steps = re.findall(rf"^\[0\.{rank}\] step (\d+): ", node.output, re.MULTILINE)
+            once = range(whole + 1, whole + 1 + len(steps))
+            assert steps == list(map(str, once)), "a survivor repeats nothing"
         hand.signal(signal.SIGKILL)
         gone(hand)
         lead.expect(r"The states of step \d+ are in memory of the nodes that are left")
@@ -95,14 +110,17 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
             lead.expect("what it writes to its --snapshot directory is not seen by")
         with Half(killed, 1, lead.port, *seldom) as again:
             lead.expect(r"The lost node's states of step \d+ come from")
-            lead.expect(r"worker 0\.1 is lost with its node .* All went on from step \d+", 1)
+            lead.expect(r"worker 0\.2 is lost with its node .* All went on from step \d+", 1)
+            lead.expect(r"begin again: its node is lost")
             lead.signal(signal.SIGTERM)
             last = lead.expect(r"The last snapshot is of step (\d+)\. The same command goes on")[0]
             lead.expect(rf"the snapshot of step {torn} was not written to its end")
             assert again.end() == lead.end() != 0
             gone(lead, again)
     with halves(killed, *seldom) as (lead, hand):
-        lead.expect(rf"goes on from step {last}, the newest snapshot in .* of 2 workers, ")
+        lead.expect(rf"goes on from step {last}, the newest snapshot in .* of 4 workers, ")
+        assert command(lead.directory, "restart", "0")[0] == 0  # without its memory
+        lead.expect(rf"All workers go on from step {last}, the newest snapshot in ")
         may(killed, "over")
         assert hand.end() == lead.end() == 0
         assert ends(lead) + ends(hand) == undisturbed
@@ -121,5 +139,5 @@ def job_from(node: Node) -> int:
 def ends(node: Node) -> list[str]:
     """What each worker of a node has at the end."""
     found = re.findall(r"^\[0\.(\d)\] end (\w+)$", node.output, re.MULTILINE)
-    assert len(found) == 1, node.output
-    return [" ".join(one) for one in found]
+    assert len(found) == 2, node.output
+    return sorted(" ".join(one) for one in found)

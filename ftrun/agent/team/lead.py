@@ -37,6 +37,7 @@ from ftrun.core.messages import (
     AskStacks,
     EndJob,
     FromHand,
+    GroupWords,
     HandHello,
     HandLeaving,
     HandPlace,
@@ -57,6 +58,8 @@ from ftrun.core.messages import (
     WorkerMessage,
     WorkerStacks,
 )
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.settling import Generation
 from ftrun.core.teams.gathering import Gathering, why_unlike
 from ftrun.core.teams.nodes import (
     Event,
@@ -99,8 +102,8 @@ class LeadingAgent(Protocol):
     def kept(self, incarnation: str, group_rank: int) -> Kept | None:
         """What the memories of the nodes have of a worker."""
 
-    def ranks_kept(self, node_id: str, report: RanksKept) -> None:
-        """What the memory of another node has."""
+    def ranks_kept(self, node_id: str, report: RanksKept | GroupWords) -> None:
+        """What the memory of another node has, or the words of its ranks."""
 
     def node_gone(self, node_id: str) -> None:
         """Another node is lost."""
@@ -353,7 +356,7 @@ class Lead:
             case RankFacts(workers):
                 name = next(x.name for x in self._team if x.node_id == stream.node_id)
                 agent.facts_elsewhere(tuple(replace(one, node=name) for one in workers))
-            case RanksKept():
+            case RanksKept() | GroupWords():
                 agent.ranks_kept(stream.node_id, message)
             case RankUsed(key, pid, cpu_s):
                 agent.team_event(WorkerUsed(key, pid, cpu_s))
@@ -435,6 +438,8 @@ class Lead:
         why = f"is lost with its node {name}: {reason}"
         for key in self.ranks.of_node(node_id):
             kept, rank = self._kept(key), key.group_rank
+            if kept is not None and isinstance(kept.place, Generation):
+                kept = replace(kept, place=Fall.NODES)
             self._ended(key, WorkerExited(key.incarnation, rank, 0, KILLED, why, kept=kept))
 
     def _formed(self, nodes: tuple[Node, ...], again: str) -> None:

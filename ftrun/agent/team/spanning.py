@@ -18,7 +18,15 @@ from ftrun.agent.workers import WorkerServer
 from ftrun.config.forms import why_no_memory_snapshots
 from ftrun.core.agent.events import StartReplica, WorkerExited
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import Lease, RanksKept, SignalRanks, StartRanks, SweepRanks, ToRanks
+from ftrun.core.messages import (
+    GroupWords,
+    Lease,
+    RanksKept,
+    SignalRanks,
+    StartRanks,
+    SweepRanks,
+    ToRanks,
+)
 
 if TYPE_CHECKING:
     from ftrun.agent.team.lead import Lead
@@ -47,10 +55,12 @@ class SpanningFleet(Fleet):
                 own = partial(stored, lead.own_id)
                 copies.spanned.storing = Storing(self, self._settings, notes, own)
 
-    def ranks_kept(self, node_id: str, report: RanksKept) -> None:
-        """What the memory of another node has."""
-        if self._copies is not None:
+    def ranks_kept(self, node_id: str, report: RanksKept | GroupWords) -> None:
+        """What the memory of another node has, or the words of its ranks."""
+        if self._copies is not None and isinstance(report, RanksKept):
             self._copies.has(node_id, report)
+        elif self._copies is not None and isinstance(report, GroupWords):
+            self._copies.say(node_id, report)
 
     def node_gone(self, node_id: str) -> None:
         """Another node is lost."""

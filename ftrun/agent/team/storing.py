@@ -85,10 +85,12 @@ class Storing:
         try:
             reason = str((await self.link.ask(FILL, fields, READ_LIMIT_S))["damaged"])
             is_damaged = bool(reason)
-            if not reason:
-                known.begins_from(order.incarnation, order.step)
         except (PeerError, UserError) as error:
             reason = str(error)
+        if not reason and known.of(order.incarnation) is not memory:
+            reason = "its start was given up meanwhile"
+        elif not reason:
+            known.begins_from(order.incarnation, order.step)
         self._tell(RanksStored(order.name, reason, is_damaged))
 
     def close(self) -> None:

@@ -131,6 +131,29 @@ class RanksStored:
 
 
 @dataclass(frozen=True, slots=True)
+class RankWords:
+    """The words of a rank on its node's board (core/replay/mirroring.py)."""
+
+    group_rank: int
+    published: int
+    joined: int
+    over: bool
+    fall: int
+    broken: int
+    groups: tuple[int, ...]
+    done: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWords:
+    """Words of a node's ranks, as of decree ``number``; the lead sends them on to all hands."""
+
+    incarnation: str
+    number: int
+    ranks: tuple[RankWords, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AskLease:
     """``asked_at``: on the hand's own clock, which the answer repeats."""
 
@@ -264,6 +287,18 @@ class GroupDue:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupDecree:
+    """A worker of the group is lost, or the group could not be connected: wake all workers.
+
+    ``lost``: its rank. ``number``: as core/replay/mending.py has it.
+    """
+
+    incarnation: str
+    number: int
+    lost: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SignalRanks:
     """Signal the workers of an incarnation, or one. ``asks``: as AskToStop does."""
 
@@ -311,6 +346,7 @@ FromHand: TypeAlias = (
     | RankFacts
     | RanksKept
     | RanksStored
+    | GroupWords
     | AskLease
     | HandLeaving
     | WorkerMessage
@@ -327,6 +363,8 @@ ToHand: TypeAlias = (
     | RewindRanks
     | ReplaceRank
     | GroupDue
+    | GroupDecree
+    | GroupWords
     | ToRanks
     | LeaseLeft
     | AskStacks

@@ -472,7 +472,7 @@ class TakesOldWords(Mirror):
     """Words of an older decree count."""
 
     def came(self, number: int, rows: Sequence[Row]) -> list[Row]:
-        return [row for row in rows if row.rank not in self.own]
+        return super().came(max(number, self.number), rows)
 
 
 class TellsOnce(Mirror):

@@ -408,9 +408,9 @@ class _StartsAtOnce(World):
 class _KeepsLogs(World):
     """The logs stay at a rewind."""
 
-    def clear(self, boundary: int) -> None:
+    def clear(self, boundary: int, node: int = 0) -> None:
         logs = [[replace(log, index=list(log.index)) for log in area.logs] for area in self.areas]
-        super().clear(boundary)
+        super().clear(boundary, node)
         for area, known in zip(self.areas, logs, strict=True):
             area.logs = known
 
@@ -429,9 +429,9 @@ class _KeepsNewer(Area):
 class _KeepsDone(World):
     """``done`` stays at a rewind."""
 
-    def clear(self, boundary: int) -> None:
+    def clear(self, boundary: int, node: int = 0) -> None:
         done = [dict(own) for own in self.board.done]
-        super().clear(boundary)
+        super().clear(boundary, node)
         self.board.done[:] = done
 
 
@@ -454,8 +454,8 @@ class RewindsToTheCopy(Area):
 class _RewindsAllAlike(World):
     """At a rewind each rank has the calls of rank 0."""
 
-    def clear(self, boundary: int) -> None:
-        super().clear(boundary)
+    def clear(self, boundary: int, node: int = 0) -> None:
+        super().clear(boundary, node)
         first = self.board.done[0]
         for own in self.board.done:
             own.update({group: first.get(group, 0) for group in own})
@@ -472,7 +472,7 @@ class TakesOldWords(Mirror):
     """Words of an older decree count."""
 
     def came(self, number: int, rows: Sequence[Row]) -> list[Row]:
-        return [row for row in rows if row.rank not in self.own]
+        return super().came(max(number, self.number), rows)
 
 
 class TellsOnce(Mirror):

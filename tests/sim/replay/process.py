@@ -64,7 +64,8 @@ class Process:
         self.is_open = self.is_busy = False
         self.is_copying = False
         self.pace, self.at = self.rules.pace(), 0
-        is_at_once = is_new and len(world.nodes) == 1
+        self.is_apart = is_new and len(world.nodes) > 1
+        is_at_once = is_new and not self.is_apart
         self.place = self.choose() if is_at_once else Fall.NO_GENERATION
 
     # ------------------------------------------------------------ the script
@@ -74,10 +75,11 @@ class Process:
         number = 0
         if self.is_new:
             yield "started"
-            if len(self.world.nodes) > 1:
+            if self.is_apart:
                 yield from self.await_words()
                 self.place = self.choose()
             number = yield from self.load()
+            self.is_apart = False
         else:
             yield from self.area.open_log(0, 0, 0)
         while number < len(spec.steps):
@@ -394,6 +396,8 @@ class Process:
                 yield from self.publish(board.number)
             case Step.WAIT:
                 yield lambda: self.is_news(board)
+            case Step.CONNECT if self.is_apart:
+                yield lambda: not self.is_apart or self.is_news(board)
             case Step.CONNECT:
                 yield from self.connect(board.number)
 

@@ -103,6 +103,7 @@ class World:
         self.mirrors = [mirror(ranks) for ranks in self.nodes]
         self.busy = [False for _ in self.nodes]
         self.ways: dict[tuple[int, int], deque[Callable[[], Thread]]] = {}
+        self.held: list[list[Callable[[], Thread]] | None] = [None for _ in self.nodes]
         self._node_dies_at = apart.choice([0, 0, 1, 300, 1000]) if len(self.nodes) > 1 else 0
         self.lost: list[int] = []
         self._untold: list[Process] = []
@@ -500,23 +501,43 @@ class World:
                 pass
 
     def _decreed(self, node: int, number: int, lost: int | None) -> Thread:
+        held = self.held[node]
+        if held is not None:
+            held.append(partial(self._decreed, node, number, lost))
+            return
         if lost is not None:
             self.forget(lost, node)
         self.decree(node, number)
         yield "decreed"
 
     def _start(self, rank: int, rewinds: int) -> Thread:
-        if self.rewinds == rewinds and self.mending.fallen is None:
+        held = self.held[self.node_of[rank]]
+        if held is not None:
+            held.append(partial(self._start, rank, rewinds))
+        elif self.rewinds == rewinds and self.mending.fallen is None:
             self.ranks[rank] = self.start(rank, True)
         yield "replaced"
 
     def _begin_again(self, node: int, boundary: int, number: int, rewinds: int) -> Thread:
+        """Have the states of a step, which takes a while; what is ordered meanwhile waits."""
+        self.held[node] = []
+        self.spawn(None, self._restore(node, boundary, number, rewinds))
         yield "memory comes"
-        if self.rewinds == rewinds and self.mending.fallen is None:
+
+    def _restore(self, node: int, boundary: int, number: int, rewinds: int) -> Thread:
+        mirror = self.mirrors[node]
+        yield "memory comes"
+        yield lambda: not self.busy[node] or mirror is not self.mirrors[node]
+        if mirror is not self.mirrors[node] or self.rewinds != rewinds:
+            return
+        if self.mending.fallen is None:
             self.clear(boundary, node)
             self.decree(node, number)
             for rank in self.nodes[node]:
                 self.ranks[rank] = self.start(rank, True)
+        held, self.held[node] = self.held[node], None
+        for work in held or ():
+            yield from work()
 
     def _due(self, node: int, word: int) -> Thread:
         self.boards[node].due = word
@@ -551,6 +572,7 @@ class World:
         self.ways[0, node].clear()
         self.boards[node] = deepcopy(self._blank)
         self.mirrors[node], self.busy[node] = self._mirror(self.nodes[node]), False
+        self.held[node] = None
         self.spawn(None, self.tells(node))
 
     def looks(self) -> Thread:

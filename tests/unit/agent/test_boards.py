@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 from ftrun.agent.team.boards import Boards
@@ -14,12 +15,14 @@ GROUP = 7
 DEADLINE_S = 60.0
 
 
-async def until(holds: object) -> None:
+async def until(holds: Callable[[], object]) -> None:
     """Wait until a function is true."""
-    assert callable(holds)
-    async with asyncio.timeout(DEADLINE_S):
+
+    async def look() -> None:
         while not holds():
             await asyncio.sleep(0.001)
+
+    await asyncio.wait_for(look(), DEADLINE_S)
 
 
 def test_the_words_of_a_rank_come_to_the_other_node_with_what_it_has_done() -> None:

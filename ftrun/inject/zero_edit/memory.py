@@ -26,7 +26,7 @@ from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import Leaf, LeafSpec
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.pacing import AHEAD, SPANNING_SHARE, Pace, ahead_of, is_due
+from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.batches import Batches
@@ -114,8 +114,6 @@ class Memory:
         self._step, self._number = 0, self.area.newest
         self._head: Any = None
         self._pace, self._worked_s = Pace(), time.process_time()
-        if memory.spans:
-            self._pace.share = SPANNING_SHARE
         self._began_at = self._took_s = 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients, self._missed = 0, -1, 0
@@ -129,6 +127,8 @@ class Memory:
         return self._randomness
 
     def _open(self) -> None:
+        if self.world.memory.spans:
+            self.world.await_words()
         done = self.board.all_done()
         found = begin(self.area.generations(), self.area.logs(), done, self.world.rank)
         state = None if isinstance(found, Fall) else self.area.read(found.number)

@@ -116,13 +116,15 @@ if kind == "whole":
     model = nn.parallel.DistributedDataParallel(model)
 for epoch in range(2):
     for step in range(10 * epoch, 10 * epoch + 10):
-        with torch.no_grad():  # before the pass
-            parameters["0.weight"].data.mul_(0.999)
+        parameters["0.weight"].data.mul_(0.999)  # before the pass
         optimizer.zero_grad()
-        for micro in range(2):  # two backward passes a step
-            part = own[step].chunk(2)[micro]
-            loss = model(part).square().mean()
+        if kind == "hsdp":
+            loss = model(own[step]).square().mean()
             loss.backward()
+        else:
+            for micro in range(2):  # two backward passes a step
+                loss = model(own[step].chunk(2)[micro]).square().mean()
+                loss.backward()
         work = dist.all_reduce(last, group=mine, async_op=True)  # in flight during other calls
         found = [torch.zeros(1) for _ in range(2)]
         dist.all_gather(found, loss.detach().reshape(1), group=mine)
@@ -136,7 +138,7 @@ for epoch in range(2):
             moments[index] = 0.9 * moments[index] + one.grad
             if step % 3 == 2:
                 one.grad.add_(held[index])
-                held[index].zero_()
+                held[index].data.zero_()
         kept.steps, kept.squares = step + 1, kept.squares + parameters["0.weight"].grad.square()
         summary = add(parameters["0.weight"].grad.detach())
         optimizer.step()

@@ -98,10 +98,13 @@ class Numbers(itertools.chain[int]):
 
         A loop around steps takes as many turns on all ranks. If its end alone is another one, it
         was made from values that have not healed: it goes over theirs from now on. If its begin is,
-        ranks share the numbers in turn, or it may be either.
+        ranks share the numbers in turn, or it may be either, unless theirs are its predecessor's.
         """
         own = self.over
         is_as_long = len(own) == len(theirs)
+        if RANGES.are_predecessors:
+            self.over = theirs
+            return number
         if own.step == theirs.step and abs(own.start - theirs.start) < abs(own.step):
             if own.start != theirs.start:
                 return own[theirs.index(number)] if is_as_long else None
@@ -228,13 +231,14 @@ class Ranges:
         is_on: the loops of the script are followed.
         tells_all: each turn of the loops that begin is told of, as those of the loops in ``told``,
             by ``before_turn`` (loop.py).
+        are_predecessors: what a newcomer is set to is of its own predecessor.
         is_compiling: torch compiles the function that runs, once it is there.
         samplers: torch's classes whose iterators give batches of indices; ``iterate``: makes them
             as a loader's (loaders.py).
     """
 
     def __init__(self) -> None:
-        self.is_on = self.tells_all = False
+        self.is_on = self.tells_all = self.are_predecessors = False
         self.before_turn: Callable[[Spot], None] = lambda spot: None
         self.is_compiling: Callable[[], bool] = lambda: False
         self.samplers: tuple[type, ...] = ()
@@ -307,8 +311,10 @@ class Ranges:
         ``theirs``: as in ``set``.
         """
         loop = self._live().get(spot)
-        if isinstance(loop, Numbers) and theirs and len(theirs) != len(loop.over):
-            return loop.like(theirs, theirs.start) is not None and loop.come_to(turns)
+        if isinstance(loop, Numbers) and theirs:
+            is_other = self.are_predecessors or len(theirs) != len(loop.over)
+            if is_other and loop.like(theirs, theirs.start) is None:
+                return False
         return loop is not None and loop.come_to(turns)
 
     def one_ends(self) -> bool:

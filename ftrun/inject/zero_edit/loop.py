@@ -322,7 +322,7 @@ class Loop:
         begin_again = iterator.begin_again if iterator is not None else lambda: None
         with script.randomness.joining(loaded.step, begin_again):
             self._go_to(loaded, iterator, is_drawn=False)
-        if self._course.now is State.STEPPING and iterator is not None:
+        if self._course.now is State.STEPPING and event is Event.DRAW:
             script.ending.joined_at_draw()
         script.frameworks.capture()
         self._has_begun(manager)
@@ -389,7 +389,8 @@ class Loop:
             if script.mates.is_lead:
                 who = f"replica {script.here.replica_id}"
                 told.say(f"{who} joined at the end of the script, to which its own files led it")
-        elif state in _WITHIN and not script.ending.has_followed:  # between a pass and its step
+        elif script.memory is None and state in _WITHIN and not script.ending.has_followed:
+            # Between a pass and its step, which peers wait for.
             self._outcome = manager.should_commit()
         self._course.goes(Event.END, State.ENDED)
         script.ending.finish()

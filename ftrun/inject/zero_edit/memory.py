@@ -34,7 +34,7 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.randomness import Randomness, States, _Left, _tensor
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
-from ftrun.inject.zero_edit.values.units import PARTS
+from ftrun.inject.zero_edit.values.units import part, version_of
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
 from ftrun.snapshots.area import NONE, AreaFull, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
@@ -253,9 +253,6 @@ class Memory:
             return
         # At the pass itself a replacement would have another batch, and no call that is under way.
         is_known = not self._step or bool(place.loaders or place.turn)
-        if PARTS.is_met:
-            self.lacks(["a dict or a list of DTensors that the script keeps beside its model"])
-            return
         if not (is_known and world.is_settled_until(place.exchanges)):
             self._missed += 1
             if self._missed == MISSED_MAX and is_known:
@@ -288,7 +285,7 @@ class Memory:
         own = self._stepped()
         leaves = [leaf if _address(leaf) in own else _copied(leaf) for leaf in given.leaves]
         later: list[Any] = [leaf.data for leaf in given.leaves if _address(leaf) in own]
-        versions = [x._version for x in later]
+        versions = [version_of(x) for x in later]
 
         def copy() -> None:
             began = time.thread_time()
@@ -300,7 +297,7 @@ class Memory:
                     head["step"],
                     calls,
                     before,
-                    is_whole=lambda: versions == [x._version for x in later],
+                    is_whole=lambda: versions == [version_of(x) for x in later],
                 ):
                     self.board.set(world.rank, Word.NEWEST, head["step"])
             except AreaFull as error:
@@ -339,7 +336,7 @@ class Memory:
             for parameter in (x for group in optimizer.param_groups for x in group["params"]):
                 values = (parameter, *optimizer.state.get(parameter, {}).values())
                 tensors = (x for x in values if isinstance(x, torch.Tensor))
-                found.update(getattr(x, "_local_tensor", x).data_ptr() for x in tensors)
+                found.update(part(x).data_ptr() for x in tensors)
         return found - {0}
 
     def join(self) -> None:

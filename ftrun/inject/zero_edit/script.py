@@ -13,11 +13,13 @@ from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.inject.zero_edit import directories, files, randomness, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
+from ftrun.inject.zero_edit.charge import Charge
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.directories import Directories
 from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
+from ftrun.inject.zero_edit.inside import Inside
 from ftrun.inject.zero_edit.marking import Marking
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.memory import Memory
@@ -60,12 +62,6 @@ class Handlers(Protocol):
     def commit(self) -> bool:
         """An optimizer steps: whether it may."""
 
-    def passes(self) -> None:
-        """The first loop that is passed over has come to its first step."""
-
-    def loads(self) -> bool:
-        """The peers' state is about to be loaded."""
-
 
 class Script:
     """One script, with all that ftrun keeps of it. Used by the main thread only.
@@ -91,7 +87,9 @@ class Script:
         self.has_loaded = False
         self._before_reduction = on.before_reduction
         self.mates = Mates(here)
-        self.peers = Peers(here, self.mates, self.manager)
+        self.peers = Peers(
+            here, self.mates, self.manager, lambda place: self.counters.unlike_loops(place)
+        )
         self.frameworks = Frameworks()
         self.world = World(here, self.mates.rank, _one_world) if memory is None else memory.world
         self.quorums = Quorums(self.world, here)
@@ -129,18 +127,20 @@ class Script:
             lambda: (self.steps, self.steps - self.lost) if self.exactly_once.is_on else None,
         )
         self.exactly_once: ExactlyOnce = ExactlyOnce(self)
-        self.carried = Carried(self, on.loads)
+        self.carried = Carried(self, self._may_load)
         has_begun = lambda: self.manager().current_step() > 0  # noqa: E731
         self.ending: Ending = Ending(self.carried, self.tensors, has_begun)
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing)
         self.trial = trial_of(here)
-        self._connect_newcomers(on)
+        self.charge = Charge(self)
+        self.stepping.on_late = self.models.on_late = self.charge.made_late
+        self._connect_newcomers()
 
-    def _connect_newcomers(self, on: Handlers) -> None:
+    def _connect_newcomers(self) -> None:
         here = self.here
         self.passing = Passing(here, self.mates, self.world, lambda: self.models.wrapped)
-        self.passing.on_begin = on.passes
+        self.passing.on_begin = self._passes
         self.drafts = Drafts(
             self.mates.rank,
             lambda: self.passing.is_on,
@@ -152,6 +152,7 @@ class Script:
             self._file(directories.FILE), self.drafts, lambda: self.peers.can_be_found
         )
         self.directories.steps = lambda: self.steps
+        self.directories.waits_for_file = Inside(self).waits_for_file
         if self.memory is not None:
             self.directories.is_in_group(replaces=self.memory.world.is_newcomer)
         self.rewriting = Rewriting(
@@ -295,6 +296,17 @@ class Script:
             or self.standing.is_in_package
             or (self.memory is None and (manager.current_step() + 1) % PARAMETERS_EVERY == 0)
         )
+
+    def _passes(self) -> None:
+        """The first loop that is passed over has come to its first step, as at the peers once."""
+        if self.peers.elsewhere is None:
+            self.charge.take(self.manager())
+        self.rewriting.passes()
+        self.counters.remember()
+
+    def _may_load(self) -> bool:
+        """Whether the peers' state is loaded now, and not when this newcomer has come to them."""
+        return self.course.now is not State.JOINING or not self.peers.have_gone()
 
     def _has_model(self) -> None:
         """The script has made its first model: this worker is not the first thing that trains."""

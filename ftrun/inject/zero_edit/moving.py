@@ -98,8 +98,9 @@ class Moving:
             UserError: it has not come to a loop in which its peers are.
         """
         self._script.ending.pass_begins()
-        ranges, self._ranges = self._ranges, []
-        _refuse(_words_of([x for x in ranges if not RANGES.set(*x)]))
+        if self._ranges:
+            ranges, self._ranges = self._ranges, []
+            _refuse(_words_of([x for x in ranges if not RANGES.set(*x)]))
         if self._begun_with:
             values, self._begun_with = dict(self._begun_with), ()
             self._script.counters.set_begun_with(values)

@@ -45,10 +45,11 @@ PHASE_STEPS = 64
 loader."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Noted:
-    """The script at one draw. ``order``: of the draws; ``exchanges``: collectives before it.
+    """The script at one draw; nobody changes it. (Each step makes one.)
 
+    ``order``: of the draws; ``exchanges``: collectives before it.
     ``is_passed``: only the draw was counted (sparing.py). ``random``: the generators.
     """
 

@@ -5,7 +5,9 @@ Not here: what is done when the script draws, runs its model or steps (loop.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -85,6 +87,7 @@ class Script:
         self.steps = self.lost = 0
         self.lacking: list[str] = []
         self.has_loaded = False
+        self._is_all_noted: bool | None = None  # None: it is not known yet
         self._before_reduction = on.before_reduction
         self.mates = Mates(here)
         self.peers = Peers(
@@ -267,34 +270,40 @@ class Script:
     def show_place(self, manager: Manager) -> None:
         """Show peers that heal, and people, where the script stands in this step."""
         shown = self.standing.shown
-        manager.session.progress.position = ours(lambda: summary(shown()))
-        manager.session.exchanges.show_place(ours(lambda: self._encoded(shown())))
+        manager.session.progress.position = partial(_words, shown)
+        manager.session.exchanges.show_place(partial(self._encoded, shown))
 
-    def _encoded(self, place: Place) -> str:
+    @ours
+    def _encoded(self, shown: Callable[[], Place]) -> str:
         """For a newcomer, in any thread."""
+        place = shown()
         calls = self.world.since(place.exchanges, place.has_finished)
         return replace(place, calls=calls).encode()
 
-    def _needs_place(self) -> bool:
-        """Whether the next step must have a place, because it may be asked for one.
+    def _needs_place(self, step: int) -> bool:
+        """Whether the step after ``step`` others must have a place: it may be asked for one.
 
         If more than one replica is to train, a step may have to wait for one that joins in it. The
         loops of a package count at many places in a step.
         """
         manager = self.made
+        if manager is None or not self.course.now.has_stepped:
+            return True
+        if self._is_all_noted is None:
+            self._is_all_noted = (
+                manager.session.snapshots is not None
+                or self.here.min_replicas > 1
+                or self.exactly_once.is_on
+                or self.trial is not None
+            )
         named, self.drafts.has_named = self.drafts.has_named, False
         return (
             named  # the script may keep a list of its files, of which nobody else has one
-            or manager is None
-            or not self.course.now.has_stepped
-            or manager.session.snapshots is not None
+            or self._is_all_noted
             or manager.session.awaits_newcomers
             or not self.world.is_whole
-            or self.here.min_replicas > 1
-            or self.exactly_once.is_on
-            or self.trial is not None
             or self.standing.is_in_package
-            or (self.memory is None and (manager.current_step() + 1) % PARAMETERS_EVERY == 0)
+            or (self.memory is None and (step + 1) % PARAMETERS_EVERY == 0)
         )
 
     def _passes(self) -> None:
@@ -315,6 +324,12 @@ class Script:
             self.peers.look()
         if self.rewriting.is_successor and self.joins_at():
             self.rewriting.passes()
+
+
+@ours
+def _words(shown: Callable[[], Place]) -> str:
+    """For people, in any thread."""
+    return summary(shown())
 
 
 def _one_world(reason: str) -> None:

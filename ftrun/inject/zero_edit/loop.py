@@ -27,10 +27,12 @@ import threading
 from collections.abc import Callable
 
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.charge import Charge
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.ending import part
 from ftrun.inject.zero_edit.exactly_once import ExactIterator
 from ftrun.inject.zero_edit.frames import Spot, stack
+from ftrun.inject.zero_edit.inside import Inside
 from ftrun.inject.zero_edit.loaders import LoaderIterator, refuse_threads
 from ftrun.inject.zero_edit.memory import Memory
 from ftrun.inject.zero_edit.moving import Moving, come_near
@@ -54,7 +56,9 @@ class Loop:
         self.on_raise: Callable[[Exception, bool], None] = lambda error, is_early: None
         self._course = Course()
         self.script = Script(here, self._course, self, memory)
-        self._moving = Moving(self.script)
+        self._charge, self._moving = Charge(self.script), Moving(self.script)
+        self.script.directories.waits_for_file = Inside(self.script).waits_for_file
+        self.script.stepping.on_late = self.script.models.on_late = self._charge.made_late
         self._outcome = True  # of the last step
 
     # ------------------------------------------------------------ draws
@@ -196,7 +200,7 @@ class Loop:
         else:
             standing.goes_on(noting.numbers(draws, standing.functions), manager.current_step())
         if not self._course.now.has_stepped:
-            script.charge.take(manager)
+            self._charge.take(manager)
             script.directories.begins()
         loaded = script.start(manager, allow_heal=place is not None)
         if loaded is not None and not standing.is_like(loaded):
@@ -220,7 +224,7 @@ class Loop:
         if self._outcome:
             script.marking.mark(manager)
             if script.trial is not None:
-                script.trial.committed(script.steps_of(manager), manager, script.charge.facts)
+                script.trial.committed(script.steps_of(manager), manager, self._charge.facts)
         script.standing.step_ended()
         script.lost += not self._outcome
         script.noting.commit()
@@ -246,6 +250,13 @@ class Loop:
         passing.pass_over(peers.place, here, draws, unlike)
         self._course.goes(Event.PASS, State.GHOST)
 
+    def passes(self) -> None:
+        """The first loop that is passed over has come to its first step, as at the peers once."""
+        if self.script.peers.elsewhere is None:
+            self._charge.take(self.script.manager())
+        self.script.rewriting.passes()
+        self.script.counters.remember()
+
     def _join(self, event: Event, iterator: LoaderIterator | None) -> bool:
         """Join the peers, and go to their place. ``iterator``: is asked for its next batch.
 
@@ -262,7 +273,7 @@ class Loop:
         else:
             script.noting.begin(script.noting.note())
             if not has_passed:
-                script.charge.take(manager)
+                self._charge.take(manager)
             if script.peers.are_looked_for:
                 come_near(iterator, script.peers.now, who=who, tells=script.mates.is_lead)
             loaded = script.start(manager, allow_heal=True)
@@ -327,6 +338,6 @@ class Loop:
         script.show_place(manager)
         part(manager, script.mates, script.here.replica_id)
         if script.trial is not None:
-            script.trial.write(script.charge.facts())
+            script.trial.write(self._charge.facts())
         if script.lost:
             told.lost(script.lost, script.steps, come_again=script.exactly_once.is_on)

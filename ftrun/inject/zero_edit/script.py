@@ -15,13 +15,11 @@ from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.inject.zero_edit import directories, files, randomness, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
-from ftrun.inject.zero_edit.charge import Charge
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.directories import Directories
 from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
-from ftrun.inject.zero_edit.inside import Inside
 from ftrun.inject.zero_edit.marking import Marking
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.memory import Memory
@@ -63,6 +61,9 @@ class Handlers(Protocol):
 
     def commit(self) -> bool:
         """An optimizer steps: whether it may."""
+
+    def passes(self) -> None:
+        """The first loop that is passed over has come to its first step."""
 
 
 class Script:
@@ -136,14 +137,12 @@ class Script:
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing)
         self.trial = trial_of(here)
-        self.charge = Charge(self)
-        self.stepping.on_late = self.models.on_late = self.charge.made_late
-        self._connect_newcomers()
+        self._connect_newcomers(on)
 
-    def _connect_newcomers(self) -> None:
+    def _connect_newcomers(self, on: Handlers) -> None:
         here = self.here
         self.passing = Passing(here, self.mates, self.world, lambda: self.models.wrapped)
-        self.passing.on_begin = self._passes
+        self.passing.on_begin = on.passes
         self.drafts = Drafts(
             self.mates.rank,
             lambda: self.passing.is_on,
@@ -155,7 +154,6 @@ class Script:
             self._file(directories.FILE), self.drafts, lambda: self.peers.can_be_found
         )
         self.directories.steps = lambda: self.steps
-        self.directories.waits_for_file = Inside(self).waits_for_file
         if self.memory is not None:
             self.directories.is_in_group(replaces=self.memory.world.is_newcomer)
         self.rewriting = Rewriting(
@@ -305,13 +303,6 @@ class Script:
             or self.standing.is_in_package
             or (self.memory is None and (step + 1) % PARAMETERS_EVERY == 0)
         )
-
-    def _passes(self) -> None:
-        """The first loop that is passed over has come to its first step, as at the peers once."""
-        if self.peers.elsewhere is None:
-            self.charge.take(self.manager())
-        self.rewriting.passes()
-        self.counters.remember()
 
     def _may_load(self) -> bool:
         """Whether the peers' state is loaded now, and not when this newcomer has come to them."""

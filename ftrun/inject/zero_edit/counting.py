@@ -221,6 +221,10 @@ class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
         return Within(found[0]) if len(found) == 1 else None
 
 
+_Begun = list[Any]
+"""Of one loop: a weak reference to its iterator, its code, and its place if that was asked for."""
+
+
 class Ranges:
     """The newest iterator of each count loop of the script, by its place.
 
@@ -245,17 +249,15 @@ class Ranges:
         self.iterate: Callable[[Any], Any] = iter
         self.told: set[Spot] = set()
         self._sites: set[tuple[int, int]] = set()  # of ``told``
-        self._loops: dict[tuple[int, int], tuple[weakref.ref[Any], CodeType]] = {}
-        self._spots: dict[tuple[int, int], Spot] = {}  # of those that were asked for
+        self._loops: dict[tuple[int, int], _Begun] = {}
 
     def note(self, code: CodeType, line: int, iterator: Any) -> None:
         """A loop begins at a line of ``code``. A loop over little may begin very often."""
         key = id(code), line
         if len(self._loops) >= SITES_MAX and key not in self._loops:
-            self._loops = {at: x for at, x in self._loops.items() if x[0]() is not None}
-            self._spots.clear()
+            self._live()  # forgets those that have ended
         if self._loops.pop(key, None) or len(self._loops) < SITES_MAX:
-            self._loops[key] = weakref.ref(iterator), code
+            self._loops[key] = [weakref.ref(iterator), code, None]
             if self.tells_all or key in self._sites:
                 iterator.tell(spot_at(code, line))
 
@@ -275,13 +277,13 @@ class Ranges:
     def _live(self) -> dict[Spot, Numbers | Items]:
         """Of several at one place the newest one: a package's have no lines."""
         found: dict[Spot, Numbers | Items] = {}
-        for key, (held, code) in list(self._loops.items()):
-            iterator = held()
-            if iterator is not None:
-                spot = self._spots.get(key)
-                if spot is None:
-                    spot = self._spots[key] = spot_at(code, key[1])
-                found[spot] = iterator
+        for key, begun in list(self._loops.items()):
+            iterator = begun[0]()
+            if iterator is None and self._loops.get(key) is begun:
+                self._loops.pop(key)
+            elif iterator is not None:
+                begun[2] = begun[2] or spot_at(begun[1], key[1])
+                found[begun[2]] = iterator
         return found
 
     def _all(self) -> dict[Spot, Numbers | Within]:
@@ -291,9 +293,13 @@ class Ranges:
 
     def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
         """The number that each loop in one of these functions has taken last."""
-        live = [(x, y.numbers()) for x, y in self._live().items() if x.name in functions]
-        found = [(spot, loop.taken()) for spot, loop in live if loop is not None]
-        return tuple((spot, number) for spot, number in found if number is not None)
+        found = []
+        for spot, loop in self._live().items():
+            if spot.name in functions and (numbers := loop.numbers()) is not None:
+                number = numbers.taken()
+                if number is not None:
+                    found.append((spot, number))
+        return tuple(found)
 
     def over(self, functions: Collection[str]) -> tuple[tuple[Spot, range], ...]:
         """The ranges of each loop over a ``range`` in one of these functions."""

@@ -45,10 +45,11 @@ PHASE_STEPS = 64
 loader."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Noted:
-    """The script at one draw. ``order``: of the draws; ``exchanges``: collectives before it.
+    """The script at one draw; nobody changes it. (Each step makes one.)
 
+    ``order``: of the draws; ``exchanges``: collectives before it.
     ``is_passed``: only the draw was counted (sparing.py). ``random``: the generators.
     """
 
@@ -104,6 +105,7 @@ class Noting:
         self._is_left = False  # a draw since the last step has left values to a successor
         self._functions: set[str] = set()  # at the last note
         self._noted_turns: set[Spot] = set()  # the loops of which a turn was noted
+        self._first: Noted | None = None  # the script at its first step
         self.begun_at: tuple[Spot, ...] = ()
         self._entries: dict[tuple[str, ...], tuple[Spot, ...]] = {}
         self._loops: WeakKeyDictionary[Any, dict[tuple[str, ...], _Loop]] = WeakKeyDictionary()
@@ -283,14 +285,25 @@ class Noting:
             iterator.cursor.commit()
         OPEN.commit()
 
-    def place(self, draws: Sequence[LoaderIterator], noted: Noted, first: Noted) -> Place | None:
-        """The place of a step that is noted; None: peers can only be set to one of a later step.
+    def begin(self, noted: Noted) -> Noted:
+        """The script is noted at its first step."""
+        self._script.tensors.begin()
+        self._first = replace(noted, read=noted.read.plain())
+        return self._first
+
+    def place(self, draws: Sequence[LoaderIterator], noted: Noted) -> Place | None:
+        """The place of a step; None: it is passed, or peers can only be set to one of a later step.
 
         Args:
             draws: the iterators of training batches, as ``training`` gives them.
             noted: the script at the first draw from these; without such a draw, where it stands.
-            first: the script at its first step.
         """
+        first = self._first
+        if first is None:
+            self._counters.begin(noted.read)
+            first = self.begin(noted)
+        if noted.is_passed:
+            return None
         began = time.thread_time()
         place = self._place(draws, noted, first)
         if place is not None and noted.random is not None:

@@ -36,7 +36,7 @@ from ftrun.core.replay.settling import Counts, Source, needed_from, source
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
 from ftrun.inject.zero_edit.world.calls import Call, State
-from ftrun.inject.zero_edit.world.kinds import has_no_data
+from ftrun.inject.zero_edit.world.kinds import ROOTED, has_no_data
 from ftrun.inject.zero_edit.world.reconnecting import LOOK_S, Reconnecting
 from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall, id_of
 from ftrun.inject.zero_edit.world.shell import Shell
@@ -183,10 +183,6 @@ class ReplayedWorld(World):
             self._drop(line, needed_from(first, done, is_open=groups.is_open))
             where = source(call.number, first, done, is_open=groups.is_open)
         match where:
-            case Source.LOG:
-                self.answer_from_log(call)
-            case Source.WAIT:
-                self._keep(line, call)
             case Source.LIVE:
                 if self.is_newcomer and call.at < self.done and not spans:
                     self._see_that_it_is_the_same(line, call)
@@ -198,6 +194,10 @@ class ReplayedWorld(World):
                     self.count, line.begun = call.at, call.number
                     self._latest.pop()
                     raise
+            case Source.LOG:
+                self.answer_from_log(call)
+            case Source.WAIT:
+                self._keep(line, call)
         groups.note_back()
 
     def _note_awaited(self, call: ReplayedCall) -> None:
@@ -222,7 +222,8 @@ class ReplayedWorld(World):
             _stay()
 
     def _keeps(self, call: ReplayedCall) -> Keeps | None:
-        root = getattr(call.args[-1], "rootRank", None)
+        has_root = call.kind.name in ROOTED  # to ask options for one that they lack takes long
+        root = call.args[-1].rootRank if has_root else None
         return keeps(call.kind.name, is_root=root == call.own)
 
     def _keep(self, line: Line, call: ReplayedCall) -> None:
@@ -269,10 +270,10 @@ class ReplayedWorld(World):
         return None if entry is None else _parts(entry.data, call.kind.inputs(call))
 
     def _to_log(self, line: Line, call: ReplayedCall, what: Keeps) -> list[torch.Tensor]:
-        is_here = self.rank == of_all(call.number, line.members)
-        if what is Keeps.NOTHING or (what is Keeps.ALIKE and not is_here):
-            return []
-        return call.kind.inputs(call) if what is Keeps.INPUT else call.kind.outputs(call)
+        if what is Keeps.INPUT:
+            return call.kind.inputs(call)
+        is_elsewhere = what is Keeps.ALIKE and self.rank != of_all(call.number, line.members)
+        return [] if what is Keeps.NOTHING or is_elsewhere else call.kind.outputs(call)
 
     def _log(
         self, line: Line, call: ReplayedCall, what: Keeps, tensors: Sequence[torch.Tensor]

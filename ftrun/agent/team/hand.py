@@ -127,6 +127,7 @@ class Hand:
         """End what runs here: the node is to be something else, or to end."""
         if why.exit_code:
             self._say(f"This node is a hand of {self._address} no more: {why.reason}.")
+        self._connection.drop(why.reason)  # nothing is left to say, and its lead may be gone
         self._end(why.exit_code, why.reason)
 
     # ------------------------------------------------------------ the stream

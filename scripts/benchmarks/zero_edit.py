@@ -159,7 +159,7 @@ def measure(starts: int) -> Result:
 
 def measure_memory(starts: int, names: Sequence[str]) -> Result:
     """One group with and without memory snapshots, ``starts`` times for each of ``GROUPS``."""
-    rows, told = [], []
+    rows, told = list[Row](), list[str]()
     for name in names:
         what, sharded, plan = GROUPS[name]
         times: dict[str, list[float]] = {"ftrun": [], "off": []}

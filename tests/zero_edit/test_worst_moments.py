@@ -120,7 +120,7 @@ if hold > 24 and rank != 2:
     wait_for("over")
 """
 OPTIONS = ("--workers-per-replica", "3", "--device", "cpu")
-ON = (*OPTIONS, "--memory-snapshots", "auto")
+OFF = (*OPTIONS, "--memory-snapshots", "off")
 MENDED = r"worker 0\.%s \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated"
 DEATHS = [
     (2, "start"),
@@ -143,7 +143,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def undisturbed_end(directory: Path, kind: str) -> dict[str, str]:
-    with Job(directory, SCRIPT, *OPTIONS, args=("[]", "0", kind)) as job:
+    with Job(directory, SCRIPT, *OFF, args=("[]", "0", kind)) as job:
         assert job.end() == 0
         return ends(job)
 
@@ -180,7 +180,7 @@ def test_the_same_with_a_distributed_data_parallel(
 
 
 def die_at_the_worst_moments(tmp_path: Path, undisturbed: dict[str, str], kind: str) -> None:
-    with Job(tmp_path, SCRIPT, *ON, args=(json.dumps(DEATHS), "0", kind)) as job:
+    with Job(tmp_path, SCRIPT, *OPTIONS, args=(json.dumps(DEATHS), "0", kind)) as job:
         assert job.end() == 0
         assert ends(job) == undisturbed
         died = {path.name.partition(" ")[2] for path in tmp_path.glob("died *")}
@@ -195,7 +195,7 @@ def test_the_lighthouse_dies_with_a_worker_and_a_script_raises(
     tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
     raises = json.dumps([(2, "raises in 5"), (0, "raises in 15")])
-    with Job(tmp_path, SCRIPT, *ON, args=(raises, "12")) as job:
+    with Job(tmp_path, SCRIPT, *OPTIONS, args=(raises, "12")) as job:
         job.expect(r"worker 0\.2 \(pid \d+\) failed: RuntimeError.* Its work since step \d+ was")
         job.expect(r"^\[0\.\d\] holds", count=3)
         lighthouse = job.expect_process(LIGHTHOUSE)
@@ -217,7 +217,7 @@ def test_the_lighthouse_dies_with_a_worker_and_a_script_raises(
 @pytest.mark.slow
 def test_the_same_error_twice_ends_the_job(tmp_path: Path) -> None:
     script = SCRIPT.replace('at(f"raises in {step}")', "assert step < 5 or rank != 1, step")
-    with Job(tmp_path, script, *ON, args=("[]", "0")) as job:
+    with Job(tmp_path, script, *OPTIONS, args=("[]", "0")) as job:
         assert job.end() == 73
         assert "restarting will not help" in job.output
 
@@ -226,7 +226,7 @@ def test_the_same_error_twice_ends_the_job(tmp_path: Path) -> None:
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 )
 def test_asked_to_stop_while_a_worker_is_replaced(tmp_path: Path, number: signal.Signals) -> None:
-    with Job(tmp_path, SCRIPT, *ON, args=("[]", "12"), session=True) as job:
+    with Job(tmp_path, SCRIPT, *OPTIONS, args=("[]", "12"), session=True) as job:
         job.expect(r"^\[0\.\d\] holds", count=3)
         (tmp_path / "over").touch()
         kill(job, 1)
@@ -240,7 +240,7 @@ def test_asked_to_stop_while_a_worker_is_replaced(tmp_path: Path, number: signal
 def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, undisturbed: dict[str, str]) -> None:
     script = SCRIPT.replace('        at(f"stops', '        time.sleep(0.5)\n        at(f"stops')
     stops = json.dumps([(2, "stops in 20")])
-    with Job(tmp_path, script, *ON, "--hang-factor", "5", args=(stops, "0")) as job:
+    with Job(tmp_path, script, *OPTIONS, "--hang-factor", "5", args=(stops, "0")) as job:
         assert job.end() == 0
         assert ends(job) == undisturbed
         assert re.search(r"worker 0\.2 \(pid \d+\) hangs: .* no step lost", job.output), job.output

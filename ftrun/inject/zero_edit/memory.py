@@ -10,6 +10,8 @@ Not here: calls and their log (world/replayed.py), the memory itself (snapshots/
 from __future__ import annotations
 
 import contextlib
+import mmap
+import resource
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +28,7 @@ from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import Leaf, LeafSpec
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, is_due
+from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, fits, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.batches import Batches
@@ -182,6 +184,8 @@ class Memory:
     def start_quorum(self, *, allow_heal: bool) -> None:
         """A step begins. ``allow_heal``: at a place."""
         self.join()
+        if self.board.room < 0:
+            self._gives_up("memory has become scarce on this node")
         self._announce()
         if self.world.is_walking:
             self._load()
@@ -298,10 +302,11 @@ class Memory:
                     calls,
                     before,
                     is_whole=lambda: versions == [version_of(x) for x in later],
+                    has_room=self._has_room,
                 ):
                     self.board.set(world.rank, Word.NEWEST, head["step"])
             except AreaFull as error:
-                world.falls(Fall.NO_MEMORY, str(error))
+                self._gives_up(str(error))
             self._took_s += time.thread_time() - began
 
         self._number, self._took_s = number, time.thread_time() - began + self.script.sparing.took_s
@@ -310,6 +315,17 @@ class Memory:
         else:
             self._copying = threading.Thread(target=copy, name="ftrun-copy", daemon=True)
             self._copying.start()
+
+    def _has_room(self, more: int) -> bool:
+        """Whether a copy may take memory that none has had, if all of this node do so."""
+        now = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+        peak = max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - now)
+        return fits(self.board.room, more, peak, len(self.world.memory.here))
+
+    def _gives_up(self, why: str) -> None:
+        if self.world.fell is None:
+            self.world.falls(Fall.NO_MEMORY, why)
+            self.area.drop()
 
     def _chunks_of(self, leaves: Sequence[Leaf]) -> dict[str, tuple[int, ...] | None]:
         """Where the local parts of DTensors begin, for what writes them to a disk."""

@@ -128,7 +128,7 @@ def _elect(settings: RunSettings) -> Elect | None:
     """How the nodes agree where to meet, if an etcd is to say it."""
     if settings.rendezvous is None or not settings.rendezvous.register:
         return None
-    from ftrun.lighthouse.register.electing import elected
+    from ftrun.lighthouse.electing import elected
 
     return elected
 

@@ -1,0 +1,51 @@
+"""Workers of one group that die at chosen places of their calls: the end is equal to the bit."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import Job
+from tests.zero_edit.matrix import SCRIPTS
+
+pytestmark = pytest.mark.timeout(300)
+
+DEATHS = [
+    (1, 1, "before", 60),
+    (2, 1, "issued", 75),
+    (2, 2, "logged", 70),  # in its replay: a call that its predecessor had logged
+    (0, 1, "has its result", 90),
+    (1, 2, "logged", 110),
+    (0, 2, "in a copy", 20),
+]
+
+
+@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
+def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
+    options = ("--workers-per-replica", "3", "--device", "cpu")
+    found = []
+    planned = [
+        (*who, place, number // 2 if kind == "ddp" and place != "in a copy" else number)
+        for *who, place, number in DEATHS  # of DDP there are half as many calls in a step
+    ]
+    for name, deaths in (("off", []), ("auto", planned)):
+        (tmp_path / name).mkdir()
+        given = (*options, "--memory-snapshots", name)
+        args = (kind, json.dumps(deaths))
+        with Job(tmp_path / name, SCRIPTS / "replayed.py", *given, args=args) as job:
+            assert job.end() == 0
+            found.append(sorted(re.findall(r"^\[0\.\d\] end \d \w+$", job.output, re.MULTILINE)))
+            text = job.output
+    assert len(found[0]) == 3
+    assert found[0] == found[1]
+    died = Counter((tmp_path / "auto/died").read_text().splitlines())
+    # A replacement that begins after a call that its predecessor has logged does not replay it.
+    assert {f"{x[0]} {x[2]}" for x in DEATHS} - died.keys() <= {"2 logged"}
+    starts = [(tmp_path / "auto" / f"started-{rank}").stat().st_size for rank in range(3)]
+    assert sum(starts) == 3 + died.total(), "nobody is started but for one that has died"
+    assert f" {died.total()} restarts" in text
+    assert "cannot be replaced alone" not in text

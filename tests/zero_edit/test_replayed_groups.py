@@ -24,13 +24,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 def arm(numbers):
-    from ftrun.core.replay.pacing import Pace
+    from ftrun.core.replay import pacing
     from ftrun.inject.zero_edit.world.replayed import ReplayedWorld as World
-    begins_step = Pace.begins
-    def at_each_step(pace, *args, **kwargs):
-        pace.share = 1e9
-        return begins_step(pace, *args, **kwargs)
-    Pace.begins = at_each_step
+    pacing.SHARE = 1e9  # a generation at each step
     die = lambda: os.kill(os.getpid(), 9)
     begin, through = World.begin, World.is_through
     def begins(world, shell, call):

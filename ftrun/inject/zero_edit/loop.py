@@ -294,7 +294,8 @@ class Loop:
         begin_again = iterator.begin_again if iterator is not None else lambda: None
         with script.randomness.joining(loaded.step, begin_again):
             self._moving.go_to(loaded, iterator, is_drawn=False)
-        if self._course.now is State.STEPPING and event is Event.DRAW:
+        is_at_draw = iterator is not None or (event is Event.DRAW and script.memory is not None)
+        if self._course.now is State.STEPPING and is_at_draw:
             script.ending.joined_at_draw()
         script.frameworks.capture()
         self._has_begun(manager)

@@ -112,6 +112,8 @@ class Script:
         )
         self.tensors.keeps_all = self.counters.walk.reaches_all = memory is not None
         RANGES.are_predecessors = memory is not None
+        if memory is not None:
+            self.tensors.busy = memory.world.busy
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
         share = SHARE if memory is None else 0.0  # a place goes with a generation
         self.sparing = Sparing(self._needs_place, step, share)

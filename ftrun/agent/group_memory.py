@@ -13,7 +13,7 @@ from ftrun.agent.at_risk import AtRisk, Stored
 from ftrun.agent.group_disk import GroupDisk
 from ftrun.agent.resources import memory
 from ftrun.base import clock
-from ftrun.base.errors import PeerError
+from ftrun.base.errors import FtrunError
 from ftrun.base.words import amount
 from ftrun.config.forms import misses_memory_snapshots, why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
@@ -22,8 +22,8 @@ from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import Progress
 from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.settling import Generation, begin, common
-from ftrun.snapshots.area import GroupMemory, Word
+from ftrun.core.replay.settling import begin, common
+from ftrun.snapshots.area import NONE, GroupMemory, Word
 
 SHARE = 0.5
 """Of the memory that is free when a group starts: its areas take no more."""
@@ -58,35 +58,44 @@ class MemorySnapshots:
         self.elsewhere: dict[str, Stored] = {}
         self.on_disk: Stored | None = None
         self._ended: tuple[str, GroupMemory] | None = None
-        is_on = not why_no_memory_snapshots(settings) and settings.snapshot_path is not None
-        self.disk = GroupDisk(settings, runtime_dir, tell) if is_on else None
-        if self.disk is not None:
-            self.disk.on_whole = self._is_on_disk
+        self.disk: GroupDisk | None = None
+        if settings.snapshot_path is not None and not settings.spans:
+            self._write_to(GroupDisk(settings, runtime_dir, tell))
+
+    def _write_to(self, disk: GroupDisk) -> None:
+        if not why_no_memory_snapshots(self._settings):
+            self.disk = disk
+            disk.on_whole = self._is_on_disk
 
     def _is_on_disk(self, step: int) -> None:
         self.on_disk = Stored(step, clock.now())
 
-    async def fill(self, replica_id: str, incarnation: str) -> str:
-        """Begin with the newest snapshot on the disk, if there is one; why that is impossible."""
+    async def fill(self, replica_id: str, incarnation: str) -> None:
+        """Begin with the newest snapshot on the disk, if there is one.
+
+        Raises:
+            OSError, FtrunError: as GroupDisk.fill.
+        """
         self.make(replica_id, incarnation)
-        known = self._known.get(incarnation)
         if self.disk is None:
-            return ""
+            return
         try:
-            step = await self.disk.fill(known)
-        except PeerError as error:
+            step = await self.disk.fill(self.of(incarnation), replica_id, incarnation)
+        except (OSError, FtrunError):
             self.free(incarnation)
             self._forget_ended()
-            return str(error)
-        if known is not None and step >= 0:
-            boundary = common([known.area(rank).generations() for rank in range(known.board.ranks)])
-            assert boundary is not None, "each has one"
-            self._begin_at(known, boundary)
-            for rank in range(known.board.ranks):
-                known.board.set(rank, Word.STARTS, 1)  # each process is its predecessor's successor
-                known.board.set(rank, Word.NEWEST, step)
-                known.board.set(rank, Word.REACHED, step)
-        return ""
+            raise
+        if step != NONE:
+            self.begins_from(incarnation, step)
+
+    def begins_from(self, incarnation: str, step: int) -> None:
+        """This node's workers have their states of a snapshot in memory, and begin there."""
+        known = self._known[incarnation]
+        self._begin_at(known, step)
+        for rank in known.here:
+            known.board.set(rank, Word.STARTS, 1)  # each process is its predecessor's successor
+            known.board.set(rank, Word.NEWEST, step)
+            known.board.set(rank, Word.REACHED, step)
 
     def make(self, replica_id: str, incarnation: str) -> None:
         """Set memory aside for a new incarnation, where snapshots in memory are taken."""
@@ -120,6 +129,11 @@ class MemorySnapshots:
     def of(self, incarnation: str) -> GroupMemory | None:
         """The memory of an incarnation; None: it has none."""
         return self._known.get(incarnation)
+
+    def last_of(self, incarnation: str) -> GroupMemory | None:
+        """The same, also of the one that has ended last, until another begins."""
+        ended = dict(() if self._ended is None else [self._ended])
+        return self._known.get(incarnation) or ended.get(incarnation)
 
     def starts(self, incarnation: str, rank: int) -> str:
         """A process is about to start as this rank; returns where it finds the memory, or ""."""
@@ -156,9 +170,10 @@ class MemorySnapshots:
             return None
         board, area = known.board, known.area(rank)
         fall = next(filter(None, board.all(Word.FALL)), 0)
-        place: Generation | Fall = Fall.NODES
-        if not known.spans:
-            place = begin(area.generations(), area.logs(), done, rank)
+        found = area.generations()
+        place = begin(found, area.logs(), done, rank)
+        if known.spans and found:  # the replacement sees, when all words have come
+            place = max(found, key=lambda generation: generation.number)
         words = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
         return Kept(Fall(fall) if fall else place, *words)
 
@@ -180,10 +195,11 @@ class MemorySnapshots:
         known.board.make_decree(number, int(clock.now() * 1e9))
 
     def _begin_at(self, known: GroupMemory, boundary: int) -> None:
-        for rank in known.here:
-            known.board.rewind(rank, known.area(rank).rewind(boundary))
+        for rank in range(known.board.ranks):
             for word in (Word.FALL, Word.OVER):
                 known.board.set(rank, word, 0)
+        for rank in known.here:
+            known.board.rewind(rank, known.area(rank).rewind(boundary))
             if not known.board.read(rank, Word.STARTS):  # the state has come from elsewhere
                 known.board.set(rank, Word.STARTS, 1)
 
@@ -227,7 +243,7 @@ class MemorySnapshots:
             where, costs = "this node", "costs no step"
             if memory.spans:
                 where = f"each node, and every {EVERY_S:g} s on another one too"
-                costs = "costs the steps since the last snapshot, a lost node those since its copy"
+                costs += ", a lost node those since its copy"
             if not memory.spans or key.incarnation in self.elsewhere:
                 each = memory.held_bytes() // len(memory.here)
                 self._tell_once(
@@ -247,7 +263,8 @@ class MemorySnapshots:
             self.disk.look(memory, key.incarnation)
         if known.step:
             elsewhere = self.elsewhere.get(key.incarnation)
-            self.on_progress(key, known.progress(now, elsewhere, self.on_disk))
+            scalars = () if self.disk is None else self.disk.scalars
+            self.on_progress(key, known.progress(now, elsewhere, self.on_disk, scalars))
 
     def _tell_once(self, what: str, text: str) -> None:
         if what not in self._told:

@@ -38,6 +38,7 @@ import xxhash
 from ftrun.base import futex
 from ftrun.base.errors import PeerError, UserError
 from ftrun.core.replay.falls import GROUPS_MAX
+from ftrun.core.replay.mirroring import Row
 from ftrun.core.replay.settling import Board as Words
 from ftrun.core.replay.settling import Counts, Generation, Logged, common
 from ftrun.snapshots.memory import ALIGNMENT, SharedMemory, offsets_of
@@ -571,8 +572,6 @@ class Word(IntEnum):
     AGAIN, DUE, BROKEN, REACHED, DRAWS = 9, 10, 11, 12, 13
 
 
-_NEVER_WAITED_FOR = {Word.PUBLISHED: 1 << 62, Word.JOINED: 1 << 62, Word.OVER: 1}
-"""The words of a rank of another node."""
 _DECREE, _DIED_AT, _ROOM = range(3)
 _GROUPS_AT = 16
 _RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
@@ -617,10 +616,11 @@ class Board:
 
     def all_done(self) -> list[dict[int, int]]:
         """Of each rank: ``done`` of each of its groups."""
-        return [
-            {self._words[at]: self._words[at + 1] for at in self._groups_of(x) if self._words[at]}
-            for x in range(self.ranks)
-        ]
+        return [self._done(rank) for rank in range(self.ranks)]
+
+    def _done(self, rank: int) -> dict[int, int]:
+        words = self._words
+        return {words[at]: words[at + 1] for at in self._groups_of(rank) if words[at]}
 
     def places(self, group: int, ranks: Iterable[int]) -> list[int]:
         """Where the words ``done`` of a group are, of members that have added it."""
@@ -636,11 +636,25 @@ class Board:
         self._words[place] = number
 
     def rewind(self, rank: int, calls: Counts) -> None:
-        """The agent: no process of the rank runs, and it has made these calls, on any node."""
+        """The agent: a rank has made these calls; no process of it runs, or it is elsewhere."""
         for group in calls:
             self.add_group(rank, group)
         for at in self._groups_of(rank):
             self._words[at + 1] = calls.get(self._words[at], 0)
+
+    def row(self, rank: int) -> Row:
+        """What other nodes need of the words of an own rank."""
+        read = self.read
+        published, joined = read(rank, Word.PUBLISHED), read(rank, Word.JOINED)
+        over, done = bool(read(rank, Word.OVER)), self._done(rank)
+        fall, broken = read(rank, Word.FALL), read(rank, Word.BROKEN)
+        return Row(rank, published, joined, over, fall, broken, tuple(done), tuple(done.values()))
+
+    def take(self, row: Row) -> None:
+        """The agent: words of another node's rank have come. ``published`` says that all have."""
+        self.rewind(row.rank, dict(zip(row.groups, row.done, strict=True)))
+        for word in (Word.OVER, Word.FALL, Word.BROKEN, Word.JOINED, Word.PUBLISHED):
+            self.set(row.rank, word, int(getattr(row, word.name.lower())))
 
     def _groups_of(self, rank: int) -> range:
         begin = _RANKS + _WORDS_EACH * rank + _GROUPS_AT
@@ -688,8 +702,8 @@ class Board:
 class GroupMemory:
     """The board and the areas of one group, as the agent or a worker of it sees them.
 
-    ``here``: the ranks of this node, which alone have areas and words. The words of other nodes'
-    ranks keep nobody waiting.
+    ``here``: the ranks of this node, which alone have areas. Some words of other nodes' ranks are
+    brought to the board (core/replay/mirroring.py).
     """
 
     def __init__(
@@ -718,12 +732,8 @@ class GroupMemory:
         here = range(ranks) if here is None else here
         made = cls(SharedMemory(), [SharedMemory() for _ in here], nbytes, here, ranks)
         made.board.room = 1 << 62  # until somebody looks
-        for rank in range(ranks):
-            if rank in here:
-                made.area(rank).clear()
-            else:
-                for word, value in _NEVER_WAITED_FOR.items():
-                    made.board.set(rank, word, value)
+        for rank in here:
+            made.area(rank).clear()
             made.board.set(rank, Word.NEWEST, NONE)
         return made
 

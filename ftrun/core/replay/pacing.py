@@ -21,8 +21,6 @@ from dataclasses import dataclass
 
 SHARE = 0.005
 """Of a step's, that generations may take. The calls of a step have their own cost."""
-SPANNING_SHARE = 0.01
-"""Of a group on several nodes, which neither keeps nor logs calls, and repeats more at a death."""
 AHEAD = 2
 CARRIED_S = 0.25
 _BEFORE = 8
@@ -61,7 +59,6 @@ def fits(room: int, more: int, peak: int, workers: int) -> bool:
 class Pace:
     """Rank 0's decision. ``earned_s``: and not paid for a generation so far."""
 
-    share: float = SHARE
     earned_s: float = 0.0
 
     def begins(
@@ -85,7 +82,7 @@ class Pace:
             is_behind: rank 0 repeats calls that are in its log: the others may be steps ahead.
             ahead: so many steps ahead one is announced; more than ``AHEAD``: to other nodes.
         """
-        self.earned_s = min(self.earned_s + step_s * self.share, copy_s)
+        self.earned_s = min(self.earned_s + step_s * SHARE, copy_s)
         newest, known = divmod(announced, 1 << _BEFORE)
         late = step + ahead - newest
         is_under_way = ahead > AHEAD and newest > step

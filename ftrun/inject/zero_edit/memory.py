@@ -28,7 +28,7 @@ from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import Leaf, LeafSpec
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.pacing import AHEAD, SPANNING_SHARE, Pace, ahead_of, fits, is_due
+from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, fits, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.batches import Batches
@@ -36,7 +36,7 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.randomness import Randomness, States, _Left, _tensor
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
-from ftrun.inject.zero_edit.values.units import PARTS
+from ftrun.inject.zero_edit.values.units import part, version_of
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
 from ftrun.snapshots.area import NONE, AreaFull, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
@@ -116,8 +116,6 @@ class Memory:
         self._step, self._number = 0, self.area.newest
         self._head: Any = None
         self._pace, self._worked_s = Pace(), time.process_time()
-        if memory.spans:
-            self._pace.share = SPANNING_SHARE
         self._began_at = self._took_s = 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients, self._missed = 0, -1, 0
@@ -131,6 +129,8 @@ class Memory:
         return self._randomness
 
     def _open(self) -> None:
+        if self.world.memory.spans:
+            self.world.await_words()
         done = self.board.all_done()
         found = begin(self.area.generations(), self.area.logs(), done, self.world.rank)
         state = None if isinstance(found, Fall) else self.area.read(found.number)
@@ -257,9 +257,6 @@ class Memory:
             return
         # At the pass itself a replacement would have another batch, and no call that is under way.
         is_known = not self._step or bool(place.loaders or place.turn)
-        if PARTS.is_met:
-            self.lacks(["a dict or a list of DTensors that the script keeps beside its model"])
-            return
         if not (is_known and world.is_settled_until(place.exchanges)):
             self._missed += 1
             if self._missed == MISSED_MAX and is_known:
@@ -292,7 +289,7 @@ class Memory:
         own = self._stepped()
         leaves = [leaf if _address(leaf) in own else _copied(leaf) for leaf in given.leaves]
         later: list[Any] = [leaf.data for leaf in given.leaves if _address(leaf) in own]
-        versions = [x._version for x in later]
+        versions = [version_of(x) for x in later]
 
         def copy() -> None:
             began = time.thread_time()
@@ -304,7 +301,7 @@ class Memory:
                     head["step"],
                     calls,
                     before,
-                    is_whole=lambda: versions == [x._version for x in later],
+                    is_whole=lambda: versions == [version_of(x) for x in later],
                     has_room=self._has_room,
                 ):
                     self.board.set(world.rank, Word.NEWEST, head["step"])
@@ -355,7 +352,7 @@ class Memory:
             for parameter in (x for group in optimizer.param_groups for x in group["params"]):
                 values = (parameter, *optimizer.state.get(parameter, {}).values())
                 tensors = (x for x in values if isinstance(x, torch.Tensor))
-                found.update(getattr(x, "_local_tensor", x).data_ptr() for x in tensors)
+                found.update(part(x).data_ptr() for x in tensors)
         return found - {0}
 
     def join(self) -> None:

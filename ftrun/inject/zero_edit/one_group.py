@@ -84,7 +84,7 @@ def install(here: WorkerContext) -> Loop | None:
         script.models.leave()
         memory.world.falls(Fall.SCRIPT)
 
-    _install_rooms(loop, _Opening(script, lambda: None, leave), patches)
+    _install_rooms(loop, _Opening(script, leave), patches)
     context.before_claim(leave)
     return loop
 

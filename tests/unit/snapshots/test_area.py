@@ -14,6 +14,7 @@ import torch
 
 from ftrun.checkpoint.format import pack
 from ftrun.core.replay.falls import GROUPS_MAX
+from ftrun.core.replay.mirroring import Row
 from ftrun.core.replay.settling import Board as Words
 from ftrun.core.replay.settling import Generation, Logged, missing
 from ftrun.snapshots import area as module
@@ -413,15 +414,18 @@ def test_large_bytes_that_a_log_has_are_not_copied_again(memory: GroupMemory) ->
     assert area.log_bytes(3) == one.nbytes
 
 
-def test_a_rank_that_comes_from_another_node_has_its_groups_and_keeps_nobody_waiting() -> None:
+def test_a_board_takes_the_words_of_a_rank_of_another_node() -> None:
     made = GroupMemory.make(3, 1 << 22, range(1, 2))
     try:
         seen = GroupMemory.open(made.place)
         assert (seen.here, seen.spans, seen.board.ranks) == (range(1, 2), True, 3)
         made.board.rewind(1, {7: 3})
         assert seen.board.all_done() == [{}, {7: 3}, {}]
-        assert missing(replace(seen.board.look(), number=5)) == [1]
-        assert seen.board.look().over == [True, False, True]
+        assert missing(replace(seen.board.look(), number=5)) == [0, 1, 2]
+        made.board.take(Row(2, 5, 4, True, 3, 2, (9, 7), (1, 6)))
+        assert missing(replace(seen.board.look(), number=5)) == [0, 1]
+        assert seen.board.row(2) == Row(2, 5, 4, True, 3, 2, (9, 7), (1, 6))
+        assert seen.board.row(0) == Row(0, 0, 0, False, 0, 0)
         seen.close()
     finally:
         made.close()

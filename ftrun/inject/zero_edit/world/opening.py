@@ -64,14 +64,15 @@ class Opening:
     """Makes the groups of one process.
 
     Args:
-        begins: called before the script makes its world; afterwards the script may be explicit.
         leaves: called if it makes one in a process that a worker has forked: torch's own.
+
+    Attributes:
+        begins: called before the script makes its world; afterwards the script may be explicit.
     """
 
-    def __init__(
-        self, script: Script, begins: Callable[[], None], leaves: Callable[[], None]
-    ) -> None:
-        self._script, self._begins = script, begins
+    def __init__(self, script: Script, leaves: Callable[[], None]) -> None:
+        self._script = script
+        self.begins: Callable[[], None] = lambda: None
         self._here, self._mates, self._world = script.here, script.mates, script.world
         self._size = self._here.replicas * self._mates.size
         self._store = self._prefix = ""
@@ -105,7 +106,7 @@ class Opening:
             **kwargs: Any,
         ) -> None:
             if os.getpid() == self._pid:
-                self._begins()
+                self.begins()
             else:
                 self._leaves()
             is_torchs = dist.init_process_group is plain  # it is explicit, or not in a worker

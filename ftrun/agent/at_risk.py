@@ -81,7 +81,13 @@ class AtRisk:
                 return True
         return False
 
-    def progress(self, now: float, elsewhere: Stored | None, on_disk: Stored | None) -> Progress:
+    def progress(
+        self,
+        now: float,
+        elsewhere: Stored | None,
+        on_disk: Stored | None,
+        scalars: tuple[tuple[str, float], ...] = (),
+    ) -> Progress:
         """For the status. ``elsewhere``: what another node has; ``on_disk``: ``--snapshot``."""
         job = on_disk or self._start
         node = max(elsewhere or job, job, key=lambda stored: stored.step)
@@ -94,6 +100,7 @@ class AtRisk:
             self.step,
             0,
             Activity.APART,
+            scalars,
             step_s=self._step_s or None,
             worker_lost=worker.resumption(now),
             node_lost=node.resumption(now),

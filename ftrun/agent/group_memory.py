@@ -13,7 +13,7 @@ from ftrun.agent.at_risk import AtRisk, Stored
 from ftrun.agent.group_disk import GroupDisk
 from ftrun.agent.resources import memory
 from ftrun.base import clock
-from ftrun.base.errors import PeerError
+from ftrun.base.errors import FtrunError
 from ftrun.base.words import amount
 from ftrun.config.forms import why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
@@ -23,7 +23,7 @@ from ftrun.core.messages import Progress
 from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import begin, common
-from ftrun.snapshots.area import GroupMemory, Word
+from ftrun.snapshots.area import NONE, GroupMemory, Word
 
 SHARE = 0.5
 """Of the memory that is free when a group starts: its areas take no more."""
@@ -56,35 +56,44 @@ class MemorySnapshots:
         self.elsewhere: dict[str, Stored] = {}
         self.on_disk: Stored | None = None
         self._ended: tuple[str, GroupMemory] | None = None
-        is_on = not why_no_memory_snapshots(settings) and settings.snapshot_path is not None
-        self.disk = GroupDisk(settings, runtime_dir, tell) if is_on else None
-        if self.disk is not None:
-            self.disk.on_whole = self._is_on_disk
+        self.disk: GroupDisk | None = None
+        if settings.snapshot_path is not None and not settings.spans:
+            self._write_to(GroupDisk(settings, runtime_dir, tell))
+
+    def _write_to(self, disk: GroupDisk) -> None:
+        if not why_no_memory_snapshots(self._settings):
+            self.disk = disk
+            disk.on_whole = self._is_on_disk
 
     def _is_on_disk(self, step: int) -> None:
         self.on_disk = Stored(step, clock.now())
 
-    async def fill(self, replica_id: str, incarnation: str) -> str:
-        """Begin with the newest snapshot on the disk, if there is one; why that is impossible."""
+    async def fill(self, replica_id: str, incarnation: str) -> None:
+        """Begin with the newest snapshot on the disk, if there is one.
+
+        Raises:
+            OSError, FtrunError: as GroupDisk.fill.
+        """
         self.make(replica_id, incarnation)
-        known = self._known.get(incarnation)
         if self.disk is None:
-            return ""
+            return
         try:
-            step = await self.disk.fill(known)
-        except PeerError as error:
+            step = await self.disk.fill(self.of(incarnation), replica_id, incarnation)
+        except (OSError, FtrunError):
             self.free(incarnation)
             self._forget_ended()
-            return str(error)
-        if known is not None and step >= 0:
-            boundary = common([known.area(rank).generations() for rank in range(known.board.ranks)])
-            assert boundary is not None, "each has one"
-            self._begin_at(known, boundary)
-            for rank in range(known.board.ranks):
-                known.board.set(rank, Word.STARTS, 1)  # each process is its predecessor's successor
-                known.board.set(rank, Word.NEWEST, step)
-                known.board.set(rank, Word.REACHED, step)
-        return ""
+            raise
+        if step != NONE:
+            self.begins_from(incarnation, step)
+
+    def begins_from(self, incarnation: str, step: int) -> None:
+        """This node's workers have their states of a snapshot in memory, and begin there."""
+        known = self._known[incarnation]
+        self._begin_at(known, step)
+        for rank in known.here:
+            known.board.set(rank, Word.STARTS, 1)  # each process is its predecessor's successor
+            known.board.set(rank, Word.NEWEST, step)
+            known.board.set(rank, Word.REACHED, step)
 
     def make(self, replica_id: str, incarnation: str) -> None:
         """Set memory aside for a new incarnation, where snapshots in memory are taken."""
@@ -113,6 +122,11 @@ class MemorySnapshots:
     def of(self, incarnation: str) -> GroupMemory | None:
         """The memory of an incarnation; None: it has none."""
         return self._known.get(incarnation)
+
+    def last_of(self, incarnation: str) -> GroupMemory | None:
+        """The same, also of the one that has ended last, until another begins."""
+        ended = dict(() if self._ended is None else [self._ended])
+        return self._known.get(incarnation) or ended.get(incarnation)
 
     def starts(self, incarnation: str, rank: int) -> str:
         """A process is about to start as this rank; returns where it finds the memory, or ""."""
@@ -237,7 +251,8 @@ class MemorySnapshots:
             self.disk.look(memory, key.incarnation)
         if known.step:
             elsewhere = self.elsewhere.get(key.incarnation)
-            self.on_progress(key, known.progress(now, elsewhere, self.on_disk))
+            scalars = () if self.disk is None else self.disk.scalars
+            self.on_progress(key, known.progress(now, elsewhere, self.on_disk, scalars))
 
     def _tell_once(self, what: str, text: str) -> None:
         if what not in self._told:

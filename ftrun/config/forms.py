@@ -49,8 +49,6 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
         "a group that a lighthouse places is on one node only so far": bool(settings.lighthouse),
         "its group may change its size": one is not None and one.least < one.most,
         f"--inject {settings.inject} leaves the script alone": settings.inject != AUTO,
-        "--snapshot of a single group is for one node so far": one is not None
-        and settings.snapshot_path is not None,
         "it is for CPU so far": settings.device == "cuda",
         "it is for Python scripts that ftrun itself runs": script.kind
         not in (TargetKind.FILE, TargetKind.MODULE, TargetKind.PATH),

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from ftrun.agent.at_risk import Stored
 from ftrun.agent.group_memory import MemorySnapshots
 from ftrun.agent.team.boards import Boards
+from ftrun.agent.team.disk import Hands, SpannedDisk
 from ftrun.agent.team.keeping import LOOK_S, Keeping
 from ftrun.base import clock
 from ftrun.base.words import first_of
@@ -30,7 +30,6 @@ from ftrun.core.messages import (
     RankSource,
     RewindRanks,
     StartRanks,
-    ToHand,
 )
 from ftrun.core.replay.copying import Copying, Had
 from ftrun.core.replay.falls import Fall
@@ -42,36 +41,13 @@ from ftrun.snapshots.area import NONE, Word
 REPORT_EVERY_S = 0.5
 
 
-class Hands(Protocol):
-    """What is asked of the lead (lead.py)."""
-
-    @property
-    def own_id(self) -> str:
-        """Of this node."""
-
-    @property
-    def is_complete(self) -> bool:
-        """No node of the group is missing."""
-
-    def ranks_of_nodes(self) -> dict[str, range]:
-        """The ranks of each node, in order."""
-
-    def name_of(self, node_id: str) -> str:
-        """For people."""
-
-    def order(self, message: ToHand) -> None:
-        """Send to every hand."""
-
-    def order_at(self, node_id: str, message: ToHand) -> None:
-        """Send to one hand."""
-
-
 class SpannedMemory(MemorySnapshots):
     """Of a group on several nodes, of which this one leads. One incarnation at a time.
 
     Attributes:
         keeping: this node's own states and copies; ``started``: by incarnation, the order that its
             workers were started with.
+        spanned: ``disk``.
     """
 
     keeping: Keeping
@@ -89,9 +65,15 @@ class SpannedMemory(MemorySnapshots):
         self._tasks: set[asyncio.Task[None]] = set()
         self._boards = Boards(self.of, hands.order)
         self.started: dict[str, StartRanks] = {}
+        self.spanned: SpannedDisk | None = None
+        if settings.snapshot_path is not None:
+            self.spanned = SpannedDisk(settings, runtime_dir, tell, hands, lambda: self._copying)
+            self._write_to(self.spanned)
 
     def make(self, replica_id: str, incarnation: str) -> None:
         """See MemorySnapshots."""
+        if self.of(incarnation) is not None:
+            return
         super().make(replica_id, incarnation)
         self._incarnation = incarnation
         self._copying, self._reports, self._due = Copying(self._hands.own_id), {}, 0
@@ -101,17 +83,27 @@ class SpannedMemory(MemorySnapshots):
 
     def free(self, incarnation: str) -> None:
         """See MemorySnapshots."""
+        is_latest = incarnation == self._incarnation  # another may have begun
+        if is_latest:
+            self.keeping.report(incarnation)  # its last states may go to the disk
         super().free(incarnation)
-        self._boards.end()
-        self.keeping.let_go()
+        if is_latest:
+            self._boards.end()
+            self.keeping.let_go()
+
+    @property
+    def lacks_states(self) -> bool:
+        """A node has come after the others have read what all begin from."""
+        readers = None if self.spanned is None else self.spanned.readers
+        return readers is not None and not readers.issuperset(self._hands.ranks_of_nodes())
 
     async def end(self) -> None:
         """See MemorySnapshots."""
         for task in self._tasks:
             task.cancel()
         self._boards.end()
-        self.keeping.close()
         await super().end()
+        self.keeping.close()
 
     # ------------------------------------------------------------ from the nodes
 
@@ -140,6 +132,8 @@ class SpannedMemory(MemorySnapshots):
         """A node is lost, with all that it had."""
         self._reports.pop(node_id, None)
         self._copying.gone(node_id)
+        if self.spanned is not None:
+            self.spanned.gone(node_id)
 
     # ------------------------------------------------------------ as MemorySnapshots
 

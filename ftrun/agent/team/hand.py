@@ -21,10 +21,11 @@ from ftrun.agent.environment import spawner_configuration, threads_per_worker
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.team.place import Place
+from ftrun.agent.team.storing import make_mark
 from ftrun.base import clock
 from ftrun.base.addresses import join_address
 from ftrun.base.errors import ExitCode
-from ftrun.config.forms import standbys_of
+from ftrun.config.forms import standbys_of, why_no_memory_snapshots
 from ftrun.config.rendezvous import Rendezvous, Span
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
@@ -141,7 +142,7 @@ class Hand:
             match message:
                 case Connected():
                     self._is_connected = True
-                    self._greet()
+                    await self._greet()
                 case Disconnected():
                     await self._disconnected(message)
                 case HandPlace():
@@ -156,8 +157,10 @@ class Hand:
                     if self._place is not None:
                         self._place.carry_out(message)
 
-    def _greet(self) -> None:
-        rendezvous = self._rendezvous
+    async def _greet(self) -> None:
+        rendezvous, where, mark = self._rendezvous, self._settings.snapshot_path, ""
+        if where is not None and not why_no_memory_snapshots(self._settings):
+            mark = await self._loop.run_in_executor(None, make_mark, where)
         self._waits_since = clock.now()
         self._connection.send(
             HandHello(
@@ -166,6 +169,7 @@ class Hand:
                 self._settings.workers_per_replica,
                 rendezvous.rank,
                 rendezvous.size,
+                mark=mark,
             )
         )
         if self._shown_at is not None:

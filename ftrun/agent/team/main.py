@@ -22,6 +22,7 @@ from ftrun.agent.team.meeting import address_here, is_free
 from ftrun.agent.team.port import TeamPort
 from ftrun.base.addresses import is_loopback_name, join_address
 from ftrun.base.errors import ExitCode
+from ftrun.config.forms import why_no_memory_snapshots
 from ftrun.config.rendezvous import Rendezvous
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent
@@ -60,7 +61,8 @@ async def run_in_team(
         door = Door(token, settings.tls)
         port = TeamPort()
         # A restart of all costs more than a wait, so a silence may last as long as a dead stream's.
-        lead = Lead(rendezvous, node, door, 2 * settings.heartbeat_timeout_s, port)
+        shared = None if why_no_memory_snapshots(settings) else settings.snapshot_path
+        lead = Lead(rendezvous, node, door, 2 * settings.heartbeat_timeout_s, port, shared)
         # A name that means this machine alone here is another of its addresses elsewhere.
         is_own_name = is_loopback_name(rendezvous.host) and rendezvous.host != "localhost"
         try:

@@ -21,6 +21,7 @@ from ftrun.agent.resources import ResourceWatch
 from ftrun.agent.team.boards import Boards
 from ftrun.agent.team.copies import REPORT_EVERY_S
 from ftrun.agent.team.keeping import LOOK_S, Keeping
+from ftrun.agent.team.storing import Storing
 from ftrun.agent.workers import WorkerServer
 from ftrun.base import clock
 from ftrun.base.errors import PeerError, UserError
@@ -45,6 +46,7 @@ from ftrun.core.messages import (
     AskStacks,
     Beat,
     FailureReport,
+    FillRanks,
     FromHand,
     GroupDecree,
     GroupDue,
@@ -66,6 +68,7 @@ from ftrun.core.messages import (
     ToRanks,
     WorkerMessage,
     WorkerStacks,
+    WriteRanks,
 )
 from ftrun.logs.layout import log_path
 
@@ -109,6 +112,7 @@ class Place:
             host = machine.host
             self._keeping = Keeping(self.fleet, settings, token, host, runtime_dir, tell)
             asyncio.get_running_loop().call_later(REPORT_EVERY_S, self._report)
+        self._storing = Storing(self.fleet, settings, runtime_dir, tell)
         self._rewinding: asyncio.Task[None] | None = None
         self._replaces: list[ReplaceRank | GroupDecree] = []
         self._ports: dict[str, int] = {}
@@ -134,6 +138,7 @@ class Place:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._resources.close()
+        self._storing.close()
         self._boards.end()
         if self._keeping is not None:
             self._keeping.close()
@@ -158,6 +163,10 @@ class Place:
             case KeepRanks():
                 if self._keeping is not None:
                     self._begin(self._keeping.keep(order))
+            case WriteRanks():
+                self._begin(self._storing.write(order))
+            case FillRanks():
+                self._begin(self._storing.fill(order))
             case GroupDue(incarnation, word):
                 self.fleet.memory.due(incarnation, word)
             case SignalRanks(replica_id, incarnation, number, group_rank, asks):
@@ -171,6 +180,7 @@ class Place:
             case SweepRanks(incarnation):
                 self._starts.pop(incarnation, None)
                 self.fleet.sweep_replica(incarnation)
+                self.fleet.memory.free(incarnation)  # it may have been filled, and never started
             case ToRanks():
                 self._relay(order)
             case LeaseLeft(asked_at, left_s):

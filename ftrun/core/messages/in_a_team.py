@@ -26,6 +26,7 @@ class HandHello:
 
     ``node``: its name, for people. ``host``: its address. ``workers``: how many it is to run.
     ``rank``: the place that its user has given it; None: any. ``size``: of the team, as typed.
+    ``mark``: a file that it has made in its --snapshot; "": it writes none of its memory there.
     """
 
     node: str
@@ -34,6 +35,7 @@ class HandHello:
     rank: int | None
     size: str
     version: int = PROTOCOL_VERSION
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,18 @@ class RanksKept:
     topology: str
     copied: int | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RanksStored:
+    """``WriteRanks`` or ``FillRanks`` of this ``name`` is carried out, or could not be: ``reason``.
+
+    ``is_damaged``: because a file is not as it was written.
+    """
+
+    name: str
+    reason: str = ""
+    is_damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +229,33 @@ class KeepRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteRanks:
+    """Write the states of a step, which the node holds, to the draft ``name`` in --snapshot.
+
+    ``limit_s``: how long that may take.
+    """
+
+    incarnation: str
+    step: int
+    name: str
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FillRanks:
+    """Before ``StartRanks``: have the states of the snapshot ``name`` in memory.
+
+    ``digest``: of its manifest, as the lead has read it.
+    """
+
+    replica_id: str
+    incarnation: str
+    step: int
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class RewindRanks:
     """No process of the group runs: drop what is later than ``step``; decree ``number`` follows.
 
@@ -304,6 +345,7 @@ FromHand: TypeAlias = (
     | RankUsed
     | RankFacts
     | RanksKept
+    | RanksStored
     | GroupWords
     | AskLease
     | HandLeaving
@@ -316,6 +358,8 @@ ToHand: TypeAlias = (
     | SignalRanks
     | SweepRanks
     | KeepRanks
+    | WriteRanks
+    | FillRanks
     | RewindRanks
     | ReplaceRank
     | GroupDue

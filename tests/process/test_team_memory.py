@@ -119,6 +119,7 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
             gone(lead, again)
     with halves(killed, *seldom) as (lead, hand):
         lead.expect(rf"goes on from step {last}, the newest snapshot in .* of 4 workers, ")
+        lead.expect(r"\[0\.0\] step ")
         assert command(lead.directory, "restart", "0")[0] == 0  # without its memory
         lead.expect(rf"All workers go on from step {last}, the newest snapshot in ")
         may(killed, "over")

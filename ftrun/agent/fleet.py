@@ -376,6 +376,7 @@ class Fleet:
         self._deaths.forget(WorkerKey(group.start.replica_id, incarnation, group_rank))
         if status == 0:
             self._left.ended_well(incarnation, group_rank)
+            self.memory.ended_well(incarnation, group_rank)
         if group_rank in group.workers:
             self._forget_worker(group, group_rank, keeps_log=status == 0)
         is_held = group.is_held and not (self.holds and status == 0)

@@ -15,7 +15,7 @@ from ftrun.agent.resources import memory
 from ftrun.base import clock
 from ftrun.base.errors import FtrunError
 from ftrun.base.words import amount
-from ftrun.config.forms import why_no_memory_snapshots
+from ftrun.config.forms import misses_memory_snapshots, why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import BoardSeen, Kept
 from ftrun.core.ids import WorkerKey
@@ -29,6 +29,8 @@ SHARE = 0.5
 """Of the memory that is free when a group starts: its areas take no more."""
 LEAST_BYTES = 64 << 20
 """Of one area. With less, no memory snapshot is taken."""
+LEFT_SHARE = 0.05
+"""Of all memory. If no more is free while the job runs, snapshots are given up."""
 LOOK_EVERY_S = 0.25
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -97,7 +99,11 @@ class MemorySnapshots:
 
     def make(self, replica_id: str, incarnation: str) -> None:
         """Set memory aside for a new incarnation, where snapshots in memory are taken."""
-        if why_no_memory_snapshots(self._settings) or incarnation in self._known:
+        if why_no_memory_snapshots(self._settings):
+            if why := misses_memory_snapshots(self._settings):
+                self._tell_once("off", f"No memory snapshots: {why}. A death restarts all workers.")
+            return
+        if incarnation in self._known:
             return
         self._forget_ended()
         ranks, here = self._settings.workers_per_replica, self._settings.ranks_here
@@ -115,6 +121,7 @@ class MemorySnapshots:
             text = f"No memory snapshots: {why}. A death restarts all workers.{disk}"
             self._tell_once("off", text)
         else:
+            self._known[incarnation].board.room = free_bytes(left=LEFT_SHARE)
             self._at_risk[incarnation] = AtRisk(self._known[incarnation], clock.now())
             key = WorkerKey(replica_id, incarnation, 0)
             self._loop.call_later(LOOK_EVERY_S, self._look, key)
@@ -136,6 +143,12 @@ class MemorySnapshots:
         known.board.set(rank, Word.STARTS, known.board.read(rank, Word.STARTS) + 1)
         return known.place
 
+    def ended_well(self, incarnation: str, rank: int) -> None:
+        """A process is gone, perhaps without a word, as by os._exit: nobody waits for it."""
+        known = self._known.get(incarnation)
+        if known is not None:
+            known.board.set(rank, Word.OVER, 1)
+
     def decree(self, incarnation: str, number: int, dead: int) -> None:
         """Raise the number on the board, and wake all of the group. A dead worker is not over."""
         known = self._known.get(incarnation)
@@ -151,13 +164,12 @@ class MemorySnapshots:
             known.board.set(0, Word.DUE, word)
 
     def kept(self, incarnation: str, rank: int) -> Kept | None:
-        """What there is of a worker that dies."""
+        """What there is of a worker that dies; None: the script has no process group."""
         known = self._known.get(incarnation)
-        if known is None:
+        if known is None or not any(done := known.board.all_done()):
             return None
         board, area = known.board, known.area(rank)
         fall = next(filter(None, board.all(Word.FALL)), 0)
-        done = board.all_done()
         found = area.generations()
         place = begin(found, area.logs(), done, rank)
         if known.spans and found:  # the replacement sees, when all words have come
@@ -222,7 +234,7 @@ class MemorySnapshots:
         if known is None or memory is None:
             return
         self._loop.call_later(LOOK_EVERY_S, self._look, key)
-        now = clock.now()
+        now, memory.board.room = clock.now(), free_bytes(left=LEFT_SHARE)
         known.look(now)
         if known.fall is not None:
             begin = "No memory snapshots" + " any more" * ("on" in self._told)
@@ -260,15 +272,20 @@ class MemorySnapshots:
             self._tell(text)
 
 
-def free_bytes(root: Path = CGROUPS, proc: Path = Path("/proc/self/cgroup")) -> int:
-    """The memory that is free on this machine, and in this process's control group."""
-    free = [int(resource.free_bytes) for resource in memory()]
+def free_bytes(
+    root: Path = CGROUPS, proc: Path = Path("/proc/self/cgroup"), left: float = 0.0
+) -> int:
+    """The memory that is free on this machine, and in this process's control group.
+
+    ``left``: without this share of the whole; the result may be below 0.
+    """
+    free = [int(x.free_bytes - left * x.total_bytes) for x in memory()]
     try:
         lines = proc.read_text().splitlines()
         below = next(line[3:].lstrip("/") for line in lines if line.startswith("0::"))
         limit = (root / below / "memory.max").read_text().strip()
         used = int((root / below / "memory.current").read_text())
-        free += [max(0, int(limit) - used)] if limit.isdecimal() else []
+        free += [int(int(limit) * (1 - left)) - used] if limit.isdecimal() else []
     except (OSError, ValueError, StopIteration):
         pass  # no limit that can be read
     return min(free, default=0)

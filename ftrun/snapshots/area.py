@@ -175,7 +175,7 @@ class Area:
     def __init__(self, memory: SharedMemory, nbytes: int) -> None:
         self.memory = memory
         self.nbytes = nbytes
-        self._header = memory.words(0, _HEADER_BYTES // _WORD)
+        self._header, self._address = memory.words(0, _HEADER_BYTES // _WORD), memory.address
         self._places: list[tuple[list[int], dict[tuple[int, int], int]]] = [([], {})] * LOGS
         self._known: list[dict[tuple[int, bytes, bytes], int]] = [{} for _ in range(LOGS)]
         self._indexes = [
@@ -234,16 +234,18 @@ class Area:
         threads: int = 1,
         *,
         is_whole: Callable[[], bool] = lambda: True,
+        has_room: Callable[[int], bool] = lambda more: True,
     ) -> bool:
         """Copy a generation. In a thread of its own, if nothing changes the leaves meanwhile.
 
-        ``calls`` were made before the state, and ``before`` is of ``State``.
+        ``calls`` were made before the state, and ``before`` is of ``State``. ``has_room``: whether
+        so many bytes may be taken that no generation has had.
 
         Returns:
             Whether it ``is_whole`` then, and so is there. Nor is it if too much is held.
 
         Raises:
-            AreaFull: it has grown beyond what ``lay_out`` was told.
+            AreaFull: it has grown beyond what ``lay_out`` was told, or memory has become scarce.
         """
         import torch
 
@@ -256,6 +258,10 @@ class Area:
         if slot is None:
             return False
         at, words = self.slot_at(slot), _SLOT_AT + 8 * slot
+        more = begin + state - _state_at(self._header[words + _HEAD]) - self._header[words + _STATE]
+        if more > 0 and not has_room(more):
+            self._let_go(slot)
+            raise AreaFull(f"{more} bytes more would leave too little for the script")
         known = _packed(calls, before) + head
         whole = torch.frombuffer(bytearray(known), dtype=torch.uint8)
         self.memory.view(at, len(known)).copy_(whole)
@@ -314,6 +320,19 @@ class Area:
 
     def _let_go(self, slot: int) -> None:
         fcntl.lockf(self.memory.fd, fcntl.LOCK_UN, 1, slot)
+
+    def drop(self) -> None:
+        """The worker: hold nothing any more, and give the memory back, but what is held."""
+        for slot in _SLOTS:
+            begin, size = self.slot_at(slot), int(self._header[_SLOT_BYTES])
+            with contextlib.suppress(OSError):
+                fcntl.lockf(self.memory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)
+                self._header[_SLOT_AT + 8 * slot + _NUMBER] = NONE
+                self.memory.give_back(begin, size)
+                self._let_go(slot)
+        for slot in range(LOGS):
+            self._header[_LOG_AT + 8 * slot] = NONE
+        self.memory.give_back(_DATA_AT, LOGS * int(self._header[_LOG_BYTES]))
 
     def hold(self, step: int | None = None) -> Held | None:
         """The newest whole generation, or that of this step; None: there is none.
@@ -445,7 +464,7 @@ class Area:
         count, used = int(self._header[words + _COUNT]), int(self._header[words + _USED])
         known = [x if x.is_contiguous() else x.contiguous() for x in tensors]
         offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
-        begin = self.memory.address + self._log_at(number)
+        begin = self._address + self._log_at(number)
         alike = self._alike(slot, begin, known)
         at, size = (used, nbytes) if alike is None else (alike, 0)
         if count == CALLS_MAX or used + size > self._header[_LOG_BYTES]:
@@ -553,7 +572,7 @@ class Word(IntEnum):
     AGAIN, DUE, BROKEN, REACHED, DRAWS = 9, 10, 11, 12, 13
 
 
-_DECREE, _DIED_AT = range(2)
+_DECREE, _DIED_AT, _ROOM = range(3)
 _GROUPS_AT = 16
 _RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
 
@@ -647,6 +666,15 @@ class Board:
         return int(self._words[_DECREE])
 
     @property
+    def room(self) -> int:
+        """So much memory may still be taken on this node, as the agent has seen it last."""
+        return int(self._words[_ROOM])
+
+    @room.setter
+    def room(self, nbytes: int) -> None:
+        self._words[_ROOM] = nbytes
+
+    @property
     def died_at(self) -> int:
         """When the agent learned of the latest death."""
         return int(self._words[_DIED_AT])
@@ -703,6 +731,7 @@ class GroupMemory:
         futex.number()
         here = range(ranks) if here is None else here
         made = cls(SharedMemory(), [SharedMemory() for _ in here], nbytes, here, ranks)
+        made.board.room = 1 << 62  # until somebody looks
         for rank in here:
             made.area(rank).clear()
             made.board.set(rank, Word.NEWEST, NONE)

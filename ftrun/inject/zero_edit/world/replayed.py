@@ -37,7 +37,7 @@ from ftrun.core.replay.settling import Counts, Source, in_all_logs, needed_from,
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
 from ftrun.inject.zero_edit.world.calls import Call, State
-from ftrun.inject.zero_edit.world.kinds import has_no_data
+from ftrun.inject.zero_edit.world.kinds import ROOTED, has_no_data
 from ftrun.inject.zero_edit.world.reconnecting import LOOK_S, Reconnecting
 from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall, id_of
 from ftrun.inject.zero_edit.world.shell import Shell
@@ -197,10 +197,6 @@ class ReplayedWorld(World):
         done = self._done_of(line)
         self._drop(line, needed_from(first, done, is_open=groups.is_open))
         match source(call.number, first, done, is_open=groups.is_open):
-            case Source.LOG:
-                self.answer_from_log(call)
-            case Source.WAIT:
-                self._keep(line, call)
             case Source.LIVE:
                 if self.is_newcomer and call.at < self.done:
                     self._see_that_it_is_the_same(line, call)
@@ -212,6 +208,10 @@ class ReplayedWorld(World):
                     self.count, line.begun = call.at, call.number
                     self._latest.pop()
                     raise
+            case Source.LOG:
+                self.answer_from_log(call)
+            case Source.WAIT:
+                self._keep(line, call)
         groups.note_back()
 
     def _note_awaited(self, call: ReplayedCall) -> None:
@@ -237,7 +237,8 @@ class ReplayedWorld(World):
             _stay()
 
     def _keeps(self, call: ReplayedCall, line: Line | None) -> Keeps | None:
-        root = getattr(call.args[-1], "rootRank", None)
+        has_root = call.kind.name in ROOTED  # to ask options for one that they lack takes long
+        root = call.args[-1].rootRank if has_root else None
         spans = line is not None and line.elsewhere is not None
         return keeps(call.kind.name, is_root=root == call.own, spans=spans)
 
@@ -283,10 +284,10 @@ class ReplayedWorld(World):
         return None if entry is None else _parts(entry.data, call.kind.inputs(call))
 
     def _to_log(self, line: Line, call: ReplayedCall, what: Keeps) -> list[torch.Tensor]:
-        is_here = self.rank == of_all(call.number, line.here)
-        if what is Keeps.NOTHING or (what is Keeps.ALIKE and not is_here):
-            return []
-        return call.kind.inputs(call) if what is Keeps.INPUT else call.kind.outputs(call)
+        if what is Keeps.INPUT:
+            return call.kind.inputs(call)
+        is_elsewhere = what is Keeps.ALIKE and self.rank != of_all(call.number, line.here)
+        return [] if what is Keeps.NOTHING or is_elsewhere else call.kind.outputs(call)
 
     def _log(
         self, line: Line, call: ReplayedCall, what: Keeps, tensors: Sequence[torch.Tensor]

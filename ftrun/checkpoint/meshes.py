@@ -20,6 +20,7 @@ import torch
 from ftrun.base.errors import ProtocolError, UserError
 
 RANKS_MAX = 1 << 20
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class _World:
@@ -49,7 +50,7 @@ def describe(value: Any) -> str:
         _KNOWN[mesh] = _World.first, parts
     placements = [_words_of(placement) for placement in value.placements]
     whole = [placements, list(value.shape), list(value.stride()), *parts]
-    return json.dumps(whole, separators=(",", ":"))
+    return _encode(whole)
 
 
 def _of_mesh(mesh: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.base.errors import ExitCode
-from ftrun.snapshots.directory import drafts
+from ftrun.snapshots.directory import drafts, look
 from tests.jobs import free_port
 from tests.process.test_operators import command
 from tests.process.test_team import Node, gone
@@ -27,16 +27,13 @@ from tests.zero_edit.test_memory_snapshots import SCRIPT as SHORT
 pytestmark = pytest.mark.timeout(600)
 
 OPTIONS = ("--nnodes", "2", "--nproc-per-node", "2", "--max-restarts", "9", "--grace", "60")
-PACE = """        while steps == 20 and not os.path.exists("on"):
-            time.sleep(0.02)
-        time.sleep(0.2 * (os.path.exists("on") and not os.path.exists("over")))
-        while steps == 60"""
-"""Steps that take long enough for another round of copies, and begin when they are told."""
 SCRIPT = (
     SHORT.replace("sys.argv[1]", "'fsdp'")
     .replace("range(6)", "range(12)")
-    .replace("        while steps == 60", PACE)
+    .replace("steps == 60", "steps == 90")
+    .replace("time.sleep(0.02)", "time.sleep(0.2 * (not os.path.exists('over')))")
 )
+"""Its steps take long enough for some rounds of copies, until it may come to its end."""
 
 
 class Half(Node):
@@ -56,28 +53,26 @@ def halves(base: Path, *options: str) -> Iterator[tuple[Half, Half]]:
         yield lead, hand
 
 
-def may(base: Path, *what: str) -> None:
-    """The nodes need not wait any more."""
+def over(base: Path) -> None:
+    """The nodes may come to the end."""
     for number in range(2):
         (base / f"n{number}").mkdir(parents=True, exist_ok=True)
-        for name in what:
-            (base / f"n{number}" / name).touch()
+        (base / f"n{number}" / "over").touch()
 
 
 def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> None:
     quiet, killed, where = tmp_path / "quiet", tmp_path / "killed", tmp_path / "snapshots"
-    may(quiet, "on", "over")
+    over(quiet)
     with halves(quiet) as (lead, hand):
         assert lead.end() == hand.end() == 0
         undisturbed = ends(lead) + ends(hand)
     often = ("--snapshot", str(where), "--snapshot-every", "1s")
     with halves(killed, *often) as (lead, hand):
-        whole = int(lead.expect(r"wrote the snapshot of step (\d+) to .*; no worker waited")[0])
+        lead.expect(r"wrote the snapshot of step \d+ to .*; no worker waited")
+        os.kill(hand.expect_process("ftrun snapshots"), signal.SIGSTOP)  # its parts never come
+        lead.until(lambda: lacks_parts(where), "a draft without them")
+        (torn,), whole = drafts(where), newest(where)
         lead.until(lambda: job_from(lead) == whole, "the snapshot in the status")
-        os.kill(hand.expect_process("ftrun snapshots"), signal.SIGSTOP)  # its part never comes
-        may(killed, "on")
-        lead.until(lambda: drafts(where), "a draft")
-        (torn,) = drafts(where)
         kill_everything(lead)
         kill_everything(hand)
     assert drafts(where) == [torn]
@@ -119,13 +114,27 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
             gone(lead, again)
     with halves(killed, *seldom) as (lead, hand):
         lead.expect(rf"goes on from step {last}, the newest snapshot in .* of 4 workers, ")
+        lead.expect(r"\[0\.0\] step ")
         assert command(lead.directory, "restart", "0")[0] == 0  # without its memory
         lead.expect(rf"All workers go on from step {last}, the newest snapshot in ")
-        may(killed, "over")
+        over(killed)
         assert hand.end() == lead.end() == 0
         assert ends(lead) + ends(hand) == undisturbed
         gone(lead, hand)
     assert int(last) > whole and list(where.glob(".*")) == []
+
+
+def lacks_parts(where: Path) -> bool:
+    """The first node has written its parts of a draft, and the other has not."""
+    found = [{x.name for x in draft.iterdir()} for draft in where.glob(".draft-*")]
+    return any(".part-1" in names and ".part-3" not in names for names in found)
+
+
+def newest(where: Path) -> int:
+    """The step of the newest whole snapshot."""
+    found = look(where).newest
+    assert found is not None
+    return found.manifest.step
 
 
 def job_from(node: Node) -> int:

@@ -141,8 +141,9 @@ class Hand:
             message = await self._orders.get()
             match message:
                 case Connected():
-                    self._is_connected = True
-                    await self._greet()
+                    mark = await self._mark()
+                    self._is_connected = True  # from here on it may ask for leases
+                    self._greet(mark)
                 case Disconnected():
                     await self._disconnected(message)
                 case HandPlace():
@@ -157,10 +158,14 @@ class Hand:
                     if self._place is not None:
                         self._place.carry_out(message)
 
-    async def _greet(self) -> None:
-        rendezvous, where, mark = self._rendezvous, self._settings.snapshot_path, ""
-        if where is not None and not why_no_memory_snapshots(self._settings):
-            mark = await self._loop.run_in_executor(None, make_mark, where)
+    async def _mark(self) -> str:
+        where = self._settings.snapshot_path
+        if where is None or why_no_memory_snapshots(self._settings):
+            return ""
+        return await self._loop.run_in_executor(None, make_mark, where)
+
+    def _greet(self, mark: str) -> None:
+        rendezvous = self._rendezvous
         self._waits_since = clock.now()
         self._connection.send(
             HandHello(

@@ -76,7 +76,7 @@ class Attaching:
         names["__getattr__"] = self._look_up
         context.before_claim(self._claimed)
         torchft_names.ON_IMPORT.append(self._imports_torchft)
-        register_optimizer_step_post_hook(self._stepped)
+        self._hook = register_optimizer_step_post_hook(self._stepped)
 
     def raised(self, error: Exception, is_early: bool) -> None:
         """The script has failed. If ``is_early``, was it at something that is not offered?
@@ -112,6 +112,7 @@ class Attaching:
             case Stage.OPEN:
                 self.stage = Stage.TAKEN
                 self._variables.stop_watching()
+                self._hook.remove()  # it would be asked at each step
             case Stage.EXPLICIT:
                 self._made_ddp_at = self._made_ddp_at or call_site()
         return self.stage is Stage.TAKEN

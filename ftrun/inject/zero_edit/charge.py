@@ -105,7 +105,7 @@ def parts(models: Models, stepping: Stepping) -> tuple[list[str], list[str]]:
         _names("schedulers", stepping.schedulers.all(), stepping.schedulers.site_of),
         _names("scalers", scalers, stepping.scalers.site_of),
     ]
-    left = [_names("optimizers of other parameters", loose, stepping.optimizers.site_of)]
+    left = [_names("parameters of no model, stepped by", loose, stepping.optimizers.site_of)]
     return [part for part in carried if part], [part for part in left if part]
 
 

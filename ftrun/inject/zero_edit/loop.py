@@ -136,13 +136,14 @@ class Loop:
         draws = script.noting.training()
         refuse_threads(draws)
         self._moving.step_begins()
-        if self._is_alone(Event.PASS):
+        is_next = self._course.now is State.BETWEEN  # mostly so
+        if not is_next and self._is_alone(Event.PASS):
             return False
         if self._course.now is State.STEPPING:
             script.noting.passes_again(draws)
             return True
         script.exactly_once.expect()
-        if not script.joins_at():
+        if is_next or not script.joins_at():
             self._begin(draws)
             return True
         if script.peers.are_here(None) and self._join(Event.PASS, None):
@@ -157,7 +158,7 @@ class Loop:
         A loop may take several steps after one forward pass. The second one begins here; nobody
         joins in it, because a newcomer cannot begin in the middle of a pass.
         """
-        if self._is_alone(Event.REDUCE):
+        if self._course.now is not State.STEPPING and self._is_alone(Event.REDUCE):
             return False
         if self._course.now is State.STEPPING:
             self.script.noting.begun_at = ()
@@ -294,7 +295,8 @@ class Loop:
         begin_again = iterator.begin_again if iterator is not None else lambda: None
         with script.randomness.joining(loaded.step, begin_again):
             self._moving.go_to(loaded, iterator, is_drawn=False)
-        if self._course.now is State.STEPPING and event is Event.DRAW:
+        is_at_draw = iterator is not None or (event is Event.DRAW and script.memory is not None)
+        if self._course.now is State.STEPPING and is_at_draw:
             script.ending.joined_at_draw()
         script.frameworks.capture()
         self._has_begun(manager)

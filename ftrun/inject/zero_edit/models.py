@@ -85,8 +85,7 @@ class Models:
 
     def step_begins(self) -> None:
         """Keep what a newcomer of this step needs: a pass of the step changes it."""
-        found = (getattr(self._ddp_of(module), _SYNCS, None) for module in self.wrapped)
-        self.syncs = list(found)
+        self.syncs = [getattr(self._ddp_of(x), _SYNCS, None) for x in self.wrapped]
 
     def set_syncs(self, syncs: Sequence[bool | None]) -> None:
         """Broadcast buffers when the peers do."""

@@ -259,9 +259,11 @@ class Noting:
     def _mark_training(self, fresh: list[LoaderIterator]) -> None:
         """Find out whose batches the forward pass has got: of those that were drawn since the step
         before, and of those that have ended only if there is no doubt."""
+        is_found = False
         for iterator in fresh:
             iterator.is_training |= not iterator.cursor.has_ended or OPEN.has_learned(iterator)
-        if not any(iterator.is_training for iterator in fresh):
+            is_found |= iterator.is_training
+        if not is_found:
             ended = [it for it in fresh if it.noted is not None and not it.is_sampler]
             for iterator in sorted(ended, key=lambda x: x.noted.order)[-1:]:
                 iterator.is_training = True

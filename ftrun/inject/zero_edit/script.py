@@ -88,7 +88,6 @@ class Script:
         self.steps = self.lost = 0
         self.lacking: list[str] = []
         self.has_loaded = False
-        self._is_all_noted: bool | None = None  # None: it is not known yet
         self._before_reduction = on.before_reduction
         self.mates = Mates(here)
         self.peers = Peers(
@@ -112,6 +111,8 @@ class Script:
         )
         self.tensors.keeps_all = self.counters.walk.reaches_all = memory is not None
         RANGES.are_predecessors = memory is not None
+        if memory is not None:
+            self.tensors.busy = memory.world.busy
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
         share = SHARE if memory is None else 0.0  # a place goes with a generation
         self.sparing = Sparing(self._needs_place, step, share)
@@ -286,21 +287,17 @@ class Script:
         loops of a package count at many places in a step.
         """
         manager = self.made
-        if manager is None or not self.course.now.has_stepped:
-            return True
-        if self._is_all_noted is None:
-            self._is_all_noted = (
-                manager.session.snapshots is not None
-                or self.here.min_replicas > 1
-                or self.exactly_once.is_on
-                or self.trial is not None
-            )
         named, self.drafts.has_named = self.drafts.has_named, False
         return (
             named  # the script may keep a list of its files, of which nobody else has one
-            or self._is_all_noted
+            or manager is None
+            or not self.course.now.has_stepped
+            or manager.session.snapshots is not None
             or manager.session.awaits_newcomers
             or not self.world.is_whole
+            or self.here.min_replicas > 1
+            or self.exactly_once.is_on
+            or self.trial is not None
             or self.standing.is_in_package
             or (self.memory is None and (step + 1) % PARAMETERS_EVERY == 0)
         )

@@ -98,6 +98,7 @@ class Tensors:
     Attributes:
         keeps_all: also what is another tensor at each step heals, which peers do not give: it is
             held from the draw on until it is asked for.
+        busy: gives the memory of what calls since this replica's place write, perhaps later.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Tensors:
         self._others: set[Key] = set()
         self._grown: set[Key] = set()  # lists
         self._has_begun = self.keeps_all = False
+        self.busy: Callable[[], Set[int]] = frozenset
         self.words: list[str] = []
         self.lacking: list[str] = []
 
@@ -247,7 +249,7 @@ class Tensors:
         for key, variables, holder, name in _found(units, self.lacking, is_also=False):
             unit = " ".join(key)
             self._changed.add(key)
-            if is_late and self._is_new(key, holder, name):
+            if is_late and self._is_new(key, holder.get(name)):
                 self.lacking.append(key[1])
                 continue
             before = holder.get(name)
@@ -263,9 +265,10 @@ class Tensors:
         for _ in range(2):  # what was given is there, and is kept
             self.look(reached)
 
-    def _is_new(self, key: Key, holder: Mapping[Any, Any], name: str) -> bool:
-        known = self._known.get(key)
-        return known is None or identity_of(holder.get(name)) != known.identity
+    def _is_new(self, key: Key, value: Any) -> bool:
+        known, tensors = self._known.get(key), filter(torch.is_tensor, leaves(value))
+        is_other = known is None or identity_of(value) != known.identity
+        return is_other or not self.busy().isdisjoint(map(memory, tensors))
 
     def _load_modules(
         self,

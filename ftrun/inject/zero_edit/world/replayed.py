@@ -36,6 +36,7 @@ from ftrun.core.replay.mirroring import Elsewhere, has_all
 from ftrun.core.replay.settling import Counts, Source, in_all_logs, needed_from, source
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
+from ftrun.inject.zero_edit.values.units import memory
 from ftrun.inject.zero_edit.world.calls import Call, State
 from ftrun.inject.zero_edit.world.kinds import ROOTED, has_no_data
 from ftrun.inject.zero_edit.world.reconnecting import LOOK_S, Reconnecting
@@ -213,6 +214,11 @@ class ReplayedWorld(World):
             case Source.WAIT:
                 self._keep(line, call)
         groups.note_back()
+
+    def busy(self) -> set[int]:
+        """The memory of what this replacement's calls give that the script has Works of."""
+        with self.changed:
+            return {memory(x) for call in self._awaited for x in call.kind.outputs(call)}
 
     def _note_awaited(self, call: ReplayedCall) -> None:
         if len(self._awaited) >= AWAITED_MAX:

@@ -73,6 +73,9 @@ SOON = {
     "expects no newcomers in an unknown quorum": 240,
     "a takeover waits for lost nodes": 75,
     "a takeover loses agents before they can attach": 105,
+    "waits for unreachable members": 90,
+    "contributes after it has declined": 120,
+    "a latecomer waits for replicas that wait for it": 70,
 }
 """The seeds to begin with, which are near one that finds the bug: at most seconds for each."""
 RARE = {

@@ -212,8 +212,8 @@ def test_a_start_that_is_taken_back_while_a_node_reads_ends_the_wait(tmp_path: P
         await team.disk.last(team.trains(30), "a", DEADLINE_S)
         plain, hand = team.hand.link.ask, team.nodes[1]
 
-        async def ask(*order: Any) -> dict[str, Any]:
-            answer = await plain(*order)
+        async def ask(kind: str, order: dict[str, Any], limit_s: float) -> dict[str, Any]:
+            answer = await plain(kind, order, limit_s)
             hand.known.pop("b").close()
             return answer
 

@@ -21,14 +21,17 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ftrun.core.replay.falls import Fall
 from ftrun.inject import torch_private
 from ftrun.inject.zero_edit import _install_rooms, sharding
+from ftrun.inject.zero_edit.attaching import STEPS_ALONE
 from ftrun.inject.zero_edit.frames import Spot, call_site
 from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.loop import Loop
 from ftrun.inject.zero_edit.memory import Layouts, Memory
+from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.world.kept import Kept
 from ftrun.inject.zero_edit.world.opening import Opening
@@ -76,6 +79,7 @@ def install(here: WorkerContext) -> Loop | None:
     memory.batches.install(patches)
     for owner in (torch.nn.Module, torch.optim.Optimizer):
         patches.around(owner, "zero_grad", memory.zeroes)
+    register_optimizer_step_post_hook(compiling.never(trained_by_hand(script.models, memory.world)))
     for module, name, reason in FRAMEWORKS:
         patches.when_imported(module, partial(_watch, patches, memory.world, name, reason))
 
@@ -87,6 +91,21 @@ def install(here: WorkerContext) -> Loop | None:
     _install_rooms(loop, _Opening(script, leave), patches)
     context.before_claim(leave)
     return loop
+
+
+def trained_by_hand(models: Models, world: ReplayedWorld) -> Callable[..., None]:
+    """For each step of an optimizer: nobody can be replaced alone where no model is known."""
+    steps = 0
+
+    def stepped(*_: Any) -> None:
+        nonlocal steps
+        if world.is_open and not models.wrapped:
+            steps += 1
+            if steps == STEPS_ALONE:
+                what = "neither DistributedDataParallel nor FSDP2 has"
+                world.falls(Fall.SCRIPT, f"{call_site()}: an optimizer steps what {what}")
+
+    return stepped
 
 
 def _watch(patches: Patches, world: ReplayedWorld, name: str, reason: Fall, module: Any) -> None:

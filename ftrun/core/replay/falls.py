@@ -34,6 +34,7 @@ class Fall(IntEnum):
     IN_FLIGHT = 18
     NODES = 20
     APART = 21
+    OTHER_INPUT = 22
 
     @property
     def words(self) -> str:
@@ -48,6 +49,10 @@ _WORDS = {
     Fall.PEER_LOG: "another worker's log no longer has its part of a collective",
     Fall.OTHER_CALL: (
         "the repeated step made another collective than before; such a script is not deterministic"
+    ),
+    Fall.OTHER_INPUT: (
+        "the repeated step computed other values than before; such a script is not deterministic, "
+        "or trains with something that ftrun does not know"
     ),
     Fall.CALL: "the script makes a call that cannot be repeated (send, recv)",
     Fall.DIES_AGAIN: "its replacements died before they had caught up",

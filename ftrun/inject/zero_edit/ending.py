@@ -27,7 +27,8 @@ from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.carried import CALLBACKS, Carried
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
-from ftrun.inject.zero_edit.values.tensors import Tensors
+from ftrun.inject.zero_edit.values.attributes import PLAIN
+from ftrun.inject.zero_edit.values.tensors import ATTRIBUTES, Tensors
 from ftrun.inject.zero_edit.values.units import leaves, mapped
 from ftrun.training.manager import Manager
 
@@ -65,7 +66,7 @@ class Ending:
         self._given: tuple[State, State] = _NOTHING
         self.has_followed = self.is_behind = self.is_replaying = False
         self.stands_still = self._is_offered = False
-        self._at_draw: dict[int, int] = {}
+        self._at_draw: dict[Any, Any] = {}
 
     @property
     def _is_of_commit(self) -> bool:
@@ -251,9 +252,10 @@ def part(manager: Manager, mates: Mates, replica_id: str) -> None:
         told.rank_0_missing(replica_id, manager.session.exchanges.members())
 
 
-def _versions(tree: Any) -> dict[int, int]:
-    """How often each tensor was written to, by its memory."""
-    return {x.data_ptr(): x._version for x in leaves([*tree]) if type(x) is torch.Tensor}
+def _versions(tree: tuple[State, State]) -> dict[Any, Any]:
+    """How often each tensor was written to, by its memory; the attributes of modules."""
+    versions = {x.data_ptr(): x._version for x in leaves([*tree]) if type(x) is torch.Tensor}
+    return {**versions, ATTRIBUTES: tree[1].get(ATTRIBUTES, {}).get(PLAIN)}
 
 
 def _copied(tree: Any) -> Any:

@@ -275,7 +275,7 @@ class Memory:
             "step": self._step,
             "place": replace(place, calls=()).encode(),
             "layouts": layouts,
-            "batches": self.batches.seen,
+            "batches": self.batches.digests(),
             "workers": None if left is None else len(left),
             "draws": self.batches.have_drawn,
             "structure": given.structure,
@@ -307,6 +307,8 @@ class Memory:
                 world.falls(Fall.NO_MEMORY, str(error))
             self._took_s += time.thread_time() - began
 
+        if self.script.noting.appended is not None:
+            self.script.noting.appended.takes(self._step)
         self._number, self._took_s = number, time.thread_time() - began + self.script.sparing.took_s
         if len(later) == 0 or not number:
             copy()
@@ -361,6 +363,8 @@ class Memory:
         ]
         tree: Mapping[str, Any] = unpack(head["structure"], specs, buffers, own.leaves)
         self.place = head["place"]
+        if self.script.noting.appended is not None:
+            self.script.noting.appended.goes_on(head["step"])
         assert self._randomness is not None
         self._randomness.given = self._random
         have_drawn = head["draws"] or bool(self.board.read(self.world.rank, Word.DRAWS))

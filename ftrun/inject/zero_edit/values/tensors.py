@@ -23,6 +23,7 @@ import torch
 
 from ftrun.inject.zero_edit.frames import innermost_of, script_frames
 from ftrun.inject.zero_edit.values import limits
+from ftrun.inject.zero_edit.values.attributes import Attributes
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_own
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import (
@@ -42,9 +43,9 @@ DOUBTS_MAX = 2
 KEY = "beside"
 """In the state that heals. Replicas may have different units there: they are not compared."""
 _OWN = object()
-UNITS, REBOUND, MODULES = "units", "rebound", "modules"
+UNITS, REBOUND, MODULES, ATTRIBUTES = "units", "rebound", "modules", "attributes"
 """Parts of the state: the units that heal; the names of always new tensors, which do not; the
-states of modules beside the trained ones."""
+states of modules beside the trained ones; attributes of all modules."""
 LATE = " late"
 """In the name of a module beside the trained ones that was made after the first step."""
 _LATER: Mark = ((ref(Thin), 0),)  # it may be a batch
@@ -94,6 +95,7 @@ class Tensors:
         modules: gives the modules whose parameters and buffers heal by themselves.
         beside: gives the other modules by name.
         walk: finds them.
+        bare: gives modules without parameters and buffers by name.
 
     Attributes:
         keeps_all: also what is another tensor at each step heals, which peers do not give.
@@ -104,9 +106,13 @@ class Tensors:
         modules: Callable[[], Iterable[torch.nn.Module]],
         beside: Callable[[], Mapping[str, torch.nn.Module]] = dict,
         walk: Walk | None = None,
+        bare: Callable[[], Mapping[str, torch.nn.Module]] = dict,
     ) -> None:
         self._walk = walk or Walk()
         self._modules, self._beside = modules, beside
+        self._attributes = Attributes(
+            lambda: {**{str(at): x for at, x in enumerate(modules())}, **beside(), **bare()}
+        )
         self._known: dict[Key, _Known] = {}
         self._changed: set[Key] = set()
         self._others: set[Key] = set()
@@ -173,6 +179,7 @@ class Tensors:
     def begin(self) -> None:
         """The first step begins: nothing has changed."""
         self._has_begun = True
+        self._attributes.begin()
 
     def changing(self) -> list[str]:
         """The attributes and items that are always another tensor, and the lists that get more of
@@ -210,7 +217,8 @@ class Tensors:
                 found[" ".join(key)] = {"value": value, "device": _device_of(value)}
         states = {name: travelling(_state_of(x, trained)) for name, x in beside.items()}
         rebound = [" ".join(key) for key in self._rebound()]
-        return {UNITS: found, REBOUND: rebound, MODULES: states}
+        attributes = self._attributes.state(own)
+        return {UNITS: found, REBOUND: rebound, MODULES: states, ATTRIBUTES: attributes}
 
     def _trained(self) -> set[int]:
         return _memory_of(self._modules())
@@ -231,6 +239,7 @@ class Tensors:
                 why = "was made after the first step" if name in given else "its peers lack"
                 self.lacking.append(f"the {_made(name)}, which {why}")
         own |= _memory_of(beside.values())
+        self._attributes.load(tree.get(ATTRIBUTES, {}), own)
         left = {tuple(key.split(" ", 1)): entry for key, entry in tree.get(UNITS, {}).items()}
         for function, frame in innermost_of(script_frames()).items():
             variables = FrameVariables(frame)

@@ -5,6 +5,7 @@
 | a plain value (kinds.py) | ``best``, ``self.count``, ``d[key]`` | a value |
 | a list, deque, set; a dict that is one value | ``losses``, ``d[train]`` | a container |
 | a tensor or an array; a dict, list or tuple of them | ``shadow``, ``ema.shadow`` | a unit |
+| a generator of random numbers | ``np.random.default_rng()`` | a generator |
 | an object of the script's, in an attribute or an item | ``self.callbacks[0]`` | what is in it |
 
 A path is ``name``, with ``.attribute`` for objects and ``[key]`` for collections; ``[#3]`` is the
@@ -61,12 +62,14 @@ _Node = tuple[str, Any, int, int, int, int]
 
 @dataclass(slots=True)
 class Reached:
-    """The objects that one frame's variables reach, by path. ``function``: as a Spot names it."""
+    """The objects that one frame's variables reach, by path. ``function``: as a Spot names it;
+    ``generators``: of random numbers."""
 
     function: str
     values: Values = field(default_factory=dict)
     containers: dict[str, Any] = field(default_factory=dict)
     units: dict[str, Any] = field(default_factory=dict)
+    generators: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +263,8 @@ class _Search:
                     self._to.values[path] = packed(value)
             elif mode & TENSORS and is_leaf(value):
                 self._to.units[path] = value
+        elif kind is Kind.GENERATOR:
+            self._to.generators[path] = value
         else:
             self._to.values[path] = packed(value)
 

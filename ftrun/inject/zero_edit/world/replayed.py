@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 import torch
 
 from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.core.replay.falls import GROUPS_MAX, Fall
 from ftrun.core.replay.log_rules import Keeps, keeps, of_all
 from ftrun.core.replay.settling import Counts, Source, needed_from, source
@@ -38,11 +39,11 @@ from ftrun.inject.zero_edit.frames import call_site, near_site
 from ftrun.inject.zero_edit.world.calls import Call, State
 from ftrun.inject.zero_edit.world.kinds import has_no_data
 from ftrun.inject.zero_edit.world.reconnecting import LOOK_S, Reconnecting
-from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall, id_of
+from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall, id_of, mark_of
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import WAIT_S, World
 from ftrun.process_groups.built import BuiltGroup
-from ftrun.snapshots.area import CALLS_MAX, AreaFull, GroupMemory, Word
+from ftrun.snapshots.area import CALLS_MAX, AreaFull, Entry, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
@@ -92,13 +93,22 @@ class ReplayedWorld(World):
         return not self.is_apart
 
     def falls(self, reason: Fall, why: str = "") -> None:
-        """A death cannot be mended from now on. One that is behind others waits for its end."""
+        """A death cannot be mended from now on. One that is behind others waits for its end.
+
+        Raises:
+            UserError: nobody has died: all have started from a disk, and nobody would end this one.
+        """
         if self.fell is None:
             self.fell = reason
             self.board.set(self.rank, Word.FALL, reason)
             if why and (self.is_newcomer or not self.rank):  # the reason itself is the agent's
                 told.say(f"rank {self.rank} cannot be replaced alone, or replace another: {why}")
         if self.is_newcomer and (self.is_apart or self._groups.first is None):
+            if not self.board.decree:
+                raise UserError(
+                    f"rank {self.rank} cannot go on from the snapshot on the disk: "
+                    f"{why or reason.words}. Give --resume none to begin at the start"
+                )
             _stay()
 
     # ------------------------------------------------------------ groups
@@ -174,6 +184,8 @@ class ReplayedWorld(World):
         self._latest.append(line.id)
         if not call.is_sync:
             self._note_awaited(call)
+        if not (spans or call.what is Keeps.INPUT):
+            call.mark = mark_of(call.kind.inputs(call))
         groups = self._groups
         if spans:
             where = Source.LIVE if groups.is_open else Source.WAIT
@@ -219,6 +231,13 @@ class ReplayedWorld(World):
         if entry is not None and (entry.kind, entry.data.nbytes) != (what, offsets_of(sizes)[1]):
             where = f"{call.kind.name.strip('_')} at {call_site()}"
             self.falls(Fall.OTHER_CALL, f"{where}: its predecessor made another call")
+            _stay()
+        self._see_that_it_gives_the_same(call, entry)
+
+    def _see_that_it_gives_the_same(self, call: ReplayedCall, entry: Entry | None) -> None:
+        """A script that trains with something that ftrun does not know computes other values."""
+        if entry is not None and 0 not in (entry.mark, call.mark) and entry.mark != call.mark:
+            self.falls(Fall.OTHER_INPUT, f"{call.kind.name.strip('_')} at {call_site()}")
             _stay()
 
     def _keeps(self, call: ReplayedCall) -> Keeps | None:
@@ -281,7 +300,7 @@ class ReplayedWorld(World):
         is_there = self.is_newcomer and self.area.find(line.id, call.number) is not None
         if not (self._is_full or is_there):
             try:
-                self.area.log(self.log, line.id, call.number, what, tensors)
+                self.area.log(self.log, line.id, call.number, what, tensors, call.mark)
                 is_there = True
             except AreaFull:  # the agent sees the gap; the next generation ends it
                 self._is_full = True
@@ -321,6 +340,8 @@ class ReplayedWorld(World):
 
     def answer_from_log(self, call: ReplayedCall) -> None:
         """All members have this call, and so has this replacement's log."""
+        if call.line is not None:
+            self._see_that_it_gives_the_same(call, self.area.find(call.line.id, call.number))
         call.waited = True
         call.take(self._logged(call), None)  # also where it gives this rank nothing
 

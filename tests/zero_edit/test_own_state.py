@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -126,19 +127,24 @@ import torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+class Hidden:
+    count = 0  # of the class, which is no value of the script's
+
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(0)
-model = DistributedDataParallel(nn.Linear(4, 1))
+model = DistributedDataParallel(nn.Linear(16, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 def batches():
     for number in itertools.count():
-        yield torch.full((2, 4), float(number + rank))
+        yield torch.full((2, 16), number % 5 / 5 + rank)
 
 source = batches()
 for step in range(12):
-    loss = model(next(source)).square().mean() / 999
+    Hidden.count += 1
+    x = next(source) if sys.argv[1] == "next" else torch.full((2, 16), step / 9)
+    loss = model(x).square().mean() / 9 * (1 if sys.argv[1] == "next" else Hidden.count)
     optimizer.zero_grad()
     loss.backward()
     if step == 6 and rank and not os.path.exists("died"):
@@ -156,13 +162,35 @@ def test_a_source_of_batches_that_cannot_be_followed_is_named(tmp_path: Path) ->
         (tmp_path / name).mkdir()
         if name == "off":
             (tmp_path / name / "died").touch()
-        with Job(tmp_path / name, OTHER, *ON, name) as job:
+        with Job(tmp_path / name, OTHER, *ON, name, args=("next",)) as job:
             assert job.end() == 0, job.output
             found.append(set(re.findall(r"^\[0\.\d\] end (\S+)$", job.output, re.MULTILINE)))
             if name == "auto":
-                assert "the same input of its model as before, at script.py:" in job.output, (
-                    job.output
-                )
+                assert "the same input of its model as before, at script.py:" in job.output
                 assert "cannot be replaced alone" in job.output, job.output
     assert len(found[0]) == 1
     assert found[0] == found[1]
+
+
+def test_other_values_in_a_repeated_step_are_named(tmp_path: Path) -> None:
+    with Job(tmp_path, OTHER, *ON, "auto", args=("hidden",)) as job:
+        assert job.end() == 0, job.output
+        assert "computed other values than before" in job.output, job.output
+
+
+def test_a_start_from_a_disk_that_cannot_be_followed_ends(tmp_path: Path) -> None:
+    """Nobody has died, so no other worker's line tells, and nobody would end this one."""
+    disk = ("--snapshot", "disk", "--snapshot-every", "100ms")
+    slow = OTHER.replace("    optimizer.step()", "    optimizer.step(); time.sleep(0.1)")
+    slow = slow.replace("import itertools, os, sys", "import itertools, os, sys, time")
+    slow = slow.replace("range(12)", "range(40)")
+    (tmp_path / "died").touch()
+    options = ("--workers-per-replica", "2", "--device", "cpu", *disk)
+    with Job(tmp_path, slow, *options, args=("next",), session=True) as job:
+        job.until(lambda: any((tmp_path / "disk").glob("step-*")), "a snapshot on the disk")
+        job.signal(signal.SIGTERM)
+        assert job.end() == 75
+    with Job(tmp_path, slow, *options, args=("next",)) as job:
+        assert job.end() == 73, job.output
+        assert "cannot go on from the snapshot on the disk" in job.output, job.output
+        assert "--resume none" in job.output

@@ -69,7 +69,10 @@ class Attributes:
         for root, module in self._modules().items():
             before = (self._first or {}).get(root, {})
             for name, value, is_plain in _read(module):
-                now, first = packed(value) if is_plain else value, before.get(name, _ABSENT)
+                first = before.get(name, _ABSENT)
+                if first is value:
+                    continue  # mostly so
+                now = packed(value) if is_plain else value
                 is_same = first is not _ABSENT and (
                     _are_equal(first, now) if is_plain else _is_as(value, first)
                 )
@@ -107,6 +110,8 @@ def _read(root: torch.nn.Module) -> Iterator[tuple[str, Any, bool]]:
 
 def _is_plain(value: Any) -> bool:
     kind = type(value)
+    if KINDS[kind] is Kind.PLAIN:
+        return True
     return histories.carries(value) if kind in CONTAINERS and value else is_value(value)
 
 

@@ -27,7 +27,9 @@ def state_of(generator: Any) -> bytes:
         return generator.get_state().numpy().tobytes()
     if isinstance(generator, random.Random):
         return json.dumps(generator.getstate()).encode()
-    return json.dumps(_numpy(generator).state, default=_packed).encode()
+    is_old = hasattr(generator, "get_state")  # a RandomState, which keeps one number more
+    found = generator.get_state(legacy=False) if is_old else generator.bit_generator.state
+    return json.dumps(found, default=_packed).encode()
 
 
 def set_to(generator: Any, state: bytes) -> None:
@@ -37,12 +39,10 @@ def set_to(generator: Any, state: bytes) -> None:
     elif isinstance(generator, random.Random):
         version, inner, gauss = json.loads(state)
         generator.setstate((version, tuple(inner), gauss))
+    elif hasattr(generator, "set_state"):
+        generator.set_state(json.loads(state, object_hook=_unpacked))
     else:
-        _numpy(generator).state = json.loads(state, object_hook=_unpacked)
-
-
-def _numpy(generator: Any) -> Any:
-    return getattr(generator, "bit_generator", None) or generator._bit_generator
+        generator.bit_generator.state = json.loads(state, object_hook=_unpacked)
 
 
 def _packed(array: Any) -> dict[str, Any]:

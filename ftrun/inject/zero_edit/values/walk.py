@@ -188,7 +188,7 @@ class _Search:
                 below = mode & OBJECTS
                 for index, item in enumerate(value):
                     inner = KINDS[type(item)]
-                    if inner >= Kind.LIST:
+                    if inner >= Kind.LIST or inner is Kind.GENERATOR:
                         self._item(f"{path}[{index}]", item, inner, depth, 0, below, kind)
 
     def _attributes(self, path: str, holder: Any, depth: int, mode: int) -> None:
@@ -229,7 +229,7 @@ class _Search:
     ) -> None:
         """An item of a collection of the kind ``of``."""
         if kind < Kind.LIST:
-            if mode & VALUES or kind in (Kind.TENSOR, Kind.ARRAY):
+            if mode & VALUES or kind in (Kind.TENSOR, Kind.ARRAY, Kind.GENERATOR):
                 self._add(path, item, kind, depth, dicts, mode)
         elif kind < Kind.RECORD:
             deeper = depth if kind is Kind.DICT and mode & VALUES else depth + 1

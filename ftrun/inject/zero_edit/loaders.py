@@ -354,7 +354,7 @@ class LoaderIterator:
         size = len(torch.get_rng_state())
         torch.set_rng_state(order[:size])
         if self.generator is not None and len(order) > size:
-            self.generator.set_state(order[size:])
+            self.generator.set_state(order[size:].clone())  # not of a part of another one
 
     def begin_again(self) -> None:
         """Draw its seed and its order again, if it is to give its first batch."""

@@ -138,7 +138,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 def batches():
     for number in itertools.count():
-        yield torch.full((2, 16), number % 5 / 5 + rank)
+        yield torch.full((2, 16), number / 40 + rank)
 
 source = batches()
 for step in range(12):
@@ -180,8 +180,8 @@ def test_other_values_in_a_repeated_step_are_named(tmp_path: Path) -> None:
 
 def test_a_start_from_a_disk_that_cannot_be_followed_ends(tmp_path: Path) -> None:
     """Nobody has died, so no other worker's line tells, and nobody would end this one."""
-    disk = ("--snapshot", "disk", "--snapshot-every", "100ms")
-    slow = OTHER.replace("    optimizer.step()", "    optimizer.step(); time.sleep(0.1)")
+    disk = ("--snapshot", "disk", "--snapshot-every", "1s")
+    slow = OTHER.replace("    optimizer.step()", "    optimizer.step(); time.sleep(0.2)")
     slow = slow.replace("import itertools, os, sys", "import itertools, os, sys, time")
     slow = slow.replace("range(12)", "range(40)")
     (tmp_path / "died").touch()

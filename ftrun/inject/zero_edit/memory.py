@@ -119,7 +119,7 @@ class Memory:
         self._began_at = self._took_s = 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients, self._missed = 0, -1, 0
-        self.batches = Batches(lambda: self.awaits_newcomers, self.lacks)
+        self.batches = Batches(lambda: self.awaits_newcomers, self.differs)
         self._chunks: dict[str, tuple[int, ...] | None] = {}
         if self.world.is_newcomer:
             self._open()
@@ -242,6 +242,11 @@ class Memory:
         """A generation would be without something that the script trains with."""
         if what:
             self.world.falls(Fall.SCRIPT, f"it would go on without {', '.join(what)}")
+
+    def differs(self, what: Sequence[str]) -> None:
+        """This replacement has not what its predecessor had in this step."""
+        self.world.must_follow(f"it would go on without {', '.join(what)}")
+        self.lacks(what)
 
     # ------------------------------------------------------------ generations
 

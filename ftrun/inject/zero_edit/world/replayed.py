@@ -93,23 +93,27 @@ class ReplayedWorld(World):
         return not self.is_apart
 
     def falls(self, reason: Fall, why: str = "") -> None:
-        """A death cannot be mended from now on. One that is behind others waits for its end.
-
-        Raises:
-            UserError: nobody has died: all have started from a disk, and nobody would end this one.
-        """
+        """A death cannot be mended from now on. One that is behind others waits for its end."""
         if self.fell is None:
             self.fell = reason
             self.board.set(self.rank, Word.FALL, reason)
             if why and (self.is_newcomer or not self.rank):  # the reason itself is the agent's
                 told.say(f"rank {self.rank} cannot be replaced alone, or replace another: {why}")
         if self.is_newcomer and (self.is_apart or self._groups.first is None):
-            if not self.board.decree:
-                raise UserError(
-                    f"rank {self.rank} cannot go on from the snapshot on the disk: "
-                    f"{why or reason.words}. Give --resume none to begin at the start"
-                )
+            self.must_follow(why or reason.words)
             _stay()
+
+    def must_follow(self, why: str) -> None:
+        """This worker cannot go on from its place: the agent sees to it, if anybody has died.
+
+        Raises:
+            UserError: nobody has: all have started from a disk.
+        """
+        if self.is_newcomer and not self.board.decree:
+            raise UserError(
+                f"rank {self.rank} cannot go on from the snapshot on the disk: {why}. Give "
+                "--resume none to begin at the start"
+            )
 
     # ------------------------------------------------------------ groups
 

@@ -178,6 +178,26 @@ def test_other_values_in_a_repeated_step_are_named(tmp_path: Path) -> None:
         assert "computed other values than before" in job.output, job.output
 
 
+def test_a_script_without_a_model_that_is_known_is_told_of(tmp_path: Path) -> None:
+    script = """
+import os, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+weight = torch.nn.Parameter(torch.ones(4))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(20):
+    weight.sum().backward()
+    dist.all_reduce(weight.grad)
+    optimizer.step()
+while not os.path.exists("over"):
+    time.sleep(0.02)
+"""
+    with Job(tmp_path, script, *ON, "auto") as job:
+        job.expect("No memory snapshots: the script trains without DistributedDataParallel")
+        (tmp_path / "over").touch()
+        assert job.end() == 0
+
+
 def test_a_start_from_a_disk_that_cannot_be_followed_ends(tmp_path: Path) -> None:
     """Nobody has died, so no other worker's line tells, and nobody would end this one."""
     disk = ("--snapshot", "disk", "--snapshot-every", "1s")

@@ -35,6 +35,7 @@ class Fall(IntEnum):
     NODES = 20
     APART = 21
     OTHER_INPUT = 22
+    NO_MODEL = 23
 
     @property
     def words(self) -> str:
@@ -61,6 +62,10 @@ _WORDS = {
     Fall.SCRIPT: "ftrun does not know the place in this script from which a step can be repeated",
     Fall.TOO_NEW: "another worker is more than a step behind it, so its snapshots are too new",
     Fall.DEVICE: "memory snapshots are for CPU and Gloo so far",
+    Fall.NO_MODEL: (
+        "the script trains without DistributedDataParallel, fully_shard and parallelize_module, so "
+        "ftrun does not know its steps"
+    ),
     Fall.GROUPS: f"a worker is in more than {GROUPS_MAX} process groups",
     Fall.LATE_GROUP: "the script has made a process group after its first step",
     Fall.DEEPSPEED: (

@@ -10,6 +10,7 @@ Not here: what is kept (memory.py), when a lost worker can be replaced alone (co
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,10 +22,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ftrun.core.replay.falls import Fall
 from ftrun.inject import torch_private
 from ftrun.inject.zero_edit import _install_rooms, sharding
+from ftrun.inject.zero_edit.attaching import STEPS_ALONE
 from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.loop import Loop
@@ -77,6 +80,7 @@ def install(here: WorkerContext) -> Loop | None:
     memory.batches.install(patches)
     for owner in (torch.nn.Module, torch.optim.Optimizer):
         patches.around(owner, "zero_grad", memory.zeroes)
+    register_optimizer_step_post_hook(_other_means(loop, memory.world))
     for module, name, reason in FRAMEWORKS:
         patches.when_imported(module, partial(_watch, patches, memory.world, name, reason))
 
@@ -88,6 +92,19 @@ def install(here: WorkerContext) -> Loop | None:
     _install_rooms(loop, _Opening(script, lambda: None, leave), patches)
     context.before_claim(leave)
     return loop
+
+
+def _other_means(loop: Loop, world: ReplayedWorld) -> Callable[..., None]:
+    """A script may train without any model that is known: say so, because no snapshot is taken."""
+    steps = itertools.count(1)
+
+    def stepped(*_: Any) -> None:
+        is_alone = world.is_open and world.fell is None and not loop.script.models.wrapped
+        if is_alone and next(steps) == STEPS_ALONE:
+            world.falls(Fall.NO_MODEL)
+
+    never: Callable[..., None] = compiling.never(stepped)
+    return never
 
 
 def _watch(patches: Patches, world: ReplayedWorld, name: str, reason: Fall, module: Any) -> None:

@@ -155,6 +155,43 @@ print(f"end {model.module.weight.sum().item():.9f}", flush=True)
 """
 
 
+ADDS_UP = """
+import os, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 2))
+fully_shard(model)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for step in range(16):
+    torch.manual_seed(step)
+    model(torch.randn(4, 8)).square().mean().backward()
+    if step in (5, 11) and rank == step % 2 and not os.path.exists(f"died {step}"):
+        open(f"died {step}", "w").close()
+        os.kill(os.getpid(), 9)
+    optimizer.step()  # and no gradient is dropped
+print("end", [x.to_local().sum().item() for x in model.parameters()], flush=True)
+"""
+
+
+def test_gradients_that_add_up_from_step_to_step(tmp_path: Path) -> None:
+    found = []
+    for name in ("off", "auto"):
+        (tmp_path / name).mkdir()
+        for step in (5, 11) if name == "off" else ():
+            (tmp_path / name / f"died {step}").touch()
+        with Job(tmp_path / name, ADDS_UP, *ON, name) as job:
+            assert job.end() == 0, job.output
+            found.append(sorted(re.findall(r"^\[0\.\d\] end .*$", job.output, re.MULTILINE)))
+            assert len(re.findall(MENDED, job.output)) == (0 if name == "off" else 2), job.output
+    assert len(found[0]) == 2
+    assert found[0] == found[1]
+
+
 def test_a_source_of_batches_that_cannot_be_followed_is_named(tmp_path: Path) -> None:
     """``next`` of a generator: its replacement would train on the first batches again."""
     found = []

@@ -45,6 +45,8 @@ Layouts = list[list[list[int]] | None]
 numbers of its parameters; None: the first buckets."""
 
 
+GRADIENTS = "gradients"
+"""In a state: of each parameter, where the script has not dropped them since the last step."""
 MISSED_MAX = 3
 """Generations in a row that were due, and could not be made at the place of their step."""
 PASSED_MAX_S = 1.0
@@ -119,6 +121,8 @@ class Memory:
         self._began_at = self._took_s = 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients, self._missed = 0, -1, 0
+        self._zeroed_before, self._keeps_gradients = 0, False
+        self._gradients: list[Any] = []  # of the predecessor
         self.batches = Batches(lambda: self.awaits_newcomers, self.differs)
         self._chunks: dict[str, tuple[int, ...] | None] = {}
         if self.world.is_newcomer:
@@ -182,6 +186,8 @@ class Memory:
     def start_quorum(self, *, allow_heal: bool) -> None:
         """A step begins. ``allow_heal``: at a place."""
         self.join()
+        self._keeps_gradients = self._zeroed == self._zeroed_before  # in the last step
+        self._zeroed_before = self._zeroed
         self._announce()
         if self.world.is_walking:
             self._load()
@@ -274,7 +280,10 @@ class Memory:
         began = time.thread_time()
         number = self._number + 1
         world.opens_log(number, place.exchanges)
-        given = pack({key: state() for key, (_, state) in self._functions.items()})
+        tree: dict[str, Any] = {key: state() for key, (_, state) in self._functions.items()}
+        if self._keeps_gradients:
+            tree[GRADIENTS] = [x.grad for x in self._parameters()]
+        given = pack(tree)
         left = self.batches.left(place)
         head = {
             "step": self._step,
@@ -287,7 +296,8 @@ class Memory:
             "specs": [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves],
             "chunks": self._chunks_of(given.leaves),
         }
-        self._has_gradients = self._zeroed if self._any_gradient() else -1
+        lacks_them = self._any_gradient() and not self._keeps_gradients
+        self._has_gradients = self._zeroed if lacks_them else -1
         assert self._randomness is not None
         text = packed(head, [*self._randomness.encoded(), *(left or ())])
         own = self._stepped()
@@ -329,12 +339,23 @@ class Memory:
                     self._chunks[leaf.spec.mesh] = chunk_of(leaf.value)
         return self._chunks
 
-    def _any_gradient(self) -> bool:
+    def _parameters(self) -> list[Any]:
         groups = [g for x in self.script.stepping.optimizers.all() for g in x.param_groups]
-        return any(x.grad is not None for group in groups for x in group["params"][:1])
+        return [parameter for group in groups for parameter in group["params"]]
+
+    def _any_gradient(self) -> bool:
+        return any(x.grad is not None for x in self._parameters())
+
+    def passes(self, inputs: Any) -> None:
+        """A pass in training begins."""
+        self.batches.passes(inputs)
+        if self._gradients and not self.world.is_walking:
+            given, self._gradients = self._gradients, []
+            for parameter, gradient in zip(self._parameters(), given, strict=False):
+                parameter.grad = gradient
 
     def zeroes(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        """The script drops gradients, which no generation has."""
+        """The script drops gradients: a generation has them only where it does not."""
         self._zeroed += 1
         return plain(*args, **kwargs)
 
@@ -377,6 +398,7 @@ class Memory:
         self.batches.expect(head["batches"], *given, have_drawn=have_drawn)
         for key, (load, _) in self._functions.items():
             load(tree[key])
+        self._gradients = tree.get(GRADIENTS, [])
         self.world.is_walking = False
         self.board.set(self.world.rank, Word.LOADED_AT, time.monotonic_ns())
 

@@ -179,7 +179,7 @@ class _Models:
         self._made: list[Any] = []
         self._passes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._known: dict[int, list[list[int]]] = {}
-        self._models.on_inputs = memory.batches.passes
+        self._models.on_inputs = memory.passes
         memory.layouts = self._layouts
 
     def install(self, patches: Patches) -> None:

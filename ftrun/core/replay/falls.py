@@ -59,7 +59,7 @@ _WORDS = {
     Fall.DIES_AGAIN: "its replacements died before they had caught up",
     Fall.LATE: "the others have waited for its replacement for too long",
     Fall.NO_MEMORY: "there is too little memory for a snapshot of each worker",
-    Fall.SCRIPT: "ftrun does not know the place in this script from which a step can be repeated",
+    Fall.SCRIPT: "ftrun cannot follow this script; a line of a worker told why",
     Fall.TOO_NEW: "another worker is more than a step behind it, so its snapshots are too new",
     Fall.DEVICE: "memory snapshots are for CPU and Gloo so far",
     Fall.NO_MODEL: (

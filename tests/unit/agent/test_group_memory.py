@@ -92,7 +92,7 @@ def test_too_little_memory_is_a_reason_and_no_crash(tmp_path: Path) -> None:
 
 def test_a_script_that_cannot_be_followed_is_told_before_anybody_dies(tmp_path: Path) -> None:
     told, _ = play(tmp_path, falls=Fall.SCRIPT)
-    assert told[0].startswith("No memory snapshots: ftrun does not know the place in this script")
+    assert told[0].startswith("No memory snapshots: ftrun cannot follow this script")
 
 
 def test_a_full_log_is_told_when_it_begins_to_be_so(tmp_path: Path) -> None:

@@ -95,9 +95,10 @@ class ReplayedWorld(World):
     def falls(self, reason: Fall, why: str = "") -> None:
         """A death cannot be mended from now on. One that is behind others waits for its end."""
         if self.fell is None:
+            is_first = not any(self.board.all(Word.FALL))
             self.fell = reason
             self.board.set(self.rank, Word.FALL, reason)
-            if why and (self.is_newcomer or not self.rank):  # the reason itself is the agent's
+            if why and (self.is_newcomer or is_first):  # the reason itself is the agent's
                 told.say(f"rank {self.rank} cannot be replaced alone, or replace another: {why}")
         if self.is_newcomer and (self.is_apart or self._groups.first is None):
             self.must_follow(why or reason.words)

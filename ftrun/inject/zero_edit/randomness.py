@@ -170,7 +170,7 @@ class Randomness:
 
     # ------------------------------------------------------------ for a successor
 
-    def now(self, own: Mapping[str, Any]) -> States | None:
+    def now(self, own: Mapping[str, Any] = MappingProxyType({})) -> States | None:
         """The generators at a draw; None: nobody can go on with them. ``own``: see States."""
         self._own = own
         return None if self._is_off else States.now(own)

@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import gc
 import os
+import random
 import resource
 import sys
 import time
@@ -41,6 +42,9 @@ from ftrun.core.lighthouse.events import (  # noqa: E402
     TimerFired,
 )
 from ftrun.core.lighthouse.machine import Lighthouse  # noqa: E402
+from ftrun.core.teams.nodes import Node as Place  # noqa: E402
+from ftrun.core.teams.nodes import NodeCame, NodeGone, Standing  # noqa: E402
+from ftrun.core.teams.placement import Placement, PlacementRules  # noqa: E402
 from ftrun.protocol.broadcast import Broadcast  # noqa: E402
 from ftrun.protocol.rpc import Connected  # noqa: E402
 from ftrun.protocol.streams import StreamCodec, take_batch  # noqa: E402
@@ -48,6 +52,8 @@ from ftrun.protocol.streams import StreamCodec, take_batch  # noqa: E402
 EPOCH = 1_000_000
 TOGETHER = 8
 """Groups on an agent, or nodes in a group."""
+RACK = 32
+"""Nodes of one label."""
 WAIT_S = 600.0
 GC_THRESHOLD = 20_000
 """As in the lighthouse."""
@@ -218,6 +224,34 @@ def measure(groups: int, agents: int, workers: int, what: str) -> None:
         print(f"| {what} | {name} | {costs[ROUNDS // 2].row()} |", flush=True)
 
 
+def measure_placement(nodes: int) -> None:
+    """Print what it costs to place the groups: at the start, at a loss, after a new start."""
+    teams, spares = nodes // TOGETHER - 1, TOGETHER + nodes % TOGETHER
+    rules = PlacementRules(teams, TOGETHER, nodes, spares, WAIT_S)
+    places = [Place(f"n{n}", f"n{n}", "", 1, n, f"rack {n // RACK}") for n in range(nodes)]
+    placement = Placement(rules, 0.0)
+    took = {"all nodes come": _placing_s(placement, [NodeCame(place) for place in places], teams)}
+    standing = {
+        node.node_id: Standing(number, tuple(one.node_id for one in team))
+        for number, team in placement.teams.items()
+        for node in team
+    }
+    took["a node is lost"] = _placing_s(placement, [NodeGone("n0", "")], teams)
+    again = [NodeCame(place, standing.get(place.node_id)) for place in places]
+    random.Random(nodes).shuffle(again)
+    took["all come to a new lighthouse"] = _placing_s(Placement(rules, 0.0), again, teams)
+    for what, seconds in took.items():
+        print(f"| {nodes:,} nodes in groups of {TOGETHER} | {what} | {seconds:.3f} |", flush=True)
+
+
+def _placing_s(placement: Placement, events: list[NodeCame] | list[NodeGone], teams: int) -> float:
+    began = time.process_time()
+    for event in events:
+        placement.handle(event, 0.0)
+    assert len(placement.teams) == teams
+    return time.process_time() - began
+
+
 def measure_streams(groups: int) -> None:
     """Print a row for a death and one for a join with real streams: medians again."""
     agents, load = -(-groups // TOGETHER), os.getloadavg()[0]
@@ -252,6 +286,11 @@ def main() -> int:
         groups = -(-count // TOGETHER)
         what = f"{count:,} nodes: {groups:,} groups of {given.workers} workers"
         measure(groups, groups, given.workers, what)
+    if sizes["nodes"]:
+        print("| placement | | seconds |")
+        print("|---|---|---:|")
+    for count in sizes["nodes"]:
+        measure_placement(count)
     if sizes["streams"]:
         print("| real streams | | time, s | lighthouse, s | agents, s | gRPC messages |")
         print("|---|---|---:|---:|---:|---:|")

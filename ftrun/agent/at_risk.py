@@ -73,28 +73,34 @@ class AtRisk:
 
     def _lacks_results(self) -> bool:
         board, areas = self._memory.board, self._memory.area
-        if self._memory.spans:  # nothing is repeated there: all go back to a snapshot
-            return False
-        for rank in range(board.ranks) if self.newest is not None else ():
-            done = board.all_done()
-            place = begin(areas(rank).generations(), areas(rank).logs(), done, rank)
+        here = self._memory.here
+        for rank in here if self.newest is not None else ():
+            done = board.all_done()[here.start : here.stop]  # the others are as far, or nearly
+            place = begin(areas(rank).generations(), areas(rank).logs(), done, rank - here.start)
             if place in (Fall.LOG_FULL, Fall.TOO_NEW):
                 return True
         return False
 
-    def progress(self, now: float, elsewhere: Stored | None, on_disk: Stored | None) -> Progress:
+    def progress(
+        self,
+        now: float,
+        elsewhere: Stored | None,
+        on_disk: Stored | None,
+        scalars: tuple[tuple[str, float], ...] = (),
+    ) -> Progress:
         """For the status. ``elsewhere``: what another node has; ``on_disk``: ``--snapshot``."""
         job = on_disk or self._start
         node = max(elsewhere or job, job, key=lambda stored: stored.step)
         worker = Stored(self.step, now)
         if self.newest is None or self.fall is not None:
             worker = job
-        elif self.has_gap or self._memory.spans:
+        elif self.has_gap:
             worker = self.newest
         return Progress(
             self.step,
             0,
             Activity.APART,
+            scalars,
             step_s=self._step_s or None,
             worker_lost=worker.resumption(now),
             node_lost=node.resumption(now),

@@ -34,6 +34,7 @@ from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.tcp_stores import WORLD_STORE
 from ftrun.agent.worker_facts import WorkerProcess
 from ftrun.base import linux
+from ftrun.base.errors import ExitCode, PeerError, UserError
 from ftrun.base.words import first_of
 from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings
@@ -49,9 +50,11 @@ from ftrun.core.agent.events import (
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.forms import AUTO
 from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import EndJob
 from ftrun.logs.layout import log_path
 from ftrun.snapshots import serving
 from ftrun.snapshots.area import VARIABLE
+from ftrun.snapshots.manifest import Damaged
 
 BeforeStart = Callable[[str, tuple[str, ...]], Awaitable[None]]
 """Returns when the devices of this replica are free for a worker."""
@@ -373,6 +376,7 @@ class Fleet:
         self._deaths.forget(WorkerKey(group.start.replica_id, incarnation, group_rank))
         if status == 0:
             self._left.ended_well(incarnation, group_rank)
+            self.memory.ended_well(incarnation, group_rank)
         if group_rank in group.workers:
             self._forget_worker(group, group_rank, keeps_log=status == 0)
         is_held = group.is_held and not (self.holds and status == 0)
@@ -425,11 +429,16 @@ class Fleet:
         try:
             if devices:
                 await self._before_start(start.replica_id, devices)
-            why = await self.memory.fill(start.replica_id, start.incarnation)
+            await self.memory.fill(start.replica_id, start.incarnation)
+        except (PeerError, OSError) as error:
+            self._takes_back(start.incarnation, f"was not started: {error}")
+        except (UserError, Damaged) as error:  # it would be the same again
+            self._emit(EndJob(ExitCode.USAGE, f"{error}. No worker was started"))
+            self._takes_back(start.incarnation)
         finally:
             self._held.discard(start.incarnation)
-        if why:
-            self._takes_back(start.incarnation, f"was not started: {why}")
+        if start not in self._waiting:  # it was taken back meanwhile
+            self.memory.free(start.incarnation)
         self._start_waiting()
 
     def _next_start(self) -> StartReplica | None:

@@ -1,131 +1,131 @@
 """Snapshots of a group on a disk, for the loss of its memory: their orders, and lines for people.
 
 One process of this node writes and reads them (snapshots/serving.py), and outlives the workers,
-none of which takes part. Not here: when one is due (core/worker/snapshots.py), how it is written
-(snapshots/groups.py), the memory itself (group_memory.py).
+none of which takes part. Not here: when one is due (core/worker/group_snapshots.py), how it is
+written (snapshots/groups.py), the memory itself (group_memory.py), several nodes (team/disk.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ftrun.agent.writer import WriterLink
 from ftrun.base import clock
-from ftrun.base.errors import FtrunError, PeerError
+from ftrun.base.errors import FtrunError, PeerError, UserError
 from ftrun.base.words import amount
 from ftrun.config.settings import RunSettings
-from ftrun.core.forms import MEMORY
-from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.mending import SOUND
-from ftrun.core.worker.snapshots import Decision, SkipNotices, SnapshotSchedule
+from ftrun.core.forms import MEMORY, Form
+from ftrun.core.worker.group_snapshots import GroupSnapshots, InMemory, why_unsound
+from ftrun.core.worker.snapshots import Decision
 from ftrun.snapshots import directory
-from ftrun.snapshots.area import GroupMemory, Word
-from ftrun.snapshots.process import LOOK_S, START_TIMEOUT_S
-from ftrun.snapshots.serving import FILL, NAME, WRITE
+from ftrun.snapshots.area import NONE, GroupMemory, Word
+from ftrun.snapshots.directory import Found
+from ftrun.snapshots.manifest import Origin
+from ftrun.snapshots.serving import FILL, WRITE
 
 READ_LIMIT_S = 24 * 3600.0
 
 
-def _step_of(memory: GroupMemory) -> int:
-    """The newest step that all workers have in memory; -1: none that could be gone on from."""
-    falls = [Fall(x) for x in memory.board.all(Word.FALL) if x]
-    return min(memory.board.all(Word.NEWEST)) if SOUND.issuperset(falls) else -1
-
-
 class GroupDisk:
-    """``tell``: shows people a line. ``on_whole``: called with the step of each that is whole. In
-    the event loop's thread."""
+    """``tell``: shows people a line. In the event loop's thread.
+
+    Attributes:
+        on_whole: called with the step of each that is whole.
+        plan: when one is due.
+    """
 
     def __init__(
         self, settings: RunSettings, runtime_dir: Path, tell: Callable[[str], None]
     ) -> None:
         self.on_whole: Callable[[int], None] = lambda step: None
+        self.plan = GroupSnapshots(settings.snapshot_every_s)
         self._settings = settings
-        self._where = runtime_dir / NAME
         self._notes = str(runtime_dir / "set-up-{}")
         self._tell = tell
         self._loop = asyncio.get_running_loop()
-        self._schedule: SnapshotSchedule | None = None
-        self._skips = SkipNotices()
-        self._step = -1
-        self._has_told = False
+        self._has_begun = False
         self._lock = asyncio.Lock()
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.link = WriterLink(runtime_dir)
 
-    async def fill(self, memory: GroupMemory | None) -> int:
-        """Have the newest snapshot in a group's memory; its step, -1: there is none.
+    async def fill(self, memory: GroupMemory | None, replica_id: str, incarnation: str) -> int:
+        """Have the newest snapshot in a group's memory; its step, NONE: there is none.
 
         ``memory``: None: there is too little.
 
         Raises:
-            PeerError: it cannot be read, or is of another job; in words.
+            OSError, PeerError: it cannot be read now.
+            UserError: it can never be, or is of another job.
+            Damaged: its format is unknown.
         """
-        s = self._settings
-        places = [x for x in dict.fromkeys((s.snapshot_path, s.resume_path)) if x is not None]
-        if not any(map(directory.snapshots, places)):
-            return -1
-        if memory is None:
-            raise PeerError(f"there is too little memory to go on from a snapshot in {places[0]}")
-        order = {
-            "directories": list(map(str, places)),
-            "origin": self._origin(),
-            "place": memory.place,
-            "notes": self._notes,
-        }
-        answer = await self._ask(FILL, order, READ_LIMIT_S)
-        for name, why in answer["damaged"]:
-            self._tell(f"the snapshot {name} is damaged, and is passed over: {why}")
-        step = int(answer["step"])
-        if step >= 0:
-            self._step = step
-            self.on_whole(step)
+        find = partial(_newest, self._places(), self._origin())
+        below: int | None = None
+        begins_again, self._has_begun = self._has_begun, True
+        async with self._lock:
+            while True:
+                found, passed_over = await self._loop.run_in_executor(None, find, below)
+                for name, why in passed_over:
+                    self._tell(f"the snapshot {name} is damaged, and is passed over: {why}")
+                if found is None and below is None and not passed_over:
+                    return NONE
+                if found is None:
+                    raise UserError(
+                        f"no whole snapshot is left in {' or '.join(self._places())}. Start over "
+                        "with --resume none, or give another directory"
+                    )
+                if memory is None:
+                    raise PeerError(f"there is too little memory to go on from {found.path}")
+                why = await self._read(memory, replica_id, incarnation, found)
+                if not why:
+                    break
+                self._tell(f"the snapshot {found.path.name} is damaged, and is passed over: {why}")
+                below = found.manifest.step
+        step = found.manifest.step
+        if begins_again:  # at the job's start that was told before (snapshots/starting.py)
+            self._tell(f"All workers go on from step {step}, the newest snapshot in {found.path}.")
+        self.plan.begins_from(step)
+        self.on_whole(step)
         return step
 
     def look(self, memory: GroupMemory, incarnation: str) -> None:
         """Take a snapshot, if one is due."""
-        step, now = _step_of(memory), clock.now()
-        if step < 0:
-            return
-        if self._schedule is None:
-            self._schedule = SnapshotSchedule(self._settings.snapshot_every_s, now)
-        if step <= self._step and not self._schedule.is_writing:
-            return
-        decision = self._schedule.at_boundary(True, now, step)
+        seen = self._in_memory(memory)
+        decision = self.plan.look(seen, clock.now())
         if decision is Decision.LOOK:
-            self._begin(self._see_age(self._schedule))
+            self._begin(self._see_age())
         elif decision is Decision.PREPARE:
-            self._begin(self._prepare(self._schedule))
-        elif decision is Decision.TAKE:
-            self._begin(self._take(self._schedule, memory.place, incarnation))
-        elif decision is Decision.SKIP and self._skips.skipped(self._schedule.counts.skipped):
+            self._begin(self._prepare())
+        elif decision is Decision.TAKE and seen.step is not None:
+            self._begin(self._take(seen.step, memory, incarnation))
+        elif decision is Decision.SKIP:
             self._tell(
-                f"snapshots are skipped from step {step} on, because the one before is still being "
-                "written. Give --snapshot-every a longer time, or --snapshot a faster disk. A line "
-                "tells when one is written again"
+                f"snapshots are skipped from step {seen.step} on, because the one before is still "
+                "being written. Give --snapshot-every a longer time, or --snapshot a faster disk. "
+                "A line tells when one is written again"
             )
         elif decision is Decision.ABANDON:
-            self._close_streams()
+            self.link.close()
 
     async def last(self, memory: GroupMemory, incarnation: str, limit_s: float) -> None:
         """The job ends before its script: what its workers have in memory goes to the disk.
 
         Every worker has ended by now.
         """
-        step = _step_of(memory)
-        if step <= self._step or all(memory.board.all(Word.OVER)):
+        seen = self._left_in_memory(memory)
+        step = seen.step if self.plan.at_end(seen, clock.now()) else None
+        if step is None:
             return
-        schedule = self._schedule or SnapshotSchedule(self._settings.snapshot_every_s, clock.now())
-        self._has_told = True
-        task = self._begin(self._take(schedule, memory.place, incarnation))
+        task = self._begin(self._take(step, memory, incarnation))
         done, _ = await asyncio.wait([task], timeout=limit_s)
-        if self._step >= step:
+        newest = self.plan.newest
+        if newest is not None and newest >= step:
             self._tell(
-                f"The last snapshot is of step {self._step}. The same command goes on from there."
+                f"The last snapshot is of step {newest}. The same command goes on from there."
             )
         elif not done:
             self._tell(
@@ -138,7 +138,43 @@ class GroupDisk:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._close_streams()
+        self.link.close()
+
+    @property
+    def scalars(self) -> tuple[tuple[str, float], ...]:
+        """For the status, as of workers that write (training/snapshots.py)."""
+        counts, newest = self.plan.counts, self.plan.newest
+        known = {
+            "snapshots_written": counts.written,
+            "snapshots_skipped": counts.skipped,
+            "snapshots_failed": counts.failed,
+        } | ({} if newest is None else {"snapshot_step": newest})
+        return tuple((name, float(value)) for name, value in known.items())
+
+    # ------------------------------------------------------------ on one node
+
+    def _left_in_memory(self, memory: GroupMemory) -> InMemory:
+        """The same, when no process of the group runs any more."""
+        return self._in_memory(memory)
+
+    def _in_memory(self, memory: GroupMemory) -> InMemory:
+        """What may go to the disk."""
+        board = memory.board
+        newest = min(board.all(Word.NEWEST))
+        is_sound = why_unsound(board.all(Word.FALL)) is None
+        return InMemory(None if newest == NONE else newest, is_sound, all(board.all(Word.OVER)))
+
+    async def _write(self, _step: int, memory: GroupMemory, incarnation: str) -> dict[str, Any]:
+        """Write this step or a newer one; the answer of the process. Raises as WriterLink.ask."""
+        order = self._order(memory, incarnation)
+        return await self.link.ask(WRITE, order, self.plan.limit_s(clock.now()))
+
+    async def _read(
+        self, memory: GroupMemory, _replica_id: str, _incarnation: str, found: Found
+    ) -> str:
+        """Have one in memory; why it is damaged, "": it is not. Raises as WriterLink.ask."""
+        order = {"path": str(found.path), "place": memory.place, "notes": self._notes}
+        return str((await self.link.ask(FILL, order, READ_LIMIT_S))["damaged"])
 
     # ------------------------------------------------------------ tasks
 
@@ -148,61 +184,65 @@ class GroupDisk:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _see_age(self, schedule: SnapshotSchedule) -> None:
+    async def _see_age(self) -> None:
         age_s: float | None = None
         with contextlib.suppress(OSError, FtrunError):  # the snapshot itself will tell
             where = self._settings.snapshot_path
             assert where is not None
             age_s = await self._loop.run_in_executor(None, directory.age_s, where)
-        schedule.looked(age_s, clock.now())
+        self.plan.looked(age_s, clock.now())
 
-    async def _prepare(self, schedule: SnapshotSchedule) -> None:
-        """Connect before it is needed: the process loads torch then."""
+    async def _prepare(self) -> None:
         with contextlib.suppress(PeerError):
-            async with self._lock:
-                await self._connected()
-        schedule.prepared()
+            await self.link.connect()
+        self.plan.prepared(clock.now())
 
-    async def _take(self, schedule: SnapshotSchedule, place: str, incarnation: str) -> None:
+    async def _take(self, step: int, memory: GroupMemory, incarnation: str) -> None:
         s = self._settings
-        order = {
-            "directory": str(s.snapshot_path),
-            "keep": s.snapshot_keep,
-            "writer": incarnation[:16],
-            "step": 0,
-            "origin": self._origin(),
-            "workers": s.workers_per_replica,
-            "place": place,
-            "notes": self._notes,
-        }
         try:
-            answer = await self._ask(WRITE, order, schedule.limit_s)
-        except PeerError as error:
-            schedule.failed()
+            async with self._lock:
+                answer = await self._write(step, memory, incarnation)
+        except (PeerError, UserError) as error:
+            self.plan.failed(clock.now())
             self._tell(
                 f"a snapshot was not written: {error}. Training goes on; the next one is due in "
                 f"{s.snapshot_every_s:g} s or less"
             )
             return
-        schedule.written()
-        self._step = step = answer["step"]
+        step = answer["step"]
+        told = self.plan.written(step, clock.now())
         self.on_whole(step)
         for other in answer["given_up"]:
             self._tell(
                 f"the snapshot of step {other} was not written to its end, because all was killed "
                 f"meanwhile. That of step {step} is whole"
             )
-        if self._skips.written() and self._has_told:
+        if told.skipped:
             self._tell(
-                f"snapshots are written again: that of step {step}; {schedule.counts.skipped} were "
-                "skipped so far"
+                f"snapshots are written again: that of step {step}; {told.skipped} were skipped so "
+                "far"
             )
-        if not self._has_told:
-            self._has_told = True
+        if told.is_first:
             self._tell(
                 f"wrote the snapshot of step {step} to {answer['path']}: "
                 f"{amount(answer['nbytes'])} in {answer['duration_s']:.1f} s; no worker waited"
             )
+
+    def _order(self, memory: GroupMemory, incarnation: str) -> dict[str, Any]:
+        s = self._settings
+        return {
+            "directory": str(s.snapshot_path),
+            "keep": s.snapshot_keep,
+            "writer": incarnation[:16],
+            "origin": self._origin(),
+            "workers": s.workers_per_replica,
+            "place": memory.place,
+            "notes": self._notes,
+        }
+
+    def _places(self) -> list[str]:
+        s = self._settings
+        return [str(x) for x in dict.fromkeys((s.snapshot_path, s.resume_path)) if x is not None]
 
     def _origin(self) -> dict[str, Any]:
         s = self._settings
@@ -214,38 +254,28 @@ class GroupDisk:
             "job_id": s.job_id,
         }
 
-    # ------------------------------------------------------------ the process
 
-    async def _ask(self, kind: str, order: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        async with self._lock:
-            try:
-                reader, writer = await self._connected()
-                writer.write(json.dumps([kind, order]).encode() + b"\n")
-                answer = json.loads(await asyncio.wait_for(reader.readline(), limit_s))
-            except (OSError, ValueError, asyncio.TimeoutError) as error:
-                self._close_streams()
-                how = "was given up" if isinstance(error, asyncio.TimeoutError) else "has ended"
-                raise PeerError(f"the process that writes it {how}") from error
-        if "error" in answer:
-            raise PeerError(str(answer["error"]))
-        found: dict[str, Any] = answer
-        return found
+def _newest(
+    places: list[str], origin: dict[str, Any], below: int | None
+) -> tuple[Found | None, tuple[tuple[str, str], ...]]:
+    """The newest snapshot below a step, and the names of newer ones that are not whole, and why.
 
-    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        deadline = clock.now() + START_TIMEOUT_S
-        while self._streams is None:
-            try:
-                reader, writer = await asyncio.open_unix_connection(str(self._where))
-                writer.write(b"\n")
-                if await asyncio.wait_for(reader.readline(), START_TIMEOUT_S):
-                    self._streams = reader, writer
-            except (OSError, asyncio.TimeoutError) as error:
-                if clock.now() > deadline:
-                    raise PeerError(f"there is no process that writes: {error}") from error
-                await asyncio.sleep(LOOK_S)
-        return self._streams
-
-    def _close_streams(self) -> None:
-        if self._streams is not None:
-            self._streams[1].transport.abort()
-            self._streams = None
+    Raises:
+        OSError, Damaged, UserError: as ``GroupDisk.fill``.
+    """
+    passed_over: list[tuple[str, str]] = []
+    for where in map(Path, places):
+        looked = directory.look(where, below)
+        passed_over += [(path.name, why) for path, why in looked.passed_over]
+        found = looked.newest
+        if found is None or found.manifest.origin.inject == Form.EXPLICIT.value:
+            continue  # a script with a Manager takes its own by itself
+        theirs, own = found.manifest.origin, Origin(**origin)
+        if not theirs.fits(own.script, own.inject, own.workers_per_replica):
+            raise UserError(
+                f"{found.path} is a snapshot of {theirs.script} with --inject {theirs.inject} and "
+                f"{theirs.workers_per_replica} workers; this is {own.script} with {MEMORY} "
+                f"snapshots and {own.workers_per_replica}"
+            )
+        return found, tuple(passed_over)
+    return None, tuple(passed_over)

@@ -13,22 +13,24 @@ from ftrun.agent.at_risk import AtRisk, Stored
 from ftrun.agent.group_disk import GroupDisk
 from ftrun.agent.resources import memory
 from ftrun.base import clock
-from ftrun.base.errors import PeerError
+from ftrun.base.errors import FtrunError
 from ftrun.base.words import amount
-from ftrun.config.forms import why_no_memory_snapshots
+from ftrun.config.forms import misses_memory_snapshots, why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import BoardSeen, Kept
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import Progress
 from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.settling import Generation, begin, common
-from ftrun.snapshots.area import GroupMemory, Word
+from ftrun.core.replay.settling import begin, common
+from ftrun.snapshots.area import NONE, GroupMemory, Word
 
 SHARE = 0.5
 """Of the memory that is free when a group starts: its areas take no more."""
 LEAST_BYTES = 64 << 20
 """Of one area. With less, no memory snapshot is taken."""
+LEFT_SHARE = 0.05
+"""Of all memory. If no more is free while the job runs, snapshots are given up."""
 LOOK_EVERY_S = 0.25
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -56,39 +58,52 @@ class MemorySnapshots:
         self.elsewhere: dict[str, Stored] = {}
         self.on_disk: Stored | None = None
         self._ended: tuple[str, GroupMemory] | None = None
-        is_on = not why_no_memory_snapshots(settings) and settings.snapshot_path is not None
-        self.disk = GroupDisk(settings, runtime_dir, tell) if is_on else None
-        if self.disk is not None:
-            self.disk.on_whole = self._is_on_disk
+        self.disk: GroupDisk | None = None
+        if settings.snapshot_path is not None and not settings.spans:
+            self._write_to(GroupDisk(settings, runtime_dir, tell))
+
+    def _write_to(self, disk: GroupDisk) -> None:
+        if not why_no_memory_snapshots(self._settings):
+            self.disk = disk
+            disk.on_whole = self._is_on_disk
 
     def _is_on_disk(self, step: int) -> None:
         self.on_disk = Stored(step, clock.now())
 
-    async def fill(self, replica_id: str, incarnation: str) -> str:
-        """Begin with the newest snapshot on the disk, if there is one; why that is impossible."""
+    async def fill(self, replica_id: str, incarnation: str) -> None:
+        """Begin with the newest snapshot on the disk, if there is one.
+
+        Raises:
+            OSError, FtrunError: as GroupDisk.fill.
+        """
         self.make(replica_id, incarnation)
-        known = self._known.get(incarnation)
         if self.disk is None:
-            return ""
+            return
         try:
-            step = await self.disk.fill(known)
-        except PeerError as error:
+            step = await self.disk.fill(self.of(incarnation), replica_id, incarnation)
+        except (OSError, FtrunError):
             self.free(incarnation)
             self._forget_ended()
-            return str(error)
-        if known is not None and step >= 0:
-            boundary = common([known.area(rank).generations() for rank in range(known.board.ranks)])
-            assert boundary is not None, "each has one"
-            self._begin_at(known, boundary)
-            for rank in range(known.board.ranks):
-                known.board.set(rank, Word.STARTS, 1)  # each process is its predecessor's successor
-                known.board.set(rank, Word.NEWEST, step)
-                known.board.set(rank, Word.REACHED, step)
-        return ""
+            raise
+        if step != NONE:
+            self.begins_from(incarnation, step)
+
+    def begins_from(self, incarnation: str, step: int) -> None:
+        """This node's workers have their states of a snapshot in memory, and begin there."""
+        known = self._known[incarnation]
+        self._begin_at(known, step)
+        for rank in known.here:
+            known.board.set(rank, Word.STARTS, 1)  # each process is its predecessor's successor
+            known.board.set(rank, Word.NEWEST, step)
+            known.board.set(rank, Word.REACHED, step)
 
     def make(self, replica_id: str, incarnation: str) -> None:
         """Set memory aside for a new incarnation, where snapshots in memory are taken."""
-        if why_no_memory_snapshots(self._settings) or incarnation in self._known:
+        if why_no_memory_snapshots(self._settings):
+            if why := misses_memory_snapshots(self._settings):
+                self._tell_once("off", f"No memory snapshots: {why}. A death restarts all workers.")
+            return
+        if incarnation in self._known:
             return
         self._forget_ended()
         ranks, here = self._settings.workers_per_replica, self._settings.ranks_here
@@ -106,6 +121,7 @@ class MemorySnapshots:
             text = f"No memory snapshots: {why}. A death restarts all workers.{disk}"
             self._tell_once("off", text)
         else:
+            self._known[incarnation].board.room = free_bytes(left=LEFT_SHARE)
             self._at_risk[incarnation] = AtRisk(self._known[incarnation], clock.now())
             key = WorkerKey(replica_id, incarnation, 0)
             self._loop.call_later(LOOK_EVERY_S, self._look, key)
@@ -114,6 +130,11 @@ class MemorySnapshots:
         """The memory of an incarnation; None: it has none."""
         return self._known.get(incarnation)
 
+    def last_of(self, incarnation: str) -> GroupMemory | None:
+        """The same, also of the one that has ended last, until another begins."""
+        ended = dict(() if self._ended is None else [self._ended])
+        return self._known.get(incarnation) or ended.get(incarnation)
+
     def starts(self, incarnation: str, rank: int) -> str:
         """A process is about to start as this rank; returns where it finds the memory, or ""."""
         known = self._known.get(incarnation)
@@ -121,6 +142,12 @@ class MemorySnapshots:
             return ""
         known.board.set(rank, Word.STARTS, known.board.read(rank, Word.STARTS) + 1)
         return known.place
+
+    def ended_well(self, incarnation: str, rank: int) -> None:
+        """A process is gone, perhaps without a word, as by os._exit: nobody waits for it."""
+        known = self._known.get(incarnation)
+        if known is not None:
+            known.board.set(rank, Word.OVER, 1)
 
     def decree(self, incarnation: str, number: int, dead: int) -> None:
         """Raise the number on the board, and wake all of the group. A dead worker is not over."""
@@ -137,16 +164,16 @@ class MemorySnapshots:
             known.board.set(0, Word.DUE, word)
 
     def kept(self, incarnation: str, rank: int) -> Kept | None:
-        """What there is of a worker that dies."""
+        """What there is of a worker that dies; None: the script has no process group."""
         known = self._known.get(incarnation)
-        if known is None:
+        if known is None or not any(done := known.board.all_done()):
             return None
         board, area = known.board, known.area(rank)
         fall = next(filter(None, board.all(Word.FALL)), 0)
-        done = board.all_done()
-        place: Generation | Fall = Fall.NODES
-        if not known.spans:
-            place = begin(area.generations(), area.logs(), done, rank)
+        found = area.generations()
+        place = begin(found, area.logs(), done, rank)
+        if known.spans and found:  # the replacement sees, when all words have come
+            place = max(found, key=lambda generation: generation.number)
         words = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
         return Kept(Fall(fall) if fall else place, *words)
 
@@ -168,10 +195,11 @@ class MemorySnapshots:
         known.board.make_decree(number, int(clock.now() * 1e9))
 
     def _begin_at(self, known: GroupMemory, boundary: int) -> None:
-        for rank in known.here:
-            known.board.rewind(rank, known.area(rank).rewind(boundary))
+        for rank in range(known.board.ranks):
             for word in (Word.FALL, Word.OVER):
                 known.board.set(rank, word, 0)
+        for rank in known.here:
+            known.board.rewind(rank, known.area(rank).rewind(boundary))
             if not known.board.read(rank, Word.STARTS):  # the state has come from elsewhere
                 known.board.set(rank, Word.STARTS, 1)
 
@@ -206,7 +234,7 @@ class MemorySnapshots:
         if known is None or memory is None:
             return
         self._loop.call_later(LOOK_EVERY_S, self._look, key)
-        now = clock.now()
+        now, memory.board.room = clock.now(), free_bytes(left=LEFT_SHARE)
         known.look(now)
         if known.fall is not None:
             begin = "No memory snapshots" + " any more" * ("on" in self._told)
@@ -215,7 +243,7 @@ class MemorySnapshots:
             where, costs = "this node", "costs no step"
             if memory.spans:
                 where = f"each node, and every {EVERY_S:g} s on another one too"
-                costs = "costs the steps since the last snapshot, a lost node those since its copy"
+                costs += ", a lost node those since its copy"
             if not memory.spans or key.incarnation in self.elsewhere:
                 each = memory.held_bytes() // len(memory.here)
                 self._tell_once(
@@ -235,7 +263,8 @@ class MemorySnapshots:
             self.disk.look(memory, key.incarnation)
         if known.step:
             elsewhere = self.elsewhere.get(key.incarnation)
-            self.on_progress(key, known.progress(now, elsewhere, self.on_disk))
+            scalars = () if self.disk is None else self.disk.scalars
+            self.on_progress(key, known.progress(now, elsewhere, self.on_disk, scalars))
 
     def _tell_once(self, what: str, text: str) -> None:
         if what not in self._told:
@@ -243,15 +272,20 @@ class MemorySnapshots:
             self._tell(text)
 
 
-def free_bytes(root: Path = CGROUPS, proc: Path = Path("/proc/self/cgroup")) -> int:
-    """The memory that is free on this machine, and in this process's control group."""
-    free = [int(resource.free_bytes) for resource in memory()]
+def free_bytes(
+    root: Path = CGROUPS, proc: Path = Path("/proc/self/cgroup"), left: float = 0.0
+) -> int:
+    """The memory that is free on this machine, and in this process's control group.
+
+    ``left``: without this share of the whole; the result may be below 0.
+    """
+    free = [int(x.free_bytes - left * x.total_bytes) for x in memory()]
     try:
         lines = proc.read_text().splitlines()
         below = next(line[3:].lstrip("/") for line in lines if line.startswith("0::"))
         limit = (root / below / "memory.max").read_text().strip()
         used = int((root / below / "memory.current").read_text())
-        free += [max(0, int(limit) - used)] if limit.isdecimal() else []
+        free += [int(int(limit) * (1 - left)) - used] if limit.isdecimal() else []
     except (OSError, ValueError, StopIteration):
         pass  # no limit that can be read
     return min(free, default=0)

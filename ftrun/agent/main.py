@@ -17,7 +17,7 @@ from ftrun.agent.devices import Machine
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.shell import Agent
 from ftrun.agent.team.lead import Lead
-from ftrun.agent.team.main import run_in_team
+from ftrun.agent.team.main import Elect, run_in_team
 from ftrun.agent.team.member import Member
 from ftrun.agent.terminal import flush_python_streams
 from ftrun.agent.watch import Watch, unwatched
@@ -34,12 +34,14 @@ class Neighbours:
     """Callbacks of other rooms, which the CLI passes to the agent.
 
     ``announce``: publishes where the lighthouse answers people and where the token is, at each
-    change. ``withdraw``: takes that back at the end. ``watch``: see watch.py.
+    change. ``withdraw``: takes that back at the end. ``watch``: see watch.py. ``elect``: see
+    team/main.py.
     """
 
     announce: Callable[[str, Path], None]
     withdraw: Callable[[], None]
     watch: Watch = unwatched
+    elect: Elect | None = None
 
 
 def run_agent(
@@ -110,7 +112,8 @@ async def _run(
         return Agent(settings, machine, token, launch, announce, own_dir, watch, lead)
 
     if settings.rendezvous is not None:
-        return await run_in_team(settings, machine, token, launch, make, runtime_dir)
+        elect = neighbours.elect
+        return await run_in_team(settings, machine, token, launch, make, runtime_dir, elect)
     if settings.workers_per_node is not None:
         member = Member(settings, machine, token, launch, make, runtime_dir, announce)
         return await member.run()

@@ -96,6 +96,7 @@ from ftrun.core.messages import (
     EndJob,
     FailureEvidence,
     FailureReport,
+    GroupWords,
     HeartbeatAck,
     Hello,
     IncidentRecord,
@@ -481,8 +482,8 @@ class Agent:
         """What the memories of the nodes have of a worker."""
         return self._fleet.memory.kept(incarnation, group_rank)
 
-    def ranks_kept(self, node_id: str, report: RanksKept) -> None:
-        """What the memory of another node has."""
+    def ranks_kept(self, node_id: str, report: RanksKept | GroupWords) -> None:
+        """What the memory of another node has, or the words of its ranks."""
         assert isinstance(self._fleet, SpanningFleet)
         self._fleet.ranks_kept(node_id, report)
 

@@ -21,5 +21,5 @@ REPLICAS_MAX = 4096
 
 SNAPSHOT_EVERY_S = 300.0
 SNAPSHOTS_KEPT = 3
-MEMORY_SNAPSHOTS = "off"
+MEMORY_SNAPSHOTS = "auto"
 """The default of --memory-snapshots."""

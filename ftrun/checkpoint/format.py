@@ -108,8 +108,8 @@ def unpack(
         buffers: one uint8 tensor per leaf; the tree's tensors are views of these.
         mine: leaves of this process's own tree: a tensor takes its device from the leaf with the
             same path, and a DTensor its mesh. Without such a leaf (a fresh optimizer has no
-            moments) it takes them from one that is sharded alike. Without any leaf here, the
-            receiver holds nothing, and a DTensor's mesh is made by its description.
+            moments) it takes them from one that is sharded alike, or is on the same mesh. Without
+            any leaf here, the receiver holds nothing, and the mesh is made by its description.
         is_plain: dicts stand for the script's named tuples and dataclasses, and the names of
             members for its enums', because this process need not have those classes.
 
@@ -120,7 +120,7 @@ def unpack(
     own = {leaf.spec.path: leaf for leaf in mine}
     alike = {leaf.spec.mesh: leaf for leaf in mine if leaf.spec.mesh}
     values = [
-        restore(spec, buffer, own.get(spec.path) or alike.get(spec.mesh), makes_meshes=not mine)
+        restore(spec, buffer, own.get(spec.path) or alike.get(spec.mesh), mine)
         for spec, buffer in zip(specs, buffers, strict=True)
     ]
     return _Unpacker(values, is_plain).node(structure, 0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -88,11 +89,12 @@ def leaf_of(value: Any, parent: str, name: str) -> Leaf | None:
 
 
 def restore(
-    spec: LeafSpec, buffer: torch.Tensor, mine: Leaf | None, makes_meshes: bool = False
+    spec: LeafSpec, buffer: torch.Tensor, mine: Leaf | None, others: Sequence[Leaf] | None = None
 ) -> Any:
     """The object that ``spec`` describes, on the memory of ``buffer`` (uint8, of spec.nbytes).
 
-    ``makes_meshes``: a DTensor without ``mine`` gets a mesh that is made by its description.
+    ``others``: a DTensor without ``mine`` gets the mesh of one of these that is on the same; if
+    there are none at all, one that is made by its description.
     """
     if spec.kind == "bytes":
         return buffer.numpy().tobytes()
@@ -104,8 +106,11 @@ def restore(
     if mine is not None and isinstance(mine.data, torch.Tensor) and mine.data.device.type != "cpu":
         tensor = tensor.to(mine.data.device)
     if spec.kind == "dtensor":
-        if mine is None and makes_meshes:
-            return meshes.rebuild(spec.mesh, tensor).requires_grad_(spec.requires_grad)
+        known = ((x.spec.mesh, x.value) for x in others or () if x.spec.mesh)
+        mesh = meshes.live(spec.mesh, known) if mine is None else None
+        if mesh is not None or (mine is None and others is not None and not others):
+            made = meshes.rebuild(spec.mesh, tensor, mesh)
+            return made.requires_grad_(spec.requires_grad)
         return _sharded(spec, tensor, mine)
     if spec.kind == "param":
         return torch.nn.Parameter(tensor, requires_grad=spec.requires_grad)

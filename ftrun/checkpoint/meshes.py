@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -69,12 +70,14 @@ def is_split(text: str) -> bool:
 
 
 def chunk_of(value: Any) -> tuple[int, ...] | None:
-    """Where this process's part of a DTensor begins; None: it is not in the mesh.
+    """Where this process's part of a DTensor begins; None: it is not in the mesh, or all ranks'
+    parts make the whole together, as summands do.
 
     Raises:
         UserError: the part is no one box of the whole.
     """
-    if value.device_mesh.get_coordinate() is None:
+    is_summand = any(placement.is_partial() for placement in value.placements)
+    if is_summand or value.device_mesh.get_coordinate() is None:
         return None
     try:
         chunks = value.__create_chunk_list__()
@@ -95,8 +98,23 @@ def shown(text: str) -> str:
         return text
 
 
-def rebuild(text: str, local: torch.Tensor) -> Any:
+def live(text: str, known: Iterable[tuple[str, Any]]) -> Any:
+    """The mesh that ``text`` describes, if one of the ``known`` DTensors, by texts, is on it."""
+    wanted = _mesh_words(text)
+    return next((x.device_mesh for other, x in known if wanted == _mesh_words(other)), None)
+
+
+def _mesh_words(text: str) -> Any:
+    try:
+        return json.loads(text)[3:]
+    except (ValueError, TypeError):
+        return text
+
+
+def rebuild(text: str, local: torch.Tensor, mesh: Any = None) -> Any:
     """The DTensor that ``text`` describes, around this process's part of it.
+
+    ``mesh``: the one that the text describes (``live``); None: one without process groups is made.
 
     Raises:
         ProtocolError: the text describes none, or a placement that cannot be made from text.
@@ -112,7 +130,7 @@ def rebuild(text: str, local: torch.Tensor) -> Any:
             raise ValueError(f"a mesh of {size} ranks")
         tensor = torch.tensor(list(range(size)) if ranks is None else ranks, dtype=torch.int)
         tensor += _World.first
-        mesh = DeviceMesh(
+        mesh = mesh or DeviceMesh(
             str(device),
             tensor.view(mesh_shape),
             mesh_dim_names=None if names is None else tuple(map(str, names)),
@@ -123,7 +141,7 @@ def rebuild(text: str, local: torch.Tensor) -> Any:
         spec = DTensorSpec(mesh, tuple(_placement(word) for word in words), tensor_meta=meta)
         build: Any = DTensor
         return build(local, spec, requires_grad=False)
-    except (ValueError, TypeError, LookupError, RuntimeError) as error:
+    except (ValueError, TypeError, LookupError, RuntimeError, ImportError) as error:
         raise ProtocolError(f"a DTensor cannot be made of {text[:200]!r}: {error}") from error
 
 
@@ -133,6 +151,8 @@ def _words_of(placement: Any) -> str:
         return f"shard {placement.dim}"
     if name == "Replicate":
         return "replicate"
+    if name == "_NormPartial":  # a gradient's norm
+        return f"norm {placement.norm_type}"
     return f"partial {placement.reduce_op}" if name == "Partial" else repr(placement)
 
 
@@ -146,4 +166,8 @@ def _placement(word: str) -> Any:
         return Partial(argument)
     if kind == "replicate":
         return Replicate()
+    if kind == "norm":
+        from torch.distributed.tensor._ops._math_ops import _NormPartial
+
+        return _NormPartial(float(argument))
     raise ValueError(f"no placement that can be made from text: {word!r}")

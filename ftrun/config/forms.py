@@ -36,26 +36,35 @@ def injection(settings: RunSettings) -> str:
 def why_no_memory_snapshots(settings: RunSettings) -> str:
     """The reason why this run takes no memory snapshots; "": it takes them.
 
-    What --snapshot writes of a single group is read from there, so it asks for them too.
+    What --snapshot writes of a single group is read from there, so it asks for them too. Where
+    nobody has asked, a machine with GPUs has none, and a command of torchrun's.
     """
     is_stated = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
-    has_disk = settings.snapshot_path is not None and not is_stated
+    is_asked = is_stated or settings.snapshot_path is not None
+    sees_gpus = settings.gpus > 0 and settings.device == "auto"
     script = settings.script.as_started()
     one = settings.rendezvous
     reasons = {
-        "--memory-snapshots is off": settings.memory_snapshots == "off" and not has_disk,
+        "--memory-snapshots is off": settings.memory_snapshots == "off",
+        "torchrun's options keep torchrun's restarts": settings.as_torchrun and not is_asked,
         f"{settings.replicas} replica groups heal from each other": settings.replicas > 1,
         "one worker has no peers to go on with": settings.workers_per_replica < 2 and one is None,
         "a group that a lighthouse places is on one node only so far": bool(settings.lighthouse),
         "its group may change its size": one is not None and one.least < one.most,
         f"--inject {settings.inject} leaves the script alone": settings.inject != AUTO,
-        "--snapshot of a single group is for one node so far": one is not None
-        and settings.snapshot_path is not None,
-        "it is for CPU so far": settings.device == "cuda",
+        "it is for CPU so far": settings.device == "cuda" or (sees_gpus and not is_asked),
         "it is for Python scripts that ftrun itself runs": script.kind
         not in (TargetKind.FILE, TargetKind.MODULE, TargetKind.PATH),
     }
     return next((why for why, holds in reasons.items() if holds), "")
+
+
+def misses_memory_snapshots(settings: RunSettings) -> str:
+    """Why a group of several workers, which would have them by default, has none; "": it has, or
+    nobody expects them."""
+    is_one = settings.replicas == 1 and settings.workers_per_replica > 1
+    is_left = settings.memory_snapshots == "off" or settings.as_torchrun or settings.inject != AUTO
+    return why_no_memory_snapshots(settings) if is_one and not is_left else ""
 
 
 def standbys_of(settings: RunSettings) -> int:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import quote, urlencode
 
+from ftrun.base.addresses import join_address
 from ftrun.base.errors import UserError
 from ftrun.config.layers import Stated
 
 STATIC, C10D = "static", "c10d"
-PORTS = {STATIC: 29500, C10D: 29400}
+ETCD = ("etcd", "etcd-v2")
+PORTS = {STATIC: 29500, C10D: 29400, **dict.fromkeys(ETCD, 2379)}
 """torchrun's, where none is given."""
 JOIN_TIMEOUT_S = 600.0
 LAST_CALL_S = 30.0
@@ -28,7 +31,8 @@ class Rendezvous:
     ``rank``: this node's, as stated. ``is_static``: node 0 serves, and no other. ``stated_by``: the
     option that names the place. ``join_timeout_s``: how long ``least`` nodes may take.
     ``last_call_s``: how long more may come then. ``connect_timeout_s``: how long the node that
-    serves may take. ``run_id``: jobs at one place differ in it.
+    serves may take. ``run_id``: jobs at one place differ in it. ``register``: the etcd that names
+    the node that serves, as --state has it; "": the place is one of the nodes.
     """
 
     least: int
@@ -42,6 +46,7 @@ class Rendezvous:
     last_call_s: float = LAST_CALL_S
     connect_timeout_s: float = READ_TIMEOUT_S
     run_id: str = "none"
+    register: str = ""
 
     @property
     def size(self) -> str:
@@ -108,6 +113,8 @@ def read_rendezvous(
             "(docs/SEVERAL_NODES.md)."
         )
     is_static = backend == STATIC
+    run_id = values["rdzv_id"] or values["job_id"] or "none"
+    register = _register(conf, address, port or PORTS[backend], run_id) if backend in ETCD else ""
     patience_s = JOIN_TIMEOUT_S if is_static else READ_TIMEOUT_S
     named = ("rdzv_endpoint", "master_addr")
     return Rendezvous(
@@ -121,8 +128,21 @@ def read_rendezvous(
         _seconds(conf, ("join_timeout", "timeout"), JOIN_TIMEOUT_S),
         _seconds(conf, ("last_call_timeout",), LAST_CALL_S),
         _seconds(conf, ("timeout",) if is_static else ("read_timeout",), patience_s),
-        values["rdzv_id"] or values["job_id"] or "none",
+        run_id,
+        register,
     )
+
+
+def _register(conf: Mapping[str, str], host: str, port: int, run_id: str) -> str:
+    """torchrun's words for an etcd as those of ``--state``."""
+    files = {name: conf[name] for name in ("cacert", "cert", "key") if name in conf}
+    if conf.get("protocol", "http") != ("https" if files else "http"):
+        raise UserError(
+            "--rdzv-conf: protocol=https and cacert=FILE belong together, with cert=FILE,key=FILE "
+            "where etcd wants to see a certificate. Nothing was started."
+        )
+    query = f"?{urlencode(files)}" if files else ""
+    return f"etcd://{join_address(host, port)}/rendezvous-{quote(run_id, safe='')}{query}"
 
 
 def _seconds(conf: Mapping[str, str], keys: tuple[str, ...], default_s: float) -> float:

@@ -49,9 +49,9 @@ class RunSettings:
     ``workers_per_replica`` counts those of all its nodes. ``workers_per_node``: of each replica
     group, where one takes several nodes, which a lighthouse brings together; ``node_rank``,
     ``topology``: this node's number and label there; ``groups_placed``: how many groups have
-    their nodes. ``restarts_spent``: in a team of another
-    size before. ``sources``: what states each option:
-    a flag, an environment variable, a file, ``default``.
+    their nodes. ``restarts_spent``: in a team of another size before. ``gpus``: so many would a
+    program see that is started here. ``sources``: what states each option: a flag, an environment
+    variable, a file, ``default``.
     """
 
     script: Script
@@ -98,6 +98,7 @@ class RunSettings:
     groups_placed: int = 0
     interface: str | None = None
     virtual_local_rank: bool = False
+    gpus: int = 0
     numa_binding: str | None = None
     redirects: str = "0"
     tee: str = "0"
@@ -285,6 +286,7 @@ def resolve(
     parsed = {
         **options,
         "sources": _sources(stated),
+        "gpus": gpus,
         "script": script,
         "job_id": default_job_id(script, is_shared) if job_id is None else job_id,
         "replicas": high,

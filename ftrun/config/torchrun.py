@@ -15,13 +15,13 @@ from ftrun.config.options import JOB_SPELLINGS, nearest
 from ftrun.config.rendezvous import HERE, parse_nodes, read_rendezvous
 from ftrun.config.script import PYTHON_VARIABLE, other_python
 
-BACKENDS = ("static", "c10d")
+BACKENDS = ("static", "c10d", "etcd", "etcd-v2")
 START_METHODS = ("spawn", "fork", "forkserver")
 RDZV_KEYS = frozenset(
     {
         "join_timeout", "last_call_timeout", "close_timeout", "heartbeat", "heartbeat_timeout",
         "keep_alive_interval", "keep_alive_max_attempt", "read_timeout", "timeout", "is_host",
-        "store_type", "rank",
+        "store_type", "rank", "protocol", "cacert", "cert", "key",
     }
 )  # fmt: skip
 GRACE_S = 30.0
@@ -176,9 +176,9 @@ def _check_rendezvous(values: Mapping[str, Any]) -> None:
     backend = values["rdzv_backend"]
     if backend is not None and backend not in BACKENDS and not values["standalone"]:
         raise UserError(
-            f"--rdzv-backend {backend}: ftrun needs no rendezvous service. Nothing was started. "
-            f"Leave it out, or give one of {', '.join(BACKENDS)}. Several nodes meet at one of "
-            "themselves: --rdzv-backend c10d --rdzv-endpoint NODE:29400, the same on each."
+            f"--rdzv-backend {backend} is not known. Nothing was started. Leave it out, or give "
+            f"one of {', '.join(BACKENDS)}. Several nodes meet at one of themselves: "
+            "--rdzv-backend c10d --rdzv-endpoint NODE:29400, the same on each."
         )
     for part, key, value in _conf(values):
         if not value or key not in RDZV_KEYS:

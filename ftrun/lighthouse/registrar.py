@@ -48,6 +48,7 @@ class Registrar:
         self._wanted: Any = None
         self._earlier: EndJob | None = None
         self._is_closed = False
+        self._are_home = False
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
         shell.looked, shell.closed = self._look, self.agent_closed
         shell.idle_nodes = self._idle
@@ -95,10 +96,9 @@ class Registrar:
         """A lead has lost a node of its group."""
         for message in messages:
             if isinstance(message, MemberGone) and self._placement is not None:
-                for nodes in self._placement.teams.values():
-                    ids = [node.node_id for node in nodes]
-                    if ids[0] == session.agent_id and message.node_id in ids[1:]:
-                        self._cut(message.node_id, message.reason)
+                ids = [node.node_id for node in self._placement.team_with(message.node_id)]
+                if session.agent_id in ids[:1] and message.node_id in ids[1:]:
+                    self._cut(message.node_id, message.reason)
 
     def agent_closed(self, team: int | None, reason: str) -> None:
         """The lighthouse has lost the agent of a group's lead; perhaps long before its stream."""
@@ -139,6 +139,7 @@ class Registrar:
         )
         self._placement = Placement(rules, clock.now())
         self._earlier = self._shell.outcome
+        self._are_home = False
 
     def _come(self, hello: NodeHello) -> None:
         node = Node(
@@ -156,7 +157,7 @@ class Registrar:
         if self._placement is None:
             return
         if self._outcome is not None:
-            self._look()
+            self._look(event.node_id if isinstance(event, NodeGone) else None)
             return
         orders: dict[str, ToNode] = {}
         for instruction in self._placement.handle(event, clock.now()):
@@ -177,11 +178,11 @@ class Registrar:
     def _tell_again(self, hello: NodeHello) -> None:
         """A node that has come again may not have got what was sent on its former stream."""
         assert self._placement is not None
-        for number, nodes in self._placement.teams.items():
-            if any(node.node_id == hello.node_id for node in nodes):
-                self._tell(hello.node_id, self._places(number, nodes)[hello.node_id])
-        is_idle = any(node.node_id == hello.node_id for node in self._placement.idle)
-        if is_idle and hello.team is not None:
+        number = self._placement.team_of(hello.node_id)
+        if number is not None:
+            nodes = self._placement.teams[number]
+            self._tell(hello.node_id, self._places(number, nodes)[hello.node_id])
+        elif hello.team is not None and self._placement.is_idle(hello.node_id):
             self._tell(hello.node_id, NodeFree("its group of nodes is no more"))
 
     @property
@@ -190,19 +191,24 @@ class Registrar:
         outcome = self._shell.outcome
         return None if outcome is self._earlier else outcome
 
-    def _look(self) -> None:
+    def _look(self, gone: str | None = None) -> None:
         """Once the job has ended, nothing is placed. Groups have its end from their leads.
 
         Others are informed here: those in no group, and those whose lead has gone before them.
+        ``gone``: a node that has gone after the end.
         """
         outcome = self._outcome
         if self._placement is None or outcome is None:
             return
-        whole = [nodes for nodes in self._placement.teams.values()
-                 if all(node.node_id in self._sessions for node in nodes)]  # fmt: skip
-        busy = {node.node_id for nodes in whole for node in nodes}
-        for node_id, session in self._sessions.items():
-            if node_id not in busy and session.closing is None:
+        if not self._are_home:
+            self._are_home = True
+            whole = [nodes for nodes in self._placement.teams.values()
+                     if all(node.node_id in self._sessions for node in nodes)]  # fmt: skip
+            left = self._sessions.keys() - {node.node_id for nodes in whole for node in nodes}
+        else:
+            left = {node.node_id for node in self._placement.team_with(gone or "")}
+        for session in [self._sessions[name] for name in left if name in self._sessions]:
+            if session.closing is None:
                 self._send_home(session, outcome)
 
     def _send_home(self, session: Session, outcome: EndJob) -> None:

@@ -1017,20 +1017,22 @@ class JournaledOperation(_message.Message):
     def __init__(self, number: _Optional[int] = ..., command: _Optional[str] = ..., replica_id: _Optional[str] = ..., group_rank: _Optional[int] = ..., node: _Optional[str] = ..., request_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., was_live: bool = ..., step: _Optional[int] = ..., has_ended: bool = ..., has_failed: bool = ..., text: _Optional[str] = ..., is_held: bool = ...) -> None: ...
 
 class HandHello(_message.Message):
-    __slots__ = ("node", "host", "workers", "rank", "size", "version")
+    __slots__ = ("node", "host", "workers", "rank", "size", "version", "mark")
     NODE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
     node: str
     host: str
     workers: int
     rank: int
     size: str
     version: int
-    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., workers: _Optional[int] = ..., rank: _Optional[int] = ..., size: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    mark: str
+    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., workers: _Optional[int] = ..., rank: _Optional[int] = ..., size: _Optional[str] = ..., version: _Optional[int] = ..., mark: _Optional[str] = ...) -> None: ...
 
 class RankEnded(_message.Message):
     __slots__ = ("incarnation", "group_rank", "pid", "exit_code", "is_dying", "reason", "memory", "recorded", "output")
@@ -1194,6 +1196,42 @@ class KeepRanks(_message.Message):
     sources: _containers.RepeatedCompositeFieldContainer[RankSource]
     def __init__(self, incarnation: _Optional[str] = ..., step: _Optional[int] = ..., pinned: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[RankSource, _Mapping]]] = ...) -> None: ...
 
+class RanksStored(_message.Message):
+    __slots__ = ("name", "reason", "is_damaged")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    IS_DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    is_damaged: bool
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., is_damaged: bool = ...) -> None: ...
+
+class WriteRanks(_message.Message):
+    __slots__ = ("incarnation", "step", "name", "limit_s")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    step: int
+    name: str
+    limit_s: float
+    def __init__(self, incarnation: _Optional[str] = ..., step: _Optional[int] = ..., name: _Optional[str] = ..., limit_s: _Optional[float] = ...) -> None: ...
+
+class FillRanks(_message.Message):
+    __slots__ = ("replica_id", "incarnation", "step", "name", "digest")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    incarnation: str
+    step: int
+    name: str
+    digest: str
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., step: _Optional[int] = ..., name: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+
 class RewindRanks(_message.Message):
     __slots__ = ("start", "number", "step", "sources")
     START_FIELD_NUMBER: _ClassVar[int]
@@ -1225,6 +1263,46 @@ class GroupDue(_message.Message):
     incarnation: str
     word: int
     def __init__(self, incarnation: _Optional[str] = ..., word: _Optional[int] = ...) -> None: ...
+
+class GroupDecree(_message.Message):
+    __slots__ = ("incarnation", "number", "lost")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    number: int
+    lost: int
+    def __init__(self, incarnation: _Optional[str] = ..., number: _Optional[int] = ..., lost: _Optional[int] = ...) -> None: ...
+
+class RankWords(_message.Message):
+    __slots__ = ("group_rank", "published", "joined", "over", "fall", "broken", "groups", "done")
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    FALL_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    group_rank: int
+    published: int
+    joined: int
+    over: bool
+    fall: int
+    broken: int
+    groups: _containers.RepeatedScalarFieldContainer[int]
+    done: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, group_rank: _Optional[int] = ..., published: _Optional[int] = ..., joined: _Optional[int] = ..., over: bool = ..., fall: _Optional[int] = ..., broken: _Optional[int] = ..., groups: _Optional[_Iterable[int]] = ..., done: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GroupWords(_message.Message):
+    __slots__ = ("incarnation", "number", "ranks")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    number: int
+    ranks: _containers.RepeatedCompositeFieldContainer[RankWords]
+    def __init__(self, incarnation: _Optional[str] = ..., number: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankWords, _Mapping]]] = ...) -> None: ...
 
 class SignalRanks(_message.Message):
     __slots__ = ("replica_id", "incarnation", "number", "group_rank", "asks")
@@ -1347,7 +1425,7 @@ class NodeFree(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "another_form", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "replica_given_up", "peers_silent", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record", "ask_heartbeat", "hand_hello", "rank_ended", "rank_message", "rank_disconnected", "rank_used", "ask_lease", "hand_leaving", "rank_facts", "ranks_kept", "hand_place", "start_ranks", "signal_ranks", "sweep_ranks", "to_ranks", "lease_left", "keep_ranks", "rewind_ranks", "replace_rank", "group_due", "node_hello", "member_gone", "team_place", "node_free")
+    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "another_form", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "replica_given_up", "peers_silent", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record", "ask_heartbeat", "hand_hello", "rank_ended", "rank_message", "rank_disconnected", "rank_used", "ask_lease", "hand_leaving", "rank_facts", "ranks_kept", "ranks_stored", "hand_place", "start_ranks", "signal_ranks", "sweep_ranks", "to_ranks", "lease_left", "keep_ranks", "rewind_ranks", "replace_rank", "group_due", "write_ranks", "fill_ranks", "group_decree", "group_words", "node_hello", "member_gone", "team_place", "node_free")
     INTERRUPT_FIELD_NUMBER: _ClassVar[int]
     NEW_QUORUM_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
@@ -1410,6 +1488,7 @@ class Envelope(_message.Message):
     HAND_LEAVING_FIELD_NUMBER: _ClassVar[int]
     RANK_FACTS_FIELD_NUMBER: _ClassVar[int]
     RANKS_KEPT_FIELD_NUMBER: _ClassVar[int]
+    RANKS_STORED_FIELD_NUMBER: _ClassVar[int]
     HAND_PLACE_FIELD_NUMBER: _ClassVar[int]
     START_RANKS_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -1420,6 +1499,10 @@ class Envelope(_message.Message):
     REWIND_RANKS_FIELD_NUMBER: _ClassVar[int]
     REPLACE_RANK_FIELD_NUMBER: _ClassVar[int]
     GROUP_DUE_FIELD_NUMBER: _ClassVar[int]
+    WRITE_RANKS_FIELD_NUMBER: _ClassVar[int]
+    FILL_RANKS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_DECREE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_WORDS_FIELD_NUMBER: _ClassVar[int]
     NODE_HELLO_FIELD_NUMBER: _ClassVar[int]
     MEMBER_GONE_FIELD_NUMBER: _ClassVar[int]
     TEAM_PLACE_FIELD_NUMBER: _ClassVar[int]
@@ -1486,6 +1569,7 @@ class Envelope(_message.Message):
     hand_leaving: HandLeaving
     rank_facts: RankFacts
     ranks_kept: RanksKept
+    ranks_stored: RanksStored
     hand_place: HandPlace
     start_ranks: StartRanks
     signal_ranks: SignalRanks
@@ -1496,8 +1580,12 @@ class Envelope(_message.Message):
     rewind_ranks: RewindRanks
     replace_rank: ReplaceRank
     group_due: GroupDue
+    write_ranks: WriteRanks
+    fill_ranks: FillRanks
+    group_decree: GroupDecree
+    group_words: GroupWords
     node_hello: NodeHello
     member_gone: MemberGone
     team_place: TeamPlace
     node_free: NodeFree
-    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., another_form: _Optional[_Union[AnotherForm, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., worker_stacks: _Optional[_Union[WorkerStacks, _Mapping]] = ..., failure_evidence: _Optional[_Union[FailureEvidence, _Mapping]] = ..., replica_given_up: _Optional[_Union[ReplicaGivenUp, _Mapping]] = ..., peers_silent: _Optional[_Union[PeersSilent, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., stop_replica: _Optional[_Union[StopReplica, _Mapping]] = ..., kill_workers: _Optional[_Union[KillWorkers, _Mapping]] = ..., ask_stacks: _Optional[_Union[AskStacks, _Mapping]] = ..., drain_agent: _Optional[_Union[DrainAgent, _Mapping]] = ..., incident_record: _Optional[_Union[IncidentRecord, _Mapping]] = ..., ask_heartbeat: _Optional[_Union[AskHeartbeat, _Mapping]] = ..., hand_hello: _Optional[_Union[HandHello, _Mapping]] = ..., rank_ended: _Optional[_Union[RankEnded, _Mapping]] = ..., rank_message: _Optional[_Union[RankMessage, _Mapping]] = ..., rank_disconnected: _Optional[_Union[RankDisconnected, _Mapping]] = ..., rank_used: _Optional[_Union[RankUsed, _Mapping]] = ..., ask_lease: _Optional[_Union[AskLease, _Mapping]] = ..., hand_leaving: _Optional[_Union[HandLeaving, _Mapping]] = ..., rank_facts: _Optional[_Union[RankFacts, _Mapping]] = ..., ranks_kept: _Optional[_Union[RanksKept, _Mapping]] = ..., hand_place: _Optional[_Union[HandPlace, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., signal_ranks: _Optional[_Union[SignalRanks, _Mapping]] = ..., sweep_ranks: _Optional[_Union[SweepRanks, _Mapping]] = ..., to_ranks: _Optional[_Union[ToRanks, _Mapping]] = ..., lease_left: _Optional[_Union[LeaseLeft, _Mapping]] = ..., keep_ranks: _Optional[_Union[KeepRanks, _Mapping]] = ..., rewind_ranks: _Optional[_Union[RewindRanks, _Mapping]] = ..., replace_rank: _Optional[_Union[ReplaceRank, _Mapping]] = ..., group_due: _Optional[_Union[GroupDue, _Mapping]] = ..., node_hello: _Optional[_Union[NodeHello, _Mapping]] = ..., member_gone: _Optional[_Union[MemberGone, _Mapping]] = ..., team_place: _Optional[_Union[TeamPlace, _Mapping]] = ..., node_free: _Optional[_Union[NodeFree, _Mapping]] = ...) -> None: ...
+    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., another_form: _Optional[_Union[AnotherForm, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., worker_stacks: _Optional[_Union[WorkerStacks, _Mapping]] = ..., failure_evidence: _Optional[_Union[FailureEvidence, _Mapping]] = ..., replica_given_up: _Optional[_Union[ReplicaGivenUp, _Mapping]] = ..., peers_silent: _Optional[_Union[PeersSilent, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., stop_replica: _Optional[_Union[StopReplica, _Mapping]] = ..., kill_workers: _Optional[_Union[KillWorkers, _Mapping]] = ..., ask_stacks: _Optional[_Union[AskStacks, _Mapping]] = ..., drain_agent: _Optional[_Union[DrainAgent, _Mapping]] = ..., incident_record: _Optional[_Union[IncidentRecord, _Mapping]] = ..., ask_heartbeat: _Optional[_Union[AskHeartbeat, _Mapping]] = ..., hand_hello: _Optional[_Union[HandHello, _Mapping]] = ..., rank_ended: _Optional[_Union[RankEnded, _Mapping]] = ..., rank_message: _Optional[_Union[RankMessage, _Mapping]] = ..., rank_disconnected: _Optional[_Union[RankDisconnected, _Mapping]] = ..., rank_used: _Optional[_Union[RankUsed, _Mapping]] = ..., ask_lease: _Optional[_Union[AskLease, _Mapping]] = ..., hand_leaving: _Optional[_Union[HandLeaving, _Mapping]] = ..., rank_facts: _Optional[_Union[RankFacts, _Mapping]] = ..., ranks_kept: _Optional[_Union[RanksKept, _Mapping]] = ..., ranks_stored: _Optional[_Union[RanksStored, _Mapping]] = ..., hand_place: _Optional[_Union[HandPlace, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., signal_ranks: _Optional[_Union[SignalRanks, _Mapping]] = ..., sweep_ranks: _Optional[_Union[SweepRanks, _Mapping]] = ..., to_ranks: _Optional[_Union[ToRanks, _Mapping]] = ..., lease_left: _Optional[_Union[LeaseLeft, _Mapping]] = ..., keep_ranks: _Optional[_Union[KeepRanks, _Mapping]] = ..., rewind_ranks: _Optional[_Union[RewindRanks, _Mapping]] = ..., replace_rank: _Optional[_Union[ReplaceRank, _Mapping]] = ..., group_due: _Optional[_Union[GroupDue, _Mapping]] = ..., write_ranks: _Optional[_Union[WriteRanks, _Mapping]] = ..., fill_ranks: _Optional[_Union[FillRanks, _Mapping]] = ..., group_decree: _Optional[_Union[GroupDecree, _Mapping]] = ..., group_words: _Optional[_Union[GroupWords, _Mapping]] = ..., node_hello: _Optional[_Union[NodeHello, _Mapping]] = ..., member_gone: _Optional[_Union[MemberGone, _Mapping]] = ..., team_place: _Optional[_Union[TeamPlace, _Mapping]] = ..., node_free: _Optional[_Union[NodeFree, _Mapping]] = ...) -> None: ...

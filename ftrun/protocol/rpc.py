@@ -376,7 +376,7 @@ class _Stream:
             if closed.is_set():
                 await self._flush(writer, reader)
             # The reader raises an error of the stream, because it knows the status.
-            if reader.done() or writer.done():
+            if reader.done() or (writer.done() and not closed.is_set()):
                 await asyncio.wait_for(reader, CLOSE_TIMEOUT_S)
                 return "the lighthouse ended the stream"
             return "closed" if closed.is_set() else "it does not drain the stream"

@@ -38,6 +38,7 @@ import xxhash
 from ftrun.base import futex
 from ftrun.base.errors import PeerError, UserError
 from ftrun.core.replay.falls import GROUPS_MAX
+from ftrun.core.replay.mirroring import Row
 from ftrun.core.replay.settling import Board as Words
 from ftrun.core.replay.settling import Counts, Generation, Logged, common
 from ftrun.snapshots.memory import ALIGNMENT, SharedMemory, offsets_of
@@ -176,7 +177,7 @@ class Area:
     def __init__(self, memory: SharedMemory, nbytes: int) -> None:
         self.memory = memory
         self.nbytes = nbytes
-        self._header = memory.words(0, _HEADER_BYTES // _WORD)
+        self._header, self._address = memory.words(0, _HEADER_BYTES // _WORD), memory.address
         self._places: list[tuple[list[int], dict[tuple[int, int], int]]] = [([], {})] * LOGS
         self._known: list[dict[tuple[int, bytes, bytes], int]] = [{} for _ in range(LOGS)]
         self._indexes = [
@@ -235,16 +236,18 @@ class Area:
         threads: int = 1,
         *,
         is_whole: Callable[[], bool] = lambda: True,
+        has_room: Callable[[int], bool] = lambda more: True,
     ) -> bool:
         """Copy a generation. In a thread of its own, if nothing changes the leaves meanwhile.
 
-        ``calls`` were made before the state, and ``before`` is of ``State``.
+        ``calls`` were made before the state, and ``before`` is of ``State``. ``has_room``: whether
+        so many bytes may be taken that no generation has had.
 
         Returns:
             Whether it ``is_whole`` then, and so is there. Nor is it if too much is held.
 
         Raises:
-            AreaFull: it has grown beyond what ``lay_out`` was told.
+            AreaFull: it has grown beyond what ``lay_out`` was told, or memory has become scarce.
         """
         import torch
 
@@ -257,6 +260,10 @@ class Area:
         if slot is None:
             return False
         at, words = self.slot_at(slot), _SLOT_AT + 8 * slot
+        more = begin + state - _state_at(self._header[words + _HEAD]) - self._header[words + _STATE]
+        if more > 0 and not has_room(more):
+            self._let_go(slot)
+            raise AreaFull(f"{more} bytes more would leave too little for the script")
         known = _packed(calls, before) + head
         whole = torch.frombuffer(bytearray(known), dtype=torch.uint8)
         self.memory.view(at, len(known)).copy_(whole)
@@ -315,6 +322,19 @@ class Area:
 
     def _let_go(self, slot: int) -> None:
         fcntl.lockf(self.memory.fd, fcntl.LOCK_UN, 1, slot)
+
+    def drop(self) -> None:
+        """The worker: hold nothing any more, and give the memory back, but what is held."""
+        for slot in _SLOTS:
+            begin, size = self.slot_at(slot), int(self._header[_SLOT_BYTES])
+            with contextlib.suppress(OSError):
+                fcntl.lockf(self.memory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)
+                self._header[_SLOT_AT + 8 * slot + _NUMBER] = NONE
+                self.memory.give_back(begin, size)
+                self._let_go(slot)
+        for slot in range(LOGS):
+            self._header[_LOG_AT + 8 * slot] = NONE
+        self.memory.give_back(_DATA_AT, LOGS * int(self._header[_LOG_BYTES]))
 
     def hold(self, step: int | None = None) -> Held | None:
         """The newest whole generation, or that of this step; None: there is none.
@@ -447,7 +467,7 @@ class Area:
         count, used = int(self._header[words + _COUNT]), int(self._header[words + _USED])
         known = [x if x.is_contiguous() else x.contiguous() for x in tensors]
         offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
-        begin = self.memory.address + self._log_at(number)
+        begin = self._address + self._log_at(number)
         alike = self._alike(slot, begin, known)
         at, size = (used, nbytes) if alike is None else (alike, 0)
         if count == CALLS_MAX or used + size > self._header[_LOG_BYTES]:
@@ -555,9 +575,7 @@ class Word(IntEnum):
     AGAIN, DUE, BROKEN, REACHED, DRAWS = 9, 10, 11, 12, 13
 
 
-_NEVER_WAITED_FOR = {Word.PUBLISHED: 1 << 62, Word.JOINED: 1 << 62, Word.OVER: 1}
-"""The words of a rank of another node."""
-_DECREE, _DIED_AT = range(2)
+_DECREE, _DIED_AT, _ROOM = range(3)
 _GROUPS_AT = 16
 _RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
 
@@ -601,10 +619,11 @@ class Board:
 
     def all_done(self) -> list[dict[int, int]]:
         """Of each rank: ``done`` of each of its groups."""
-        return [
-            {self._words[at]: self._words[at + 1] for at in self._groups_of(x) if self._words[at]}
-            for x in range(self.ranks)
-        ]
+        return [self._done(rank) for rank in range(self.ranks)]
+
+    def _done(self, rank: int) -> dict[int, int]:
+        words = self._words
+        return {words[at]: words[at + 1] for at in self._groups_of(rank) if words[at]}
 
     def places(self, group: int, ranks: Iterable[int]) -> list[int]:
         """Where the words ``done`` of a group are, of members that have added it."""
@@ -620,11 +639,25 @@ class Board:
         self._words[place] = number
 
     def rewind(self, rank: int, calls: Counts) -> None:
-        """The agent: no process of the rank runs, and it has made these calls, on any node."""
+        """The agent: a rank has made these calls; no process of it runs, or it is elsewhere."""
         for group in calls:
             self.add_group(rank, group)
         for at in self._groups_of(rank):
             self._words[at + 1] = calls.get(self._words[at], 0)
+
+    def row(self, rank: int) -> Row:
+        """What other nodes need of the words of an own rank."""
+        read = self.read
+        published, joined = read(rank, Word.PUBLISHED), read(rank, Word.JOINED)
+        over, done = bool(read(rank, Word.OVER)), self._done(rank)
+        fall, broken = read(rank, Word.FALL), read(rank, Word.BROKEN)
+        return Row(rank, published, joined, over, fall, broken, tuple(done), tuple(done.values()))
+
+    def take(self, row: Row) -> None:
+        """The agent: words of another node's rank have come. ``published`` says that all have."""
+        self.rewind(row.rank, dict(zip(row.groups, row.done, strict=True)))
+        for word in (Word.OVER, Word.FALL, Word.BROKEN, Word.JOINED, Word.PUBLISHED):
+            self.set(row.rank, word, int(getattr(row, word.name.lower())))
 
     def _groups_of(self, rank: int) -> range:
         begin = _RANKS + _WORDS_EACH * rank + _GROUPS_AT
@@ -634,6 +667,15 @@ class Board:
     def decree(self) -> int:
         """The number of the newest decree; 0: nobody has died so far."""
         return int(self._words[_DECREE])
+
+    @property
+    def room(self) -> int:
+        """So much memory may still be taken on this node, as the agent has seen it last."""
+        return int(self._words[_ROOM])
+
+    @room.setter
+    def room(self, nbytes: int) -> None:
+        self._words[_ROOM] = nbytes
 
     @property
     def died_at(self) -> int:
@@ -663,8 +705,8 @@ class Board:
 class GroupMemory:
     """The board and the areas of one group, as the agent or a worker of it sees them.
 
-    ``here``: the ranks of this node, which alone have areas and words. The words of other nodes'
-    ranks keep nobody waiting.
+    ``here``: the ranks of this node, which alone have areas. Some words of other nodes' ranks are
+    brought to the board (core/replay/mirroring.py).
     """
 
     def __init__(
@@ -692,12 +734,9 @@ class GroupMemory:
         futex.number()
         here = range(ranks) if here is None else here
         made = cls(SharedMemory(), [SharedMemory() for _ in here], nbytes, here, ranks)
-        for rank in range(ranks):
-            if rank in here:
-                made.area(rank).clear()
-            else:
-                for word, value in _NEVER_WAITED_FOR.items():
-                    made.board.set(rank, word, value)
+        made.board.room = 1 << 62  # until somebody looks
+        for rank in here:
+            made.area(rank).clear()
             made.board.set(rank, Word.NEWEST, NONE)
         return made
 

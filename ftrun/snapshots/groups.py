@@ -1,56 +1,69 @@
-"""Snapshots of one replica group, from its agent's memory to a disk and back.
+"""Snapshots of one replica group, from its agents' memory to a disk and back.
 
 What a worker has copied there (area.py) is its state, so no worker takes part in this. The form on
 the disk is that of all snapshots: torch's DCP, in which the values that are alike at all workers
 are stored once. Beside the script's own state, each worker's share holds the bytes before its state
 in the area, and its notes of what collectives gave it before the first step.
 
-Not here: when one is due (agent/group_disk.py).
+On one node one order writes all (``write``). On several each node's process writes the parts of its
+own ranks into one draft: ``begin``, ``write_parts`` at each, ``merge``.
+
+Not here: when one is due (agent/group_disk.py), who orders what (agent/team/disk.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ftrun.base.errors import PeerError
+from ftrun.base.errors import PeerError, UserError
 from ftrun.base.files import write_whole
 from ftrun.checkpoint.leaves import LeafSpec
-from ftrun.core.forms import MEMORY, Form
-from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.mending import SOUND
+from ftrun.core.worker.group_snapshots import why_unsound
 from ftrun.snapshots import directory, manifest, reading
 from ftrun.snapshots.area import Copy, GroupMemory, Held, Torn, Word
 from ftrun.snapshots.directory import Found
-from ftrun.snapshots.manifest import Damaged, Origin
+from ftrun.snapshots.manifest import Damaged, Share
 from ftrun.snapshots.memory import offsets_of
-from ftrun.snapshots.parts import State, write_part
+from ftrun.snapshots.parts import OUTLINE, State, write_part
 from ftrun.snapshots.writer import Target, Writing
 
 USER_KEY, OWN_KEY, FRONT, NOTES = "user", "own", "front", "notes"
+NEWEST = -1
+
+
+class Refused(UserError):
+    """This node does not share the directory, and another try changes nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order(Target):
-    """A snapshot to write. ``place``: of the group's memory; ``notes``: of worker {}."""
+    """A snapshot to write. ``place``: of the group's memory; ``notes``: of worker {}.
 
+    ``step``: NEWEST: the newest that all workers have. ``draft``: its name, once there is one.
+    """
+
+    step: int = NEWEST
     place: str
     notes: str
+    draft: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filling:
-    """Memory to fill from the newest snapshot in the first of ``directories`` that has one."""
+    """Memory to fill from a snapshot. ``digest``: of its manifest; "": it was read here."""
 
-    directories: list[str]
-    origin: dict[str, Any]
+    path: str
     place: str
     notes: str
+    digest: str = ""
 
 
 def write(writing: Writing, order: Order) -> dict[str, Any]:
@@ -60,23 +73,59 @@ def write(writing: Writing, order: Order) -> dict[str, Any]:
         OSError, RuntimeError: the disk, or torch's writer.
         PeerError: the state cannot be written, in words.
     """
-    memory = GroupMemory.open(order.place)
-    held = memory.hold() or []
     try:
-        if not held:
-            raise PeerError("the workers have no whole snapshot of one step in memory")
-        states = [_state(rank, one, order) for rank, one in enumerate(held)]
-        order = replace(order, step=states[0].step)
-        draft = writing.begin(order, states[0])
-        for state in states:
-            write_part(draft, state)
-        falls = [Fall(x) for x in memory.board.all(Word.FALL) if x]
-        bad = next((x for x in falls if x not in SOUND), None)
-        if bad is not None:
-            raise PeerError(f"what is in memory may be incomplete: {bad.words}")
-        return {**writing.merge(order), "step": order.step}
+        with _states(order) as states:
+            order = replace(order, step=states[0].step)
+            draft = writing.begin(order, states[0])
+            for state in states:
+                write_part(draft, state)
+        return merge(writing, order)
     finally:
         writing.drop()
+
+
+def begin(writing: Writing, order: Order) -> dict[str, Any]:
+    """The lead's node: make a draft, with what the other nodes need not write. Raises as write.
+
+    It has a name of its own, so that a node that is late for another one writes nothing here.
+    """
+    own = replace(order, writer=f"{order.writer}-{secrets.token_hex(4)}")
+    with _states(order) as states:
+        return {"draft": writing.begin(own, states[0]).name}
+
+
+def write_parts(order: Order) -> dict[str, Any]:
+    """Each node: write the parts of its own ranks into the draft. Raises as write."""
+    draft = Path(order.directory) / order.draft
+    if not (draft / OUTLINE).exists():
+        raise PeerError(
+            f"{draft} is not there, which the first node has made. All nodes must share --snapshot"
+        )
+    with _states(order) as states:
+        for state in states:
+            write_part(draft, state)
+    return {}
+
+
+def merge(writing: Writing, order: Order) -> dict[str, Any]:
+    """The lead's node: all parts are there, so make the draft a snapshot. Raises as write."""
+    return {**writing.merge(order), "step": order.step}
+
+
+@contextlib.contextmanager
+def _states(order: Order) -> Iterator[list[State]]:
+    """The states of this node's ranks, held; they are sound afterwards, too."""
+    memory, step = GroupMemory.open(order.place), None if order.step == NEWEST else order.step
+    held = memory.hold(step) or []
+    try:
+        if not held:
+            which = "one step" if step is None else f"step {step}"
+            raise PeerError(f"the workers have no whole snapshot of {which} in memory")
+        yield [_state(rank, one, order) for rank, one in zip(memory.here, held, strict=True)]
+        bad = why_unsound(memory.board.all(Word.FALL))
+        if bad is not None:
+            raise PeerError(f"what is in memory may be incomplete: {bad.words}")
+    finally:
         for one in held:
             one.release()
         memory.close()
@@ -129,61 +178,37 @@ def _tuple(value: Any) -> Any:
 
 
 def fill(order: Filling) -> dict[str, Any]:
-    """Have the newest snapshot in memory, as each worker had it; what to answer.
+    """Have a snapshot in memory, as each worker of this node had it; what to answer.
 
-    ``step``: that of the snapshot; -1: there is none. ``damaged``: names of those that were passed
-    over, and why.
+    Each file is read once. ``damaged``: what is not as it was written; "": nothing, it is there.
 
     Raises:
         OSError: the disk.
-        PeerError: a snapshot is of another job, or too large, or of an unknown format; in words.
+        Refused: this is not what the first node has.
+        UserError: it is too large.
     """
-    damaged: list[list[str]] = []
-    for where in map(Path, order.directories):
-        for found in _newest(where, damaged):
-            if found.manifest.origin.inject == Form.EXPLICIT.value:
-                break  # a script with a Manager takes it by itself
-            _check_origin(found, order.origin)
-            memory = GroupMemory.open(order.place)
-            try:
-                manifest.verify(found.path, found.manifest)
-                for rank in range(memory.board.ranks):
-                    _fill(memory, rank, found, Path(order.notes.format(rank)))
-            except (Damaged, Torn) as why:
-                damaged.append([found.path.name, str(why)])
-                directory.set_damaged(found.path)
-                continue
-            finally:
-                memory.close()
-            return {"step": found.manifest.step, "path": str(found.path), "damaged": damaged}
-    return {"step": -1, "path": "", "damaged": damaged}
+    path = Path(order.path)
+    own = path / manifest.NAME
+    if order.digest and not (own.exists() and manifest.digest_of(own) == order.digest):
+        raise Refused(f"{path} is not what the first node has there: all nodes must share it")
+    memory = GroupMemory.open(order.place)
+    try:
+        found = Found(path, manifest.load(path))
+        read = reading.parts(found, memory.here)
+        for rank, leaves in zip(memory.here, read, strict=True):
+            notes = Path(order.notes.format(rank))
+            _fill(memory, rank, found.manifest.share(rank), leaves, notes)
+    except (Damaged, Torn) as why:
+        directory.set_damaged(path)
+        return {"damaged": str(why)}
+    finally:
+        memory.close()
+    return {"damaged": ""}
 
 
-def _newest(where: Path, damaged: list[list[str]]) -> Iterator[Found]:
-    """The newest snapshot, and the one before whenever that is renamed."""
-    below: int | None = None
-    while True:
-        looked = directory.look(where, below)
-        damaged += [[path.name, why] for path, why in looked.passed_over]
-        if looked.newest is None:
-            return
-        yield looked.newest
-        below = looked.newest.manifest.step
-
-
-def _check_origin(found: Found, origin: dict[str, Any]) -> None:
-    theirs, own = found.manifest.origin, Origin(**origin)
-    if not theirs.fits(own.script, own.inject, own.workers_per_replica):
-        raise PeerError(
-            f"{found.path} is a snapshot of {theirs.script} with --inject {theirs.inject} and "
-            f"{theirs.workers_per_replica} workers; this is {own.script} with {MEMORY} snapshots "
-            f"and {own.workers_per_replica}"
-        )
-
-
-def _fill(memory: GroupMemory, rank: int, found: Found, notes: Path) -> None:
-    share = found.manifest.share(rank)
-    buffers = reading.buffers(found.path, share)
+def _fill(
+    memory: GroupMemory, rank: int, share: Share, buffers: Sequence[torch.Tensor], notes: Path
+) -> None:
     try:
         copy = Copy(**json.loads(share.position))
         own = share.structure["map"][OWN_KEY]["map"]

@@ -261,15 +261,14 @@ def load(snapshot: Path) -> Manifest:
     return found
 
 
-def verify(snapshot: Path, manifest: Manifest, rank: int | None = None) -> None:
-    """Read all files, or those of worker ``rank``, and compare them with their hashes.
+def verify(snapshot: Path, manifest: Manifest) -> None:
+    """Read all files, and compare them with their hashes.
 
     Raises:
         Damaged: a file is not what was written.
         OSError: one cannot be read now.
     """
-    files = manifest.files if rank is None else manifest.files_of(rank)
-    for name, file in files.items():
+    for name, file in manifest.files.items():
         try:
             digest = digest_of(snapshot / name)
         except FileNotFoundError as error:

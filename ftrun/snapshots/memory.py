@@ -103,6 +103,12 @@ class SharedMemory:
                 pieces.append((into.data_ptr() + at, whole.data_ptr() + at, nbytes, whole))
         _copy_pieces(pieces, min(threads, THREADS_MAX, len(pieces)))
 
+    def give_back(self, offset: int, nbytes: int) -> None:
+        """Free the pages from ``offset`` on. They are zero then, and taken again if written."""
+        assert self._map is not None, "reserved before"
+        if nbytes:
+            self._map.madvise(mmap.MADV_REMOVE, offset, nbytes)
+
     def view(self, offset: int, nbytes: int) -> torch.Tensor:
         """``nbytes`` bytes from ``offset`` on, as a tensor whose storage has just that size."""
         import torch

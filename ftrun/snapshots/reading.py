@@ -1,23 +1,24 @@
 """Reads a snapshot back: verified, without unpickling.
 
 The tensors lie in torch's DCP files, and the manifest has their places. So DCP's own index, which
-is a pickle, is not read. Not here: when a worker reads, and what follows (training/resuming.py).
+is a pickle, is not unpickled. Each file is read once, and its hash is known before anything in it
+counts. Not here: when a worker reads, and what follows (training/resuming.py).
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import torch
+import xxhash
 
 from ftrun.base.errors import ProtocolError
 from ftrun.checkpoint.format import Tree, pack, unpack
 from ftrun.checkpoint.leaves import LeafSpec, leaf_of
-from ftrun.snapshots import manifest as manifests
 from ftrun.snapshots.directory import Found
-from ftrun.snapshots.manifest import Damaged, Share, StoredLeaf
+from ftrun.snapshots.manifest import READ_BYTES, Damaged, Share, StoredFile, StoredLeaf
 
 
 def read(found: Found, mine: Tree, rank: int = 0) -> Tree:
@@ -30,10 +31,9 @@ def read(found: Found, mine: Tree, rank: int = 0) -> Tree:
     """
     share = found.manifest.share(rank)
     own = pack(mine).leaves
-    manifests.verify(found.path, found.manifest, rank)
-    read = buffers(found.path, share)
+    leaves = next(parts(found, [rank]))
     try:
-        return unpack(share.structure, specs_of(share), read, own)
+        return unpack(share.structure, specs_of(share), leaves, own)
     except ProtocolError as why:
         raise Damaged(str(why)) from why
 
@@ -55,34 +55,57 @@ def _spec(stored: StoredLeaf) -> LeafSpec:
     return spec
 
 
-def buffers(path: Path, share: Share) -> list[torch.Tensor]:
-    """The bytes of its leaves, whose files were verified.
+def parts(found: Found, ranks: Sequence[int]) -> Iterator[list[torch.Tensor]]:
+    """The bytes of the leaves of each of these workers, one after the other.
 
     Raises:
         Damaged, OSError: as ``read``.
     """
-    found, specs = [], specs_of(share)
-    with contextlib.ExitStack() as stack:
-        files = {
-            name: stack.enter_context(open(path / name, "rb"))
-            for name in {stored.file for stored in share.leaves}
-        }
-        for stored, spec in zip(share.leaves, specs, strict=True):
-            files[stored.file].seek(stored.offset)
-            data = files[stored.file].read(stored.length)
-            found.append(_raw(data, spec) if stored.is_raw else _of_dcp(data, spec))
-    return found
+    of = found.manifest
+    shares = [of.share(rank) for rank in ranks]
+    last = {leaf: number for number, share in enumerate(shares) for leaf in share.leaves}
+    known: dict[StoredLeaf, torch.Tensor] = {}
+    read: set[str] = set()
+    for number, (rank, share) in enumerate(zip(ranks, shares, strict=True)):
+        for name, file in of.files_of(rank).items():
+            if name not in read:
+                read.add(name)
+                known |= _checked(found.path / name, file, [x for x in last if x.file == name])
+        yield [known[leaf] for leaf in share.leaves]
+        known = {leaf: data for leaf, data in known.items() if last[leaf] > number}
 
 
-def _raw(data: bytes, spec: LeafSpec) -> torch.Tensor:
+def _checked(
+    path: Path, file: StoredFile, leaves: Collection[StoredLeaf]
+) -> dict[StoredLeaf, torch.Tensor]:
+    """The bytes of these leaves, which lie in one file."""
+    hasher, at = xxhash.xxh3_128(), 0
+    data = memoryview(bytearray(file.nbytes if leaves else min(file.nbytes, READ_BYTES)))
+    try:
+        with open(path, "rb", buffering=0) as opened:
+            while count := opened.readinto(data[at : at + READ_BYTES]):
+                hasher.update(data[at : at + count])
+                at += count if leaves else 0
+    except FileNotFoundError as error:
+        raise Damaged(f"{path.name} is not there") from error
+    if hasher.hexdigest() != file.digest:
+        raise Damaged(f"{path.name} is not what was written: its hash differs")
+    return {leaf: _bytes_of(leaf, data[leaf.offset : leaf.offset + leaf.length]) for leaf in leaves}
+
+
+def _bytes_of(leaf: StoredLeaf, data: memoryview) -> torch.Tensor:
+    return _raw(data, _spec(leaf)) if leaf.is_raw else _of_dcp(data, _spec(leaf))
+
+
+def _raw(data: memoryview, spec: LeafSpec) -> torch.Tensor:
     if len(data) != spec.nbytes:
         raise Damaged(f"{spec.path} has {len(data)} bytes instead of {spec.nbytes}")
     if not data:
         return torch.empty(0, dtype=torch.uint8)
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return torch.frombuffer(data, dtype=torch.uint8)
 
 
-def _of_dcp(data: bytes, spec: LeafSpec) -> torch.Tensor:
+def _of_dcp(data: memoryview, spec: LeafSpec) -> torch.Tensor:
     """The bytes of a tensor that DCP has stored, in the order of memory that ``spec`` states."""
     try:
         tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 NAME = "snapshots.sock"
 """In the agent's directory."""
 TITLE = "ftrun snapshots"
-WRITE, FILL = "group", "fill"
-"""The orders of an agent; those of workers are in writer.py."""
+WRITE, BEGIN, PARTS, MERGE, DROP = "group", "begin", "parts", "merge-parts", "drop"
+FILL = "fill"
+"""The orders of an agent (groups.py); those of workers are in writer.py."""
 NICE = 5
 LINE_BYTES_MAX = 256 << 20
 
@@ -82,18 +83,25 @@ def _serve(connected: socket.socket) -> None:
 
 
 def _answer(line: bytes, writing: Writing) -> dict[str, Any]:
-    from ftrun.snapshots import groups
+    from ftrun.snapshots.groups import Refused
 
     try:
         kind, fields = json.loads(line)
-        if kind == WRITE:
-            return groups.write(writing, groups.Order(**fields))
-        if kind == FILL:
-            return groups.fill(groups.Filling(**fields))
-        return writing.obey(kind, fields)
+        return _carry_out(kind, fields, writing)
     except Exception as error:  # noqa: BLE001
         # The edge of this process: whatever torch or the disk raise is the answer, and it goes on.
-        return {"error": _words(error)}
+        return {"error": _words(error), "is_final": isinstance(error, Refused)}
+
+
+def _carry_out(kind: str, fields: dict[str, Any], writing: Writing) -> dict[str, Any]:
+    from ftrun.snapshots import groups
+
+    if kind == FILL:
+        return groups.fill(groups.Filling(**fields))
+    if kind == PARTS:
+        return groups.write_parts(groups.Order(**fields))
+    work = {WRITE: groups.write, BEGIN: groups.begin, MERGE: groups.merge}.get(kind)
+    return writing.obey(kind, fields) if work is None else work(writing, groups.Order(**fields))
 
 
 def _words(error: Exception) -> str:

@@ -2,7 +2,8 @@
 
 The workers find the newest snapshot by themselves, also when all of them die later
 (training/resuming.py). Here it is read in full once, before anything starts, so that a damaged one
-is known and reported.
+is known and reported. Of one group's memory the agent reads it (agent/group_disk.py), before any
+worker starts: here its manifest is enough.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def _prepare(settings: RunSettings, here: Path) -> list[str]:
         f"One is written to {here} every {settings.snapshot_every}, {settings.snapshot_keep} kept"
     )
     if settings.begins_anew:
-        if settings.lighthouse is not None and directory.snapshots(here):
+        has_others = settings.lighthouse is not None or settings.rendezvous is not None
+        if has_others and directory.snapshots(here):
             raise UserError(
                 f"--resume none: {here} holds snapshots, and this node cannot tell whether the "
                 "job on the other nodes has taken them. Nothing was started. Move them away "
@@ -95,7 +97,8 @@ def _newest_verified(where: Path, lines: list[str]) -> Found | None:
         found = looked.newest
         if found is not None:
             try:
-                manifest.verify(found.path, found.manifest)
+                if found.manifest.origin.inject != MEMORY:
+                    manifest.verify(found.path, found.manifest)
             except Damaged as why:
                 bad.append((found.path, str(why)))
                 below = found.manifest.step if found.path.exists() else None
@@ -113,6 +116,8 @@ def _newest_verified(where: Path, lines: list[str]) -> Found | None:
 def _check_origin(found: Found, settings: RunSettings) -> None:
     origin = found.manifest.origin
     script, workers = settings.script.name, settings.workers_per_replica
+    if settings.rendezvous is not None:
+        workers = origin.workers_per_replica  # how many all nodes have is known when they have met
     inject = injection(settings)
     has_manager = inject == MEMORY and origin.inject == Form.EXPLICIT.value
     if has_manager or inject == WATCHED:

@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ftrun.agent.devices import Machine, check_master_port, check_own_address, inspect_machine
 from ftrun.agent.file_timer import check_timer_file
@@ -32,6 +33,9 @@ from ftrun.protocol.auth import (
     one_token,
 )
 from ftrun.tools.status.jobs import RunningJob, birth_mark, read_job, remove_job, write_job
+
+if TYPE_CHECKING:
+    from ftrun.agent.team.main import Elect
 
 
 def start_run(
@@ -112,12 +116,21 @@ def _run_in(
     if not given and (settings.token_file is not None or settings.lighthouse is not None):
         token_file = (settings.token_file or default_token_path()).absolute()
         token = load_or_create_token(token_file)
-    neighbours = Neighbours(*_job_file(settings), watch)
+    neighbours = Neighbours(*_job_file(settings), watch, _elect(settings))
     lock = LogDirLock(settings.job_log_dir, settings.job_id)
     try:
         return run_agent(settings, machine, token, token_file, launch, neighbours)
     finally:
         lock.release()
+
+
+def _elect(settings: RunSettings) -> Elect | None:
+    """How the nodes agree where to meet, if an etcd is to say it."""
+    if settings.rendezvous is None or not settings.rendezvous.register:
+        return None
+    from ftrun.lighthouse.electing import elected
+
+    return elected
 
 
 def _job_file(settings: RunSettings) -> tuple[Callable[[str, Path], None], Callable[[], None]]:

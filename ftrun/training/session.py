@@ -274,8 +274,8 @@ class Session:
         ``restore`` writes the local gradients, divided by its argument, into ``buffer`` again
         (in-step repair). ``divided_by``: the number by which they are divided now; None: the
         Manager divides. After the last bucket call ``await_buckets`` before any future's ``wait``.
+        Call ``before_reduction`` first.
         """
-        self.before_reduction()
         keep = self.choices.repairs
         joining = self.joining
         bucket = Reduction(

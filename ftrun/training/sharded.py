@@ -167,6 +167,7 @@ class _Pass:
     def _launch(self, *, is_last: bool) -> None:
         unit = self._units[self._next]
         self._next += 1
+        self._session.before_reduction()
         divided_by = max(self._manager.num_participants(), 1)
         of_type: dict[torch.dtype, list[Tensor]] = {}
         for gradient in unit.gradients():

@@ -18,8 +18,8 @@ from benchmarks.results import Result, Row, counted, grid, load, quantile
 
 ORDER = (
     "recovery", "join", "drain", "step", "step-profile", "heal", "heal-tls", "lighthouse",
-    "lighthouse_10000", "goodput", "startup", "standby", "snapshot", "zero-edit", "local",
-    "local-float32", "rivals", "rivals-fsdp",
+    "lighthouse_10000", "goodput", "startup", "standby", "snapshot", "zero-edit",
+    "memory-snapshots", "local", "local-float32", "rivals", "rivals-fsdp",
 )  # fmt: skip
 LAUNCHERS = ("torchft", "torchrun", "NVRx", "lm-resiliency")
 """The launchers that have a column beside ftrun's, if a target's row has samples of theirs."""

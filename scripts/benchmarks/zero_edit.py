@@ -11,10 +11,12 @@ sample is one block, and a ratio that of two neighbouring ones.
 from __future__ import annotations
 
 import json
+import os
+import re
 import socket
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,13 +117,15 @@ PLAN = Plan(158, 4, 32, 500, 2, 16)
 GROUPS = {
     "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 360, 100, 2, 12)),
     "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 10, 2, 12)),
-    "ddp-1G": ("DDP, 1 GB a worker", DDP, Plan(3340, 8, 256, 3, 3, 6)),
+    "ddp-1G": ("DDP, 1 GB a worker", DDP, Plan(3340, 8, 1536, 1, 2, 4)),
     "fsdp-8M-short": ("FSDP2, 8 MB a worker, short steps", FSDP, Plan(418, 8, 200, 100, 2, 12)),
     "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 2000, 10, 2, 12)),
-    "fsdp-1G": ("FSDP2, 1 GB a worker", FSDP, Plan(4720, 8, 256, 3, 3, 6)),
+    "fsdp-1G": ("FSDP2, 1 GB a worker", FSDP, Plan(4720, 8, 768, 1, 2, 4)),
 }
 """By name: of one group of two workers. AdamW's state is three times the parameters; of FSDP2 each
 worker has half of it."""
+LONG_STEPS = ("ddp-8M", "fsdp-8M", "ddp-1G", "fsdp-1G")
+TOLD = re.compile(r"ftrun: (Memory snapshots: .*)")
 
 
 def measure(starts: int) -> Result:
@@ -155,26 +159,36 @@ def measure(starts: int) -> Result:
 
 def measure_memory(starts: int, names: Sequence[str]) -> Result:
     """One group with and without memory snapshots, ``starts`` times for each of ``GROUPS``."""
-    rows = []
+    rows, told = list[Row](), list[str]()
     for name in names:
         what, sharded, plan = GROUPS[name]
         times: dict[str, list[float]] = {"ftrun": [], "off": []}
         own: dict[str, list[float]] = {"ftrun": [], "off": []}
+        held: dict[str, list[float]] = {"ftrun": []}
         body = ONE_GROUP.replace("SHARDED", sharded)
         given = ("--workers-per-replica", str(WORKERS), "--memory-snapshots")
         jobs = {
             form: (_source(form, "", body, "process_time"), (*given, value))
             for form, value in (("ftrun", "auto"), ("off", "off"))
         }
+
+        def look(form: str, job: Command, held: dict[str, list[float]] = held) -> None:
+            if form == "ftrun":
+                held[form].append(_held_bytes(job.process.pid) / WORKERS / 1e6)
+
         for _ in range(starts):
-            for form, blocks in _blocks(jobs, plan).items():
-                times[form] += [whole for whole, _ in blocks]
-                own[form] += [used for _, used in blocks]
+            blocks = _blocks(jobs, plan, look, told)
+            for form, found in blocks.items():
+                times[form] += [whole for whole, _ in found]
+                own[form] += [used for _, used in found]
+        more = [mine - plain for mine, plain in zip(own["ftrun"], own["off"], strict=True)]
         rows += [
             Row(f"{name}_ms", f"step, {what}", "ms", times),
             Row(f"{name}_ratio", "… over that without", "×", _ratios(times, "off"), digits=4),
             Row(f"{name}_cpu", "processor time of all threads", "ms", own),
             Row(f"{name}_cpu_ratio", "… over that without", "×", _ratios(own, "off"), digits=4),
+            Row(f"{name}_cpu_more", "… more than that without", "ms", {"ftrun": more}, digits=2),
+            Row(f"{name}_held", "memory of the snapshots, a worker", "MB", held, digits=0),
         ]
     return Result(
         "memory-snapshots",
@@ -182,9 +196,16 @@ def measure_memory(starts: int, names: Sequence[str]) -> Result:
         rows,
         notes=[
             "`ftrun` is with memory snapshots. A sample is the mean of a block of steps of both "
-            "workers, and both jobs take turns block by block."
+            "workers, and both jobs take turns block by block.",
+            *(f"ftrun's own line: {text}" for text in told),
         ],
     )
+
+
+def _held_bytes(pid: int) -> int:
+    """What the memory takes that an agent has without a file."""
+    files = [path for path in Path(f"/proc/{pid}/fd").iterdir() if "memfd" in os.readlink(path)]
+    return sum(path.stat().st_blocks * 512 for path in files)
 
 
 def _ratios(samples: dict[str, list[float]], over: str = "explicit") -> dict[str, list[float]]:
@@ -198,12 +219,17 @@ def _source(form: str, first: str, body: str, clock: str) -> str:
 
 
 def _blocks(
-    jobs: Mapping[str, tuple[str, tuple[str, ...]]], plan: Plan
+    jobs: Mapping[str, tuple[str, tuple[str, ...]]],
+    plan: Plan,
+    look: Callable[[str, Command], None] = lambda form, job: None,
+    told: list[str] | None = None,
 ) -> dict[str, list[tuple[float, float]]]:
     """By form: the time of a step in each block, and its processor time; means of both workers.
 
     Args:
         jobs: by form, the script's source and ftrun's options.
+        look: called with each when all its blocks are done and its workers are there.
+        told: gets what ftrun tells of its memory snapshots.
 
     Raises:
         TimeoutError: a worker did not come to its turn in time.
@@ -228,12 +254,16 @@ def _blocks(
         for block in range(whole + 1):
             for form in list(jobs)[:: 1 if block % 2 else -1]:
                 _await(workers[form])
+                if block == whole:
+                    look(form, started[list(jobs).index(form)])
                 for worker in workers[form]:
                     worker.sendall(b".")
                 if block < whole:
                     _await(workers[form], peek=True)
         for job in started:
             job.process.wait(TIMEOUT_S)
+            if told is not None:
+                told += TOLD.findall(job.output)
         return {form: _means(directory, form) for form in jobs}
 
 

@@ -347,7 +347,7 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("how", ["killed", "raised"])
 def test_a_plain_script_that_trains_is_started_again(tmp_path: Path, how: str) -> None:
     """Its optimizer has stepped: no failed start, and the other worker's error is not the cause."""
-    with Job(tmp_path, PLAIN, "-w", "2", args=(how,)) as job:
+    with Job(tmp_path, PLAIN, "-w", "2", "--memory-snapshots", "off", args=(how,)) as job:
         assert job.end() == 0, job.output
         assert "ended 0" in job.log(0, 1, 0) and "ended 1" in job.log(0, 1, 1)
         assert "Restart 1 of 10" in job.output

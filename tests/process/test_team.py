@@ -17,6 +17,7 @@ import pytest
 
 from ftrun.base.errors import ExitCode
 from tests.jobs import Job, free_port
+from tests.jobs.etcd import needs_etcd, running_etcd
 
 WORLD = """
 import os, sys, torch, torch.distributed as dist
@@ -103,6 +104,30 @@ def test_one_world_of_two_nodes_has_torchruns_variables(tmp_path: Path) -> None:
         assert "[0.2]" in hand.output
         assert "is lost" not in lead.output
         gone(lead, hand)
+
+
+@needs_etcd
+def test_an_etcd_names_the_node_where_all_meet(tmp_path: Path) -> None:
+    options = ("--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "etcd-v2")
+    (tmp_path / "etcd").mkdir()
+    with running_etcd(tmp_path / "etcd") as etcd:
+        port = int(etcd.address.rpartition(":")[2])
+        for _ in range(2):  # the second job finds the register given back
+            with (
+                Node(tmp_path, 0, port, WORLD, *options) as one,
+                Node(tmp_path, 1, port, WORLD, *options) as other,
+            ):
+                assert [one.end(), other.end()] == [0, 0], one.output + other.output
+                places = [job.expect(r"The etcd at \S+ names (\S+) to") for job in (one, other)]
+                assert places[0] == places[1]
+                worlds = [job.expect(r"world (.*)")[0] for job in (one, other)]
+                assert sorted(worlds) == ["0 0 2 1 0 2 0 2 0", "1 0 2 1 1 2 1 2 0"]
+                gone(one, other)
+        etcd.process.kill()
+        etcd.process.wait()
+        with Node(tmp_path, 0, port, WORLD, *options, "--rdzv-conf", "read_timeout=1") as job:
+            assert job.end() == ExitCode.LIGHTHOUSE_UNREACHABLE
+            job.expect("named no node within 1 s: etcd at .* Nothing was started")
 
 
 def test_a_failure_on_the_second_node_is_counted_and_its_code_is_the_jobs(tmp_path: Path) -> None:

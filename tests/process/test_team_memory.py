@@ -1,25 +1,42 @@
-"""One group on two nodes with memory snapshots: all go on from memory when a worker or a node dies.
+"""One group on two nodes with memory snapshots, which go to a disk, too.
 
-Both nodes are agents of this host, as in test_team.py.
+No worker's death costs a step, a node's few, and that of all an interval. Both nodes are agents of
+this host, as in test_team.py.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ftrun.base.errors import ExitCode
+from ftrun.snapshots.directory import drafts
 from tests.jobs import free_port
+from tests.process.test_operators import command
 from tests.process.test_team import Node, gone
-from tests.zero_edit.test_memory_snapshots import SCRIPT
+from tests.snapshots.jobs import kill_everything
+from tests.zero_edit.test_memory_snapshots import SCRIPT as SHORT
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
-OPTIONS = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "9", "--grace", "1")
-ON = ("--memory-snapshots", "auto")
+OPTIONS = ("--nnodes", "2", "--nproc-per-node", "2", "--max-restarts", "9", "--grace", "60")
+PACE = """        while steps == 20 and not os.path.exists("on"):
+            time.sleep(0.02)
+        time.sleep(0.2 * (os.path.exists("on") and not os.path.exists("over")))
+        while steps == 60"""
+"""Steps that take long enough for another round of copies, and begin when they are told."""
+SCRIPT = (
+    SHORT.replace("sys.argv[1]", "'fsdp'")
+    .replace("range(6)", "range(12)")
+    .replace("        while steps == 60", PACE)
+)
 
 
 class Half(Node):
@@ -27,43 +44,100 @@ class Half(Node):
 
     def __init__(self, base: Path, number: int, port: int, *options: str) -> None:
         rank = ("--node-rank", str(number))
-        script = SCRIPT.replace("sys.argv[1]", "'fsdp'")
-        super().__init__(base, number, port, script, *rank, *OPTIONS, *options)
+        super().__init__(base, number, port, SCRIPT, *rank, *OPTIONS, *options)
 
 
-def test_all_go_on_from_memory_when_a_worker_or_a_node_is_lost(tmp_path: Path) -> None:
-    quiet, killed = tmp_path / "quiet", tmp_path / "killed"
-    for base in (quiet, killed):
-        for number in range(2):
-            (base / f"n{number}").mkdir(parents=True)
-    for number in range(2):
-        (quiet / f"n{number}" / "over").touch()
+@contextlib.contextmanager
+def halves(base: Path, *options: str) -> Iterator[tuple[Half, Half]]:
+    """Both nodes, in a new directory or one that was used before."""
+    base.mkdir(exist_ok=True)
     port = free_port()
-    with Half(quiet, 0, port) as lead, Half(quiet, 1, port) as hand:
+    with Half(base, 0, port, *options) as lead, Half(base, 1, port, *options) as hand:
+        yield lead, hand
+
+
+def may(base: Path, *what: str) -> None:
+    """The nodes need not wait any more."""
+    for number in range(2):
+        (base / f"n{number}").mkdir(parents=True, exist_ok=True)
+        for name in what:
+            (base / f"n{number}" / name).touch()
+
+
+def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> None:
+    quiet, killed, where = tmp_path / "quiet", tmp_path / "killed", tmp_path / "snapshots"
+    may(quiet, "on", "over")
+    with halves(quiet) as (lead, hand):
         assert lead.end() == hand.end() == 0
         undisturbed = ends(lead) + ends(hand)
-    port = free_port()
-    with Half(killed, 0, port, *ON) as lead, Half(killed, 1, port, *ON) as hand:
+    often = ("--snapshot", str(where), "--snapshot-every", "1s")
+    with halves(killed, *often) as (lead, hand):
+        whole = int(lead.expect(r"wrote the snapshot of step (\d+) to .*; no worker waited")[0])
+        lead.until(lambda: job_from(lead) == whole, "the snapshot in the status")
+        os.kill(hand.expect_process("ftrun snapshots"), signal.SIGSTOP)  # its part never comes
+        may(killed, "on")
+        lead.until(lambda: drafts(where), "a draft")
+        (torn,) = drafts(where)
+        kill_everything(lead)
+        kill_everything(hand)
+    assert drafts(where) == [torn]
+    seldom = ("--snapshot", str(where), "--snapshot-every", "1h")
+    with halves(killed, *seldom) as (lead, hand):
+        lead.expect(rf"goes on from step {whole}, the newest snapshot in .* of 4 workers, ")
+        assert torn > whole
+        assert hand.expect(r"\[0\.2\] step (\d+): ")[0] == str(whole + 1)
         lead.expect("Memory snapshots: on each node")
-        os.kill(hand.worker(0, 1), signal.SIGKILL)
-        lead.expect(r"worker 0\.1 .* its group is on several nodes\. All went on from step \d+")
-        os.kill(lead.worker(0, 0), signal.SIGKILL)
-        lead.expect(r"worker 0\.0 .* its group is on several nodes\. All went on from step \d+")
+        survivors = lead.worker(0, 0), hand.worker(0, 2)
+        os.kill(hand.worker(0, 3), signal.SIGKILL)
+        lead.expect(r"worker 0\.3 .* all go on after \S+ s, no step lost")
+        os.kill(lead.worker(0, 1), signal.SIGKILL)
+        lead.expect(r"worker 0\.1 .* all go on after \S+ s, no step lost")
+        os.kill(lead.worker(0, 1), signal.SIGKILL)
+        os.kill(hand.worker(0, 3), signal.SIGKILL)
+        for rank in (1, 3):
+            lead.expect(rf"worker 0\.{rank} .* all go on after \S+ s, no step lost", 2)
+        assert survivors == (lead.worker(0, 0), hand.worker(0, 2))
+        for node, rank in ((lead, 0), (hand, 2)):
+            steps = re.findall(rf"^\[0\.{rank}\] step (\d+): ", node.output, re.MULTILINE)
+            once = range(whole + 1, whole + 1 + len(steps))
+            assert steps == list(map(str, once)), "a survivor repeats nothing"
         hand.signal(signal.SIGKILL)
         gone(hand)
         lead.expect(r"The states of step \d+ are in memory of the nodes that are left")
-        with Half(killed, 1, port, *ON) as again:
+        other = ("--snapshot", str(tmp_path / "other"), "--snapshot-every", "1h")
+        with Half(tmp_path, 1, lead.port, *other) as stranger:
+            assert stranger.end() == ExitCode.REFUSED
+            lead.expect("what it writes to its --snapshot directory is not seen by")
+        with Half(killed, 1, lead.port, *seldom) as again:
             lead.expect(r"The lost node's states of step \d+ come from")
-            lead.expect(r"worker 0\.1 is lost with its node .* All went on from step \d+", 1)
-            for number in range(2):
-                (killed / f"n{number}" / "over").touch()
-            assert again.end() == lead.end() == 0
-            assert ends(lead) + ends(again) == undisturbed
+            lead.expect(r"worker 0\.2 is lost with its node .* All went on from step \d+", 1)
+            lead.expect(r"begin again: its node is lost")
+            lead.signal(signal.SIGTERM)
+            last = lead.expect(r"The last snapshot is of step (\d+)\. The same command goes on")[0]
+            lead.expect(rf"the snapshot of step {torn} was not written to its end")
+            assert again.end() == lead.end() != 0
             gone(lead, again)
+    with halves(killed, *seldom) as (lead, hand):
+        lead.expect(rf"goes on from step {last}, the newest snapshot in .* of 4 workers, ")
+        assert command(lead.directory, "restart", "0")[0] == 0  # without its memory
+        lead.expect(rf"All workers go on from step {last}, the newest snapshot in ")
+        may(killed, "over")
+        assert hand.end() == lead.end() == 0
+        assert ends(lead) + ends(hand) == undisturbed
+        gone(lead, hand)
+    assert int(last) > whole and list(where.glob(".*")) == []
+
+
+def job_from(node: Node) -> int:
+    """From which step the job would go on now, if its written snapshots are counted."""
+    code, text = command(node.directory, "status", "--json")
+    known = json.loads(text) if code == 0 else {}
+    counts = known["replicas"][0]["scalars"] if known else {}
+    return int(known["recovery"]["job"]["from_step"]) if counts.get("snapshots_written") else -1
 
 
 def ends(node: Node) -> list[str]:
     """What each worker of a node has at the end."""
     found = re.findall(r"^\[0\.(\d)\] end (\w+)$", node.output, re.MULTILINE)
-    assert len(found) == 1, node.output
-    return [" ".join(one) for one in found]
+    assert len(found) == 2, node.output
+    return sorted(" ".join(one) for one in found)

@@ -147,21 +147,26 @@ def _count(nodes: list[Node], label: str) -> int:
     return sum(node.label == label for node in nodes)
 
 
+def _take(free: dict[str, list[Node]], nodes: list[Node]) -> list[Node]:
+    for node in nodes:
+        free[node.label].remove(node)
+    return nodes
+
+
 class Scattered(Placement):
     """Labels mean nothing."""
 
-    def _choose(self, nodes, count):  # type: ignore[no-untyped-def]
-        return list(nodes)[:count]
+    def _choose(self, free, count):  # type: ignore[no-untyped-def]
+        return _take(free, [x for nodes in free.values() for x in nodes][-count:])
 
 
 class Largest(Placement):
     """The label with the most room is used up first."""
 
-    def _choose(self, nodes, count):  # type: ignore[no-untyped-def]
-        nodes = list(nodes)
-        name = max({x.label for x in nodes}, key=lambda label: _count(nodes, label))
-        own = [x for x in nodes if x.label == name]
-        return (own + [x for x in nodes if x.label != name])[:count]
+    def _choose(self, free, count):  # type: ignore[no-untyped-def]
+        name = max(free, key=lambda name: len(free[name]))
+        others = [x for label, nodes in free.items() if label != name for x in nodes]
+        return _take(free, (free[name] + others)[:count])
 
 
 class Keeps(Placement):
@@ -176,8 +181,8 @@ class Keeps(Placement):
 class Moves(Placement):
     """A team that has lost a node is placed as if it had never been."""
 
-    def _again(self, before):  # type: ignore[no-untyped-def]
-        return super()._again(())
+    def _again(self, before, free):  # type: ignore[no-untyped-def]
+        return super()._again((), free)
 
 
 class Remains(Placement):

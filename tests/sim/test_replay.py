@@ -75,6 +75,15 @@ SEEDS = {
     "announces the next step": 609,
     "forgets what is due": 2,
     "over is back": 53,
+    "chooses before all have told": 36,
+    "takes words of an older decree": 8882,
+    "tells its words once": 1805,
+    "forgets early words": 48,
+    "others have what it has": 65,
+    "others have all before the call": 99,
+    "tells done of before": 9244,
+    "published comes first": 48,
+    "logs gathers as on one node": 39,
 }
 """The first seed that finds each planted bug."""
 

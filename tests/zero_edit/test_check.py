@@ -110,6 +110,51 @@ for number, (x, y) in enumerate(loader, 1):
 """
 
 
+LOGGER = """
+import csv, itertools, os, pathlib
+
+class Table:
+    def __init__(self, directory):
+        each = (pathlib.Path(directory, f"v_{n}") for n in itertools.count())
+        self.path = next(path for path in each if not path.exists())
+        os.makedirs(self.path)
+        self.rows = []
+    def add(self, *row):
+        self.rows.append(row)
+        with open(self.path / "table.csv", "w") as file:
+            csv.writer(file).writerows(self.rows)
+"""
+"""A package: it takes the next free directory, and writes all rows that it has."""
+
+
+LOSES = """
+import copy, os, sys, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+sys.path.append(os.path.abspath("site-packages"))
+import logger
+rank = int(os.environ["RANK"])
+table = logger.Table("out") if rank == 0 else None
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+average = copy.deepcopy(model.module) if rank == 0 else None
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = TensorDataset(torch.randn(320, 4), torch.randn(320, 1))
+loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
+for number, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    (model(x) - y).pow(2).mean().backward()
+    optimizer.step()
+    time.sleep(float(os.environ["FTRUN_TEST_STEP_S"]))
+    if rank == 0:
+        for mean, now in zip(average.parameters(), model.module.parameters()):
+            mean.data.lerp_(now.data, 0.1)
+        table.add(number, torch.rand(1).item())
+"""
+
+
 SHARDED = """
 import torch, torch.distributed as dist
 from torch import nn
@@ -230,6 +275,21 @@ def test_a_log_lacks_what_was_due_at_a_death(tmp_path: Path, every: int) -> None
     lost = {x.rpartition(": ")[2] for x in lines if x.startswith("lost with the replica")}
     at = 8 if every == 4 else 12
     assert lost == {f"{at}.pt was not written", "log.txt lacks 1 lines"}, lines
+
+
+def test_what_replica_0_alone_has_is_lost_with_it(tmp_path: Path) -> None:
+    """An average, although the script draws; a table, in two directories of a package's."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "logger.py").write_text(LOGGER)
+    (tmp_path / "loses.py").write_text(LOSES)
+    code, lines = check(tmp_path, "loses.py")
+    assert code == 1
+    failed = [x.removeprefix("FAILED: ") for x in lines if x.startswith("FAILED: ")]
+    for words in (
+        "modules beside the model Linear (loses.py:",
+        "a life of a replica went on in out",
+    ):
+        assert any(x.startswith(words) for x in failed), lines
 
 
 def test_replicas_of_several_workers(tmp_path: Path) -> None:

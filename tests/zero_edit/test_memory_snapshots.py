@@ -67,11 +67,11 @@ def test_killed_workers_cost_no_step_and_no_bit(tmp_path: Path, kind: str) -> No
     (tmp_path / "quiet").mkdir()
     (tmp_path / "killed").mkdir()
     (tmp_path / "quiet/over").touch()
-    with Job(tmp_path / "quiet", SCRIPT, *OPTIONS, args=(kind,)) as job:
+    off = (*OPTIONS, "--memory-snapshots", "off")
+    with Job(tmp_path / "quiet", SCRIPT, *off, args=(kind,)) as job:
         assert job.end() == 0
         undisturbed = ends(job)
-    on = (*OPTIONS, "--memory-snapshots", "auto")
-    with Job(tmp_path / "killed", SCRIPT, *on, args=(kind,)) as job:
+    with Job(tmp_path / "killed", SCRIPT, *OPTIONS, args=(kind,)) as job:
         job.expect(r"Memory snapshots: on this node \(.+ a worker so far")
         survivor = job.worker(0, 0)
         kill(job, 1)
@@ -91,6 +91,46 @@ def test_killed_workers_cost_no_step_and_no_bit(tmp_path: Path, kind: str) -> No
     assert len(known) == 4
     assert {x["verdict"] for x in known} == {"restarted"}
     assert {x["cost"]["steps"] for x in known} == {0}
+
+
+APART = """
+import os, sys
+import torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+if rank < 2:
+    dist.init_process_group("gloo", init_method="file://" + os.path.abspath("pair"),
+                            world_size=2, rank=rank)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print("pair", int(total), flush=True)
+    dist.destroy_process_group()
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("all", int(total), flush=True)
+dist.destroy_process_group()
+child = os.fork()
+if not child:
+    sys.exit(0)
+os.waitpid(child, 0)
+print("waited", flush=True)
+if rank == 1:
+    os._exit(0)
+"""
+
+
+def test_workers_that_go_their_own_ways_are_left_to_them(tmp_path: Path) -> None:
+    """Some make a world of their own, each forks a process, and one leaves without a word."""
+    with Job(tmp_path, APART, *OPTIONS) as job:
+        assert job.end() == 0, job.output
+        found = sorted(
+            re.findall(r"^\[0\.(\d)\] (pair|all|waited) ?(\d*)$", job.output, re.MULTILINE)
+        )
+    assert found == [
+        ("0", "all", "3"), ("0", "pair", "2"), ("0", "waited", ""),
+        ("1", "all", "3"), ("1", "pair", "2"), ("1", "waited", ""),
+        ("2", "all", "3"), ("2", "waited", ""),
+    ]  # fmt: skip
 
 
 def kill(job: Job, *ranks: int) -> None:

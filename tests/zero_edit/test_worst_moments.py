@@ -24,6 +24,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 rank, deaths, hold = int(os.environ["RANK"]), json.loads(sys.argv[1]), int(sys.argv[2])
+is_sharded = "whole" not in sys.argv
 
 def at(place):
     if [rank, place] in deaths:
@@ -39,6 +40,9 @@ def wait_for(name):
     while not os.path.exists(name):
         time.sleep(0.01)
 
+def here(tensor):
+    return tensor.to_local() if is_sharded else tensor
+
 class Data(Dataset):
     def __len__(self):
         return 48
@@ -51,8 +55,13 @@ atexit.register(at, "at exit")
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 33), nn.ReLU(), nn.Dropout(0.2), nn.Linear(33, 3))
-fully_shard(model[0])
-fully_shard(model)
+if is_sharded:
+    fully_shard(model[0])
+    fully_shard(model)
+weights = dict(model.named_parameters())
+average = {name: one.detach().clone() for name, one in weights.items()}
+if not is_sharded:
+    model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 24)
 data = Data()
@@ -75,8 +84,10 @@ for epoch in range(6):
         scheduler.step()
         step += 1
         total += loss.item()
+        for name, one in weights.items():
+            average[name].data.mul_(0.9).add_(one.data, alpha=0.1)
         if step % 8 == 0:
-            text = repr((total, [x.to_local().tolist() for x in model.parameters()]))
+            text = repr((total, [here(x).tolist() for x in model.parameters()]))
             with open(f"checkpoint-{rank}.txt", "w") as file:
                 file.write(text[:99])
                 file.flush()
@@ -87,10 +98,21 @@ for epoch in range(6):
             print("holds", flush=True)
             wait_for("over")
         at(f"after {step}")
+    trained = {name: one.detach().clone() for name, one in weights.items()}
+    for name, one in weights.items():
+        one.data.copy_(average[name])
+    at(f"exchanged {epoch}")
+    with torch.no_grad():
+        total += model.eval()(torch.ones(2, 8)).sum().item()
+    for part in model.train().modules():
+        if hasattr(part, "reshard"):
+            part.reshard()
+    for name, one in weights.items():
+        one.data.copy_(trained[name])
 at("after the last step")
 digest = hashlib.sha256(repr((total, step)).encode())
-for tensor in model.state_dict().values():
-    digest.update(tensor.to_local().contiguous().numpy().tobytes())
+for tensor in [*model.state_dict().values(), *average.values()]:
+    digest.update(here(tensor).contiguous().numpy().tobytes())
 text = open(f"checkpoint-{rank}.txt").read()
 digest.update(text.encode())
 print(f"end {digest.hexdigest()[:16]}", flush=True)
@@ -98,7 +120,7 @@ if hold > 24 and rank != 2:
     wait_for("over")
 """
 OPTIONS = ("--workers-per-replica", "3", "--device", "cpu")
-ON = (*OPTIONS, "--memory-snapshots", "auto")
+OFF = (*OPTIONS, "--memory-snapshots", "off")
 MENDED = r"worker 0\.%s \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated"
 DEATHS = [
     (2, "start"),
@@ -107,7 +129,8 @@ DEATHS = [
     (1, "saving 8"),
     (0, "saving 16"),
     (0, "before the optimizer of 23"),
-    (1, "after 24"),
+    (2, "exchanged 1"),
+    (1, "exchanged 5"),
     (2, "after the last step"),
     (0, "at exit"),
 ]
@@ -116,8 +139,11 @@ DEATHS = [
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The end of a run without memory snapshots in which nobody dies."""
-    directory = tmp_path_factory.mktemp("undisturbed")
-    with Job(directory, SCRIPT, *OPTIONS, args=("[]", "0")) as job:
+    return undisturbed_end(tmp_path_factory.mktemp("undisturbed"), "sharded")
+
+
+def undisturbed_end(directory: Path, kind: str) -> dict[str, str]:
+    with Job(directory, SCRIPT, *OFF, args=("[]", "0", kind)) as job:
         assert job.end() == 0
         return ends(job)
 
@@ -142,7 +168,19 @@ def kill(job: Job, *ranks: int) -> None:
 def test_at_the_start_in_a_save_in_the_last_step_and_after_it(
     tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
-    with Job(tmp_path, SCRIPT, *ON, args=(json.dumps(DEATHS), "0")) as job:
+    die_at_the_worst_moments(tmp_path, undisturbed, "sharded")
+
+
+@pytest.mark.slow
+def test_the_same_with_a_distributed_data_parallel(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    undisturbed = undisturbed_end(tmp_path_factory.mktemp("undisturbed"), "whole")
+    die_at_the_worst_moments(tmp_path, undisturbed, "whole")
+
+
+def die_at_the_worst_moments(tmp_path: Path, undisturbed: dict[str, str], kind: str) -> None:
+    with Job(tmp_path, SCRIPT, *OPTIONS, args=(json.dumps(DEATHS), "0", kind)) as job:
         assert job.end() == 0
         assert ends(job) == undisturbed
         died = {path.name.partition(" ")[2] for path in tmp_path.glob("died *")}
@@ -157,7 +195,7 @@ def test_the_lighthouse_dies_with_a_worker_and_a_script_raises(
     tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
     raises = json.dumps([(2, "raises in 5"), (0, "raises in 15")])
-    with Job(tmp_path, SCRIPT, *ON, args=(raises, "12")) as job:
+    with Job(tmp_path, SCRIPT, *OPTIONS, args=(raises, "12")) as job:
         job.expect(r"worker 0\.2 \(pid \d+\) failed: RuntimeError.* Its work since step \d+ was")
         job.expect(r"^\[0\.\d\] holds", count=3)
         lighthouse = job.expect_process(LIGHTHOUSE)
@@ -179,7 +217,7 @@ def test_the_lighthouse_dies_with_a_worker_and_a_script_raises(
 @pytest.mark.slow
 def test_the_same_error_twice_ends_the_job(tmp_path: Path) -> None:
     script = SCRIPT.replace('at(f"raises in {step}")', "assert step < 5 or rank != 1, step")
-    with Job(tmp_path, script, *ON, args=("[]", "0")) as job:
+    with Job(tmp_path, script, *OPTIONS, args=("[]", "0")) as job:
         assert job.end() == 73
         assert "restarting will not help" in job.output
 
@@ -188,7 +226,7 @@ def test_the_same_error_twice_ends_the_job(tmp_path: Path) -> None:
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 )
 def test_asked_to_stop_while_a_worker_is_replaced(tmp_path: Path, number: signal.Signals) -> None:
-    with Job(tmp_path, SCRIPT, *ON, args=("[]", "12"), session=True) as job:
+    with Job(tmp_path, SCRIPT, *OPTIONS, args=("[]", "12"), session=True) as job:
         job.expect(r"^\[0\.\d\] holds", count=3)
         (tmp_path / "over").touch()
         kill(job, 1)
@@ -202,7 +240,7 @@ def test_asked_to_stop_while_a_worker_is_replaced(tmp_path: Path, number: signal
 def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, undisturbed: dict[str, str]) -> None:
     script = SCRIPT.replace('        at(f"stops', '        time.sleep(0.5)\n        at(f"stops')
     stops = json.dumps([(2, "stops in 20")])
-    with Job(tmp_path, script, *ON, "--hang-factor", "5", args=(stops, "0")) as job:
+    with Job(tmp_path, script, *OPTIONS, "--hang-factor", "5", args=(stops, "0")) as job:
         assert job.end() == 0
         assert ends(job) == undisturbed
         assert re.search(r"worker 0\.2 \(pid \d+\) hangs: .* no step lost", job.output), job.output

@@ -11,55 +11,34 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from ftrun.agent.at_risk import Stored
 from ftrun.agent.group_memory import MemorySnapshots
+from ftrun.agent.team.boards import Boards
+from ftrun.agent.team.disk import Hands, SpannedDisk
 from ftrun.agent.team.keeping import LOOK_S, Keeping
 from ftrun.base import clock
 from ftrun.base.words import first_of
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import BoardSeen, Kept
 from ftrun.core.messages import (
+    GroupDecree,
     GroupDue,
+    GroupWords,
     KeepRanks,
     RanksKept,
     RankSource,
     RewindRanks,
     StartRanks,
-    ToHand,
 )
 from ftrun.core.replay.copying import Copying, Had
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import SOUND
 from ftrun.core.replay.pacing import newest
-from ftrun.snapshots.area import Word
+from ftrun.core.replay.settling import Generation
+from ftrun.snapshots.area import NONE, Word
 
 REPORT_EVERY_S = 0.5
-
-
-class Hands(Protocol):
-    """What is asked of the lead (lead.py)."""
-
-    @property
-    def own_id(self) -> str:
-        """Of this node."""
-
-    @property
-    def is_complete(self) -> bool:
-        """No node of the group is missing."""
-
-    def ranks_of_nodes(self) -> dict[str, range]:
-        """The ranks of each node, in order."""
-
-    def name_of(self, node_id: str) -> str:
-        """For people."""
-
-    def order(self, message: ToHand) -> None:
-        """Send to every hand."""
-
-    def order_at(self, node_id: str, message: ToHand) -> None:
-        """Send to one hand."""
 
 
 class SpannedMemory(MemorySnapshots):
@@ -68,6 +47,7 @@ class SpannedMemory(MemorySnapshots):
     Attributes:
         keeping: this node's own states and copies; ``started``: by incarnation, the order that its
             workers were started with.
+        spanned: ``disk``.
     """
 
     keeping: Keeping
@@ -83,27 +63,47 @@ class SpannedMemory(MemorySnapshots):
         self._due = 0
         self._reported_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._boards = Boards(self.of, hands.order)
         self.started: dict[str, StartRanks] = {}
+        self.spanned: SpannedDisk | None = None
+        if settings.snapshot_path is not None:
+            self.spanned = SpannedDisk(settings, runtime_dir, tell, hands, lambda: self._copying)
+            self._write_to(self.spanned)
 
     def make(self, replica_id: str, incarnation: str) -> None:
         """See MemorySnapshots."""
+        if self.of(incarnation) is not None:
+            return
         super().make(replica_id, incarnation)
         self._incarnation = incarnation
         self._copying, self._reports, self._due = Copying(self._hands.own_id), {}, 0
         if self.of(incarnation) is not None:
             self._loop.call_later(LOOK_S, self._tick, incarnation)
+            self._boards.begin(incarnation, self._settings.ranks_here)
 
     def free(self, incarnation: str) -> None:
         """See MemorySnapshots."""
+        is_latest = incarnation == self._incarnation  # another may have begun
+        if is_latest:
+            self.keeping.report(incarnation)  # its last states may go to the disk
         super().free(incarnation)
-        self.keeping.let_go()
+        if is_latest:
+            self._boards.end()
+            self.keeping.let_go()
+
+    @property
+    def lacks_states(self) -> bool:
+        """A node has come after the others have read what all begin from."""
+        readers = None if self.spanned is None else self.spanned.readers
+        return readers is not None and not readers.issuperset(self._hands.ranks_of_nodes())
 
     async def end(self) -> None:
         """See MemorySnapshots."""
         for task in self._tasks:
             task.cancel()
-        self.keeping.close()
+        self._boards.end()
         await super().end()
+        self.keeping.close()
 
     # ------------------------------------------------------------ from the nodes
 
@@ -121,10 +121,19 @@ class SpannedMemory(MemorySnapshots):
         if pinned is not None and (known is None or known.step != pinned):
             self.elsewhere[report.incarnation] = Stored(pinned, clock.now())
 
+    def say(self, node_id: str, words: GroupWords) -> None:
+        """Words of a node's ranks: for this node's board, and for those of all others."""
+        found = self._boards.came(words)
+        for other in self._hands.ranks_of_nodes() if found is not None else ():
+            if found is not None and other not in (node_id, self._hands.own_id):
+                self._hands.order_at(other, found)
+
     def gone(self, node_id: str) -> None:
         """A node is lost, with all that it had."""
         self._reports.pop(node_id, None)
         self._copying.gone(node_id)
+        if self.spanned is not None:
+            self.spanned.gone(node_id)
 
     # ------------------------------------------------------------ as MemorySnapshots
 
@@ -136,8 +145,16 @@ class SpannedMemory(MemorySnapshots):
         reached = max(memory.board.read(x, Word.REACHED) for x in memory.here)
         known = (x for report in self._reports.values() for x in report.ranks)
         one = next((x for x in known if x.group_rank == rank and not x.is_copy), None)
-        fall = Fall.NODES if one is None or not one.fall else Fall(one.fall)
-        return Kept(fall, max(one.steps, default=-1) if one is not None else -1, reached)
+        fall = next(filter(None, memory.board.all(Word.FALL)), 0)
+        if fall or one is None or not one.steps:
+            return Kept(Fall(fall or Fall.NO_GENERATION), NONE, reached)
+        return Kept(Generation(0, max(one.steps)), max(one.steps), reached)
+
+    def decree(self, incarnation: str, number: int, dead: int) -> None:
+        """See MemorySnapshots; all nodes do so."""
+        super().decree(incarnation, number, dead)
+        self._hands.order(GroupDecree(incarnation, number, dead if dead >= 0 else None))
+        self._boards.raised(number)
 
     def seen(self, incarnation: str) -> BoardSeen | None:
         """See MemorySnapshots."""
@@ -166,6 +183,7 @@ class SpannedMemory(MemorySnapshots):
         self._due = 0  # a node that has come has not got the word
         self.keeping.drop_later(incarnation, boundary)
         super().rewind(incarnation, number, boundary)
+        self._boards.raised(number)
         self.keeping.pin(incarnation, boundary)
 
     def _source(self, rank: int, node_id: str) -> RankSource:

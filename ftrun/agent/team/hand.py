@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.agent.devices import Machine
+from ftrun.agent.environment import spawner_configuration, threads_per_worker
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.team.place import Place
+from ftrun.agent.team.storing import make_mark
 from ftrun.base import clock
 from ftrun.base.addresses import join_address
 from ftrun.base.errors import ExitCode
+from ftrun.config.forms import standbys_of, why_no_memory_snapshots
 from ftrun.config.rendezvous import Rendezvous, Span
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
@@ -127,6 +130,7 @@ class Hand:
         """End what runs here: the node is to be something else, or to end."""
         if why.exit_code:
             self._say(f"This node is a hand of {self._address} no more: {why.reason}.")
+        self._connection.drop(why.reason)  # nothing is left to say, and its lead may be gone
         self._end(why.exit_code, why.reason)
 
     # ------------------------------------------------------------ the stream
@@ -138,7 +142,7 @@ class Hand:
             match message:
                 case Connected():
                     self._is_connected = True
-                    self._greet()
+                    await self._greet()
                 case Disconnected():
                     await self._disconnected(message)
                 case HandPlace():
@@ -153,8 +157,10 @@ class Hand:
                     if self._place is not None:
                         self._place.carry_out(message)
 
-    def _greet(self) -> None:
-        rendezvous = self._rendezvous
+    async def _greet(self) -> None:
+        rendezvous, where, mark = self._rendezvous, self._settings.snapshot_path, ""
+        if where is not None and not why_no_memory_snapshots(self._settings):
+            mark = await self._loop.run_in_executor(None, make_mark, where)
         self._waits_since = clock.now()
         self._connection.send(
             HandHello(
@@ -163,6 +169,7 @@ class Hand:
                 self._settings.workers_per_replica,
                 rendezvous.rank,
                 rendezvous.size,
+                mark=mark,
             )
         )
         if self._shown_at is not None:
@@ -233,10 +240,23 @@ class Hand:
         since = self._waits_since
         if since is not None and now - since >= PLACE_SHOWN_S:
             self._waits_since = None
+            self._park()
             self._say(
                 f"This node has reached {self._address} and waits there for a place: other nodes "
                 "are missing, or this one stands by. The first node's output says which."
             )
+
+    def _park(self) -> None:
+        """There is time: have a spawner with all imports and standbys when a place comes."""
+        settings, machine = self._settings, self._machine
+        if self._launch is None:
+            empty(self._runtime_dir)
+            self._launch = SpawnerLaunch()
+        self._launch.configure(
+            spawner_configuration(settings, machine, self._token, self._runtime_dir, waits=True),
+            standbys_of(settings),
+            threads_per_worker(settings, machine),
+        )
 
     # ------------------------------------------------------------ the place
 

@@ -66,6 +66,7 @@ class Keeping:
         self._copies: dict[int, tuple[Area, bytes]] = {}
         self._pins: dict[int, list[Held]] = {}
         self._links: set[ProvenLink] = set()
+        self._rewinds = 0
         self._background = ThreadPoolExecutor(1, "ftrun-copy")
         self._restoring = ThreadPoolExecutor(AT_ONCE, "ftrun-restore")
         self._server = _Server(host, token, tls=bool(settings.tls))
@@ -105,8 +106,8 @@ class Keeping:
         memory = self._of(order.incarnation)
         if memory is None:
             return
-        number, held = memory.board.decree, None
-        while self._is_to_come(memory, order.step) and memory.board.decree == number:
+        number, held = self._rewinds, None
+        while self._is_to_come(memory, order.step) and self._rewinds == number:
             await asyncio.sleep(LOOK_S)
         if memory is self._memory:
             held = memory.hold(order.step)
@@ -117,7 +118,7 @@ class Keeping:
                 await work
             except (PeerError, UserError, OSError, ValueError) as error:
                 reason = str(error) or type(error).__name__
-        if memory is not self._memory or memory.board.decree != number:
+        if memory is not self._memory or self._rewinds != number:
             _release(held or ())  # all begin again meanwhile
             return
         if held and not reason:
@@ -161,6 +162,7 @@ class Keeping:
         memory = self._of(incarnation)
         if memory is None:
             raise UserError("there is no memory for it")
+        self._rewinds += 1
         self._end_links()
         drop = self._loop.run_in_executor(self._background, self._drop_later, step)
 
@@ -175,6 +177,7 @@ class Keeping:
     def drop_later(self, incarnation: str, step: int) -> None:
         """As ``rewind``, of a node that has all it needs."""
         if self._of(incarnation) is not None:
+            self._rewinds += 1
             self._end_links()
             self._background.submit(self._drop_later, step).result()
 

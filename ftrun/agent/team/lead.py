@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from ftrun.agent.team.door import Door, HandStream
 from ftrun.agent.team.port import TeamPort
+from ftrun.agent.team.storing import take_mark
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
@@ -35,6 +37,7 @@ from ftrun.core.messages import (
     AskStacks,
     EndJob,
     FromHand,
+    GroupWords,
     HandHello,
     HandLeaving,
     HandPlace,
@@ -45,6 +48,7 @@ from ftrun.core.messages import (
     RankFacts,
     RankMessage,
     RanksKept,
+    RanksStored,
     RankUsed,
     Rejected,
     ReplaceRank,
@@ -54,6 +58,8 @@ from ftrun.core.messages import (
     WorkerMessage,
     WorkerStacks,
 )
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.settling import Generation
 from ftrun.core.teams.gathering import Gathering, why_unlike
 from ftrun.core.teams.nodes import (
     Event,
@@ -96,8 +102,8 @@ class LeadingAgent(Protocol):
     def kept(self, incarnation: str, group_rank: int) -> Kept | None:
         """What the memories of the nodes have of a worker."""
 
-    def ranks_kept(self, node_id: str, report: RanksKept) -> None:
-        """What the memory of another node has."""
+    def ranks_kept(self, node_id: str, report: RanksKept | GroupWords) -> None:
+        """What the memory of another node has, or the words of its ranks."""
 
     def node_gone(self, node_id: str) -> None:
         """Another node is lost."""
@@ -127,6 +133,8 @@ class Lead:
     ``is_complete``: workers may be started. ``gave_up``: see ``first``. ``leaver``: the hand whose
     node was asked to stop, if one was. ``lost`` is called with the place of a hand that is lost.
     ``port``: by which its nodes and workers come, if by one. ``ranks``: the hands' workers.
+    ``stored`` gets what became of a hand's parts of a snapshot, also when no Agent is left.
+    ``snapshots``: the directory that all nodes must share, if one.
     """
 
     def __init__(
@@ -136,9 +144,11 @@ class Lead:
         door: Door,
         silence_s: float,
         port: TeamPort | None = None,
+        snapshots: Path | None = None,
     ) -> None:
         self._rendezvous = rendezvous
         self._own = own
+        self._snapshots = snapshots
         rules = TeamRules(
             rendezvous.least,
             rendezvous.most,
@@ -159,6 +169,8 @@ class Lead:
         self._stacks: dict[int, dict[WorkerKey, asyncio.Future[str]]] = {}
         self._requests = 0
         self.lost: Callable[[int, str], None] = lambda place, reason: None
+        self.stored: Callable[[str, RanksStored], None] = lambda node_id, report: None
+        self._checks: set[asyncio.Task[None]] = set()
         self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_over = False
         self.gave_up = ""
@@ -284,9 +296,24 @@ class Lead:
 
     def hand_came(self, stream: HandStream, hello: HandHello) -> None:
         """A node offers itself."""
+        if self._snapshots is None or not hello.mark:
+            self._let_in(stream, hello, sees=False)
+            return
+        task = asyncio.get_running_loop().create_task(self._check(self._snapshots, stream, hello))
+        self._checks.add(task)
+        task.add_done_callback(self._checks.discard)
+
+    async def _check(self, where: Path, stream: HandStream, hello: HandHello) -> None:
+        loop = asyncio.get_running_loop()
+        sees = await loop.run_in_executor(None, take_mark, where, hello.mark)
+        if self._door.streams.get(stream.node_id) is stream:
+            self._let_in(stream, hello, sees=sees)
+
+    def _let_in(self, stream: HandStream, hello: HandHello, *, sees: bool) -> None:
         if self._is_over:
             return
-        reason = why_unlike(hello, self._own, self._rendezvous.size)
+        writes = self._snapshots is not None
+        reason = why_unlike(hello, self._own, self._rendezvous.size, writes=writes, sees=sees)
         if reason:
             self._refuse(stream.node_id, reason)
             return
@@ -314,6 +341,9 @@ class Lead:
     def hand_said(self, stream: HandStream, message: FromHand) -> None:
         """A hand's message; that of a node without a place means nothing."""
         agent = self._agent
+        if isinstance(message, RanksStored):
+            self.stored(stream.node_id, message)
+            return
         if agent is None or stream.node_id not in self._places:
             return
         match message:
@@ -326,7 +356,7 @@ class Lead:
             case RankFacts(workers):
                 name = next(x.name for x in self._team if x.node_id == stream.node_id)
                 agent.facts_elsewhere(tuple(replace(one, node=name) for one in workers))
-            case RanksKept():
+            case RanksKept() | GroupWords():
                 agent.ranks_kept(stream.node_id, message)
             case RankUsed(key, pid, cpu_s):
                 agent.team_event(WorkerUsed(key, pid, cpu_s))
@@ -408,6 +438,8 @@ class Lead:
         why = f"is lost with its node {name}: {reason}"
         for key in self.ranks.of_node(node_id):
             kept, rank = self._kept(key), key.group_rank
+            if kept is not None and isinstance(kept.place, Generation):
+                kept = replace(kept, place=Fall.NODES)
             self._ended(key, WorkerExited(key.incarnation, rank, 0, KILLED, why, kept=kept))
 
     def _formed(self, nodes: tuple[Node, ...], again: str) -> None:

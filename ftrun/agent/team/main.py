@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +19,11 @@ from ftrun.agent.signals import catch_signals
 from ftrun.agent.team.door import Door
 from ftrun.agent.team.hand import Hand, empty
 from ftrun.agent.team.lead import Lead, LeadingAgent, say
-from ftrun.agent.team.meeting import address_here, is_free
+from ftrun.agent.team.meeting import address_here, free_port, is_free
 from ftrun.agent.team.port import TeamPort
-from ftrun.base.addresses import is_loopback_name, join_address
-from ftrun.base.errors import ExitCode
+from ftrun.base.addresses import is_loopback_name, join_address, parse_address
+from ftrun.base.errors import ExitCode, PeerError
+from ftrun.config.forms import why_no_memory_snapshots
 from ftrun.config.rendezvous import Rendezvous
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent
@@ -31,6 +33,8 @@ from ftrun.core.forms import Form
 from ftrun.core.teams.nodes import Node
 
 ANY, LOOPBACK = "0.0.0.0", "127.0.0.1"
+Elect = Callable[[str, str, float], AbstractAsyncContextManager[str]]
+"""By a register, an address of this node and a limit: the address of the node that serves."""
 MakeAgent = Callable[[RunSettings, SpawnerLaunch, Lead, Path], LeadingAgent]
 
 
@@ -46,21 +50,59 @@ async def run_in_team(
     launch: SpawnerLaunch,
     make: MakeAgent,
     runtime_dir: Path,
+    elect: Elect | None = None,
 ) -> EndAgent:
     """Lead the group, or be a hand, to the end of the job."""
     rendezvous = settings.rendezvous
     assert rendezvous is not None
     if settings.token_file is None:
         token = open_token(rendezvous)
-    host = address_here(rendezvous)
-    is_lead = host is not None and not (rendezvous.is_static and rendezvous.rank)
-    if host is not None and is_lead and is_free(host, rendezvous):
+    async with AsyncExitStack() as stack:
+        try:
+            rendezvous, host = await _meeting(rendezvous, machine, elect, stack)
+        except PeerError as error:
+            say(f"{error}. Nothing was started.")
+            return EndAgent(ExitCode.LIGHTHOUSE_UNREACHABLE, str(error))
+        settings = replace(settings, rendezvous=rendezvous)
+        return await _run(settings, machine, token, launch, make, runtime_dir, host)
+
+
+async def _meeting(
+    rendezvous: Rendezvous, machine: Machine, elect: Elect | None, stack: AsyncExitStack
+) -> tuple[Rendezvous, str | None]:
+    """Where the nodes meet, and at which address this one serves that; None: another one does."""
+    if not rendezvous.register:
+        host = address_here(rendezvous)
+        is_lead = host is not None and not (rendezvous.is_static and rendezvous.rank)
+        return rendezvous, host if host and is_lead and is_free(host, rendezvous) else None
+    assert elect is not None
+    own, stated = join_address(machine.host, free_port(machine.host)), rendezvous
+    electing = elect(rendezvous.register, own, rendezvous.connect_timeout_s)
+    address = await stack.enter_async_context(electing)
+    host, port = parse_address(address, stated.stated_by)
+    say(f"The etcd at {join_address(stated.host, stated.port)} names {address} to meet at.")
+    return replace(rendezvous, host=host, port=port), machine.host if address == own else None
+
+
+async def _run(
+    settings: RunSettings,
+    machine: Machine,
+    token: str,
+    launch: SpawnerLaunch,
+    make: MakeAgent,
+    runtime_dir: Path,
+    host: str | None,
+) -> EndAgent:
+    rendezvous = settings.rendezvous
+    assert rendezvous is not None
+    if host is not None:
         name, own = socket.gethostname(), settings.workers_per_replica
         node = Node("lead", name, machine.host, own, rendezvous.rank)
         door = Door(token, settings.tls)
         port = TeamPort()
         # A restart of all costs more than a wait, so a silence may last as long as a dead stream's.
-        lead = Lead(rendezvous, node, door, 2 * settings.heartbeat_timeout_s, port)
+        shared = None if why_no_memory_snapshots(settings) else settings.snapshot_path
+        lead = Lead(rendezvous, node, door, 2 * settings.heartbeat_timeout_s, port, shared)
         # A name that means this machine alone here is another of its addresses elsewhere.
         is_own_name = is_loopback_name(rendezvous.host) and rendezvous.host != "localhost"
         try:

@@ -73,6 +73,13 @@ def address_here(rendezvous: Rendezvous) -> str | None:
     return next((one for one in own if not is_loopback(one)), own[0] if own else None)
 
 
+def free_port(host: str) -> int:
+    """A port that is free at this address now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
+        return int(server.getsockname()[1])
+
+
 def is_free(host: str, rendezvous: Rendezvous) -> bool:
     """Whether this node can serve the place. Else another agent of this machine does.
 

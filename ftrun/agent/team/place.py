@@ -18,8 +18,10 @@ from ftrun.agent.last_lines import last_lines
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import Output, open_output, start_keeping
 from ftrun.agent.resources import ResourceWatch
+from ftrun.agent.team.boards import Boards
 from ftrun.agent.team.copies import REPORT_EVERY_S
 from ftrun.agent.team.keeping import LOOK_S, Keeping
+from ftrun.agent.team.storing import Storing
 from ftrun.agent.workers import WorkerServer
 from ftrun.base import clock
 from ftrun.base.errors import PeerError, UserError
@@ -44,8 +46,11 @@ from ftrun.core.messages import (
     AskStacks,
     Beat,
     FailureReport,
+    FillRanks,
     FromHand,
+    GroupDecree,
     GroupDue,
+    GroupWords,
     KeepRanks,
     Lease,
     LeaseLeft,
@@ -63,6 +68,7 @@ from ftrun.core.messages import (
     ToRanks,
     WorkerMessage,
     WorkerStacks,
+    WriteRanks,
 )
 from ftrun.logs.layout import log_path
 
@@ -100,13 +106,15 @@ class Place:
         self.fleet.meet = lambda start, _: self._ports.pop(start.incarnation)
         self.fleet.world_port = 0
         self._keeping: Keeping | None = None
+        self._boards = Boards(self.fleet.memory.of, tell)
         if not why_no_memory_snapshots(settings):
             self.fleet.holds = True
             host = machine.host
             self._keeping = Keeping(self.fleet, settings, token, host, runtime_dir, tell)
             asyncio.get_running_loop().call_later(REPORT_EVERY_S, self._report)
+        self._storing = Storing(self.fleet, settings, runtime_dir, tell)
         self._rewinding: asyncio.Task[None] | None = None
-        self._replaces: list[ReplaceRank] = []
+        self._replaces: list[ReplaceRank | GroupDecree] = []
         self._ports: dict[str, int] = {}
         wanted = min(standbys_of(settings), len(settings.ranks_here))
         self._standbys = StandbyPool(StandbyRules(wanted, parked=launch.parked))
@@ -130,6 +138,8 @@ class Place:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._resources.close()
+        self._storing.close()
+        self._boards.end()
         if self._keeping is not None:
             self._keeping.close()
         await self.fleet.stop(ends_well=ends_well)
@@ -145,12 +155,18 @@ class Place:
                 self._start(order)
             case RewindRanks():
                 self._rewinding = self._begin(self._rewind(order))
-            case ReplaceRank():
+            case ReplaceRank() | GroupDecree():
                 self._replaces.append(order)
                 self._replace()
+            case GroupWords():
+                self._boards.came(order)
             case KeepRanks():
                 if self._keeping is not None:
                     self._begin(self._keeping.keep(order))
+            case WriteRanks():
+                self._begin(self._storing.write(order))
+            case FillRanks():
+                self._begin(self._storing.fill(order))
             case GroupDue(incarnation, word):
                 self.fleet.memory.due(incarnation, word)
             case SignalRanks(replica_id, incarnation, number, group_rank, asks):
@@ -164,6 +180,7 @@ class Place:
             case SweepRanks(incarnation):
                 self._starts.pop(incarnation, None)
                 self.fleet.sweep_replica(incarnation)
+                self.fleet.memory.free(incarnation)  # it may have been filled, and never started
             case ToRanks():
                 self._relay(order)
             case LeaseLeft(asked_at, left_s):
@@ -181,6 +198,8 @@ class Place:
         self._starts[order.incarnation] = start
         self.fleet.lighthouse = order.lighthouse
         self._ports[order.incarnation] = order.port
+        if self._keeping is not None:
+            self._boards.begin(order.incarnation, ranks)
         self.fleet.world_port = order.world_port
         self.fleet.start_replica(start, is_empty=is_empty)
 
@@ -218,6 +237,7 @@ class Place:
                     await asyncio.sleep(LOOK_S)
             await keeping.rewind(incarnation, step, order.sources)
             self.fleet.memory.rewind(incarnation, order.number, step)
+            self._boards.raised(order.number)
             keeping.pin(incarnation, step)
         except (PeerError, UserError, OSError, ValueError) as error:
             self._cannot_replace(f"cannot have its state of step {step}: {error}")
@@ -227,6 +247,11 @@ class Place:
     def _replace(self) -> None:
         while self._rewinding is None and self._replaces:
             one = self._replaces.pop(0)
+            if isinstance(one, GroupDecree):
+                lost = -1 if one.lost is None else one.lost
+                self.fleet.memory.decree(one.incarnation, one.number, lost)
+                self._boards.raised(one.number)
+                continue
             key = WorkerKey(one.replica_id, one.incarnation, one.group_rank)
             self.fleet.replace_worker(key, one.restarts, "".join(self._take(1)))
 
@@ -240,10 +265,9 @@ class Place:
     def _cannot_replace(self, reason: str) -> None:
         replaces, self._replaces = self._replaces, []
         for one in replaces:
-            self._ended(
-                WorkerExited(one.incarnation, one.group_rank, 0, NEVER_STARTED, reason),
-                is_dying=False,
-            )
+            if isinstance(one, ReplaceRank):
+                end = WorkerExited(one.incarnation, one.group_rank, 0, NEVER_STARTED, reason)
+                self._ended(end, is_dying=False)
 
     def _relay(self, order: ToRanks) -> None:
         if not order.incarnation:
@@ -299,7 +323,7 @@ class Place:
 
     def _ended(self, end: WorkerExited, *, is_dying: bool) -> None:
         output, start = "", self._starts.get(end.incarnation)
-        if self._keeping is not None and not is_dying:
+        if self._keeping is not None:
             self._keeping.report(end.incarnation)  # the lead has it before the end
         # The peers wait for the first word of a death; its last lines follow with its end.
         if end.status != 0 and start is not None and not is_dying:

@@ -13,11 +13,20 @@ from typing import TYPE_CHECKING, Any
 from ftrun.agent.fleet import Fleet
 from ftrun.agent.team.copies import SpannedMemory
 from ftrun.agent.team.keeping import Keeping
+from ftrun.agent.team.storing import Storing
 from ftrun.agent.workers import WorkerServer
 from ftrun.config.forms import why_no_memory_snapshots
 from ftrun.core.agent.events import StartReplica, WorkerExited
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import Lease, RanksKept, SignalRanks, StartRanks, SweepRanks, ToRanks
+from ftrun.core.messages import (
+    GroupWords,
+    Lease,
+    RanksKept,
+    SignalRanks,
+    StartRanks,
+    SweepRanks,
+    ToRanks,
+)
 
 if TYPE_CHECKING:
     from ftrun.agent.team.lead import Lead
@@ -40,11 +49,18 @@ class SpanningFleet(Fleet):
             tell = partial(copies.has, lead.own_id)
             copies.keeping = Keeping(self, self._settings, lead.token, host, notes, tell)
             self._copies = copies
+            if copies.spanned is not None:
+                stored = copies.spanned.stored
+                lead.stored = stored
+                own = partial(stored, lead.own_id)
+                copies.spanned.storing = Storing(self, self._settings, notes, own)
 
-    def ranks_kept(self, node_id: str, report: RanksKept) -> None:
-        """What the memory of another node has."""
-        if self._copies is not None:
+    def ranks_kept(self, node_id: str, report: RanksKept | GroupWords) -> None:
+        """What the memory of another node has, or the words of its ranks."""
+        if self._copies is not None and isinstance(report, RanksKept):
             self._copies.has(node_id, report)
+        elif self._copies is not None and isinstance(report, GroupWords):
+            self._copies.say(node_id, report)
 
     def node_gone(self, node_id: str) -> None:
         """Another node is lost."""
@@ -111,7 +127,12 @@ class SpanningFleet(Fleet):
         return [*super().all_workers(), *self.lead.ranks.all()]
 
     def _next_start(self) -> StartReplica | None:
-        return super()._next_start() if self.lead.is_complete else None
+        start = super()._next_start() if self.lead.is_complete else None
+        if start is None or self._copies is None or not self._copies.lacks_states:
+            return start
+        self._held.add(start.incarnation)
+        self._in_background(self._start_when_free(start, ()))
+        return None
 
     def _start_elsewhere(self, start: StartReplica, port: int) -> int:
         order = StartRanks(

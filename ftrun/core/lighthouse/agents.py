@@ -177,6 +177,13 @@ class Agents(dict[str, Agent]):
         gone = (agent for agent in self.values() if agent.gone_at is not None)
         return [agent.agent_id for agent in gone if now >= agent.due_at(0.0, grace_s)]
 
+    def succeeded_by(self, agent: Agent) -> list[str]:
+        """Those that are gone and had this one's place: they are not waited for."""
+        if agent.rank is None:
+            return []
+        others = (x for x in self.values() if x.rank == agent.rank and x.gone_at is not None)
+        return [other.agent_id for other in others if other.agent_id != agent.agent_id]
+
     def plan_check(self) -> None:
         """All have been checked: set the time of the next check."""
         timeout_s = self._state.spec.heartbeat_timeout_s

@@ -315,6 +315,8 @@ class Lighthouse:
         agent.is_leaving = not hello.capacity
         agent.rank = hello.rank
         agent.is_back = hello.epoch not in (0, state.attempts.epoch)
+        for former in self.agents.succeeded_by(agent):
+            self._forget(former)
         self.agents.attach(agent)
         if state.attempts.outrun_epoch(hello.epoch):  # else the agent follows us no more
             state.journal()

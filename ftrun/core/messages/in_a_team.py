@@ -26,6 +26,7 @@ class HandHello:
 
     ``node``: its name, for people. ``host``: its address. ``workers``: how many it is to run.
     ``rank``: the place that its user has given it; None: any. ``size``: of the team, as typed.
+    ``mark``: a file that it has made in its --snapshot; "": it writes none of its memory there.
     """
 
     node: str
@@ -34,6 +35,7 @@ class HandHello:
     rank: int | None
     size: str
     version: int = PROTOCOL_VERSION
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,41 @@ class RanksKept:
 
 
 @dataclass(frozen=True, slots=True)
+class RanksStored:
+    """``WriteRanks`` or ``FillRanks`` of this ``name`` is carried out, or could not be: ``reason``.
+
+    ``is_damaged``: because a file is not as it was written.
+    """
+
+    name: str
+    reason: str = ""
+    is_damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RankWords:
+    """The words of a rank on its node's board (core/replay/mirroring.py)."""
+
+    group_rank: int
+    published: int
+    joined: int
+    over: bool
+    fall: int
+    broken: int
+    groups: tuple[int, ...]
+    done: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWords:
+    """Words of a node's ranks, as of decree ``number``; the lead sends them on to all hands."""
+
+    incarnation: str
+    number: int
+    ranks: tuple[RankWords, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AskLease:
     """``asked_at``: on the hand's own clock, which the answer repeats."""
 
@@ -192,6 +229,33 @@ class KeepRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteRanks:
+    """Write the states of a step, which the node holds, to the draft ``name`` in --snapshot.
+
+    ``limit_s``: how long that may take.
+    """
+
+    incarnation: str
+    step: int
+    name: str
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FillRanks:
+    """Before ``StartRanks``: have the states of the snapshot ``name`` in memory.
+
+    ``digest``: of its manifest, as the lead has read it.
+    """
+
+    replica_id: str
+    incarnation: str
+    step: int
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class RewindRanks:
     """No process of the group runs: drop what is later than ``step``; decree ``number`` follows.
 
@@ -220,6 +284,18 @@ class GroupDue:
 
     incarnation: str
     word: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDecree:
+    """A worker of the group is lost, or the group could not be connected: wake all workers.
+
+    ``lost``: its rank. ``number``: as core/replay/mending.py has it.
+    """
+
+    incarnation: str
+    number: int
+    lost: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +345,8 @@ FromHand: TypeAlias = (
     | RankUsed
     | RankFacts
     | RanksKept
+    | RanksStored
+    | GroupWords
     | AskLease
     | HandLeaving
     | WorkerMessage
@@ -280,9 +358,13 @@ ToHand: TypeAlias = (
     | SignalRanks
     | SweepRanks
     | KeepRanks
+    | WriteRanks
+    | FillRanks
     | RewindRanks
     | ReplaceRank
     | GroupDue
+    | GroupDecree
+    | GroupWords
     | ToRanks
     | LeaseLeft
     | AskStacks

@@ -15,7 +15,8 @@ them there, and all others go on from that step too.
 
 During a round a node keeps two steps, so at any moment there is one that all have: what was pinned
 is given up only by the order of the next round, when all have the newer one. The lead's own ranks
-are copied nowhere, because a group does not outlive its lead.
+are copied nowhere, because a group does not outlive its lead. The pinned step is also what goes to
+a disk. No round begins from its choice until each node holds it for that, too (``is_taken``).
 
 When all go on from a step, each node keeps the states of that one as well until the next round, as
 a node that has come has no other. Later states are of steps that will be made again, perhaps with
@@ -70,13 +71,14 @@ class Copying:
     """The rounds of one incarnation of a group. Nodes are named by ids of one life each.
 
     ``places``: the ranks of each node of the group, in order; ``lead``: one of them. ``step``: of
-    the round that is under way, or None. ``pinned``: see the module's table.
+    the round that is under way, or None. ``pinned``, ``is_taken``: see the module's text.
     """
 
     lead: str
     places: Mapping[str, Collection[int]] = field(default_factory=dict)
     step: int | None = None
     pinned: int | None = None
+    is_taken: bool = False
     _had: dict[str, Had] = field(default_factory=dict)
     _waits: set[str] = field(default_factory=set)
     _begins_at: float = 0.0
@@ -102,7 +104,9 @@ class Copying:
         A node that is told of one that is over may have overwritten it.
         """
         is_known = self.places.keys() <= self._had.keys()
-        if self.step is not None or now < self._begins_at or len(self.places) < 2 or not is_known:
+        if self.step is not None or self.is_taken or now < self._begins_at:
+            return False
+        if len(self.places) < 2 or not is_known:
             return False
         if announced <= (-1 if self.pinned is None else self.pinned):
             return False
@@ -118,9 +122,19 @@ class Copying:
         owners = [nodes[owner] for owner, keeper in found.items() if nodes[keeper] == node]
         return {rank: owner for owner in owners for rank in self.places[owner]}
 
+    @property
+    def is_sound(self) -> bool:
+        """What is in memory may be gone on from."""
+        return all(had.is_sound for had in self._had.values())
+
+    def at_own_nodes(self) -> int | None:
+        """No process of the group runs: the newest step of which each node has its own states."""
+        known = [set(self._own(node, x)) for node, own in self.places.items() for x in own]
+        return max(set.intersection(*known), default=None) if known else None
+
     def step_for(self, ranks: Collection[int]) -> int | None:
         """No process of the group runs: the newest step of which each rank's state is somewhere."""
-        if not all(had.is_sound for had in self._had.values()):
+        if not self.is_sound:
             return None
         return max(set.intersection(*map(self._somewhere, ranks)), default=None)
 

@@ -33,7 +33,6 @@ class Fall(IntEnum):
     PIPELINE = 17
     IN_FLIGHT = 18
     NODES = 20
-    APART = 21
     OTHER_INPUT = 22
     NO_MODEL = 23
 
@@ -82,6 +81,5 @@ _WORDS = {
         "a pipeline schedule (torch.distributed.pipelining) sends from stage to stage, and ftrun "
         "cannot repeat a send or a receive"
     ),
-    Fall.NODES: "its group is on several nodes",
-    Fall.APART: "the workers could not be connected again",
+    Fall.NODES: "its node is lost, and its log with it",
 }

@@ -38,17 +38,19 @@ _RESULTS = {
 }
 
 
-def keeps(kind: str, *, is_root: bool) -> Keeps | None:
+def keeps(kind: str, *, is_root: bool, spans: bool = False) -> Keeps | None:
     """What is logged of a call; None: a script that makes it cannot be followed.
 
-    A send or a receive is not numbered alike at all ranks.
+    A send or a receive is not numbered alike at all ranks. A replacement has the logs of its own
+    node, so what is gathered from several nodes is logged as a result.
 
     Args:
         kind: the method of torch's ProcessGroup.
         is_root: this rank is the root of the call, if it has one.
+        spans: the group has members on several nodes.
     """
     if kind in _GATHERS:
-        return Keeps.INPUT
+        return Keeps.ALIKE if spans else Keeps.INPUT
     if kind in _ALIKE:
         return Keeps.ALIKE
     if kind in _ROOT_ONLY:
@@ -59,5 +61,8 @@ def keeps(kind: str, *, is_root: bool) -> Keeps | None:
 
 
 def of_all(call: int, members: Sequence[int]) -> int:
-    """The member whose log has the result of a call that gives all alike; they take turns."""
+    """The member whose log has the result of a call that gives all alike; they take turns.
+
+    ``members``: those of one node.
+    """
     return members[call % len(members)]

@@ -21,8 +21,8 @@ than the newest generations of one boundary, sets ``done`` to the calls before i
 words, and raises the number. So each call is a new one for all. Else all workers are
 restarted, in new memory.
 
-A group that ``spans`` several nodes does nothing but that: no board has the words of all its ranks.
-Its further deaths in a rewind lead to another one.
+Of a group that ``spans`` several nodes a whole node may be lost, which is a fall. If another one is
+lost in the rewind, that leads to one more.
 
 Not here: what the processes do (settling.py), starting one (core/agent/supervisor.py).
 """
@@ -52,7 +52,6 @@ SOUND = frozenset(
         Fall.LATE,
         Fall.TOO_NEW,
         Fall.NODES,
-        Fall.APART,
     }
 )
 """After these falls all generations are as good as before."""
@@ -144,8 +143,6 @@ class Mending:
             self._deaths.clear()
             self._rewinds = self._tries = 0
             return Mended(now - self._began_at)
-        if self.number in broken and self.spans:
-            return self._fall(Fall.APART)
         if self.number in broken and self._tries < TRIES_MAX:
             self._tries += 1
             self.number += 1

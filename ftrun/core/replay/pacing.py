@@ -3,7 +3,8 @@
 Theory of operation. A replacement repeats what followed its newest generation, so that should be
 little; but a copy of the state costs, and short steps or a large state would pay for it at each
 step. So each step earns a share of the time that it took, which a replacement would take to repeat
-it, and what is earned pays for generations. One is made earlier if half of a log is full.
+it, and what is earned pays for generations. One is made earlier if half of a log is full, but for
+half of its price at least: so where a log is too small for that it gets full, and is told so.
 
 All begin one at the same step, because it must be possible to begin again from what all have. So
 rank 0 alone decides, and announces a step to which nobody can have come: where a step begins at
@@ -20,8 +21,6 @@ from dataclasses import dataclass
 
 SHARE = 0.005
 """Of a step's, that generations may take. The calls of a step have their own cost."""
-SPANNING_SHARE = 0.01
-"""Of a group on several nodes, which neither keeps nor logs calls, and repeats more at a death."""
 AHEAD = 2
 CARRIED_S = 0.25
 _BEFORE = 8
@@ -44,11 +43,22 @@ def ahead_of(step_s: float) -> int:
     return max(AHEAD, math.ceil(CARRIED_S / max(step_s, 1e-3)))
 
 
+def fits(room: int, more: int, peak: int, workers: int) -> bool:
+    """Whether the copies of a node's workers may take memory that none has had before.
+
+    The script may need as much once more: the optimizer's state comes with its first step.
+
+    Args:
+        room: what may be taken on the node.
+        more: that a copy would take; ``peak``: that a worker has had, and does not have now.
+    """
+    return room >= workers * (2 * more + peak)
+
+
 @dataclass
 class Pace:
     """Rank 0's decision. ``earned_s``: and not paid for a generation so far."""
 
-    share: float = SHARE
     earned_s: float = 0.0
 
     def begins(
@@ -72,11 +82,11 @@ class Pace:
             is_behind: rank 0 repeats calls that are in its log: the others may be steps ahead.
             ahead: so many steps ahead one is announced; more than ``AHEAD``: to other nodes.
         """
-        self.earned_s = min(self.earned_s + step_s * self.share, copy_s)
+        self.earned_s = min(self.earned_s + step_s * SHARE, copy_s)
         newest, known = divmod(announced, 1 << _BEFORE)
         late = step + ahead - newest
         is_under_way = ahead > AHEAD and newest > step
-        is_needed = is_half_full and newest < step
+        is_needed = is_half_full and newest < step and 2 * self.earned_s >= copy_s
         if is_behind or is_under_way or late <= 0 or not (is_needed or self.earned_s >= copy_s):
             return announced
         self.earned_s = max(0.0, self.earned_s - copy_s)

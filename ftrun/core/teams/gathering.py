@@ -57,11 +57,27 @@ UNHEARD_S = 3.0
 LOOK_S = 1.0
 
 
-def why_unlike(hello: HandHello, lead: Node, size: str) -> str:
-    """Why a node that offers itself cannot be in this job; "": it can. ``size``: of --nnodes."""
+def why_unlike(
+    hello: HandHello, lead: Node, size: str, *, writes: bool = False, sees: bool = False
+) -> str:
+    """Why a node that offers itself cannot be in this job; "": it can.
+
+    Args:
+        size: of --nnodes.
+        writes: the lead writes what is in memory to its --snapshot.
+        sees: the lead finds the node's mark there.
+    """
     reason = unlike_version(hello.version, "the first node")
     if not reason and hello.size != size:
         reason = f"its --nnodes is {hello.size}, and that of {lead.name} is {size}"
+    elif not reason and writes != bool(hello.mark):
+        one, other = ("no --snapshot", "one") if writes else ("--snapshot", "none")
+        reason = f"its command has {one}, and that of {lead.name} has {other}"
+    elif not reason and writes and not sees:
+        reason = (
+            f"what it writes to its --snapshot directory is not seen by {lead.name} in its own. "
+            "All nodes must share the directory"
+        )
     return reason
 
 

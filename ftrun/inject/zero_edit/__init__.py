@@ -96,9 +96,6 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
         sharding.install(script.models)
     elif variables is None and here.replicas > 1:
         sharding.refuse_all(patches)
-    opening = Opening(script, lambda: loop.on_world(), lambda: leave())
-    _install_rooms(loop, opening, patches)
-    Checkpoints(script).install(patches)
 
     def undo() -> None:
         patches.undo()
@@ -108,15 +105,19 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
     def leave() -> None:
         undo()
         script.models.leave()
-        if variables is not None:
+        if attaching is not None:
             attaching.stage = Stage.MANAGED
 
-    if variables is not None:
-        attaching = Attaching(script, variables, undo)
+    attaching = None if variables is None else Attaching(script, variables, undo)
+    opening = Opening(script, leave)
+    if attaching is not None and variables is not None:
         script.models.makes_ddp = attaching.makes_ddp
         loop.on_raise = attaching.raised
         if script.mates.are_several:
-            loop.on_world = variables.before_read = attaching.asks_for_world
+            opening.begins = variables.before_read = attaching.asks_for_world
+    _install_rooms(loop, opening, patches)
+    Checkpoints(script).install(patches)
+    if attaching is not None:
         attaching.install()
     return loop
 

@@ -98,10 +98,13 @@ class Numbers(itertools.chain[int]):
 
         A loop around steps takes as many turns on all ranks. If its end alone is another one, it
         was made from values that have not healed: it goes over theirs from now on. If its begin is,
-        ranks share the numbers in turn, or it may be either.
+        ranks share the numbers in turn, or it may be either, unless theirs are its predecessor's.
         """
         own = self.over
         is_as_long = len(own) == len(theirs)
+        if RANGES.are_predecessors:
+            self.over = theirs
+            return number
         if own.step == theirs.step and abs(own.start - theirs.start) < abs(own.step):
             if own.start != theirs.start:
                 return own[theirs.index(number)] if is_as_long else None
@@ -218,6 +221,10 @@ class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
         return Within(found[0]) if len(found) == 1 else None
 
 
+_Begun = list[Any]
+"""Of one loop: a weak reference to its iterator, its code, and its place if that was asked for."""
+
+
 class Ranges:
     """The newest iterator of each count loop of the script, by its place.
 
@@ -228,30 +235,29 @@ class Ranges:
         is_on: the loops of the script are followed.
         tells_all: each turn of the loops that begin is told of, as those of the loops in ``told``,
             by ``before_turn`` (loop.py).
+        are_predecessors: what a newcomer is set to is of its own predecessor.
         is_compiling: torch compiles the function that runs, once it is there.
         samplers: torch's classes whose iterators give batches of indices; ``iterate``: makes them
             as a loader's (loaders.py).
     """
 
     def __init__(self) -> None:
-        self.is_on = self.tells_all = False
+        self.is_on = self.tells_all = self.are_predecessors = False
         self.before_turn: Callable[[Spot], None] = lambda spot: None
         self.is_compiling: Callable[[], bool] = lambda: False
         self.samplers: tuple[type, ...] = ()
         self.iterate: Callable[[Any], Any] = iter
         self.told: set[Spot] = set()
         self._sites: set[tuple[int, int]] = set()  # of ``told``
-        self._loops: dict[tuple[int, int], tuple[weakref.ref[Any], CodeType]] = {}
-        self._spots: dict[tuple[int, int], Spot] = {}  # of those that were asked for
+        self._loops: dict[tuple[int, int], _Begun] = {}
 
     def note(self, code: CodeType, line: int, iterator: Any) -> None:
         """A loop begins at a line of ``code``. A loop over little may begin very often."""
         key = id(code), line
         if len(self._loops) >= SITES_MAX and key not in self._loops:
-            self._loops = {at: x for at, x in self._loops.items() if x[0]() is not None}
-            self._spots.clear()
+            self._live()  # forgets those that have ended
         if self._loops.pop(key, None) or len(self._loops) < SITES_MAX:
-            self._loops[key] = weakref.ref(iterator), code
+            self._loops[key] = [weakref.ref(iterator), code, None]
             if self.tells_all or key in self._sites:
                 iterator.tell(spot_at(code, line))
 
@@ -271,13 +277,13 @@ class Ranges:
     def _live(self) -> dict[Spot, Numbers | Items]:
         """Of several at one place the newest one: a package's have no lines."""
         found: dict[Spot, Numbers | Items] = {}
-        for key, (held, code) in list(self._loops.items()):
-            iterator = held()
-            if iterator is not None:
-                spot = self._spots.get(key)
-                if spot is None:
-                    spot = self._spots[key] = spot_at(code, key[1])
-                found[spot] = iterator
+        for key, begun in list(self._loops.items()):
+            iterator = begun[0]()
+            if iterator is None and self._loops.get(key) is begun:
+                self._loops.pop(key)
+            elif iterator is not None:
+                begun[2] = begun[2] or spot_at(begun[1], key[1])
+                found[begun[2]] = iterator
         return found
 
     def _all(self) -> dict[Spot, Numbers | Within]:
@@ -287,9 +293,13 @@ class Ranges:
 
     def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
         """The number that each loop in one of these functions has taken last."""
-        live = [(x, y.numbers()) for x, y in self._live().items() if x.name in functions]
-        found = [(spot, loop.taken()) for spot, loop in live if loop is not None]
-        return tuple((spot, number) for spot, number in found if number is not None)
+        found = []
+        for spot, loop in self._live().items():
+            if spot.name in functions and (numbers := loop.numbers()) is not None:
+                number = numbers.taken()
+                if number is not None:
+                    found.append((spot, number))
+        return tuple(found)
 
     def over(self, functions: Collection[str]) -> tuple[tuple[Spot, range], ...]:
         """The ranges of each loop over a ``range`` in one of these functions."""
@@ -307,8 +317,10 @@ class Ranges:
         ``theirs``: as in ``set``.
         """
         loop = self._live().get(spot)
-        if isinstance(loop, Numbers) and theirs and len(theirs) != len(loop.over):
-            return loop.like(theirs, theirs.start) is not None and loop.come_to(turns)
+        if isinstance(loop, Numbers) and theirs:
+            is_other = self.are_predecessors or len(theirs) != len(loop.over)
+            if is_other and loop.like(theirs, theirs.start) is None:
+                return False
         return loop is not None and loop.come_to(turns)
 
     def one_ends(self) -> bool:

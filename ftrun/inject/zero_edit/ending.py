@@ -23,13 +23,13 @@ from typing import Any
 import torch
 
 from ftrun.base.errors import UserError
+from ftrun.checkpoint.format import pack
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.carried import CALLBACKS, Carried
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
-from ftrun.inject.zero_edit.values.attributes import PLAIN
-from ftrun.inject.zero_edit.values.tensors import ATTRIBUTES, Tensors
-from ftrun.inject.zero_edit.values.units import leaves, mapped
+from ftrun.inject.zero_edit.values.tensors import Tensors
+from ftrun.inject.zero_edit.values.units import leaves, mapped, version_of
 from ftrun.training.manager import Manager
 
 LINGER = timedelta(minutes=5)
@@ -66,7 +66,7 @@ class Ending:
         self._given: tuple[State, State] = _NOTHING
         self.has_followed = self.is_behind = self.is_replaying = False
         self.stands_still = self._is_offered = False
-        self._at_draw: dict[Any, Any] = {}
+        self._at_draw: Any = None
 
     @property
     def _is_of_commit(self) -> bool:
@@ -140,22 +140,24 @@ class Ending:
     def joined_at_draw(self) -> None:
         """This replica has the state of peers that have come to the pass of their step, and stands
         at the draw of its batch: the script may change its model in between, for example normalize
-        a weight. That is in the state already."""
+        a weight, or step a scheduler. That is in the state already."""
         live = self._carried.state(), self._tensors.state()
-        self._at_draw = _versions(live)
+        self._at_draw = _seen(live)
         self._copy = (_copied(live[0]), _copied(live[1])) if self.can_copy else None
 
     def pass_begins(self) -> None:
         """The first pass after a draw at which it has joined: it has its peers' state again."""
-        before, self._at_draw = self._at_draw, {}
-        if before and _versions((self._carried.state(), self._tensors.state())) != before:
+        before, self._at_draw = self._at_draw, None
+        if before is None:
+            return
+        if before != _seen((self._carried.state(), self._tensors.state())):
             if self._copy is None:
                 told.once(
                     "what the script changes between the draw of a batch and the pass of its model "
                     "was done twice here, because the state is too large for a copy"
                 )
             self._restore(is_late=True)
-        self._copy = None if before else self._copy
+        self._copy = None
 
     # ------------------------------------------------------------ steps that its peers have taken
 
@@ -252,10 +254,11 @@ def part(manager: Manager, mates: Mates, replica_id: str) -> None:
         told.rank_0_missing(replica_id, manager.session.exchanges.members())
 
 
-def _versions(tree: tuple[State, State]) -> dict[Any, Any]:
-    """How often each tensor was written to, by its memory; the attributes of modules."""
-    versions = {x.data_ptr(): x._version for x in leaves([*tree]) if type(x) is torch.Tensor}
-    return {**versions, ATTRIBUTES: tree[1].get(ATTRIBUTES, {}).get(PLAIN)}
+def _seen(state: tuple[State, State]) -> Any:
+    """The plain values of a state, and the versions of its tensors."""
+    found = pack(state)
+    tensors = (x.value for x in found.leaves if isinstance(x.value, torch.Tensor))
+    return found.structure, [version_of(x) for x in tensors]
 
 
 def _copied(tree: Any) -> Any:

@@ -23,10 +23,8 @@ made of (noting.py), how the rooms are connected (script.py).
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.charge import Charge
@@ -38,16 +36,12 @@ from ftrun.inject.zero_edit.inside import Inside
 from ftrun.inject.zero_edit.loaders import LoaderIterator, refuse_threads
 from ftrun.inject.zero_edit.memory import Memory
 from ftrun.inject.zero_edit.moving import Moving, come_near
-from ftrun.inject.zero_edit.noting import Noted
 from ftrun.inject.zero_edit.passing import peers_are_gone, stands_elsewhere
-from ftrun.inject.zero_edit.place import Place, digest
 from ftrun.inject.zero_edit.refusals import Refused, is_unfit, ours
 from ftrun.inject.zero_edit.script import Script
 from ftrun.inject.zero_edit.states import Course, Event, State
 from ftrun.training.context import WorkerContext
 from ftrun.training.manager import Manager
-
-_WITHIN = frozenset({State.STEPPING, State.REPLAYING, State.FOLLOWING})
 
 
 class Loop:
@@ -56,21 +50,16 @@ class Loop:
     Attributes:
         script: the rooms that keep the script.
         on_raise: called if the script fails; whether it has ended no step.
-        on_world: called before the script makes its process group.
     """
 
     def __init__(self, here: WorkerContext, memory: Memory | None = None) -> None:
         self.on_raise: Callable[[Exception, bool], None] = lambda error, is_early: None
-        self.on_world: Callable[[], None] = lambda: None
         self._course = Course()
         self.script = Script(here, self._course, self, memory)
         self._charge, self._moving = Charge(self.script), Moving(self.script)
         self.script.directories.waits_for_file = Inside(self.script).waits_for_file
-        self._pid = os.getpid()  # not of a loader's workers
         self.script.stepping.on_late = self.script.models.on_late = self._charge.made_late
-        self._first: Noted | None = None  # the script at its first step
         self._outcome = True  # of the last step
-        self._walks_to: Place | None = None  # where peers wait for this newcomer in a step
 
     # ------------------------------------------------------------ draws
 
@@ -93,19 +82,19 @@ class Loop:
     def before_turn(self, spot: Spot) -> None:
         """A turn of a loop begins that may be one around steps without a loader."""
         script = self.script
-        if os.getpid() != self._pid or threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread() or script.drafts.is_forked:
             return
         if self._course.at(Event.DRAW).has_stepped:
             script.noting.turn(spot)
             return
         turn = script.peers.place.turn if script.joins_at() else None
-        if turn is not None and turn[0] == spot and self._comes_to_peers(None):
+        if turn is not None and turn[0] == spot and script.peers.are_here(None):
             script.noting.tells_turns(spot)
             self._join(Event.DRAW, None)
 
     def _draws_on_its_way(self, iterator: LoaderIterator) -> None:
         self.script.passing.before_draw(iterator)
-        if not iterator.cursor.has_ended and self._comes_to_peers(iterator):
+        if not iterator.cursor.has_ended and self.script.peers.are_here(iterator):
             self._join(Event.DRAW, iterator)
         elif isinstance(iterator, ExactIterator):
             stands_elsewhere(self.script.peers.place, stack())
@@ -147,20 +136,17 @@ class Loop:
         draws = script.noting.training()
         refuse_threads(draws)
         self._moving.step_begins()
-        match self._course.at(Event.PASS):
-            case State.STEPPING:
-                script.noting.passes_again(draws)
-                return True
-            case State.FOLLOWING:
-                return self._goes_on(Event.PASS)
-            case State.REPLAYING | State.ENDED:
-                return False
+        if self._is_alone(Event.PASS):
+            return False
+        if self._course.now is State.STEPPING:
+            script.noting.passes_again(draws)
+            return True
         script.exactly_once.expect()
         if not script.joins_at():
             self._begin(draws)
             return True
-        if self._comes_to_peers(None) and self._join(Event.PASS, None):
-            return self._course.now is not State.REPLAYING
+        if script.peers.are_here(None) and self._join(Event.PASS, None):
+            return not self._course.now.is_alone
         self._pass_over(draws)
         return False
 
@@ -171,15 +157,12 @@ class Loop:
         A loop may take several steps after one forward pass. The second one begins here; nobody
         joins in it, because a newcomer cannot begin in the middle of a pass.
         """
-        match self._course.at(Event.REDUCE):
-            case State.STEPPING:
-                self.script.noting.begun_at = ()
-            case State.BETWEEN:
-                self._begin(self.script.noting.training(), is_late=True)
-            case State.FOLLOWING:
-                return self._goes_on(Event.REDUCE)
-            case State.REPLAYING | State.ENDED:
-                return False
+        if self._is_alone(Event.REDUCE):
+            return False
+        if self._course.now is State.STEPPING:
+            self.script.noting.begun_at = ()
+        elif self._course.now is State.BETWEEN:
+            self._begin(self.script.noting.training(), is_late=True)
         return True
 
     @ours
@@ -210,10 +193,7 @@ class Loop:
         script, noting, standing = self.script, self.script.noting, self.script.standing
         manager = script.manager()
         noted = (draws[0].noted if draws else None) or noting.stands(draws, passes=is_late)
-        if self._first is None:
-            script.counters.begin(noted.read)
-        first = self._first or self._begin_counting(noted)
-        place = None if noted.is_passed else noting.place(draws, noted, first)
+        place = noting.place(draws, noted)
         if place is not None:
             script.frameworks.capture()
             standing.is_at(place, manager.current_step())
@@ -226,13 +206,8 @@ class Loop:
         if loaded is not None and not standing.is_like(loaded):
             # It has trained before, and was out of the quorum for some steps.
             is_drawn = not any(x.begins_steps for x in draws)
-            self._go_to(loaded, draws[0] if draws else None, is_drawn=is_drawn)
+            self._moving.go_to(loaded, draws[0] if draws else None, is_drawn=is_drawn)
         self._has_begun(manager)
-
-    def _begin_counting(self, noted: Noted) -> Noted:
-        self.script.tensors.begin()
-        self._first = replace(noted, read=noted.read.plain())
-        return self._first
 
     def _has_begun(self, manager: Manager) -> None:
         self.script.show_place(manager)
@@ -254,18 +229,14 @@ class Loop:
         script.lost += not self._outcome
         script.noting.commit()
 
-    def _goes_on(self, event: Event) -> bool:
-        """Between steps that its peers have taken: whether what begins is of a step with them."""
-        goes_on = self.script.ending.goes_on()
-        self._course.goes(event, State.STEPPING if goes_on else State.REPLAYING)
-        return goes_on
+    def _is_alone(self, event: Event) -> bool:
+        """Whether a pass or a reduction is of no step with its peers."""
+        if self._course.at(event) is State.FOLLOWING:
+            goes_on = self.script.ending.goes_on()
+            self._course.goes(event, State.STEPPING if goes_on else State.REPLAYING)
+        return self._course.now.is_alone
 
     # ------------------------------------------------------------ a newcomer
-
-    def _comes_to_peers(self, iterator: LoaderIterator | None) -> bool:
-        """Whether this newcomer has come to the place at which its peers have begun their loop."""
-        place = self.script.peers.come_from(stack(), iterator)
-        return place is not None and not self.script.counters.unlike_loops(place)
 
     def _pass_over(self, draws: list[LoaderIterator]) -> None:
         """Pass over a loop in which the peers are not."""
@@ -281,7 +252,7 @@ class Loop:
 
     def passes(self) -> None:
         """The first loop that is passed over has come to its first step, as at the peers once."""
-        if self._walks_to is None:
+        if self.script.peers.elsewhere is None:
             self._charge.take(self.script.manager())
         self.script.rewriting.passes()
         self.script.counters.remember()
@@ -295,12 +266,12 @@ class Loop:
         script, manager = self.script, self.script.manager()
         has_passed, who = script.passing.is_on, f"replica {script.here.replica_id}"
         self._course.goes(event, State.JOINING)
-        if (loaded := self._walks_to) is not None:
+        if (loaded := script.peers.elsewhere) is not None:
             self._course.goes(Event.BEGUN, State.STEPPING)
-            self._walks_to, RANGES.tells_all = None, False
+            script.peers.elsewhere, RANGES.tells_all = None, False
             script.ending.load_later()
         else:
-            self._begin_counting(script.noting.note())
+            script.noting.begin(script.noting.note())
             if not has_passed:
                 self._charge.take(manager)
             if script.peers.are_looked_for:
@@ -308,8 +279,9 @@ class Loop:
             loaded = script.start(manager, allow_heal=True)
         if loaded is None and has_passed:
             peers_are_gone()
-        if loaded is not None and self._walks_to is not None:
-            self._walk_on(loaded, who)
+        if loaded is not None and script.peers.elsewhere is not None:
+            self._course.goes(Event.PLACED, State.PASSING)
+            script.passing.walk_on(loaded, stack())
             return False
         script.passing.joined()
         if loaded is None:
@@ -321,44 +293,12 @@ class Loop:
         script.directories.joined()
         begin_again = iterator.begin_again if iterator is not None else lambda: None
         with script.randomness.joining(loaded.step, begin_again):
-            self._go_to(loaded, iterator, is_drawn=False)
-        if self._course.now is State.STEPPING and iterator is not None:
+            self._moving.go_to(loaded, iterator, is_drawn=False)
+        if self._course.now is State.STEPPING and event is Event.DRAW:
             script.ending.joined_at_draw()
         script.frameworks.capture()
         self._has_begun(manager)
         return True
-
-    def _walk_on(self, place: Place, who: str) -> None:
-        """Go on to another loop, where the peers have begun a step with this replica."""
-        self._course.goes(Event.PLACED, State.PASSING)
-        RANGES.tells_all = True
-        self.script.peers.wait_at(place)
-        if self.script.mates.is_lead:
-            told.say(
-                f"{who} has come to {stack()[0]} to join its peers, but they have gone on meanwhile"
-                f" ({place.words()}): it goes there, and they wait for it"
-            )
-        self.script.passing.begin(place)
-
-    def _go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
-        """Set all to the peers' place, in a step that has begun."""
-        self._moving.go_to(place, first, is_drawn=is_drawn)
-        self.script.standing.empty = place.empty
-        self.script.standing.is_at(place, place.step)
-        if self.script.ending.is_replaying:
-            self._course.goes(Event.PLACED, State.REPLAYING)
-
-    def loads(self) -> bool:
-        """Whether the peers' state is loaded now. They may have gone on to another loop, or to
-        another turn of one that cannot be set, since they were asked where they draw."""
-        joins = self._course.now is State.JOINING
-        place = self.script.peers.loaded() if joins else None
-        self._walks_to = None
-        if place is not None:
-            is_left = bool(place.entry) and digest(place.entry) != digest(stack())
-            if is_left or self.script.counters.unlike_loops(place):
-                self._walks_to = place
-        return self._walks_to is None
 
     # ------------------------------------------------------------ the end
 
@@ -389,7 +329,8 @@ class Loop:
             if script.mates.is_lead:
                 who = f"replica {script.here.replica_id}"
                 told.say(f"{who} joined at the end of the script, to which its own files led it")
-        elif state in _WITHIN and not script.ending.has_followed:  # between a pass and its step
+        elif script.memory is None and state.is_within and not script.ending.has_followed:
+            # Between a pass and its step, which peers wait for.
             self._outcome = manager.should_commit()
         self._course.goes(Event.END, State.ENDED)
         script.ending.finish()

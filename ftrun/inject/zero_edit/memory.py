@@ -10,6 +10,8 @@ Not here: calls and their log (world/replayed.py), the memory itself (snapshots/
 from __future__ import annotations
 
 import contextlib
+import mmap
+import resource
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +28,7 @@ from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import Leaf, LeafSpec
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.pacing import AHEAD, SPANNING_SHARE, Pace, ahead_of, is_due
+from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, fits, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.batches import Batches
@@ -34,7 +36,7 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.randomness import Randomness, States, _Left, _tensor
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
-from ftrun.inject.zero_edit.values.units import PARTS
+from ftrun.inject.zero_edit.values.units import part, version_of
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
 from ftrun.snapshots.area import NONE, AreaFull, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
@@ -116,8 +118,6 @@ class Memory:
         self._step, self._number = 0, self.area.newest
         self._head: Any = None
         self._pace, self._worked_s = Pace(), time.process_time()
-        if memory.spans:
-            self._pace.share = SPANNING_SHARE
         self._began_at = self._took_s = 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients, self._missed = 0, -1, 0
@@ -133,6 +133,8 @@ class Memory:
         return self._randomness
 
     def _open(self) -> None:
+        if self.world.memory.spans:
+            self.world.await_words()
         done = self.board.all_done()
         found = begin(self.area.generations(), self.area.logs(), done, self.world.rank)
         state = None if isinstance(found, Fall) else self.area.read(found.number)
@@ -188,6 +190,8 @@ class Memory:
         self.join()
         self._keeps_gradients = self._zeroed == self._zeroed_before  # in the last step
         self._zeroed_before = self._zeroed
+        if self.board.room < 0:
+            self._gives_up("memory has become scarce on this node")
         self._announce()
         if self.world.is_walking:
             self._load()
@@ -264,9 +268,6 @@ class Memory:
             return
         # At the pass itself a replacement would have another batch, and no call that is under way.
         is_known = not self._step or bool(place.loaders or place.turn)
-        if PARTS.is_met:
-            self.lacks(["a dict or a list of DTensors that the script keeps beside its model"])
-            return
         if not (is_known and world.is_settled_until(place.exchanges)):
             self._missed += 1
             if self._missed == MISSED_MAX and is_known:
@@ -303,7 +304,7 @@ class Memory:
         own = self._stepped()
         leaves = [leaf if _address(leaf) in own else _copied(leaf) for leaf in given.leaves]
         later: list[Any] = [leaf.data for leaf in given.leaves if _address(leaf) in own]
-        versions = [x._version for x in later]
+        versions = [version_of(x) for x in later]
 
         def copy() -> None:
             began = time.thread_time()
@@ -315,11 +316,12 @@ class Memory:
                     head["step"],
                     calls,
                     before,
-                    is_whole=lambda: versions == [x._version for x in later],
+                    is_whole=lambda: versions == [version_of(x) for x in later],
+                    has_room=self._has_room,
                 ):
                     self.board.set(world.rank, Word.NEWEST, head["step"])
             except AreaFull as error:
-                world.falls(Fall.NO_MEMORY, str(error))
+                self._gives_up(str(error))
             self._took_s += time.thread_time() - began
 
         if self.script.noting.appended is not None:
@@ -330,6 +332,17 @@ class Memory:
         else:
             self._copying = threading.Thread(target=copy, name="ftrun-copy", daemon=True)
             self._copying.start()
+
+    def _has_room(self, more: int) -> bool:
+        """Whether a copy may take memory that none has had, if all of this node do so."""
+        now = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+        peak = max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - now)
+        return fits(self.board.room, more, peak, len(self.world.memory.here))
+
+    def _gives_up(self, why: str) -> None:
+        if self.world.fell is None:
+            self.world.falls(Fall.NO_MEMORY, why)
+            self.area.drop()
 
     def _chunks_of(self, leaves: Sequence[Leaf]) -> dict[str, tuple[int, ...] | None]:
         """Where the local parts of DTensors begin, for what writes them to a disk."""
@@ -367,7 +380,7 @@ class Memory:
             for parameter in (x for group in optimizer.param_groups for x in group["params"]):
                 values = (parameter, *optimizer.state.get(parameter, {}).values())
                 tensors = (x for x in values if isinstance(x, torch.Tensor))
-                found.update(getattr(x, "_local_tensor", x).data_ptr() for x in tensors)
+                found.update(part(x).data_ptr() for x in tensors)
         return found - {0}
 
     def join(self) -> None:

@@ -20,6 +20,7 @@ from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.loaders import LoaderIterator, Order, follow
 from ftrun.inject.zero_edit.noting import matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
+from ftrun.inject.zero_edit.states import Event, State
 from ftrun.inject.zero_edit.values.sources import Taken
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Moving:
         self._ranges: list[tuple[Spot, int, range | None]] = []
 
     def go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
-        """Set all to ``place``, and tell it.
+        """Set all to ``place``, in a step that has begun, and tell it.
 
         Args:
             first: the iterator of this step's first draw.
@@ -87,6 +88,10 @@ class Moving:
         self._set_calls(place)
         self._tell(place, taken)
         _refuse(problems)
+        script.standing.empty = place.empty
+        script.standing.is_at(place, place.step)
+        if script.ending.is_replaying:
+            script.course.goes(Event.PLACED, State.REPLAYING)
 
     def step_begins(self) -> None:
         """The newcomer's first step begins: the script has set counters on its way here.
@@ -95,8 +100,9 @@ class Moving:
             UserError: it has not come to a loop in which its peers are.
         """
         self._script.ending.pass_begins()
-        ranges, self._ranges = self._ranges, []
-        _refuse(_words_of([x for x in ranges if not RANGES.set(*x)]))
+        if self._ranges:
+            ranges, self._ranges = self._ranges, []
+            _refuse(_words_of([x for x in ranges if not RANGES.set(*x)]))
         if self._begun_with:
             values, self._begun_with = dict(self._begun_with), ()
             self._script.counters.set_begun_with(values)

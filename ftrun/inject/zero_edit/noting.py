@@ -46,10 +46,11 @@ PHASE_STEPS = 64
 loader."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Noted:
-    """The script at one draw. ``order``: of the draws; ``exchanges``: collectives before it.
+    """The script at one draw; nobody changes it. (Each step makes one.)
 
+    ``order``: of the draws; ``exchanges``: collectives before it.
     ``is_passed``: only the draw was counted (sparing.py). ``random``: the generators. ``lengths``:
     of the files to which the script appends.
     """
@@ -104,11 +105,12 @@ class Noting:
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
         self.idle: set[tuple[Spot, ...]] = set()
-        self._turn: Noted | None = None  # the script where the turn of the step began
+        self._turns: list[Noted] = []  # the script where those of the step began, innermost last
         self._has_passed = self._is_told = False  # since the last step; the last loop's turns are
         self._is_left = False  # a draw since the last step has left values to a successor
         self._functions: set[str] = set()  # at the last note
         self._noted_turns: set[Spot] = set()  # the loops of which a turn was noted
+        self._first: Noted | None = None  # the script at its first step
         self.begun_at: tuple[Spot, ...] = ()
         self._entries: dict[tuple[str, ...], tuple[Spot, ...]] = {}
         self._loops: WeakKeyDictionary[Any, dict[tuple[str, ...], _Loop]] = WeakKeyDictionary()
@@ -146,15 +148,19 @@ class Noting:
         """The script where it stands, in a step without a draw of its own; ``passes``: nowhere.
 
         A loop that draws early is noted at each step: where a newcomer joins it follows from all.
+        What follows a loop has no place: who is set to the loop's end runs what is in between
+        again, as where weights are exchanged for their average.
         """
         must = bool(draws) or RANGES.one_ends()
         is_loaded = bool(draws) or self._is_unclear(draws)
-        if self._turn is not None and not is_loaded:
-            self._is_told = True
-            return self._turn
+        is_left = bool(self._turns) and not is_loaded
+        if is_left:
+            self._is_told, self._turns = True, self._under_way()
+            if self._turns:
+                return self._turns[-1]
         if not (passes or any(x.cursor.is_drawn_within for x in draws)):
             self.begun_at = stack()
-        if passes or not self._sparing.notes(must=must):
+        if passes or is_left or not self._sparing.notes(must=must):
             return self._pass()
         self._is_told = not is_loaded and self.tells_turns()
         return self._pass() if self._is_told else self.note()
@@ -165,7 +171,7 @@ class Noting:
         frame = near_frame() if spot in RANGES.told else None
         if frame is None or spot_of(frame) != spot:
             return  # of a generator in the header itself
-        if self._turn is not None and self._has_passed:
+        if self._turns and self._has_passed:
             if not RANGES.turns(spot):
                 self.note(begins=True)  # later turns may read what was made since
             return
@@ -173,10 +179,16 @@ class Noting:
         must = not turn[1] or RANGES.one_ends() or spot not in self._noted_turns
         if self._sparing.notes(must=must):
             self._noted_turns.add(spot)  # the place before it, at a forward pass, is another one
-            self._turn = replace(self.note(begins=not turn[1]), turn=turn)
-            self._counters.leave(self._turn.read, self._turn.ranges)
+            now = replace(self.note(begins=not turn[1]), turn=turn)
+            self._counters.leave(now.read, now.ranges)
         else:
-            self._turn = replace(self._pass(), turn=turn, ranges=RANGES.current(self._functions))
+            now = replace(self._pass(), turn=turn, ranges=RANGES.current(self._functions))
+        self._turns = [*self._under_way(), now]
+
+    def _under_way(self) -> list[Noted]:
+        """The turns in which the loops are: each tells of one more when it ends."""
+        turns = [(x, *x.turn) for x in self._turns if x.turn is not None]
+        return [noted for noted, spot, before in turns if RANGES.turns(spot) == before + 1]
 
     def tells_turns(self, spot: Spot | None = None) -> bool:
         """Whether the turns of the innermost loop, or of that with its header at ``spot``, are
@@ -206,7 +218,7 @@ class Noting:
         or none. A step that begins at it would be one in which nobody can join, so from the next
         time on it begins none.
         """
-        is_new = any(x.is_fresh for x in draws) or (self._turn is not None and self._is_told)
+        is_new = any(x.is_fresh for x in draws) or (bool(self._turns) and self._is_told)
         if self.begun_at and is_new and len(self.idle) < ENTRIES_MAX:
             self.idle.add(self.begun_at)
             self.begun_at = ()
@@ -270,7 +282,7 @@ class Noting:
             self._sparing.took(time.thread_time() - began)
         self._steps_without += 1
         self._sparing.step_ended()
-        self._turn, self._has_passed, self.begun_at = None, False, ()
+        self._turns, self._has_passed, self.begun_at = [], False, ()
         self._is_left = False
         opened = OPEN.all()
         for iterator in opened:
@@ -282,14 +294,25 @@ class Noting:
             iterator.cursor.commit()
         OPEN.commit()
 
-    def place(self, draws: Sequence[LoaderIterator], noted: Noted, first: Noted) -> Place | None:
-        """The place of a step that is noted; None: peers can only be set to one of a later step.
+    def begin(self, noted: Noted) -> Noted:
+        """The script is noted at its first step."""
+        self._script.tensors.begin()
+        self._first = replace(noted, read=noted.read.plain())
+        return self._first
+
+    def place(self, draws: Sequence[LoaderIterator], noted: Noted) -> Place | None:
+        """The place of a step; None: it is passed, or peers can only be set to one of a later step.
 
         Args:
             draws: the iterators of training batches, as ``training`` gives them.
             noted: the script at the first draw from these; without such a draw, where it stands.
-            first: the script at its first step.
         """
+        first = self._first
+        if first is None:
+            self._counters.begin(noted.read)
+            first = self.begin(noted)
+        if noted.is_passed:
+            return None
         began = time.thread_time()
         place = self._place(draws, noted, first)
         if place is not None and noted.random is not None:
@@ -333,8 +356,8 @@ class Noting:
         """
         if self._is_unclear(draws):
             return None
-        turn = self._turn
         if not draws and self._is_told:
+            turn = self._turns[-1] if self._turns else None
             return None if turn is None else ([], turn.ranges, turn.turn)
         loaders = [x.numbers(x.cursor.first or 0) for x in draws]
         return loaders, RANGES.current(functions), None

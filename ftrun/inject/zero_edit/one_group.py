@@ -28,7 +28,7 @@ from ftrun.core.replay.falls import Fall
 from ftrun.inject import torch_private
 from ftrun.inject.zero_edit import _install_rooms, sharding
 from ftrun.inject.zero_edit.attaching import STEPS_ALONE
-from ftrun.inject.zero_edit.frames import Spot
+from ftrun.inject.zero_edit.frames import Spot, call_site
 from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.loop import Loop
 from ftrun.inject.zero_edit.memory import Layouts, Memory
@@ -74,6 +74,7 @@ def install(here: WorkerContext) -> Loop | None:
     memory, patches = Memory(seen, group), Patches()
     loop = _Loop(seen, memory)
     memory.script = script = loop.script
+    script.stepping.on_unfit = partial(memory.world.falls, Fall.SCRIPT)
     script.models.install(patches)
     models = _Models(loop, memory)
     models.install(patches)
@@ -89,7 +90,7 @@ def install(here: WorkerContext) -> Loop | None:
         script.models.leave()
         memory.world.falls(Fall.SCRIPT)
 
-    _install_rooms(loop, _Opening(script, lambda: None, leave), patches)
+    _install_rooms(loop, _Opening(script, leave), patches)
     context.before_claim(leave)
     return loop
 
@@ -165,8 +166,11 @@ class _Loop(Loop):
         """The script's own failure."""
 
     def ends(self) -> None:
+        if self.script.drafts.is_forked:
+            return  # a process that the script has forked comes to the end, too
         self._guarded(super().ends, None)
-        self.memory.world.ends()
+        if self.memory.world.is_open:  # else no other worker needs this one
+            self.memory.world.ends()
 
 
 class _Models:
@@ -282,8 +286,13 @@ class _Models:
 class _Opening(Opening):
     """The script's groups, of all workers of this one replica group."""
 
-    def _check(self, size: int, rank: int) -> None:
-        """torch itself compares them."""
+    def _check(self, size: int, rank: int) -> bool:
+        is_whole = size in (-1, self._size) and rank in (-1, self._mates.rank)
+        if not is_whole:
+            self._world.falls(  # type: ignore[attr-defined]
+                Fall.SCRIPT, f"the world of {size} that {call_site()} makes is not all of the group"
+            )
+        return is_whole
 
     def _open(self, _limit: timedelta) -> None:
         world: Any = self._world

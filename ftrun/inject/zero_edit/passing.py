@@ -75,6 +75,16 @@ class Passing:
             self._world.is_passing = True
             self.on_begin()
 
+    def walk_on(self, place: Place, here: Sequence[Spot]) -> None:
+        """The peers have gone on from ``here``, and wait at ``place`` in a step that has begun."""
+        RANGES.tells_all = True
+        if self._mates.is_lead:
+            told.say(
+                f"{self._who} has come to {here[0]} to join its peers, but they have gone on "
+                f"meanwhile ({place.words()}): it goes there, and they wait for it"
+            )
+        self.begin(place)
+
     def pass_over(
         self,
         place: Place,

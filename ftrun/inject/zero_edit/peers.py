@@ -6,11 +6,12 @@ asked for (training/exchanges.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch.distributed as dist
 
-from ftrun.inject.zero_edit.frames import Spot
+from ftrun.inject.zero_edit.frames import stack
 from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.place import Place, digest
@@ -24,12 +25,23 @@ class Peers:
     Args:
         here: this worker; ``mates``: the workers of its replica.
         manager: returns the Manager, which its first call makes.
+        unlike: gives the loops around this replica that cannot be set to a place.
+
+    Attributes:
+        elsewhere: where they wait for this replica in a step that has begun; None: they do not, or
+            it has come there.
     """
 
-    def __init__(self, here: WorkerContext, mates: Mates, manager: Callable[[], Manager]) -> None:
-        self._here, self._mates, self._manager = here, mates, manager
+    def __init__(
+        self,
+        here: WorkerContext,
+        mates: Mates,
+        manager: Callable[[], Manager],
+        unlike: Callable[[Place], Sequence[Any]],
+    ) -> None:
+        self._here, self._mates, self._manager, self._unlike = here, mates, manager, unlike
         self._at: Place | None = None
-        self._they_wait = False
+        self.elsewhere: Place | None = None
 
     @property
     def are_looked_for(self) -> bool:
@@ -44,8 +56,8 @@ class Peers:
 
     @property
     def place(self) -> Place:
-        """Where they stood when they were looked for; an empty one: none trains."""
-        return self._at or Place()
+        """Where they wait, or stood when they were looked for; an empty one: none trains."""
+        return self.elsewhere or self._at or Place()
 
     @property
     def entry(self) -> str:
@@ -56,7 +68,7 @@ class Peers:
 
     def look(self) -> None:
         """Find out where they stand; mates go by what their lead has found."""
-        if self._they_wait:
+        if self.elsewhere is not None:
             return
         limit_s, exchanges = self._here.quorum_timeout_s, self._manager().session.exchanges
         text = exchanges.peek_place(limit_s) if self._mates.is_lead else None
@@ -64,21 +76,27 @@ class Peers:
             text = self._mates.from_lead(exchanges, (text or "").encode(), limit_s).decode() or None
         self._at = self._of_snapshot() if text is None else Place.decode(text)
 
-    def come_from(self, here: tuple[Spot, ...], iterator: LoaderIterator | None) -> Place | None:
-        """Where they stand now, if they have begun their loop ``here``; None: elsewhere.
+    def are_here(self, iterator: LoaderIterator | None) -> bool:
+        """Whether they have begun their loop where this newcomer stands.
 
-        ``iterator``: the newcomer's, which is asked for its first batch.
+        ``iterator``: its own, which is asked for its first batch.
         """
-        if digest(here) != self.entry:
-            return None
+        if digest(stack()) != self.entry:
+            return False
         place = self.now()  # they may have gone on meanwhile
-        is_left = bool(place.entry) and digest(place.entry) != digest(here)
         is_other = iterator is not None and iterator.is_other_than(place.loaders)
-        return None if is_left or is_other else place
+        return not (is_other or self._have_left(place))
 
-    def wait_at(self, place: Place) -> None:
-        """They have begun a step at ``place`` with this replica, and wait for it there."""
-        self._at, self._they_wait = place, True
+    def have_gone(self) -> bool:
+        """Their state has come to this newcomer, which has begun a step with them: whether they
+        have gone on since, to another loop or to another turn of one that cannot be set."""
+        place = self.loaded()
+        self.elsewhere = place if place is not None and self._have_left(place) else None
+        return self.elsewhere is not None
+
+    def _have_left(self, place: Place) -> bool:
+        is_left = bool(place.entry) and digest(place.entry) != digest(stack())
+        return is_left or bool(self._unlike(place))
 
     def now(self) -> Place:
         self.look()

@@ -5,7 +5,9 @@ Not here: what is done when the script draws, runs its model or steps (loop.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -64,9 +66,6 @@ class Handlers(Protocol):
     def passes(self) -> None:
         """The first loop that is passed over has come to its first step."""
 
-    def loads(self) -> bool:
-        """The peers' state is about to be loaded."""
-
 
 class Script:
     """One script, with all that ftrun keeps of it. Used by the main thread only.
@@ -90,9 +89,12 @@ class Script:
         self.steps = self.lost = 0
         self.lacking: list[str] = []
         self.has_loaded = False
+        self._is_all_noted: bool | None = None  # None: it is not known yet
         self._before_reduction = on.before_reduction
         self.mates = Mates(here)
-        self.peers = Peers(here, self.mates, self.manager)
+        self.peers = Peers(
+            here, self.mates, self.manager, lambda place: self.counters.unlike_loops(place)
+        )
         self.frameworks = Frameworks()
         self.world = World(here, self.mates.rank, _one_world) if memory is None else memory.world
         self.quorums = Quorums(self.world, here)
@@ -110,7 +112,8 @@ class Script:
             self.counters.walk,
             lambda: self.models.bare(),
         )
-        self.tensors.keeps_all = memory is not None
+        self.tensors.keeps_all = self.counters.walk.reaches_all = memory is not None
+        RANGES.are_predecessors = memory is not None
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
         share = SHARE if memory is None else 0.0  # a place goes with a generation
         self.sparing = Sparing(self._needs_place, step, share)
@@ -131,7 +134,7 @@ class Script:
             lambda: (self.steps, self.steps - self.lost) if self.exactly_once.is_on else None,
         )
         self.exactly_once: ExactlyOnce = ExactlyOnce(self)
-        self.carried = Carried(self, on.loads)
+        self.carried = Carried(self, self._may_load)
         has_begun = lambda: self.manager().current_step() > 0  # noqa: E731
         self.ending: Ending = Ending(self.carried, self.tensors, has_begun)
         self.standing = Standing()
@@ -270,35 +273,45 @@ class Script:
     def show_place(self, manager: Manager) -> None:
         """Show peers that heal, and people, where the script stands in this step."""
         shown = self.standing.shown
-        manager.session.progress.position = ours(lambda: summary(shown()))
-        manager.session.exchanges.show_place(ours(lambda: self._encoded(shown())))
+        manager.session.progress.position = partial(_words, shown)
+        manager.session.exchanges.show_place(partial(self._encoded, shown))
 
-    def _encoded(self, place: Place) -> str:
+    @ours
+    def _encoded(self, shown: Callable[[], Place]) -> str:
         """For a newcomer, in any thread."""
+        place = shown()
         calls = self.world.since(place.exchanges, place.has_finished)
         return replace(place, calls=calls).encode()
 
-    def _needs_place(self) -> bool:
-        """Whether the next step must have a place, because it may be asked for one.
+    def _needs_place(self, step: int) -> bool:
+        """Whether the step after ``step`` others must have a place: it may be asked for one.
 
         If more than one replica is to train, a step may have to wait for one that joins in it. The
         loops of a package count at many places in a step.
         """
         manager = self.made
+        if manager is None or not self.course.now.has_stepped:
+            return True
+        if self._is_all_noted is None:
+            self._is_all_noted = (
+                manager.session.snapshots is not None
+                or self.here.min_replicas > 1
+                or self.exactly_once.is_on
+                or self.trial is not None
+            )
         named, self.drafts.has_named = self.drafts.has_named, False
         return (
             named  # the script may keep a list of its files, of which nobody else has one
-            or manager is None
-            or not self.course.now.has_stepped
-            or manager.session.snapshots is not None
+            or self._is_all_noted
             or manager.session.awaits_newcomers
             or not self.world.is_whole
-            or self.here.min_replicas > 1
-            or self.exactly_once.is_on
-            or self.trial is not None
             or self.standing.is_in_package
-            or (self.memory is None and (manager.current_step() + 1) % PARAMETERS_EVERY == 0)
+            or (self.memory is None and (step + 1) % PARAMETERS_EVERY == 0)
         )
+
+    def _may_load(self) -> bool:
+        """Whether the peers' state is loaded now, and not when this newcomer has come to them."""
+        return self.course.now is not State.JOINING or not self.peers.have_gone()
 
     def _has_model(self) -> None:
         """The script has made its first model: this worker is not the first thing that trains."""
@@ -307,6 +320,12 @@ class Script:
             self.peers.look()
         if self.rewriting.is_successor and self.joins_at():
             self.rewriting.passes()
+
+
+@ours
+def _words(shown: Callable[[], Place]) -> str:
+    """For people, in any thread."""
+    return summary(shown())
 
 
 def _one_world(reason: str) -> None:

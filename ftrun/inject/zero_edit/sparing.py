@@ -25,7 +25,7 @@ class Sparing:
     """Decides once per step. For the main thread.
 
     Args:
-        needs: whether this step must be noted. ``step``: how many steps are committed.
+        needs: whether the step after so many committed ones must be noted. ``step``: how many are.
         share: of the time, that noting others may take.
 
     Attributes:
@@ -33,7 +33,7 @@ class Sparing:
     """
 
     def __init__(
-        self, needs: Callable[[], bool], step: Callable[[], int], share: float = SHARE
+        self, needs: Callable[[int], bool], step: Callable[[], int], share: float = SHARE
     ) -> None:
         self._needs, self._step, self._share = needs, step, share
         self._noted_at = float("-inf")
@@ -49,7 +49,7 @@ class Sparing:
         if self._is_noted or not (must or self._is_noted is None):
             return bool(self._is_noted)
         now, step = clock.now(), self._step()
-        self._is_noted = must or self._is_due(now, step) or self._needs()
+        self._is_noted = must or self._is_due(now, step) or self._needs(step)
         if self._is_noted:
             self._noted_at, self._noted_step, self.took_s = now, step, 0.0
         return self._is_noted

@@ -61,6 +61,16 @@ class State(Enum):
         """Whether the next optimizer that steps ends something."""
         return self in _IN_STEP
 
+    @property
+    def is_within(self) -> bool:
+        """Whether it may be between a pass and its step."""
+        return self in _WITHIN
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether passes and reductions are this replica's alone, and of no step with peers."""
+        return self in _ALONE
+
 
 class Event(Enum):
     """The script's activity, and what follows from it."""
@@ -136,6 +146,8 @@ state does not have cannot happen there."""
 
 _BEFORE = frozenset({_S.SET_UP, _S.PASSING, _S.GHOST, _S.JOINING})
 _IN_STEP = frozenset({_S.GHOST, _S.STEPPING, _S.REPLAYING})
+_WITHIN = frozenset({_S.STEPPING, _S.REPLAYING, _S.FOLLOWING})
+_ALONE = frozenset({_S.REPLAYING, _S.ENDED})
 
 
 class Course:

@@ -93,6 +93,10 @@ class Stepping:
             them, with the state of their end.
         steps: how many steps have ended, and how many of them were committed; None: the samples of
             one that was not committed are lost, so that a scheduler counts it like the loop.
+
+    Attributes:
+        on_late: called with what the script makes after its first step; ``on_unfit``: with why an
+            optimizer cannot be carried.
     """
 
     def __init__(
@@ -115,6 +119,7 @@ class Stepping:
         self._is_in_step = is_in_step
         self._depth = 0
         self.on_late: Callable[[str], None] = lambda what: None
+        self.on_unfit: Callable[[str], None] = refuse
 
     def install(self, patches: Patches) -> None:
         self._patches = patches
@@ -127,7 +132,7 @@ class Stepping:
 
     def _note_optimizer(self, made: Any) -> None:
         if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(made).__mro__):
-            refuse(
+            self.on_unfit(
                 f"{call_site()}: ZeroRedundancyOptimizer splits its state over the replicas, so "
                 "that a part of it is lost with each one. Use a whole optimizer, or FSDP2 within "
                 "replicas of several workers"
@@ -201,14 +206,16 @@ class Stepping:
         @compiling.only_inside
         @functools.wraps(plain)
         def step(optimizer: Any, closure: Any = None, **kwargs: Any) -> Any:
-            if self._depth or not self._is_managed(optimizer):
-                return (
-                    plain(optimizer, closure, **kwargs) if closure else plain(optimizer, **kwargs)
-                )
-            if isinstance(optimizer, torch.optim.LBFGS):
-                refuse(
+            is_managed = not self._depth and self._is_managed(optimizer)
+            if is_managed and isinstance(optimizer, torch.optim.LBFGS):
+                self.on_unfit(
                     f"{call_site()}: LBFGS runs the model several times in one step, which ftrun "
                     "cannot carry. Use another optimizer"
+                )
+                is_managed = False
+            if not is_managed:
+                return (
+                    plain(optimizer, closure, **kwargs) if closure else plain(optimizer, **kwargs)
                 )
             loss = None
             if closure is not None:

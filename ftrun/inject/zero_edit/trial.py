@@ -111,7 +111,7 @@ class Trial:
     def watch(self, modules: Sequence[nn.Module]) -> None:
         """Note from now on what the models get, and how the files grow."""
         for module in modules:
-            module.register_forward_pre_hook(self._note_inputs, with_kwargs=True)
+            module.register_forward_pre_hook(_Hook(self._note_inputs), with_kwargs=True)
             self._trained.update(map(id, module.parameters()))
         self._note_sizes()
         self._dies_in(STARTING)
@@ -293,6 +293,23 @@ def _digest(tensor: torch.Tensor) -> str:
     hashed = hashlib.blake2b(digest_size=8)
     _add(hashed, local_of(tensor.detach()), 0, whole=True)
     return hashed.hexdigest()
+
+
+class _Hook:
+    """A hook of a model. That of a copy of the model, and in a file, does nothing."""
+
+    def __init__(self, note: Callable[..., None]) -> None:
+        self._note = note
+
+    def __call__(self, *given: Any) -> None:
+        self._note(*given)
+
+    def __reduce__(self) -> Any:
+        return _Hook, (_nothing,)
+
+
+def _nothing(*_: Any) -> None:
+    """Note nothing."""
 
 
 class _Collating:

@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ftrun.base import clock
@@ -65,12 +65,22 @@ class Leader(Protocol):
 
 
 class Contender:
-    """One process's part in one register. ``address``: where it takes agents once it leads."""
+    """One process's part in one register. ``address``: where it takes agents once it leads.
+
+    ``say``: takes its words for people.
+    """
 
     def __init__(
-        self, store: Store, address: str, silence_s: float, epoch_floor: int, leader: Leader
+        self,
+        store: Store,
+        address: str,
+        silence_s: float,
+        epoch_floor: int,
+        leader: Leader,
+        say: Callable[[str], None] = log.warning,
     ) -> None:
         self.name = process_name()
+        self._say = say
         self._store = store
         self._leader = leader
         self._machine = Leadership(Settings(self.name, address, silence_s, epoch_floor))
@@ -136,7 +146,7 @@ class Contender:
             case Depose(reason):
                 self._leader.deposed(reason)
             case Say(text):
-                log.warning("%s (%s)", text, self._store.place)
+                self._say(f"{text} ({self._store.place})")
             case GivenBack():
                 self._over.set()
             case _:

@@ -126,11 +126,11 @@ def compare(undisturbed: dict[str, Path], killed: dict[str, Path], due: Due) -> 
     files = Files()
     by_form: dict[str, list[str]] = {}
     for name in sorted(killed.keys() - undisturbed.keys()):
-        by_form.setdefault(_form(name), []).append(name)
+        by_form.setdefault(form_of(name), []).append(name)
     left = set(killed)
     for name, path in sorted(undisturbed.items()):
         # Each life of a replica may write one of its own: together they are the undisturbed one's.
-        alike = [name] if name in killed else [*by_form.get(_form(name), ())]
+        alike = [name] if name in killed else [*by_form.get(form_of(name), ())]
         if not alike:
             files.missing[name] = "was not written"
             start, end = due.get(name, (0, 0))
@@ -139,7 +139,7 @@ def compare(undisturbed: dict[str, Path], killed: dict[str, Path], due: Due) -> 
             continue
         left.discard(alike[-1])
         if name not in killed:
-            by_form[_form(name)].pop()
+            by_form[form_of(name)].pop()
         if _digest(path) == _digest(killed[alike[-1]]):
             files.equal.append(name)
         else:
@@ -149,7 +149,7 @@ def compare(undisturbed: dict[str, Path], killed: dict[str, Path], due: Due) -> 
     return files
 
 
-def _form(name: str) -> str:
+def form_of(name: str) -> str:
     """A name without its numbers: no other run can give a file its time and process id."""
     return _NUMBER.sub(b"0", os.fsencode(name)).decode(errors="replace")
 

@@ -6,13 +6,13 @@ Not here: the runs (command.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ftrun.base.words import counted, first_of
-from ftrun.tools.check.place import Files
+from ftrun.tools.check.place import Files, form_of
 from ftrun.tools.check.plan import STARTING, WORDS, Kill, Plan
 
 TEXT_CHARS_MAX = 24
@@ -255,7 +255,11 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
     """Lines about what is equal and what is not; and what makes the check fail."""
     before, after = trial.undisturbed.reports, run.reports
     equal, told, problems = list[str](), list[str](), list[str]()
+    inputs = [*_other_inputs(before, after, trial.kind)]
+    is_alike = all(after[x]["parameters"] == before[x]["parameters"] for x in before)
+    # What random numbers change shows in a batch or a parameter: else they excuse nothing.
     draws = any(report["draws"] for report in before.values()) and not trial.is_group
+    draws &= bool(inputs) or not is_alike
     why = (
         "the script draws random numbers in its steps, and a newcomer goes on with the global "
         "generators only: not with those of loader workers or of its own, nor with what was drawn "
@@ -273,9 +277,7 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
         else:
             problems.append(other)
 
-    inputs = [*_other_inputs(before, after, trial.kind)]
     judge(f"what each {trial.kind} reads", not inputs, f"other batches: {first_of(inputs)}")
-    is_alike = all(after[x]["parameters"] == before[x]["parameters"] for x in before)
     judge("parameters", is_alike, "the parameters are not those of the undisturbed run")
     for kind in next(iter(before.values()))["kept"]:
         others = sorted({x for index in before for x in _unlike(before, after, index, kind)})
@@ -304,14 +306,29 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
     known = {os.path.basename(name) for report in before.values() for name in report["files"]}
     left = [x for x in trial.files.more if x not in ours and os.path.basename(x) in known]
     more = [name for name in trial.files.more if name not in left]
+    apart = _apart(trial.undisturbed.files, more)
     if more:
         told.append(f"more than the undisturbed run: a life of a replica began {first_of(more)}")
+    if apart:
+        problems.append(
+            f"a life of a replica went on in {first_of(apart)}, beside the directory of the one "
+            "before it: neither has all files of the run"
+        )
     if left:
         problems.append(
             f"{first_of(left)} was left by the replica that died: the undisturbed run has removed "
             "it, or has it elsewhere"
         )
     return [f"equal to the undisturbed run: {first_of(equal)}", *told], problems
+
+
+def _apart(undisturbed: Iterable[str], more: Iterable[str]) -> list[str]:
+    """The directories of files that only the run with deaths has, whose names have other numbers
+    than that of one in the undisturbed run, and are the same otherwise."""
+    homes = {os.path.dirname(name) for name in undisturbed}
+    forms = {form_of(home) for home in homes - {""}}
+    found = dict.fromkeys(os.path.dirname(name) for name in more)
+    return [home for home in found if home not in homes and form_of(home) in forms]
 
 
 def _counted(before: Reports, after: Reports) -> Iterator[str]:

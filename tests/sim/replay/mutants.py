@@ -10,10 +10,11 @@ from ftrun.core.replay import settling
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps
 from ftrun.core.replay.mending import Decree, Mending, Outcome
+from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row
 from ftrun.core.replay.pacing import Pace
 from ftrun.core.replay.settling import Board, Counts, Generation, Logged, Source, Step
 from tests.sim.replay.group import Call, Group
-from tests.sim.replay.memory import Area, Calls, Log, Slot, Thread
+from tests.sim.replay.memory import Area, Calls, Log, Slot, Thread, Words
 from tests.sim.replay.process import Process, Rules
 from tests.sim.replay.script import Id
 from tests.sim.replay.world import World
@@ -119,8 +120,8 @@ def _what_one_has(generations: Sequence[Collection[Generation]]) -> int | None:
     return settling.common(generations[:1])
 
 
-def _nothing_of_a_reduce(kind: str, *, is_root: bool) -> Keeps | None:
-    return Keeps.NOTHING if kind == "reduce" else keeps(kind, is_root=is_root)
+def _nothing_of_a_reduce(kind: str, *, is_root: bool, spans: bool = False) -> Keeps | None:
+    return Keeps.NOTHING if kind == "reduce" else keeps(kind, is_root=is_root, spans=spans)
 
 
 class _AnnouncesTheNextStep(Pace):
@@ -407,9 +408,9 @@ class _StartsAtOnce(World):
 class _KeepsLogs(World):
     """The logs stay at a rewind."""
 
-    def clear(self, boundary: int) -> None:
+    def clear(self, boundary: int, node: int = 0) -> None:
         logs = [[replace(log, index=list(log.index)) for log in area.logs] for area in self.areas]
-        super().clear(boundary)
+        super().clear(boundary, node)
         for area, known in zip(self.areas, logs, strict=True):
             area.logs = known
 
@@ -428,9 +429,9 @@ class _KeepsNewer(Area):
 class _KeepsDone(World):
     """``done`` stays at a rewind."""
 
-    def clear(self, boundary: int) -> None:
+    def clear(self, boundary: int, node: int = 0) -> None:
         done = [dict(own) for own in self.board.done]
-        super().clear(boundary)
+        super().clear(boundary, node)
         self.board.done[:] = done
 
 
@@ -453,14 +454,93 @@ class RewindsToTheCopy(Area):
 class _RewindsAllAlike(World):
     """At a rewind each rank has the calls of rank 0."""
 
-    def clear(self, boundary: int) -> None:
-        super().clear(boundary)
+    def clear(self, boundary: int, node: int = 0) -> None:
+        super().clear(boundary, node)
         first = self.board.done[0]
         for own in self.board.done:
             own.update({group: first.get(group, 0) for group in own})
 
 
+class ChoosesUnheard(Process):
+    """A replacement reads how far all are before all nodes have told that."""
+
+    def await_words(self) -> Thread:
+        yield "started"
+
+
+class TakesOldWords(Mirror):
+    """Words of an older decree count."""
+
+    def came(self, number: int, rows: Sequence[Row]) -> list[Row]:
+        return super().came(max(number, self.number), rows)
+
+
+class TellsOnce(Mirror):
+    """Words that were sent before a decree are not sent again."""
+
+    def raised(self, number: int) -> list[Row]:
+        sent = dict(self._sent)
+        found = super().raised(number)
+        self._sent.update(sent)
+        return found
+
+
+class ForgetsEarlyWords(Mirror):
+    """Words of a decree that is not in force here are dropped."""
+
+    def raised(self, number: int) -> list[Row]:
+        super().raised(number)
+        return []
+
+
+class TakesItsOwnWords(Elsewhere):
+    """What this rank has is what all have."""
+
+    def completes(self, call: int) -> None:
+        self.logged = call + 1
+
+
+class NoWindow(Elsewhere):
+    """Whoever has begun a call has all before it."""
+
+    def begins(self, call: int, awaited: int) -> None:
+        pass
+
+
+class _ReadsDoneFirst(World):
+    """``done`` may be older than the decree that it is published at."""
+
+    def _read(self, node: int, rank: int) -> Thread:
+        words = self.boards[node]
+        done = dict(words.done[rank])
+        yield "words read"
+        row = self._row(node, rank)
+        return replace(row, groups=tuple(done), done=tuple(done.values()))
+
+
+class _WritesPublishedFirst(World):
+    """``published`` is there before what it is of."""
+
+    def write(self, words: Words, row: Row) -> Thread:
+        words.published[row.rank] = row.published
+        yield "published written"
+        yield from super().write(words, row)
+
+
+def _as_on_one_node(kind: str, *, is_root: bool, spans: bool = False) -> Keeps | None:
+    return keeps(kind, is_root=is_root)
+
+
 MUTANTS: dict[str, dict[str, Any]] = {
+    "chooses before all have told": {"process": ChoosesUnheard, "nodes": True},
+    "takes words of an older decree": {"mirror": TakesOldWords, "nodes": True},
+    "tells its words once": {"mirror": TellsOnce, "nodes": True},
+    "forgets early words": {"mirror": ForgetsEarlyWords, "nodes": True},
+    "others have what it has": {"elsewhere": TakesItsOwnWords, "nodes": True},
+    "others have all before the call": {"elsewhere": NoWindow, "nodes": True},
+    "tells done of before": {"world": _ReadsDoneFirst, "nodes": True},
+    "published comes first": {"world": _WritesPublishedFirst, "nodes": True},
+    "logs gathers as on one node": {"rules": Rules(keeps=_as_on_one_node), "nodes": True},
     "begins at its newest generation": {"rules": Rules(begin=_newest)},
     "begins though the log has a gap": {"rules": Rules(begin=_whatever_is_logged)},
     "connects before all have published": {"rules": Rules(next_step=_without_waiting)},
@@ -526,6 +606,6 @@ MUTANTS: dict[str, dict[str, Any]] = {
 
 def world(seed: int, name: str = "") -> World:
     """The schedule of a seed, with a planted bug."""
-    changes = {"breaks": False} | MUTANTS[name] if name else {}
+    changes = {"breaks": False, "nodes": False} | MUTANTS[name] if name else {}
     kind: type[World] = changes.pop("world", World)
     return kind(seed, **changes)

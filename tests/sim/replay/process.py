@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from ftrun.core.replay import settling
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps, of_all
+from ftrun.core.replay.mirroring import has_all
 from ftrun.core.replay.pacing import Pace, is_due
 from ftrun.core.replay.settling import Board, Generation, Source, Step
 from tests.sim.replay.group import Call, Group
 from tests.sim.replay.memory import Calls, Slot, Thread, joined, parts
-from tests.sim.replay.script import Id, changed, first_state, result, step
+from tests.sim.replay.script import FENCES, Id, changed, first_state, result, step
 
 if TYPE_CHECKING:
     from tests.sim.replay.world import World
@@ -43,7 +44,14 @@ class Process:
 
     def __init__(self, world: World, rank: int, is_new: bool) -> None:
         self.world, self.rank, self.is_new = world, rank, is_new
-        self.rules, self.board, self.area = world.rules, world.board, world.areas[rank]
+        self.rules, self.area = world.rules, world.areas[rank]
+        self.node = world.node_of[rank]
+        self.board = world.boards[self.node]
+        self.here = {x: [y for y in world.nodes[self.node] if y in members]
+                     for x, members in enumerate(world.spec.groups)}  # fmt: skip
+        self.spans = {x for x, own in self.here.items() if len(own) < len(world.spec.groups[x])}
+        self.elsewhere = {x: world.elsewhere() for x in world.spec.own(rank) if x in self.spans}
+        self.unwaited: dict[int, list[int]] = {x: [] for x in self.elsewhere}
         self.is_alive, self.is_gone, self.has_left, self.is_over = True, False, False, False
         self.gone_at = 0
         self.begun: dict[int, int] = dict.fromkeys(world.spec.own(rank), 0)
@@ -56,7 +64,9 @@ class Process:
         self.is_open = self.is_busy = False
         self.is_copying = False
         self.pace, self.at = self.rules.pace(), 0
-        self.place = self.choose() if is_new else Fall.NO_GENERATION
+        self.is_apart = is_new and len(world.nodes) > 1
+        is_at_once = is_new and not self.is_apart
+        self.place = self.choose() if is_at_once else Fall.NO_GENERATION
 
     # ------------------------------------------------------------ the script
 
@@ -65,7 +75,11 @@ class Process:
         number = 0
         if self.is_new:
             yield "started"
+            if self.is_apart:
+                yield from self.await_words()
+                self.place = self.choose()
             number = yield from self.load()
+            self.is_apart = False
         else:
             yield from self.area.open_log(0, 0, 0)
         while number < len(spec.steps):
@@ -85,6 +99,22 @@ class Process:
         yield "over"
         yield lambda: all(self.board.over)
         self.has_left = True
+
+    def await_words(self) -> Thread:
+        """Until the board of this node has what all have done."""
+        while True:
+            self.board.published[self.rank] = self.board.number
+            yield "published"
+            words = yield from self.look()
+            if has_all(words):
+                break
+            yield from self.await_news(words)
+        for group, number in self.rules.in_all_logs(words.done).items():
+            if group in self.elsewhere:
+                self.elsewhere[group].logged = number
+
+    def await_news(self, board: Board) -> Thread:
+        yield lambda: self.is_news(board) or list(self.board.over) != board.over
 
     def choose(self) -> Generation | Fall:
         """Where it begins. Before it publishes: then no group has a first call before that."""
@@ -149,7 +179,7 @@ class Process:
         )
         if word != self.board.due:
             self.board.due = word
-            self.world.announced()
+            self.world.announced(word)
             yield "announced"
 
     def copy(self, number: int, step: int, calls: Calls) -> Thread:
@@ -160,6 +190,8 @@ class Process:
         salt = self.world.known.salts[number]
         run = step(self.world.spec, number, self.rank, self.state, salt)
         request, self.before = next(run), dict(self.begun)
+        for group, known in self.elsewhere.items():
+            known.step_begins(self.begun[group])
         while True:
             if request[0] == "begin":
                 answer = self.begin(*request[1:])
@@ -181,6 +213,9 @@ class Process:
         call = Call(sum(self.begun.values()), group, self.begun[group], kind, root, given)
         self.calls.append(call)
         self.begun[group] += 1
+        if group in self.elsewhere:
+            self.unwaited[group].append(call.number)
+            self.elsewhere[group].begins(call.number, min(self.unwaited[group]))
         self.drop(group)
         if self.from_where(call) is Source.LIVE:
             self.issue(call)
@@ -188,8 +223,9 @@ class Process:
         return call
 
     def done_of(self, group: int) -> list[int]:
-        """Of its members."""
-        return [self.board.done[rank][group] for rank in self.world.spec.groups[group]]
+        """Of its members: those of this node, and what is known of the others."""
+        done = [self.board.done[rank][group] for rank in self.here[group]]
+        return [*done, self.elsewhere[group].logged] if group in self.elsewhere else done
 
     def first_of(self, group: int) -> int | None:
         return None if self.first is None else self.first[group]
@@ -219,6 +255,8 @@ class Process:
         found = self.world.known.results[call.id][self.rank]
         text = f"rank {self.rank}, call {call.id}, {call.kind}"
         self.world.see_that(call.found == found, "result", text)
+        if call.group in self.elsewhere:
+            self.unwaited[call.group].remove(call.number)
         given, call.found = call.found, -1  # the script writes over it
         return given
 
@@ -231,14 +269,14 @@ class Process:
             yield from self.falls(Fall.OTHER_CALL)
         call.is_kept = False
         yield "from the log"
-        what = self.rules.keeps(call.kind, is_root=call.root == self.rank)
+        what = self.what(call)
         if what is Keeps.NOTHING:
             inputs: dict[int, int] = {call.root: call.given}
             call.found = result(call.kind, call.root, self.rank, inputs)
         elif what is Keeps.RESULT:
             call.found = yield from self.read(self.rank, call)
         elif what is Keeps.ALIKE:
-            rank = self.rules.of_all(call.number, self.world.spec.groups[call.group])
+            rank = self.rules.of_all(call.number, self.here[call.group])
             call.found = yield from self.read(rank, call)
         else:
             inputs = {}
@@ -249,6 +287,8 @@ class Process:
 
     def read(self, rank: int, call: Call) -> Thread:
         """The words of an entry; a living peer may write over its log meanwhile."""
+        is_here = self.world.node_of[rank] == self.node
+        self.world.see_that(is_here, "reach", f"rank {self.rank} reads the log of rank {rank}")
         area, words = self.world.areas[rank], list[int]()
         while (found := area.find(call.id)) is not None:
             (log, _, offset, size), words = found, []
@@ -299,6 +339,8 @@ class Process:
     def complete(self) -> None:
         for call, inputs in self.ready():
             call.found = result(call.kind, call.root, self.rank, inputs)
+            if call.group in self.elsewhere and call.kind in FENCES:
+                self.elsewhere[call.group].completes(call.number)
 
     def next_logged(self) -> Call | None:
         """A call with a result whose turn it is; what the log has already does not wait."""
@@ -314,10 +356,9 @@ class Process:
         while (call := self.next_logged()) is not None:
             assert call.found is not None
             if call.at == self.logged:
-                what = self.rules.keeps(call.kind, is_root=call.root == self.rank)
+                what = self.what(call)
                 value = call.given if what is Keeps.INPUT else call.found
-                members = self.world.spec.groups[call.group]
-                is_here = self.rank == self.rules.of_all(call.number, members)
+                is_here = self.rank == self.rules.of_all(call.number, self.here[call.group])
                 is_empty = what is Keeps.NOTHING or (what is Keeps.ALIKE and not is_here)
                 words = [] if is_empty else parts(value)
                 if not self.is_logged(call):
@@ -325,6 +366,10 @@ class Process:
                 self.board.done[self.rank][call.group] = call.number + 1
             call.is_through = True
             yield "call through"
+
+    def what(self, call: Call) -> Keeps | None:
+        spans = call.group in self.spans
+        return self.rules.keeps(call.kind, is_root=call.root == self.rank, spans=spans)
 
     def is_logged(self, call: Call) -> bool:
         """Whether a worker that died before it had counted it has logged this call."""
@@ -351,6 +396,8 @@ class Process:
                 yield from self.publish(board.number)
             case Step.WAIT:
                 yield lambda: self.is_news(board)
+            case Step.CONNECT if self.is_apart:
+                yield lambda: not self.is_apart or self.is_news(board)
             case Step.CONNECT:
                 yield from self.connect(board.number)
 

@@ -2,7 +2,9 @@
 
 Each thread of each process is a generator that stops at every word that it reads or writes; a
 schedule chooses which goes on, and where a process dies: in its own step, in the recovery, or as a
-replacement. Memory, board and agent outlive the processes. The oracle is an undisturbed run
+replacement. Memory, board and agent outlive the processes. In some schedules the ranks are on
+several nodes with a board each, and their agents send each other words, in order on each way, after
+any time; a node may be lost, too. The oracle is an undisturbed run
 (script.py). A thread that waits stops at a condition, so that nobody waits for ever unseen.
 
 A planted bug (mutants.py) is other ``Rules``, or a subclass of a part.
@@ -11,11 +13,16 @@ A planted bug (mutants.py) is other ``Rules``, or a subclass of a part.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import DEATHS_MAX, Decree, Mended, Mending
+from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row
 from ftrun.core.replay.pacing import is_due
 from ftrun.core.replay.settling import Board, Generation
 from tests.sim.replay.group import Group
@@ -36,6 +43,12 @@ PLACES = (
 """Where a process can die, by name."""
 
 
+def divided(draws: random.Random, workers: int) -> list[range]:
+    """So many ranks on two nodes or more."""
+    cuts = sorted(draws.sample(range(1, workers), draws.randint(1, workers - 1)))
+    return [range(*pair) for pair in zip([0, *cuts], [*cuts, workers], strict=True)]
+
+
 @dataclass
 class Death:
     """The process that comes to ``place`` (None: any) for the ``count``-th time dies there."""
@@ -49,7 +62,8 @@ class World:
 
     ``focus``: threads of this name are always slow, or those of replacements, or the network.
     ``breaks``: in some schedules connections fail although nobody has died. ``groups``: in some
-    there are several process groups, and calls before the copy of a state.
+    there are several process groups, and calls before the copy of a state. ``nodes``: in some there
+    are several, and the first one's agent leads.
     """
 
     def __init__(
@@ -62,6 +76,9 @@ class World:
         focus: str = "",
         breaks: bool = True,
         groups: bool = True,
+        nodes: bool = True,
+        mirror: type[Mirror] = Mirror,
+        elsewhere: type[Elsewhere] = Elsewhere,
     ) -> None:
         self.draws = random.Random(f"replay/{seed}")
         self.seed, self.rules, self.process = seed, rules or Rules(), process
@@ -77,8 +94,20 @@ class World:
         none = [-1] * workers
         falls, over = [0] * workers, [False] * workers
         done = [dict.fromkeys(self.spec.own(rank), 0) for rank in range(workers)]
-        self.board = Words(0, list(none), done, list(none), over, falls, list(none))
-        self.mending = mending(LIMIT_S)
+        apart = random.Random(f"replay/{seed}/nodes")
+        self.nodes = divided(apart, workers) if nodes and apart.random() < 0.4 else [range(workers)]
+        self.node_of = {rank: node for node, ranks in enumerate(self.nodes) for rank in ranks}
+        self._blank = Words(0, list(none), done, list(none), over, falls, list(none))
+        self.boards = [deepcopy(self._blank) for _ in self.nodes]
+        self.elsewhere, self._mirror = elsewhere, mirror
+        self.mirrors = [mirror(ranks) for ranks in self.nodes]
+        self.busy = [False for _ in self.nodes]
+        self.ways: dict[tuple[int, int], deque[Callable[[], Thread]]] = {}
+        self.held: list[list[Callable[[], Thread]] | None] = [None for _ in self.nodes]
+        self._node_dies_at = apart.choice([0, 0, 1, 300, 1000]) if len(self.nodes) > 1 else 0
+        self.lost: list[int] = []
+        self._untold: list[Process] = []
+        self.mending = mending(LIMIT_S, len(self.nodes) > 1)
         self.network: list[tuple[Group, tuple[int, int], int, int, int]] = []
         self.reason: Fall | None = None
         self.deaths = self.mends = self.steps = self.told = self.rewinds = self._left = 0
@@ -125,9 +154,18 @@ class World:
     def group(self, number: int) -> Group:
         return self._groups.setdefault(number, Group(self, number, self.is_serial))
 
-    def announced(self) -> None:
+    @property
+    def board(self) -> Words:
+        """Of the node that leads."""
+        return self.boards[0]
+
+    def announced(self, word: int) -> None:
         """Rank 0 has announced a step that begins with a generation: nobody may have come to it,
         if ranks wait for each other in each step."""
+        for node in range(1, len(self.nodes)):
+            self.send(0, node, partial(self._due, node, word))
+        if len(self.nodes) > 1:
+            return  # they may get it too late
         steps = range(len(self.spec.steps) + 4)
         new = {x for x in steps if is_due(self.board.due, x)} - self.due
         if self.spec.has_fences:
@@ -160,6 +198,8 @@ class World:
     def _step(self) -> None:
         if self._dying and self._dying[0].gone_at <= self.steps:
             self._gone(self._dying.pop(0))
+        if self._node_dies_at and self._node_dies_at <= self.steps and self._may_die():
+            self._lose_node(self.draws.randrange(1, len(self.nodes)))
         threads, draws = self._threads, self.draws
         if self.network and draws.random() < (0.01 if self.focus == "network" else 0.3):
             self._deliver()
@@ -183,9 +223,9 @@ class World:
 
     def _is_slow(self, thread: list[Any]) -> bool:
         run, owner, _ = thread
-        if owner is None:
-            return False
         name = run.__name__
+        if owner is None:
+            return bool(self.focus == name)
         is_in_focus = self.focus == name or (owner.is_new and self.focus == f"new {name}")
         return is_in_focus or self._slow is thread or self._slow is owner
 
@@ -235,9 +275,14 @@ class World:
         self.note("rank", process.rank, "dies:", place, "new" if process.is_new else "")
         self.deaths += 1
         self._ends(process)
-        self._reported.append(process)
+        self._untold.append(process)
+        if process.node:
+            self.send(process.node, 0, partial(self._died, process))
+        else:
+            self._report(process)
         if self.draws.random() < self._refusals:  # as of a script that is not deterministic
-            self.board.falls[self.draws.randrange(self.spec.workers)] = Fall.OTHER_CALL
+            rank = self.draws.randrange(self.spec.workers)
+            self.boards[self.node_of[rank]].falls[rank] = Fall.OTHER_CALL
             self.refused = True
 
     def _ends(self, process: Process) -> None:
@@ -261,13 +306,18 @@ class World:
     def _spawn_agent(self) -> None:
         self.spawn(None, self.agent())
         self.spawn(None, self.looks())
+        for node in range(len(self.nodes)) if len(self.nodes) > 1 else ():
+            self.spawn(None, self.tells(node))
+            for way in ((0, node), (node, 0)) if node else ():
+                self.ways[way] = deque()
+                self.spawn(None, self.way(*way))
 
     def agent(self) -> Thread:
         while True:
-            yield lambda: bool(self._reported)
+            yield lambda: bool(self._reported) and not self.busy[0]
             process = self._reported.pop(0)
-            area, rank = self.areas[process.rank], process.rank
-            place = self.rules.begin(area.generations(), area.logged(), self.board.done, rank)
+            rank = process.rank
+            place = self.place(process)
             self.replaced[rank] += 1
             self._counts(process.rank)
             self.forget(rank)
@@ -275,9 +325,19 @@ class World:
             self._carry_out(outcome, process)
             yield "agent"
 
-    def forget(self, rank: int) -> None:
+    def place(self, process: Process) -> Generation | Fall:
+        """Where its replacement begins, as the agent that leads knows it."""
+        area, rank = self.areas[process.rank], process.rank
+        if process.node in self.lost:
+            return Fall.NODES
+        found = area.generations()
+        if len(self.nodes) == 1 or not found:
+            return self.rules.begin(found, area.logged(), self.board.done, rank)
+        return max(found, key=lambda known: known.number)
+
+    def forget(self, rank: int, node: int = 0) -> None:
         """What was true of the dead process alone."""
-        self.board.over[rank] = False
+        self.boards[node].over[rank] = False
 
     def _counts(self, rank: int) -> None:
         self.mending.counts(rank)
@@ -287,7 +347,10 @@ class World:
             case Decree(number):
                 self.note("decree", number)
                 self.see_that(number > self.board.number, "decree", "does not rise")
-                self.board.number = number
+                self.decree(0, number)
+                lost = None if process is None else process.rank
+                for node in range(1, len(self.nodes)):
+                    self.send(0, node, partial(self._decreed, node, number, lost))
                 if process is not None:
                     self.spawn(None, self.replace(process, self.rewinds))
             case Mended():
@@ -303,6 +366,9 @@ class World:
     def replace(self, process: Process, rewinds: int) -> Thread:
         """Start the replacement once the process is gone."""
         yield lambda: process.is_gone
+        if process.node:
+            self.send(0, process.node, partial(self._start, process.rank, rewinds))
+            return
         if self.rewinds != rewinds or self.mending.fallen is not None:
             return  # all are replaced together
         self.ranks[process.rank] = self.start(process.rank, True)
@@ -314,8 +380,10 @@ class World:
         for process in self.ranks:
             if process.is_alive and not process.has_left:
                 self._ends(process)
-        yield lambda: all(process.is_gone for process in self.ranks)
+        yield lambda: all(process.is_gone for process in self.ranks) and not self.busy[0]
         self._reported.clear()
+        self._untold.clear()
+        self.lost.clear()
         boundary = self.rules.common([area.generations() for area in self.areas])
         if any(process.has_left for process in self.ranks):
             boundary = None
@@ -330,22 +398,190 @@ class World:
         left = len(self.spec.steps) - boundary
         salts = [*self.known.salts[:boundary], *[self.rewinds] * left]
         self.known = Undisturbed(self.spec, salts)
-        self.board.number = decree.number
-        self.ranks = [self.start(rank, True) for rank in range(workers)]
+        self.decree(0, decree.number)
+        for node in range(1, len(self.nodes)):
+            again = partial(self._begin_again, node, boundary, decree.number, self.rewinds)
+            self.send(0, node, again)
+        for rank in self.nodes[0]:
+            self.ranks[rank] = self.start(rank, True)
 
     def breaks(self) -> bool:
         """Whether a connection fails though nobody has died."""
         return self.board.number > 0 and self._luck.random() < self._breaks
 
-    def clear(self, boundary: int) -> None:
-        """Rewind the memory."""
-        words, workers = self.board, self.spec.workers
-        words.done[:] = [area.rewind(boundary) for area in self.areas]
+    def clear(self, boundary: int, node: int = 0) -> None:
+        """Rewind the memory of a node."""
+        words, workers = self.boards[node], self.spec.workers
+        for rank in self.nodes[node]:
+            words.done[rank] = self.areas[rank].rewind(boundary)
         words.falls[:], words.over[:] = [0] * workers, [False] * workers
+
+    # ------------------------------------------------------------ between nodes
+
+    def send(self, sender: int, receiver: int, work: Callable[[], Thread]) -> None:
+        self.ways[sender, receiver].append(work)
+
+    def way(self, sender: int, receiver: int) -> Thread:
+        """What one agent sends another is carried out in order. An agent does one thing a time."""
+        queue = self.ways[sender, receiver]
+        while True:
+            yield lambda: bool(queue) and not self.busy[receiver]
+            self.busy[receiver], mirror = True, self.mirrors[receiver]
+            for stop in queue.popleft()():
+                yield stop
+                if mirror is not self.mirrors[receiver]:
+                    break  # the node is lost
+            else:
+                self.busy[receiver] = False
+            yield "carried out"
+
+    def tells(self, node: int) -> Thread:
+        """Words that others lack."""
+        mirror = self.mirrors[node]
+        while True:
+            yield lambda: self._is_news(node) and not self.busy[node]
+            if mirror is not self.mirrors[node]:
+                return  # another has its place
+            self.busy[node] = True
+            rows = []
+            for rank in self.nodes[node]:
+                row = yield from self._read(node, rank)
+                rows.append(row)
+            if mirror is self.mirrors[node]:
+                self._send_words(node, node, mirror.number, mirror.news(rows))
+                self.busy[node] = False
+            yield "told"
+
+    def _read(self, node: int, rank: int) -> Thread:
+        words = self.boards[node]
+        published = words.published[rank]
+        yield "published read"
+        done = dict(words.done[rank])
+        row = replace(self._row(node, rank), published=published)
+        yield "words read"
+        return replace(row, groups=tuple(done), done=tuple(done.values()))
+
+    def _send_words(self, own: int, node: int, number: int, rows: list[Row]) -> None:
+        """From the node itself, or on from that which leads."""
+        for other in range(len(self.nodes)) if own == 0 else [0]:
+            if other not in (own, node) and rows:
+                self.send(own, other, partial(self._came, other, node, number, rows))
+
+    def _row(self, node: int, rank: int) -> Row:
+        words = self.boards[node]
+        known = words.published[rank], words.joined[rank], words.over[rank]
+        return Row(rank, *known, words.falls[rank], words.broken[rank])
+
+    def _is_news(self, node: int) -> bool:
+        sent = self.mirrors[node]._sent
+        return any(sent.get(rank) != self._row(node, rank) for rank in self.nodes[node])
+
+    def _came(self, node: int, source: int, number: int, rows: list[Row]) -> Thread:
+        """Words of a node have come."""
+        found = self.mirrors[node].came(number, rows)
+        for row in found:
+            yield from self.write(self.boards[node], row)
+        if node == 0:
+            self._send_words(0, source, number, found)
+
+    def write(self, words: Words, row: Row) -> Thread:
+        words.done[row.rank] = dict(zip(row.groups, row.done, strict=True))
+        yield "done written"
+        words.over[row.rank], words.falls[row.rank] = row.over, row.fall
+        words.broken[row.rank], words.joined[row.rank] = row.broken, row.joined
+        yield "words written"
+        words.published[row.rank] = row.published
+        yield "published written"
+
+    def decree(self, node: int, number: int) -> None:
+        """It is in force on a node."""
+        self.boards[node].number = number
+        for row in self.mirrors[node].raised(number):
+            for _ in self.write(self.boards[node], row):
+                pass
+
+    def _decreed(self, node: int, number: int, lost: int | None) -> Thread:
+        held = self.held[node]
+        if held is not None:
+            held.append(partial(self._decreed, node, number, lost))
+            return
+        if lost is not None:
+            self.forget(lost, node)
+        self.decree(node, number)
+        yield "decreed"
+
+    def _start(self, rank: int, rewinds: int) -> Thread:
+        held = self.held[self.node_of[rank]]
+        if held is not None:
+            held.append(partial(self._start, rank, rewinds))
+        elif self.rewinds == rewinds and self.mending.fallen is None:
+            self.ranks[rank] = self.start(rank, True)
+        yield "replaced"
+
+    def _begin_again(self, node: int, boundary: int, number: int, rewinds: int) -> Thread:
+        """Have the states of a step, which takes a while; what is ordered meanwhile waits."""
+        self.held[node] = []
+        self.spawn(None, self._restore(node, boundary, number, rewinds))
+        yield "memory comes"
+
+    def _restore(self, node: int, boundary: int, number: int, rewinds: int) -> Thread:
+        mirror = self.mirrors[node]
+        yield "memory comes"
+        yield lambda: not self.busy[node] or mirror is not self.mirrors[node]
+        if mirror is not self.mirrors[node] or self.rewinds != rewinds:
+            return
+        if self.mending.fallen is None:
+            self.clear(boundary, node)
+            self.decree(node, number)
+            for rank in self.nodes[node]:
+                self.ranks[rank] = self.start(rank, True)
+        held, self.held[node] = self.held[node], None
+        for work in held or ():
+            yield from work()
+
+    def _due(self, node: int, word: int) -> Thread:
+        self.boards[node].due = word
+        yield "due"
+
+    def _died(self, process: Process) -> Thread:
+        self._report(process)
+        yield "died"
+
+    def _report(self, process: Process) -> None:
+        if process in self._untold:
+            self._untold.remove(process)
+            self._reported.append(process)
+
+    def _lose_node(self, node: int) -> None:
+        """All that is on a node is lost, but its states, which others have."""
+        self._node_dies_at = 0
+        if any(process.has_left for process in self.ranks):
+            return
+        self.note("node", node, "is lost")
+        self.lost.append(node)
+        for rank in self.nodes[node]:
+            process = self.ranks[rank]
+            if process.is_alive:
+                self._ends(process)
+            process.gone_at = 0
+            self._gone(process)
+            self._untold.append(process)
+            self._report(process)
+        self._dying = [process for process in self._dying if process.node != node]
+        self.ways[node, 0].clear()
+        self.ways[0, node].clear()
+        self.boards[node] = deepcopy(self._blank)
+        self.mirrors[node], self.busy[node] = self._mirror(self.nodes[node]), False
+        self.held[node] = None
+        self.spawn(None, self.tells(node))
 
     def looks(self) -> Thread:
         while True:
-            yield lambda: self.mending.is_under_way and self._words() != self._seen
+            yield (
+                lambda: (
+                    self.mending.is_under_way and self._words() != self._seen and not self.busy[0]
+                )
+            )
             self._seen = self._words()
             self._look()
 
@@ -371,6 +607,7 @@ class World:
         for process in self.ranks:
             group = -1 if process.group is None else process.group.number
             is_back = all(self.board.over) or process in self._reported  # nobody knows of its end
+            is_back |= process in self._untold
             is_back |= group == self.board.number and process.has_caught_up
             text = f"rank {process.rank} is in group {group} of {self.board.number}"
             self.see_that(is_back, "mended", text)
@@ -385,6 +622,9 @@ class World:
             Fall.PEER_LOG: is_full or not self.spec.has_fences,
             Fall.OTHER_CALL: self.refused,
             Fall.DIES_AGAIN: max(self.replaced) > DEATHS_MAX,
+            Fall.NODES: bool(self.lost),
+            Fall.INPUT: len(self.nodes) > 1
+            and not (self.spec.has_fences and len(self.spec.splits) == 1),
         }
         text = f"{reason.name} though it could be mended"
         self.see_that(expected.get(reason, False), "fall", text)

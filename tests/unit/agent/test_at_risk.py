@@ -32,8 +32,9 @@ def set_done(memory: GroupMemory, rank: int, calls: int) -> None:
 
 def costs(known: AtRisk, now: float, *stored: Stored | None) -> list[tuple[int, float]]:
     elsewhere, on_disk = stored or (None, None)
-    told = known.progress(now, elsewhere, on_disk)
+    told = known.progress(now, elsewhere, on_disk, (("snapshots_written", 2.0),))
     assert isinstance(told, Progress) and told.step == known.step
+    assert told.scalars == (("snapshots_written", 2.0),)
     losses = told.worker_lost, told.node_lost, told.job_lost
     return [(x.step, x.age_s) for x in losses if x is not None]
 

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from ftrun.agent.group_disk import GroupDisk
-from ftrun.base.errors import PeerError
+from ftrun.base.errors import PeerError, UserError
+from ftrun.core.forms import MEMORY
 from ftrun.core.replay.falls import Fall
-from ftrun.snapshots.area import GroupMemory, Word
+from ftrun.snapshots.area import NONE, GroupMemory, Word
+from ftrun.snapshots.manifest import Manifest, Origin
 from ftrun.snapshots.serving import FILL, NAME, WRITE
 from tests.unit.run_settings import resolved
 
@@ -68,6 +70,9 @@ class Disk:
         for rank in range(2):
             self.memory.board.set(rank, Word.NEWEST, step)
 
+    async def fill(self) -> int:
+        return await self.disk.fill(self.memory, "0", "incarnation")
+
     async def until(self, condition: Callable[[], object]) -> None:
         """Look again and again, as the agent does."""
         loop = asyncio.get_running_loop()
@@ -93,7 +98,7 @@ def written(step: int) -> dict[str, Any]:
 
 def test_a_slow_disk_skips_and_is_told_when_it_begins_and_ends(tmp_path: Path) -> None:
     async def work(disk: Disk) -> None:
-        await disk.until(lambda: disk.disk._schedule is None)  # nothing is in memory yet
+        disk.disk.look(disk.memory, "incarnation")  # nothing is in memory yet
         disk.at(5)
         await disk.until(lambda: disk.orders)
         disk.at(9)
@@ -157,19 +162,72 @@ def test_a_last_one_that_takes_too_long_is_told_and_none_follows_a_script_s_own_
     assert disk.told[0].startswith("the last snapshot, of step 5, was not written within half of")
 
 
+def whole(where: Path, step: int, script: str = "", inject: str = MEMORY) -> Path:
+    """A snapshot of which only the manifest counts here."""
+    origin = Origin(script or resolved().script.name, inject, 2, 1)
+    path = where / f"step-{step:012}"
+    path.mkdir(parents=True)
+    known = Manifest(step, "l", origin, "", "2026-01-01T00:00:00+00:00", {}, ())
+    (path / "ftrun.json").write_bytes(known.encode())
+    return path
+
+
 def test_a_group_goes_on_from_what_is_there_or_is_not_started(tmp_path: Path) -> None:
+    where = tmp_path / "s"
+
     async def work(disk: Disk) -> None:
         disk.may.set()
-        assert await disk.disk.fill(disk.memory) == -1 and not disk.orders
-        (tmp_path / "s/step-000000000007").mkdir(parents=True)
-        with pytest.raises(PeerError, match="there is too little memory to go on from a snapshot"):
-            await disk.disk.fill(None)
-        assert await disk.disk.fill(disk.memory) == 7
-        assert disk.orders[0][0] == FILL and disk.orders[0][1]["place"] == disk.memory.place
-        disk.answer = {"error": "it is of another job"}
-        with pytest.raises(PeerError, match="it is of another job"):
-            await disk.disk.fill(disk.memory)
+        assert await disk.fill() == NONE and not disk.orders
+        whole(where, 7)
+        with pytest.raises(PeerError, match="there is too little memory to go on from"):
+            await disk.disk.fill(None, "0", "a")
+        assert await disk.fill() == 7
+        kind, order = disk.orders[0]
+        assert kind == FILL and order["place"] == disk.memory.place
+        assert order["path"] == str(where / "step-000000000007")
+        disk.answer = {"error": "No such device"}
+        with pytest.raises(PeerError, match="No such device"):
+            await disk.fill()
+        disk.answer = {"error": "it is not shared", "is_final": True}
+        with pytest.raises(UserError, match="it is not shared"):
+            await disk.fill()
+        whole(where, 8, script="other.py")
+        with pytest.raises(UserError, match=r"a snapshot of other\.py with .* this is "):
+            await disk.fill()
+        whole(where, 9, inject="explicit")
+        assert await disk.fill() == NONE, "its script takes that itself"
 
-    disk = play(tmp_path, work, {"step": 7, "path": "p", "damaged": [["step-9", "torn"]]})
-    assert disk.told == ["the snapshot step-9 is damaged, and is passed over: torn"]
+    disk = play(tmp_path, work, {"damaged": ""})
+    assert disk.told == [
+        f"All workers go on from step 7, the newest snapshot in {where / 'step-000000000007'}."
+    ]
     assert disk.whole == [7]
+    assert ("snapshot_step", 7.0) in disk.disk.scalars
+
+
+def test_a_damaged_one_is_passed_over_and_nothing_starts_if_none_is_left(tmp_path: Path) -> None:
+    async def work(disk: Disk) -> None:
+        disk.may.set()
+        for step in (7, 8):
+            whole(tmp_path / "s", step)
+        (tmp_path / "s/step-000000000009").mkdir()
+        with pytest.raises(UserError, match=r"no whole snapshot is left in .* --resume none"):
+            await disk.fill()
+
+    disk = play(tmp_path, work, {"damaged": "torn"})
+    assert [x.partition(" is damaged")[0] for x in disk.told] == [
+        f"the snapshot step-00000000000{step}" for step in (9, 8, 7)
+    ]
+
+
+def test_what_is_written_is_counted(tmp_path: Path) -> None:
+    async def work(disk: Disk) -> None:
+        assert disk.disk.scalars[0] == ("snapshots_written", 0.0)
+        disk.at(5)
+        disk.may.set()
+        await disk.until(lambda: disk.whole)
+
+    disk = play(tmp_path, work, written(5))
+    assert dict(disk.disk.scalars) == {
+        "snapshots_written": 1, "snapshots_skipped": 0, "snapshots_failed": 0, "snapshot_step": 5,
+    }  # fmt: skip

@@ -30,6 +30,7 @@ def play(
             seen = GroupMemory.open(place)
             opened.append(seen)
             assert seen.board.read(0, Word.STARTS) == 1
+            assert known.kept("a", 0) is None  # nobody has made a process group
             area = seen.area(0)
             area.lay_out(4096, 4096)
             area.open_log(3, 7)
@@ -72,7 +73,7 @@ def play(
     told: list[str] = []
     opened: list[GroupMemory] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(group_memory, "free_bytes", lambda: frees)
+        patch.setattr(group_memory, "free_bytes", lambda **_: frees)
         asyncio.run(run())
     return told, opened[0] if opened else None
 
@@ -88,6 +89,40 @@ def test_too_little_memory_is_a_reason_and_no_crash(tmp_path: Path) -> None:
     told, opened = play(tmp_path, frees=100 << 20)
     assert told == ["No memory snapshots: 105 MB of memory are free. A death restarts all workers."]
     assert opened is None
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"lighthouse": "h:1"}, "a group that a lighthouse places is on one node only so far"),
+        ({"gpus": 2}, "it is for CPU so far"),
+        ({"gpus": 2, "device": "cpu"}, None),
+        ({"memory_snapshots": "off"}, ""),
+        ({"nproc_per_node": 2, "workers_per_replica": None}, ""),
+        ({"inject": "explicit"}, ""),
+        ({"replicas": 2}, ""),
+        ({"workers_per_replica": 1}, ""),
+    ],
+)
+def test_a_group_without_them_is_told_why_unless_nobody_expects_them(
+    tmp_path: Path, given: dict[str, Any], why: str | None
+) -> None:
+    """``why``: None: it has them."""
+
+    async def run() -> None:
+        known = MemorySnapshots(
+            resolved(**{"workers_per_replica": 2, **given}), tmp_path, told.append
+        )
+        for incarnation in ("a", "b"):
+            known.make("0", incarnation)
+            assert bool(known.starts(incarnation, 0)) == (why is None)
+            known.ended_well(incarnation, 0)
+            known.free(incarnation)
+        await known.end()
+
+    told: list[str] = []
+    asyncio.run(run())
+    assert told == ([f"No memory snapshots: {why}. A death restarts all workers."] if why else [])
 
 
 def test_a_script_that_cannot_be_followed_is_told_before_anybody_dies(tmp_path: Path) -> None:
@@ -111,6 +146,7 @@ def test_a_control_group_bounds_it(tmp_path: Path) -> None:
     (own / "memory.max").write_text("1000\n")
     (own / "memory.current").write_text("400\n")
     assert free_bytes(tmp_path, proc) == 600
+    assert free_bytes(tmp_path, proc, left=0.05) == 550
     (own / "memory.max").write_text("max\n")
     assert free_bytes(tmp_path, proc) > 600
     assert free_bytes(tmp_path, tmp_path / "none") > 600

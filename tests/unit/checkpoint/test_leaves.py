@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor._ops._math_ops import _NormPartial
 
 from ftrun.base.errors import ProtocolError, UserError
 from ftrun.checkpoint import meshes
@@ -92,3 +93,23 @@ def test_a_receiver_that_holds_nothing_makes_the_mesh(mesh: DeviceMesh) -> None:
 def test_what_describes_no_mesh_is_refused(text: str) -> None:
     with pytest.raises(ProtocolError, match="a DTensor cannot be made"):
         meshes.rebuild(text, torch.ones(2))
+
+
+def test_one_of_another_shape_takes_the_mesh_of_what_is_here(mesh: DeviceMesh) -> None:
+    """As a norm that a replacement has not computed yet: collectives go on with it."""
+    mine = {"w": distribute_tensor(torch.zeros(6, 4), mesh, [Shard(0)])}
+    for placement in (Shard(1), Replicate(), Partial("sum"), _NormPartial(2.0)):
+        donor = DTensor.from_local(torch.randn(3, 5), mesh, [placement], run_check=False)
+        healed = carried({"norm": donor}, mine)["norm"]
+        assert healed.device_mesh is mesh
+        assert healed._spec == donor._spec
+        assert torch.equal(healed.full_tensor(), donor.full_tensor())
+
+
+def test_summands_are_no_part_of_a_whole(mesh: DeviceMesh) -> None:
+    shard, summand = (
+        DTensor.from_local(torch.ones(4), mesh, [placement], run_check=False)
+        for placement in (Shard(0), Partial("sum"))
+    )
+    assert meshes.chunk_of(shard) == (0,)
+    assert meshes.chunk_of(summand) is None

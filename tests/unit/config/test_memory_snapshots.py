@@ -20,12 +20,12 @@ def script(tmp_path: Path) -> str:
 
 
 def test_one_group_of_several_workers_has_them_and_a_standby(script: str) -> None:
-    settings = resolved(script, workers_per_replica=2, memory_snapshots="auto")
+    settings = resolved(script, workers_per_replica=2)
     check(settings)
     assert why_no_memory_snapshots(settings) == ""
     assert injection(settings) == MEMORY
     assert standbys_of(settings) == 1
-    none = resolved(script, workers_per_replica=2, memory_snapshots="auto", standbys=0)
+    none = resolved(script, workers_per_replica=2, standbys=0)
     assert standbys_of(none) == 0
     assert standbys_of(resolved(script, workers_per_replica=2, memory_snapshots="off")) == 0
 
@@ -70,6 +70,21 @@ def test_a_disk_asks_for_them_unless_they_are_off(script: str, tmp_path: Path) -
     assert why_no_memory_snapshots(resolved(script, **on)) == ""
     assert why_no_memory_snapshots(resolved(script, **on, memory_snapshots="off"))
     assert why_no_memory_snapshots(resolved(script, workers_per_replica=1, snapshot=tmp_path))
+
+
+def test_torchrun_s_options_keep_torchrun_s_restarts(script: str, tmp_path: Path) -> None:
+    settings = resolved(script, nproc_per_node=2, max_restarts=3)
+    check(settings)
+    assert "torchrun" in why_no_memory_snapshots(settings)
+    assert (injection(settings), standbys_of(settings)) == ("explicit", 0)
+    for asks in ({"memory_snapshots": "auto"}, {"snapshot": tmp_path}):
+        assert not why_no_memory_snapshots(resolved(script, nproc_per_node=2, **asks))
+
+
+def test_gpus_have_them_only_if_somebody_asks(script: str) -> None:
+    assert "for CPU" in why_no_memory_snapshots(resolved(script, workers_per_replica=2, gpus=2))
+    on = resolved(script, workers_per_replica=2, gpus=2, memory_snapshots="auto")
+    assert not why_no_memory_snapshots(on)
 
 
 def test_another_word_is_refused(script: str) -> None:

@@ -41,6 +41,22 @@ def test_the_options_in_the_words_of_torchruns_two_ways() -> None:
     assert c10d.size == "2:4"
 
 
+def test_torchruns_words_for_an_etcd_are_those_of_a_store() -> None:
+    def register(conf: str | None = None) -> str:
+        words = {"nnodes": "2", "rdzv_backend": "etcd-v2", "rdzv_id": "a b/c", "rdzv_conf": conf}
+        found = rendezvous(rdzv_endpoint="h", **words)
+        assert found is not None
+        assert (found.port, found.is_static) == (2379, False)
+        return found.register
+
+    assert register() == "etcd://h:2379/rendezvous-a%20b%2Fc"
+    files = "protocol=https,cacert=/ca,cert=/c,key=/k"
+    assert register(files) == f"{register()}?cacert=%2Fca&cert=%2Fc&key=%2Fk"
+    for alone in ("protocol=https", "cacert=/ca", "protocol=http,cacert=/ca"):
+        with pytest.raises(UserError, match="belong together"):
+            register(alone)
+
+
 def test_the_endpoint_wins_over_the_address_of_old() -> None:
     found = rendezvous(nnodes="2", rdzv_endpoint="h:1", master_addr="a", master_port="5")
     assert found is not None

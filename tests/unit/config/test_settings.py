@@ -153,7 +153,7 @@ def test_each_option_of_a_run_is_a_setting_of_its_name() -> None:
     }  # fmt: skip
     apart = {"module", "tls_cert", "tls_key", "tls_ca"} | of_torchrun
     own = {"tls", "script", "as_torchrun", "sources", "accepts_fewer"}
-    own |= {"rendezvous", "span", "restarts_spent", "workers_per_node", "groups_placed"}
+    own |= {"rendezvous", "span", "restarts_spent", "workers_per_node", "groups_placed", "gpus"}
     assert names - apart == {field.name for field in fields(RunSettings)} - own
 
 

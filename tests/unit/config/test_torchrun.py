@@ -92,7 +92,7 @@ def test_a_rendezvous_id_names_the_job() -> None:
         ({"nproc_per_node": "many"}, "give a number, auto, cpu or gpu"),
         ({"nproc_per_node": "0"}, "give a number, auto, cpu or gpu"),
         ({"nproc_per_node": "2", "workers_per_replica": "3"}, "two names.*differ"),
-        ({"rdzv_backend": "etcd-v2"}, "needs no rendezvous service.*static, c10d"),
+        ({"rdzv_backend": "mine"}, "mine is not known.*static, c10d, etcd, etcd-v2"),
         ({"rdzv_conf": "timeouts=3"}, "'timeouts=3'.*Did you mean timeout"),
         ({"rdzv_endpoint": "h:x"}, "not HOST:PORT"),
         ({"rdzv_id": "a", "job_id": "b"}, "two names.*differ"),

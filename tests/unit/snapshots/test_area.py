@@ -14,6 +14,7 @@ import torch
 
 from ftrun.checkpoint.format import pack
 from ftrun.core.replay.falls import GROUPS_MAX
+from ftrun.core.replay.mirroring import Row
 from ftrun.core.replay.settling import Board as Words
 from ftrun.core.replay.settling import Generation, Logged, missing
 from ftrun.snapshots import area as module
@@ -145,6 +146,33 @@ def test_what_does_not_fit_is_refused_with_both_sizes(memory: GroupMemory) -> No
     assert area.newest == NONE and area.find(GROUP, 0) is None
 
 
+def test_scarce_memory_is_not_taken_and_what_was_taken_is_given_back(memory: GroupMemory) -> None:
+    area, leaves = memory.area(1), pack({"a": torch.ones(100_000)}).leaves
+    area.divide()
+    asked: list[int] = []
+
+    def has_room(more: int) -> bool:
+        asked.append(more)
+        return len(asked) < 3
+
+    for number in range(2):
+        assert area.write(number, b"", leaves, number, {}, {}, has_room=has_room)
+    assert min(asked) >= 400_000
+    with pytest.raises(AreaFull, match=f"{asked[0]} bytes more would leave too little"):
+        area.write(2, b"", leaves, 2, {}, {}, has_room=has_room)
+    assert {x.number for x in area.generations()} == {0, 1}
+    area.open_log(1, 0)
+    area.log(1, GROUP, 0, 1, [torch.ones(100_000)])
+    held = area.hold()
+    assert held is not None and memory.held_bytes() > 1_200_000
+    area.drop()
+    assert {x.number for x in area.generations()} == {1}  # it is held
+    assert not area.logs() and area.find(GROUP, 0) is None
+    assert 400_000 < memory.held_bytes() < 500_000
+    assert bytes(held.state[:4]) == b"\0\0\x80?"
+    held.release()
+
+
 def test_calls_of_a_log_are_bounded(memory: GroupMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CALLS_MAX", 2)
     area = memory.area(0)
@@ -178,6 +206,12 @@ def test_the_board_has_how_far_each_rank_is_in_each_of_its_groups(memory: GroupM
     assert board.all_done()[2] == {OTHER: 0, GROUP: 5}
     others = range(100, 100 + GROUPS_MAX - 2)
     assert all(board.add_group(2, group) for group in others) and not board.add_group(2, 99)
+
+
+def test_the_agent_writes_how_much_memory_may_be_taken(memory: GroupMemory) -> None:
+    assert memory.board.room > 1 << 60
+    memory.board.room = -5
+    assert memory.board.room == -5 and memory.board.decree == 0
 
 
 def test_who_waits_for_a_decree_is_woken(memory: GroupMemory) -> None:
@@ -380,15 +414,18 @@ def test_large_bytes_that_a_log_has_are_not_copied_again(memory: GroupMemory) ->
     assert area.log_bytes(3) == one.nbytes
 
 
-def test_a_rank_that_comes_from_another_node_has_its_groups_and_keeps_nobody_waiting() -> None:
+def test_a_board_takes_the_words_of_a_rank_of_another_node() -> None:
     made = GroupMemory.make(3, 1 << 22, range(1, 2))
     try:
         seen = GroupMemory.open(made.place)
         assert (seen.here, seen.spans, seen.board.ranks) == (range(1, 2), True, 3)
         made.board.rewind(1, {7: 3})
         assert seen.board.all_done() == [{}, {7: 3}, {}]
-        assert missing(replace(seen.board.look(), number=5)) == [1]
-        assert seen.board.look().over == [True, False, True]
+        assert missing(replace(seen.board.look(), number=5)) == [0, 1, 2]
+        made.board.take(Row(2, 5, 4, True, 3, 2, (9, 7), (1, 6)))
+        assert missing(replace(seen.board.look(), number=5)) == [0, 1]
+        assert seen.board.row(2) == Row(2, 5, 4, True, 3, 2, (9, 7), (1, 6))
+        assert seen.board.row(0) == Row(0, 0, 0, False, 0, 0)
         seen.close()
     finally:
         made.close()

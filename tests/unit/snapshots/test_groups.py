@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +17,10 @@ from ftrun.base.errors import PeerError, UserError
 from ftrun.checkpoint.format import pack
 from ftrun.checkpoint.leaves import Leaf
 from ftrun.core.replay.falls import Fall
-from ftrun.snapshots import groups
+from ftrun.snapshots import groups, manifest, reading
 from ftrun.snapshots.area import GroupMemory, Word
-from ftrun.snapshots.directory import look, snapshots
+from ftrun.snapshots.directory import Found, look, snapshots
+from ftrun.snapshots.manifest import StoredFile
 from ftrun.snapshots.starting import prepare
 from ftrun.snapshots.writer import Writing
 from tests.unit.run_settings import resolved
@@ -38,7 +40,7 @@ def memory() -> Iterator[GroupMemory]:
 
 def take(memory: GroupMemory, step: int, number: int = 0, ranks: int = WORKERS) -> None:
     """Each worker's generation: a weight that all have, a shard, and numbers of its own."""
-    for rank in range(ranks):
+    for rank in memory.here[:ranks]:
         shard = torch.full((2, 3), float(10 * step + rank))
         tree = {"script": {"whole": torch.full((5,), float(step)), "shard": shard, "lr": 0.5}}
         packed = pack(tree)
@@ -62,16 +64,14 @@ def take(memory: GroupMemory, step: int, number: int = 0, ranks: int = WORKERS) 
 
 def order(memory: GroupMemory, where: Path) -> groups.Order:
     return groups.Order(
-        directory=str(where), keep=3, writer="incarnation", step=0, origin=ORIGIN, workers=WORKERS,
+        directory=str(where), keep=3, writer="incarnation", origin=ORIGIN, workers=WORKERS,
         place=memory.place, notes=str(where.parent / "notes-{}"),
     )  # fmt: skip
 
 
-def filling(memory: GroupMemory, where: Path, **origin: object) -> groups.Filling:
-    return groups.Filling(
-        directories=[str(where.parent / "none"), str(where)], origin={**ORIGIN, **origin},
-        place=memory.place, notes=str(where.parent / "found-{}"),
-    )  # fmt: skip
+def filling(memory: GroupMemory, path: Path, digest: str = "") -> groups.Filling:
+    notes = str(path.parent.parent / "found-{}")
+    return groups.Filling(path=str(path), place=memory.place, notes=notes, digest=digest)
 
 
 def test_another_group_goes_on_from_it(tmp_path: Path, memory: GroupMemory) -> None:
@@ -82,8 +82,8 @@ def test_another_group_goes_on_from_it(tmp_path: Path, memory: GroupMemory) -> N
     answer = groups.write(Writing(None), order(memory, where))
     assert answer["step"] == 30 and answer["path"] == str(where / "step-000000000030")
     other = GroupMemory.make(WORKERS, ROOM)
-    found = groups.fill(groups.Filling(**asdict(filling(other, where))))
-    assert (found["step"], found["damaged"]) == (30, [])
+    found = groups.fill(filling(other, where / "step-000000000030"))
+    assert found == {"damaged": ""}
     for rank in range(WORKERS):
         area, before = other.area(rank), memory.area(rank).read(0)
         state = area.read(area.newest)
@@ -124,11 +124,88 @@ def test_a_damaged_one_is_passed_over_and_told(tmp_path: Path, memory: GroupMemo
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
     other = GroupMemory.make(WORKERS, ROOM)
-    found = groups.fill(filling(other, where))
-    assert found["step"] == 3 and found["damaged"][0][0] == "step-000000000004"
+    found = groups.fill(filling(other, where / "step-000000000004"))
+    assert found == {"damaged": "__1_0.distcp is not what was written: its hash differs"}
     assert (where / "step-000000000004.damaged").exists()
+    assert groups.fill(filling(other, where / "step-000000000003")) == {"damaged": ""}
     assert [other.area(rank).newest for rank in range(WORKERS)] == [3, 3]
     other.close()
+
+
+def test_each_file_is_read_once(
+    tmp_path: Path, memory: GroupMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(memory, 3)
+    path = Path(groups.write(Writing(None), order(memory, tmp_path / "s"))["path"])
+    opened: list[str] = []
+
+    def noted(name: Path, *args: Any, **more: Any) -> Any:
+        opened.append(Path(name).name)
+        return open(name, *args, **more)
+
+    monkeypatch.setattr(reading, "open", noted, raising=False)
+    other = GroupMemory.make(WORKERS, ROOM)
+    assert groups.fill(filling(other, path)) == {"damaged": ""}
+    assert sorted(opened) == sorted({x.name for x in path.iterdir()} - {"ftrun.json"})
+    other.close()
+
+
+def halves() -> list[GroupMemory]:
+    """The memory of two nodes, each with one of the workers."""
+    return [GroupMemory.make(WORKERS, ROOM, range(rank, rank + 1)) for rank in range(WORKERS)]
+
+
+def index(found: Found) -> set[tuple[str, StoredFile]]:
+    """DCP's, which has the name of the draft in it."""
+    return {(".metadata", found.manifest.files[".metadata"])}
+
+
+def test_nodes_write_their_parts_of_one_and_read_them(tmp_path: Path, memory: GroupMemory) -> None:
+    where, nodes = tmp_path / "s", halves()
+    for node in nodes:
+        take(node, 30)
+        take(node, 31, 1)
+    take(memory, 30)
+    one = replace(order(nodes[0], where), step=30)
+    writing = Writing(None)
+    with pytest.raises(PeerError, match="All nodes must share --snapshot"):
+        groups.write_parts(replace(one, draft="draft"))
+    draft = groups.begin(writing, one)["draft"]
+    for node in nodes:
+        groups.write_parts(replace(one, place=node.place, draft=draft))
+    answer = groups.merge(writing, one)
+    alone = groups.write(Writing(None), order(memory, tmp_path / "alone"))
+    whole, expected = (look(Path(x["path"]).parent).newest for x in (answer, alone))
+    assert whole is not None and expected is not None
+    theirs, own = (x.manifest.files.items() - index(x) for x in (whole, expected))
+    assert theirs == own and len(own) == 4, "as one node writes it"
+    others = halves()
+    for rank, node in enumerate(others):
+        with pytest.raises(groups.Refused, match="not what the first node has there"):
+            groups.fill(filling(node, whole.path, "another"))
+        digest = manifest.digest_of(whole.path / manifest.NAME)
+        assert groups.fill(filling(node, whole.path, digest)) == {"damaged": ""}
+        state, before = node.area(rank).read(0), nodes[rank].area(rank).read(0)
+        assert state is not None and before is not None and state.step == 30
+        assert bytes(state.state.numpy()) == bytes(before.state.numpy())
+    for node in (*nodes, *others):
+        node.close()
+
+
+def test_a_part_that_is_missing_leaves_no_snapshot(tmp_path: Path) -> None:
+    where, nodes = tmp_path / "s", halves()
+    take(nodes[0], 30)
+    one, writing = replace(order(nodes[0], where), step=30), Writing(None)
+    draft = groups.begin(writing, one)["draft"]
+    groups.write_parts(replace(one, draft=draft))
+    with pytest.raises(PeerError, match="the workers have no whole snapshot of step 30 in memory"):
+        groups.write_parts(replace(one, place=nodes[1].place, draft=draft))
+    with pytest.raises(OSError, match="part-1"):
+        groups.merge(writing, one)
+    writing.drop()
+    assert list(where.iterdir()) == []
+    for node in nodes:
+        node.close()
 
 
 def test_none_is_taken_of_what_may_be_incomplete(tmp_path: Path, memory: GroupMemory) -> None:
@@ -153,15 +230,6 @@ def test_a_full_disk_is_told_and_leaves_no_draft(
     with pytest.raises(PeerError, match="100 B are free"):
         groups.write(Writing(None), order(memory, tmp_path / "s"))
     assert snapshots(tmp_path / "s") == [] and memory.hold() is not None
-
-
-def test_that_of_another_job_is_refused(tmp_path: Path, memory: GroupMemory) -> None:
-    where = tmp_path / "s"
-    assert groups.fill(filling(memory, where))["step"] == -1
-    take(memory, 3)
-    groups.write(Writing(None), order(memory, where))
-    with pytest.raises(PeerError, match=r"a snapshot of t\.py with .* this is other\.py"):
-        groups.fill(filling(memory, where, script="other.py"))
 
 
 def test_a_run_of_another_form_is_refused_before_it_starts(

@@ -3,8 +3,9 @@
 Plain values are Python's numbers, texts, flags and None. Numbers of numpy, tensors that are one
 number, enum members and tuples of these are plain values too. A newcomer gets a new tensor, because
 the one that it holds may be a part of another one. A tensor on another device is not read: the
-training thread would wait for that device in each step. A tuple is one value, because nobody can
-change a part of it: ``best = (score, epoch)``.
+training thread would wait for that device in each step. Nor is a DTensor, which is a tensor of any
+size: all ranks would have to call. A tuple is one value, because nobody can change a part of it:
+``best = (score, epoch)``.
 
 All values travel in one form, which JSON has (``packed``): a number of numpy as Python's, and what
 JSON does not have as its kind with its parts.
@@ -20,13 +21,15 @@ import re
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path, PurePath
+from types import FunctionType
 from typing import Any, cast
 
-from ftrun.inject.zero_edit.frames import Values, is_loop_package, is_script
+from ftrun.inject.zero_edit.frames import INSTALLED, Values, is_loop_package, is_script
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.generators import is_generator
 
@@ -48,6 +51,7 @@ _NAMES: Mapping[type, str] = {
     **{kind: kind.__name__ for kind in (list, deque, set, tuple)},
     **dict.fromkeys(DICTS, "dict"),
 }
+_OTHERS = ("torch", "numpy", "ftrun")
 _OF_PROCESS = "hostname|^pid$"
 _OF_RANK = f"rank|process_zero|main_process|is_main|is_master|is_lead|device|{_OF_PROCESS}"
 
@@ -57,7 +61,8 @@ class Kind:
     a walk may look inside.
 
     ``GENERATOR``: of random numbers; ``BAG``: a deque or a set; ``RECORD``: a dataclass of the
-    script's, which is no level of its own; ``OBJECT``: another object of the script's.
+    script's, which is no level of its own; ``OBJECT``: another object of the script's;
+    ``FUNCTION``: its closure may hold values.
     """
 
     NOTHING = 0
@@ -74,6 +79,7 @@ class Kind:
     DICT = 11
     RECORD = 12
     OBJECT = 13
+    FUNCTION = 14
 
 
 class _Kinds(dict[type, int]):
@@ -94,6 +100,7 @@ def _kind_of(kind: type) -> int:
         tuple: Kind.TUPLE,
         deque: Kind.BAG,
         set: Kind.BAG,
+        FunctionType: Kind.FUNCTION,
     }
     if kind in simple or kind in PLAIN:
         return simple.get(kind, Kind.PLAIN)
@@ -105,7 +112,7 @@ def _kind_of(kind: type) -> int:
         return Kind.NOTHING if issubclass(kind, lacking) else Kind.NUMBER
     if numpy is not None and kind is numpy.ndarray:
         return Kind.ARRAY
-    if kind is getattr(sys.modules.get("torch"), "Tensor", None):
+    if kind is getattr(sys.modules.get("torch"), "Tensor", None) or is_sharded(kind):
         return Kind.TENSOR
     if issubclass(kind, Enum):
         return Kind.ENUM
@@ -117,6 +124,11 @@ def _kind_of(kind: type) -> int:
 
 
 KINDS = _Kinds()
+
+
+def is_sharded(kind: type) -> bool:
+    """Whether this is DTensor: to import it takes half a second."""
+    return kind is getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
 
 
 class _Names(dict[str, bool]):
@@ -180,6 +192,16 @@ def is_data(kind: Any) -> bool:
     return issubclass(kind, (data.Dataset, data.Sampler))
 
 
+@lru_cache(maxsize=limits.TRACKED)
+def is_of_package(kind: Any) -> bool:
+    """Whether an installed package has this class, which may keep tensors for the script: torch's
+    own classes, and modules, are looked after elsewhere."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    if not any(x in file for x in INSTALLED) or kind.__module__.partition(".")[0] in _OTHERS:
+        return False
+    return not issubclass(kind, Enum | type | sys.modules["torch"].nn.Module)
+
+
 def _script_file_of(kind: type) -> str:
     """The file of a class, or of its nearest base, that is the script's or runs the loop for it."""
     for one in kind.__mro__:
@@ -187,6 +209,31 @@ def _script_file_of(kind: type) -> str:
         if isinstance(file, str) and is_script(file):
             return file
     return ""
+
+
+class Closure(dict[str, Any]):
+    """What a function has of the one that made it, by name; what is set here is set there."""
+
+    def __init__(self, function: FunctionType) -> None:
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        self._cells = dict(cells)
+        for name, cell in self._cells.items():
+            with suppress(ValueError):  # it is not set yet
+                super().__setitem__(name, cell.cell_contents)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name in self._cells:  # the name of the function may have been another one's before
+            self._cells[name].cell_contents = value
+            super().__setitem__(name, value)
+
+
+def attributes_of(holder: Any) -> dict[str, Any] | None:
+    """The attributes of an object, or what a function of the script's has in its closure; None: it
+    has none that heal."""
+    if type(holder) is FunctionType:
+        is_own = holder.__closure__ is not None and is_script(holder.__code__.co_filename)
+        return Closure(holder) if is_own else None
+    return getattr(holder, "__dict__", None)
 
 
 def is_name(key: Any) -> bool:
@@ -219,7 +266,7 @@ def is_value(value: Any) -> bool:
 
 def is_single(tensor: Any) -> bool:
     """Whether a tensor is a single number that may be a counter."""
-    if tensor.dim() or tensor.requires_grad or tensor.is_complex():
+    if tensor.dim() or tensor.requires_grad or tensor.is_complex() or is_sharded(type(tensor)):
         return False
     return tensor.device.type == "cpu" and not tensor.is_quantized
 

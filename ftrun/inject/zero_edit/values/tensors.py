@@ -43,9 +43,10 @@ DOUBTS_MAX = 2
 KEY = "beside"
 """In the state that heals. Replicas may have different units there: they are not compared."""
 _OWN = object()
-UNITS, REBOUND, MODULES, ATTRIBUTES = "units", "rebound", "modules", "attributes"
+UNITS, REBOUND, MODULES, ATTRIBUTES, AS = "units", "rebound", "modules", "attributes", "as"
 """Parts of the state: the units that heal; the names of always new tensors, which do not; the
-states of modules beside the trained ones; attributes of all modules."""
+states of modules beside the trained ones; attributes of all modules. ``AS``: in place of a unit's
+value, its other name."""
 LATE = " late"
 """In the name of a module beside the trained ones that was made after the first step."""
 _LATER: Mark = ((ref(Thin), 0),)  # it may be a batch
@@ -98,7 +99,8 @@ class Tensors:
         bare: gives modules without parameters and buffers by name.
 
     Attributes:
-        keeps_all: also what is another tensor at each step heals, which peers do not give.
+        keeps_all: also what is another tensor at each step heals, which peers do not give: it is
+            held from the draw on until it is asked for.
     """
 
     def __init__(
@@ -114,6 +116,8 @@ class Tensors:
             lambda: {**{str(at): x for at, x in enumerate(modules())}, **beside(), **bare()}
         )
         self._known: dict[Key, _Known] = {}
+        self._held: list[Any] = []
+        self._also: dict[Key, Key] = {}  # further names of units
         self._changed: set[Key] = set()
         self._others: set[Key] = set()
         self._grown: set[Key] = set()  # lists
@@ -130,18 +134,23 @@ class Tensors:
         ``drawn``: for each frame the variables that its loops draw into, as batches.
         """
         now: dict[Key, _Known] = {}
-        met: set[tuple[int, ...]] = set()
+        met: dict[tuple[int, ...], Key] = {}
+        self._also = {}
         before = {known.identity: known for known in self._known.values()}
         for number, frame in enumerate(reached):
             batches: Set[str] = drawn[number] if drawn else frozenset()
             for path, value in frame.units.items():
                 key, identity = (frame.function, path), identity_of(value)
-                if key not in now and identity not in met and len(now) < limits.TRACKED:
-                    met.add(identity)  # several frames reach the same object
-                    is_batch, last = path in batches, before.get(identity)
-                    self._note_grown(key, value, identity)
-                    now[key] = self._met(key, value, last, identity, begins, is_batch)
+                if key in now or len(now) + len(self._also) >= limits.TRACKED:
+                    continue
+                if met.setdefault(identity, key) != key:  # several frames reach the same object
+                    self._also[key] = met[identity]
+                    continue
+                is_batch, last = path in batches, before.get(identity)
+                self._note_grown(key, value, identity)
+                now[key] = self._met(key, value, last, identity, begins, is_batch)
         self._known = now
+        self._held = [known.value for known in now.values()] if self.keeps_all else []
 
     def _note_grown(self, key: Key, value: Any, identity: tuple[int, ...]) -> None:
         """Note a list that the script keeps, and that has more or fewer tensors than before."""
@@ -215,8 +224,11 @@ class Tensors:
             value = _without(value, own)
             if value is not _OWN:
                 found[" ".join(key)] = {"value": value, "device": _device_of(value)}
+        also = {" ".join(key): " ".join(first) for key, first in self._also.items()}
+        found |= {key: {AS: first} for key, first in also.items() if first in found}
         states = {name: travelling(_state_of(x, trained)) for name, x in beside.items()}
         rebound = [" ".join(key) for key in self._rebound()]
+        self._held = []
         attributes = self._attributes.state(own)
         return {UNITS: found, REBOUND: rebound, MODULES: states, ATTRIBUTES: attributes}
 
@@ -240,23 +252,26 @@ class Tensors:
                 self.lacking.append(f"the {_made(name)}, which {why}")
         own |= _memory_of(beside.values())
         self._attributes.load(tree.get(ATTRIBUTES, {}), own)
-        left = {tuple(key.split(" ", 1)): entry for key, entry in tree.get(UNITS, {}).items()}
-        for function, frame in innermost_of(script_frames()).items():
-            variables = FrameVariables(frame)
-            for key in [key for key in left if key[0] == function]:
-                entry = left.pop(key)
-                self._changed.add(cast(Key, key))
-                holder = variables.find(key[1])
-                if holder is None or (is_late and self._is_new(cast(Key, key), *holder)):
-                    self.lacking.append(key[1])
-                    continue
-                put_unit(variables, *holder, entry, own)
-                self.words.append(f"{key[1]} {_words(entry['value'])}")
-            variables.close()
-        self.lacking += [path for _, path in left]
-        now = self._walk.walk(script_frames())
+        units = tree.get(UNITS, {})
+        objects: dict[str, tuple[Any, Any]] = {}  # before, and now
+        for key, variables, holder, name in _found(units, self.lacking, is_also=False):
+            unit = " ".join(key)
+            self._changed.add(key)
+            if is_late and self._is_new(key, holder, name):
+                self.lacking.append(key[1])
+                continue
+            before = holder.get(name)
+            put_unit(variables, holder, name, units[unit], own)
+            objects[unit] = before, holder.get(name)
+            self.words.append(f"{key[1]} {_words(units[unit]['value'])}")
+        for key, variables, holder, name in _found(units, self.lacking, is_also=True):
+            before, now = objects.get(units[" ".join(key)][AS], (None, None))
+            own_one = holder.get(name)
+            if now is not None and own_one is not now and not (is_late and own_one is not before):
+                variables.put(holder, name, now)
+        reached = self._walk.walk(script_frames())
         for _ in range(2):  # what was given is there, and is kept
-            self.look(now)
+            self.look(reached)
 
     def _is_new(self, key: Key, holder: Mapping[Any, Any], name: str) -> bool:
         known = self._known.get(key)
@@ -276,6 +291,27 @@ class Tensors:
             state = completed(given[name], own, name, _made(name), self.lacking)
             modules[name].load_state_dict(state, strict=False)  # without what is trained
             self.words.append(_made(name))
+
+
+def _found(
+    units: Mapping[str, Mapping[str, Any]], lacking: list[str], *, is_also: bool
+) -> Iterator[tuple[Key, FrameVariables, dict[Any, Any], str]]:
+    """The units, or their further names, in the script's frames: each with the dict that holds it,
+    and its key there. ``lacking``: gets the paths of those that have no such place."""
+    left = [name for name, unit in units.items() if (AS in unit) is is_also]
+    for function, frame in innermost_of(script_frames()).items():
+        variables = FrameVariables(frame)
+        here = [name for name in left if name.startswith(f"{function} ")]
+        left = [name for name in left if name not in here]
+        for name in here:
+            path = name.removeprefix(f"{function} ")
+            holder = variables.find(path)
+            if holder is None:
+                lacking.append(path)
+            else:
+                yield (function, path), variables, *holder
+        variables.close()
+    lacking += [name.partition(" ")[2] for name in left]
 
 
 def _made(name: str) -> str:

@@ -2,11 +2,12 @@
 
 | unit | for example | kept if at the next draw there is |
 |---|---|---|
-| a tensor or an array | a confusion matrix | the same object |
+| a tensor, a DTensor or an array | a confusion matrix | the same object |
 | a dict of them | ``shadow[name]`` of an average | the same dict, also with other tensors (1) |
 | a list or tuple of them | ``shadow_params`` | the same list, with the same tensors |
 
-A batch is not among these: the next one is another object.
+A batch is not among these: the next one is another object. Of a DTensor the shard of this rank is
+carried, and its mesh and placements stay as they are.
 
 (1) A new dict counts at once, as long as the script holds its tensors: at the first draw after an
 evaluation it may be the best state, which a newcomer that joins there needs.
@@ -16,11 +17,11 @@ Not here: where they are found (walk.py), which of them have changed (tensors.py
 
 from __future__ import annotations
 
-import sys
+import ctypes
 import weakref
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -29,6 +30,8 @@ from ftrun.inject.zero_edit.values.kinds import DICTS, KINDS, PLAIN, Kind, is_si
 
 _PLAIN = frozenset({*PLAIN, bytes})
 _LISTS = (list, tuple)
+SAMPLE_BYTES = 64
+"""Of the begin, the middle and the end of a tensor."""
 
 Mark = tuple[tuple["weakref.ref[Any]", int], ...]
 """The tensors and arrays of a unit at some time, and their versions."""
@@ -51,18 +54,20 @@ def is_as(value: Any, mark: Mark) -> bool:
     """
     now = leaves(value)
     return len(now) == len(mark) and all(
-        ref() is leaf and version == _version(leaf)
-        for leaf, (ref, version) in zip(now, mark, strict=True)
+        ref() is leaf and before == _version(leaf)
+        for leaf, (ref, before) in zip(now, mark, strict=True)
     )
 
 
 def is_leaf(value: Any) -> bool:
     """Whether a value is a tensor or an array that may heal."""
-    if type(value) is torch.Tensor:
-        is_dense = value.layout is torch.strided and not value.is_quantized
-        is_fit = is_dense and not value.requires_grad and not value.is_inference()
-        return is_fit and not is_single(value)
-    is_known = KINDS[type(value)] is Kind.ARRAY and value.dtype.kind in "biufc"
+    kind = KINDS[type(value)]
+    if kind is Kind.TENSOR:
+        here = part(value)
+        is_dense = here.layout is torch.strided and not here.is_quantized
+        is_fit = is_dense and not value.requires_grad and not here.is_inference()
+        return is_fit and not is_single(value) and _span(here) is not None
+    is_known = kind is Kind.ARRAY and value.dtype.kind in "biufc"
     return is_known and value.nbytes <= limits.ARRAY_BYTES
 
 
@@ -114,7 +119,6 @@ def _count(value: Any, deep: int) -> int:
     if kind in _PLAIN:
         return 0 if kind is not str or len(value) <= limits.TEXT_CHARS else -1
     if kind not in DICTS and kind not in _LISTS:
-        PARTS.is_met |= deep < limits.DEEP and _is_part(value)
         return 1 if (kind is torch.Tensor and is_single(value)) or is_leaf(value) else -1
     if not deep or len(value) > limits.TENSORS:
         return -1
@@ -127,31 +131,48 @@ def _count(value: Any, deep: int) -> int:
     return total if total <= limits.TENSORS else -1
 
 
-class _Parts:
-    """``is_met``: the script keeps parts of tensors over a mesh beside its model: no unit has them,
-    so a replacement would go on with its own."""
-
-    is_met = False
-
-
-PARTS = _Parts()
-
-
-def _is_part(value: Any) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and type(value) is module.DTensor and not value.requires_grad
-
-
 def _version(leaf: Any) -> int:
     if isinstance(leaf, torch.Tensor):
-        return 0 if leaf.is_inference() else leaf._version
+        return version_of(leaf)
     return zlib.crc32(leaf if leaf.flags.c_contiguous else leaf.tobytes())
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """A number that is another one once the tensor was written to.
+
+    torch's own does not count what is written to ``tensor.data``, as averages are: so a few bytes
+    of its memory belong to this one.
+    """
+    here = part(tensor)
+    if here.is_inference():
+        return 0
+    count = here._version if here is tensor else here._version + tensor._version
+    size = _span(here) if here.device.type == "cpu" else 0
+    if not size:
+        return count
+    at, some = here.data_ptr(), min(SAMPLE_BYTES, size)
+    pieces = [ctypes.string_at(at + x, some) for x in (0, (size - some) // 2, size - some)]
+    return count << 32 | zlib.crc32(b"".join(pieces))
+
+
+def _span(tensor: torch.Tensor) -> int | None:
+    """The bytes from a tensor's first value to its last one; None: its memory was freed."""
+    if not tensor.numel():
+        return 0
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    size = tensor.itemsize * (1 + sum((length - 1) * stride for length, stride in steps))
+    end = tensor.storage_offset() * tensor.itemsize + size
+    return size if tensor.untyped_storage().nbytes() >= end else None
+
+
+def part(tensor: torch.Tensor) -> torch.Tensor:
+    """The shard of a DTensor that this rank holds; any other tensor itself."""
+    return cast(torch.Tensor, getattr(tensor, "_local_tensor", tensor))
 
 
 def memory(tensor: torch.Tensor) -> int:
     """The address of a tensor's memory; 0: it has none yet."""
-    local = getattr(tensor, "_local_tensor", tensor)
     try:
-        return int(local.untyped_storage().data_ptr())
+        return int(part(tensor).untyped_storage().data_ptr())
     except (NotImplementedError, RuntimeError, ValueError):  # it has no memory yet
         return 0

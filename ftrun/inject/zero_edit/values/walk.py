@@ -18,6 +18,8 @@ in an object's attribute, counts at once. The values of an object in a list or a
 class, if it has nothing but what heals: a newcomer that lacks it makes it from these.
 
 In a frame of a package that runs the loop, only plain values of its variables and objects count.
+What a function of the script's has in its closure, and a package's object that keeps tensors, such
+as an average of the weights, count only where a newcomer gets its own predecessor's.
 
 Not here: which values have changed (changes.py), setting them (writing.py).
 """
@@ -38,9 +40,11 @@ from ftrun.inject.zero_edit.values.kinds import (
     KINDS,
     LEFT_OUT,
     Kind,
+    attributes_of,
     is_data,
     is_name,
     is_of_loop_package,
+    is_of_package,
     is_single,
     is_table,
     is_value,
@@ -86,11 +90,14 @@ class Walk:
 
     Args:
         step: how many steps are committed.
+
+    Attributes:
+        reaches_all: closures, and objects of packages that keep tensors, count too.
     """
 
     def __init__(self, step: Callable[[], int] = lambda: 0) -> None:
         self._step = step
-        self._has_begun = self._is_off = False
+        self._has_begun = self._is_off = self.reaches_all = False
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._looks = 0
         self._of_tensors: dict[int, tuple[int, bool]] = {}
@@ -117,9 +124,11 @@ class Walk:
         for (name, value), kind in zip(
             variables.items(), map(KINDS.__getitem__, map(type, variables.values())), strict=True
         ):
-            if kind is Kind.NOTHING or LEFT_OUT[name]:
+            if LEFT_OUT[name]:
                 continue
-            if kind is Kind.PLAIN:
+            if kind is Kind.NOTHING:
+                search.package(name, value)
+            elif kind is Kind.PLAIN:
                 to.values[name] = value
             else:
                 search.variable(name, value, kind)
@@ -173,6 +182,15 @@ class _Search:
             mode -= OBJECTS * (not self._walk.stays(self._to.function, name, value))
         self._add(name, value, kind, 0, 0, mode)
 
+    def package(self, path: str, item: Any, depth: int = 0) -> None:
+        """Add an object that may be a package's, and keep tensors."""
+        if self._walk.reaches_all and is_of_package(cast(Hashable, type(item))):
+            parts = list((attributes_of(item) or {}).values())
+            parts += [x for one in parts if type(one) in (list, tuple) for x in one[:1]]
+            parts += [x for one in parts if type(one) is dict for x in islice(one.values(), 1)]
+            if any(KINDS[type(x)] is Kind.TENSOR for x in parts):
+                self._object(path, item, Kind.OBJECT, depth, VALUES | TENSORS)
+
     def look(self) -> None:
         """Look into all that was added, and into what that leads to, the nearest first."""
         to = self._to
@@ -197,19 +215,21 @@ class _Search:
         mode &= ~TENSORS if is_data(kind) else ALL
         below = mode & OBJECTS if is_package else mode
         values = self._to.values
-        known = getattr(holder, "__dict__", None) or {}
+        known = attributes_of(holder) or {}
         for name, item in list(known.items()):
             inner = KINDS[type(item)]
-            if inner is Kind.NOTHING or LEFT_OUT[name]:
+            if LEFT_OUT[name]:
                 continue
-            if inner is Kind.PLAIN:
+            if inner is Kind.NOTHING:
+                self.package(f"{path}.{name}", item, depth + 1)
+            elif inner is Kind.PLAIN:
                 values[f"{path}.{name}"] = item
             elif inner < Kind.RECORD:
                 is_value_or_tensor = inner < Kind.BAG or inner is Kind.TUPLE
                 to_mode = mode if is_value_or_tensor else below
                 self._add(f"{path}.{name}", item, inner, depth, 1, to_mode)
             else:
-                further = depth + (inner is Kind.OBJECT) * (1 + is_package)
+                further = depth + (inner >= Kind.OBJECT) * (1 + is_package)
                 self._object(f"{path}.{name}", item, inner, further, mode)
 
     def _items(self, path: str, holder: Any, depth: int, dicts: int, mode: int) -> None:
@@ -246,7 +266,8 @@ class _Search:
             if mode & VALUES:
                 self._to.containers[path] = value
         elif kind >= Kind.RECORD:
-            self._nodes.append((path, value, kind, depth, dicts, mode))
+            if self._leads_on(value, kind):
+                self._nodes.append((path, value, kind, depth, dicts, mode))
         elif kind is Kind.TUPLE and is_value(value):
             if mode & VALUES:
                 self._to.values[path] = packed(value)
@@ -287,9 +308,13 @@ class _Search:
             self._nodes.append((path, value, kind, depth, dicts, mode))
 
     def _object(self, path: str, item: Any, kind: int, depth: int, mode: int) -> None:
-        if depth <= limits.DEEP and id(item) not in self._met and hasattr(item, "__dict__"):
+        is_new = depth <= limits.DEEP and id(item) not in self._met
+        if is_new and self._leads_on(item, kind) and hasattr(item, "__dict__"):
             self._met.add(id(item))
             self._nodes.append((path, item, kind, depth, 0, mode))
+
+    def _leads_on(self, item: Any, kind: int) -> bool:
+        return kind is not Kind.FUNCTION or (self._walk.reaches_all and bool(attributes_of(item)))
 
 
 def values_of(frame: FrameType) -> Reached:

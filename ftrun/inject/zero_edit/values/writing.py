@@ -15,7 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, cast
 
 import torch
@@ -25,7 +25,9 @@ from ftrun.inject.zero_edit.values import histories
 from ftrun.inject.zero_edit.values.kinds import (
     CONTAINERS,
     DICTS,
+    attributes_of,
     holds_values,
+    is_of_package,
     is_own,
     is_value,
     named,
@@ -33,7 +35,7 @@ from ftrun.inject.zero_edit.values.kinds import (
     short,
     unpacked,
 )
-from ftrun.inject.zero_edit.values.units import memory
+from ftrun.inject.zero_edit.values.units import memory, part
 from ftrun.inject.zero_edit.values.walk import CLASS
 
 _PATH = re.compile(r"(\w+)((?:(?:\[[^\[\]]*\])*\.\w+)*)(?:\[(.*)\])?", re.DOTALL)
@@ -154,8 +156,9 @@ def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
     """The dict of a value's keys, or of its attributes; None: it has none that heal."""
     if is_key:
         return value if type(value) in DICTS else None
-    is_holder = holds_values(cast(Hashable, type(value))) and hasattr(value, "__dict__")
-    return vars(value) if is_holder else None
+    kind = cast(Hashable, type(value))
+    is_holder = kind is FunctionType or holds_values(kind) or is_of_package(kind)
+    return attributes_of(value) if is_holder else None
 
 
 def _class_named(name: str) -> type | None:
@@ -263,11 +266,17 @@ def set_to(before: Any, value: Any, device: str, own: set[int]) -> Any:
 
 
 def _set_tensor(before: Any, value: torch.Tensor, device: str, own: set[int]) -> torch.Tensor:
-    if type(before) is torch.Tensor and before.shape == value.shape:
-        is_whole = before.untyped_storage().nbytes() == before.nbytes
+    if type(before) is type(value) and before.shape == value.shape:
+        into, is_as = part(before), _spec(before) == _spec(value)
+        is_whole = is_as and into.untyped_storage().nbytes() == into.nbytes
         if before.dtype == value.dtype and is_whole and memory(before) not in own:
             with torch.no_grad():
-                before.copy_(value)
+                into.copy_(part(value))
             return before
         return value.to(before.device)
     return value.clone() if device == "cpu" else value.to(device)
+
+
+def _spec(tensor: torch.Tensor) -> Any:
+    """How a DTensor lies on its mesh; None: it is none."""
+    return getattr(tensor, "_spec", None)

@@ -98,6 +98,8 @@ class There:
     @property
     def weight(self) -> int:
         """How many ranks this one stands for."""
+        if self.is_full:
+            return 1
         mine = self.here.index(self.own)
         return sum(1 for place in range(self.size) if self.deputy(place) == mine)
 
@@ -155,6 +157,9 @@ def nbytes(tensor: torch.Tensor) -> float:
 
 def has_no_data(call: Call) -> bool:
     """Whether its tensors have shapes only: meta tensors and fake ones. Then torch does nothing."""
+    tensor = call.args[0]
+    if type(tensor) is torch.Tensor:  # mostly: it costs less
+        return tensor.is_meta
     tensors = call.kind.outputs(call) or call.kind.inputs(call)
     if not tensors:
         return False
@@ -381,3 +386,5 @@ KINDS = {
         Kind("recv_anysource", _none, _first, _never, is_settled=False, is_by_rank=True),
     )
 }
+ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+"""Those whose options have a root."""

@@ -64,14 +64,15 @@ class Opening:
     """Makes the groups of one process.
 
     Args:
-        begins: called before the script makes its world; afterwards the script may be explicit.
         leaves: called if it makes one in a process that a worker has forked: torch's own.
+
+    Attributes:
+        begins: called before the script makes its world; afterwards the script may be explicit.
     """
 
-    def __init__(
-        self, script: Script, begins: Callable[[], None], leaves: Callable[[], None]
-    ) -> None:
-        self._script, self._begins = script, begins
+    def __init__(self, script: Script, leaves: Callable[[], None]) -> None:
+        self._script = script
+        self.begins: Callable[[], None] = lambda: None
         self._here, self._mates, self._world = script.here, script.mates, script.world
         self._size = self._here.replicas * self._mates.size
         self._store = self._prefix = ""
@@ -105,14 +106,14 @@ class Opening:
             **kwargs: Any,
         ) -> None:
             if os.getpid() == self._pid:
-                self._begins()
+                self.begins()
             else:
                 self._leaves()
             is_torchs = dist.init_process_group is plain  # it is explicit, or not in a worker
-            if is_torchs or _is_wrong(init_method, timeout, world_size, rank, store):
+            is_wrong = _is_wrong(init_method, timeout, world_size, rank, store)
+            if is_torchs or is_wrong or not self._check(world_size, rank):
                 plain(backend, init_method, timeout, world_size, rank, store, *args, **kwargs)
                 return
-            self._check(world_size, rank)
             limit = timeout or DEFAULT_TIMEOUT
             self._open(limit)
             self._worlds += 1
@@ -135,13 +136,14 @@ class Opening:
 
         return init_process_group
 
-    def _check(self, size: int, rank: int) -> None:
-        """Refuse a world of other ranks than those of the job."""
+    def _check(self, size: int, rank: int) -> bool:
+        """Refuse a world of other ranks than those of the job. False: torch makes it."""
         if (size not in (-1, self._size)) or (rank not in (-1, self._mates.rank)):
             refuse(
                 f"{call_site()}: init_process_group with rank {rank} of {size}, in a job of "
                 f"{self._size} ranks in which this is rank {self._mates.rank}"
             )
+        return True
 
     def _open(self, limit: timedelta) -> None:
         """Find out who is there, before the script's first world."""

@@ -11,8 +11,8 @@ A replacement runs the script from its beginning to the place of its newest gene
 newcomer does (world.py). From there its calls are answered from the log, until it comes to one that
 not all have; by then its thread has connected it to the others.
 
-A group on several nodes keeps and logs nothing: all its workers begin again at a death, so that
-each of their calls is a new one.
+Of a group on several nodes each node's logs have what a replacement there needs, and each node's
+board the words of all (core/replay/mirroring.py).
 
 Not here: one call (replayed_call.py), what a generation is (memory.py), the memory itself
 (snapshots/area.py).
@@ -33,11 +33,12 @@ from ftrun.base import clock
 from ftrun.base.errors import UserError
 from ftrun.core.replay.falls import GROUPS_MAX, Fall
 from ftrun.core.replay.log_rules import Keeps, keeps, of_all
-from ftrun.core.replay.settling import Counts, Source, needed_from, source
+from ftrun.core.replay.mirroring import Elsewhere, has_all
+from ftrun.core.replay.settling import Counts, Source, in_all_logs, needed_from, source
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
 from ftrun.inject.zero_edit.world.calls import Call, State
-from ftrun.inject.zero_edit.world.kinds import has_no_data
+from ftrun.inject.zero_edit.world.kinds import ROOTED, has_no_data
 from ftrun.inject.zero_edit.world.reconnecting import LOOK_S, Reconnecting
 from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall, id_of, mark_of
 from ftrun.inject.zero_edit.world.shell import Shell
@@ -80,6 +81,7 @@ class ReplayedWorld(World):
         self.log = max(0, self.area.newest_log)
         self.flying: dict[int, ReplayedCall] = {}
         self.before: Counts = {}
+        self._known: Counts = {}
         self._opened = self.done
         self._lines: dict[str, Line] = {}
         self._latest: deque[int] = deque(maxlen=CALLS_MAX)  # the groups of these calls
@@ -91,6 +93,18 @@ class ReplayedWorld(World):
     @property
     def is_whole(self) -> bool:
         return not self.is_apart
+
+    def await_words(self) -> None:
+        """A replacement: wait until this node's board has how far all ranks of all nodes are."""
+        while True:
+            self.board.set(self.rank, Word.PUBLISHED, self.board.decree)
+            words = self.board.look()
+            if has_all(words):
+                self._known = in_all_logs(words.done)
+                return
+            if context.is_pressed():
+                raise context.stops_with()
+            time.sleep(LOOK_S)
 
     def falls(self, reason: Fall, why: str = "") -> None:
         """A death cannot be mended from now on. One that is behind others waits for its end."""
@@ -124,7 +138,10 @@ class ReplayedWorld(World):
             return
         if not self.in_set_up:
             self.falls(Fall.LATE_GROUP, f"the one that is made at {call_site()}")
-        line = self._lines[shell.key] = Line(id_of(shell.key, shell.seats), shell.seats)
+        here = tuple(x for x in shell.seats if x in self.memory.here)
+        line = self._lines[shell.key] = Line(id_of(shell.key, shell.seats), shell.seats, here)
+        if here != line.members:
+            line.elsewhere = Elsewhere(self._known.get(line.id, 0))
         if not self.board.add_group(self.rank, line.id):
             self.falls(Fall.GROUPS, f"that at {call_site()} is the {GROUPS_MAX + 1}th")
 
@@ -176,9 +193,8 @@ class ReplayedWorld(World):
             self._unit.append(call)
             call.is_part = True
         line = self._lines.get(shell.key)
-        spans = self.memory.spans
-        call.what = self._keeps(call)
-        if line is not None and not spans and call.what is None:
+        call.what = self._keeps(call, line)
+        if line is not None and call.what is None:
             self.falls(Fall.CALL, f"{call.kind.name.strip('_')} at {call_site()}")
         if self.fell is not None or line is None:
             self._issue(call)
@@ -189,23 +205,17 @@ class ReplayedWorld(World):
         self._latest.append(line.id)
         if not call.is_sync:
             self._note_awaited(call)
-        if not (spans or call.what is Keeps.INPUT):
+        if call.what is not Keeps.INPUT:
             call.mark = mark_of(call.kind.inputs(call))
+        if line.elsewhere is not None:
+            line.begins(call)
         groups = self._groups
-        if spans:
-            where = Source.LIVE if groups.is_open else Source.WAIT
-        else:
-            first = None if groups.first is None else groups.first.get(line.id, 0)
-            done = self._done_of(line)
-            self._drop(line, needed_from(first, done, is_open=groups.is_open))
-            where = source(call.number, first, done, is_open=groups.is_open)
-        match where:
-            case Source.LOG:
-                self.answer_from_log(call)
-            case Source.WAIT:
-                self._keep(line, call)
+        first = None if groups.first is None else groups.first.get(line.id, 0)
+        done = self._done_of(line)
+        self._drop(line, needed_from(first, done, is_open=groups.is_open))
+        match source(call.number, first, done, is_open=groups.is_open):
             case Source.LIVE:
-                if self.is_newcomer and call.at < self.done and not spans:
+                if self.is_newcomer and call.at < self.done:
                     self._see_that_it_is_the_same(line, call)
                 self._keep(line, call)
                 try:
@@ -215,6 +225,10 @@ class ReplayedWorld(World):
                     self.count, line.begun = call.at, call.number
                     self._latest.pop()
                     raise
+            case Source.LOG:
+                self.answer_from_log(call)
+            case Source.WAIT:
+                self._keep(line, call)
         groups.note_back()
 
     def _note_awaited(self, call: ReplayedCall) -> None:
@@ -225,9 +239,10 @@ class ReplayedWorld(World):
     def _done_of(self, line: Line) -> list[int]:
         """The words of its members, who all have added the group before any can call in it."""
         if not line.places:
-            line.places = self.board.places(line.id, line.members)
-            line.own = line.places[line.members.index(self.rank)]
-        return self.board.done(line.places)
+            line.places = self.board.places(line.id, line.here)
+            line.own = line.places[line.here.index(self.rank)]
+        done = self.board.done(line.places)
+        return done if line.elsewhere is None else [*done, line.elsewhere.logged]
 
     def _see_that_it_is_the_same(self, line: Line, call: ReplayedCall) -> None:
         """Its predecessor has made this call: another one would break the others'."""
@@ -245,13 +260,14 @@ class ReplayedWorld(World):
             self.falls(Fall.OTHER_INPUT, f"{call.kind.name.strip('_')} at {call_site()}")
             _stay()
 
-    def _keeps(self, call: ReplayedCall) -> Keeps | None:
-        root = getattr(call.args[-1], "rootRank", None)
-        return keeps(call.kind.name, is_root=root == call.own)
+    def _keeps(self, call: ReplayedCall, line: Line | None) -> Keeps | None:
+        has_root = call.kind.name in ROOTED  # to ask options for one that they lack takes long
+        root = call.args[-1].rootRank if has_root else None
+        spans = line is not None and line.elsewhere is not None
+        return keeps(call.kind.name, is_root=root == call.own, spans=spans)
 
     def _keep(self, line: Line, call: ReplayedCall) -> None:
-        if not self.memory.spans:
-            call.prepare()
+        call.prepare()
         self.flying[call.at] = line.kept[call.number] = call
 
     def _drop(self, line: Line, until: int) -> None:
@@ -269,9 +285,8 @@ class ReplayedWorld(World):
         line = call.line
         if line is None or call.at not in self.flying:
             return  # from the log, or one that nobody needs
-        if self.memory.spans:
-            del self.flying[call.at], line.kept[call.number]
-            return
+        if line.elsewhere is not None and call.kind.is_fence:
+            line.elsewhere.completes(call.number)
         what = call.what or Keeps.NOTHING
         is_there = False
         if call.at >= self.done and self.fell is None:
@@ -293,10 +308,10 @@ class ReplayedWorld(World):
         return None if entry is None else _parts(entry.data, call.kind.inputs(call))
 
     def _to_log(self, line: Line, call: ReplayedCall, what: Keeps) -> list[torch.Tensor]:
-        is_here = self.rank == of_all(call.number, line.members)
-        if what is Keeps.NOTHING or (what is Keeps.ALIKE and not is_here):
-            return []
-        return call.kind.inputs(call) if what is Keeps.INPUT else call.kind.outputs(call)
+        if what is Keeps.INPUT:
+            return call.kind.inputs(call)
+        is_elsewhere = what is Keeps.ALIKE and self.rank != of_all(call.number, line.here)
+        return [] if what is Keeps.NOTHING or is_elsewhere else call.kind.outputs(call)
 
     def _log(
         self, line: Line, call: ReplayedCall, what: Keeps, tensors: Sequence[torch.Tensor]
@@ -331,6 +346,11 @@ class ReplayedWorld(World):
             self.area.open_log(number, since, self.done)
             self.log, self._opened, self._is_full = number, since, False
 
+    def begins_step(self) -> None:
+        super().begins_step()
+        for line in self._lines.values():
+            line.step_begins()
+
     # ------------------------------------------------------------ a replacement
 
     def replay(self, first: int, _given: Sequence[Sequence[Any]]) -> None:
@@ -364,7 +384,7 @@ class ReplayedWorld(World):
         if what is Keeps.RESULT:
             return self._entry(line, call, self.rank, what, outputs)
         if what is Keeps.ALIKE:
-            return self._entry(line, call, of_all(call.number, line.members), what, outputs)
+            return self._entry(line, call, of_all(call.number, line.here), what, outputs)
         self._entry(line, call, self.rank, Keeps.NOTHING, [])
         return None if not outputs else [x.clone() for x in outputs]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import zlib
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 
 from ftrun.base import clock
 from ftrun.core.replay.log_rules import Keeps
+from ftrun.core.replay.mirroring import Elsewhere
 from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call
 from ftrun.inject.zero_edit.world.kinds import nbytes
 
@@ -27,18 +29,39 @@ MARKED_LEAST, MARKED_PARTS, MARKED_BYTES = 64, 8, 16
 class Line:
     """The calls of one process group of several ranks, as this rank makes them.
 
-    ``id``: names the group alike at all members. ``members``: ranks. ``places``: of the members'
-    words ``done`` on the board; ``own``: of this rank's. ``begun``: so many calls. ``kept``: those
-    that others may still ask for, by number; none is before ``oldest``.
+    ``id``: names the group alike at all members. ``members``: ranks; ``here``: those of this node.
+    ``places``: of their words ``done`` on the board; ``own``: of this rank's. ``begun``: so many
+    calls. ``kept``: those that others may still ask for, by number; none is before ``oldest``.
+    ``elsewhere``: of the members on other nodes, if there are any; ``under_way``: the calls that
+    the script has not waited for, as far as they are noted for that.
     """
 
     id: int
     members: tuple[int, ...]
+    here: tuple[int, ...]
     places: list[int] = field(default_factory=list)
     own: int = 0
     begun: int = 0
     oldest: int = 0
     kept: dict[int, ReplayedCall] = field(default_factory=dict)
+    elsewhere: Elsewhere | None = None
+    under_way: deque[ReplayedCall] = field(default_factory=deque)
+
+    def begins(self, call: ReplayedCall) -> None:
+        """The next call of a group that has members elsewhere."""
+        assert self.elsewhere is not None, "it has"
+        while self.under_way and self.under_way[0].waited:
+            self.under_way.popleft()
+        first = self.under_way[0] if self.under_way else call
+        self.elsewhere.begins(call.number, first.number)
+        if not call.is_sync:
+            self.under_way.append(call)
+
+    def step_begins(self) -> None:
+        """Whoever has a future has waited for it."""
+        if self.elsewhere is not None:
+            self.elsewhere.step_begins(self.begun)
+            self.under_way = deque(x for x in self.under_way if x.future is None)
 
 
 def id_of(key: str, seats: Sequence[int]) -> int:
@@ -91,8 +114,12 @@ class ReplayedCall(Call):
         """
         if self.kept is None:
             copy = self.shell.world.buffers.copy
+            # A gather over nodes: FSDP2 gives the memory of what it gathers for other things.
+            is_lent = self.what is Keeps.ALIKE and self.kind.is_fence
             self.given = [
-                (x, x._version) if nbytes(x) > KEPT_BYTES_MAX and not x.is_inference() else copy(x)
+                copy(x)
+                if is_lent or nbytes(x) <= KEPT_BYTES_MAX or x.is_inference()
+                else (x, x._version)
                 for x in self.kind.inputs(self)
             ]
 

@@ -273,3 +273,8 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
     def _each(self, begin: Callable[..., Any], outputs: Any, inputs: Any, opts: Any) -> JoinedWork:
         works = [begin(*pair, opts) for pair in zip(outputs, inputs, strict=True)]
         return JoinedWork(works, list(outputs))
+
+
+for _name in [name for name in vars(Collectives) if not name.startswith("__")]:
+    # A compiler that looks into one refuses what a process group has beyond torch's own names.
+    setattr(Shell, _name, compiling.only_inside(getattr(Shell, _name)))

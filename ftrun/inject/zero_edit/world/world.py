@@ -401,6 +401,8 @@ class World:
         shell.there = There(size, own, here, built, shell.devices, self.in_use)
 
     def release(self, *, only_aborted: bool = False) -> None:
+        if not self._old:
+            return
         old = [built for built in self._old if built.aborted or not only_aborted]
         self._old = [built for built in self._old if built not in old]
         if old and self.following is not None:
@@ -409,9 +411,9 @@ class World:
     def begins_step(self) -> None:
         """A step begins. Under the lock."""
         self.in_set_up = False
-        held = [call for shell in self.shells.values() for call in shell.awaiting()]
-        self._boundary_count = self.count - len(held)
+        self._boundary_count = self.count
         for shell in self.shells.values():
+            self._boundary_count -= len(shell.awaiting())
             shell.replays.clear()
 
     # ------------------------------------------------------------ for newcomers

@@ -504,3 +504,24 @@ def test_the_first_slots_are_those_of_the_first_rank() -> None:
         if isinstance(x, SendToAgent) and isinstance(x.message, m.AssignSlots):
             found[x.agent_id] = x.message.replica_ids
     assert found == {"c": ("0",), "b": ("1",), "a": ("2",)}
+
+
+def test_an_agent_of_the_same_rank_has_the_slots_of_one_that_is_gone_at_once() -> None:
+    lighthouse = Lighthouse(LighthouseSettings(), JournalState(), 0.0)
+    spec = m.JobSpec("job", 2, 1, 1, 10.0, 5.0, 20.0, nodes=2)
+
+    def slots(name: str, rank: int | None, now: float) -> list[tuple[str, ...]]:
+        hello = m.Hello(name, spec, 1, name, f"{name}:1", rank=rank)
+        out = lighthouse.handle(AgentAttached(name, hello), now)
+        out += lighthouse.handle(TimerFired(), now + 0.5)
+        orders = [x.message for x in out if isinstance(x, SendToAgent) and x.agent_id == name]
+        return [x.replica_ids for x in orders if isinstance(x, m.AssignSlots)]
+
+    slots("a", 0, 0.0)
+    assert slots("b", 1, 0.0) == [("1",)]
+    lighthouse.handle(AgentDetached("a"), 2.0)
+    lighthouse.handle(AgentDetached("b"), 2.0)
+    assert slots("c", None, 2.0) == [()]
+    assert slots("d", 1, 2.0) == [("1",)]
+    assert [*lighthouse.agents] == ["a", "c", "d"]
+    lighthouse.check()

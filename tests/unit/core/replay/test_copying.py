@@ -63,3 +63,15 @@ def test_states_that_cannot_be_followed_are_of_no_use() -> None:
     one = copying()
     one.has("a", Had({1: (4,), 2: (4,)}, is_sound=False), 0.0)
     assert one.step_for(range(4)) is None
+
+
+def test_what_all_nodes_hold_stays_until_each_holds_it_for_the_disk() -> None:
+    one = copying()
+    assert Copying("lead").at_own_nodes() is None
+    assert one.at_own_nodes() == 4
+    one.is_taken = True
+    assert not one.begin(6, 0.0)
+    one.is_taken = False
+    assert one.begin(6, 0.0)
+    one.gone("a")
+    assert one.at_own_nodes() is None

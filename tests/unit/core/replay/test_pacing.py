@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ftrun.core.replay.pacing import AHEAD, CARRIED_S, SHARE, Pace, ahead_of, is_due, newest
+from ftrun.core.replay.pacing import (
+    AHEAD,
+    CARRIED_S,
+    SHARE,
+    Pace,
+    ahead_of,
+    fits,
+    is_due,
+    newest,
+)
 
 COPY_S = 0.1
 
@@ -37,7 +46,22 @@ def test_generations_take_a_share_of_the_time(copies: float, found: list[int]) -
 
 
 def test_one_is_made_where_half_of_a_log_is_full() -> None:
-    assert run(10, 0.0, full=4) == [6]
+    assert run(10, COPY_S / SHARE / 9, full=4) == [6]
+
+
+def test_a_log_that_is_too_small_for_a_step_costs_no_more_than_twice_the_share() -> None:
+    pace, word, found = Pace(), 0, 0
+    for step in range(1000):
+        found += is_due(word, step)
+        step_s = COPY_S / SHARE / 20
+        word = pace.begins(step, word, step_s, COPY_S, is_half_full=True, is_behind=False)
+    assert found == 90
+
+
+def test_copies_take_no_memory_that_the_script_may_need() -> None:
+    assert fits(800, more=100, peak=0, workers=4)
+    assert not fits(799, more=100, peak=0, workers=4)
+    assert not fits(800, more=100, peak=1, workers=4)
 
 
 def test_a_replacement_announces_nothing_while_it_repeats() -> None:

@@ -254,6 +254,18 @@ def test_a_node_of_another_version_or_size_is_told_why_it_cannot_come() -> None:
     assert "the first node" in why_unlike(replace(hello, version=0), LEAD, "1:2")
 
 
+def test_a_node_that_does_not_share_the_directory_of_snapshots_is_named() -> None:
+    hello = HandHello("a", "10.0.0.2", 2, None, "2", mark=".node-1")
+    assert why_unlike(hello, LEAD, "2", writes=True, sees=True) == ""
+    assert why_unlike(hello, LEAD, "2", writes=True) == (
+        "what it writes to its --snapshot directory is not seen by n0 in its own. All nodes must "
+        "share the directory"
+    )
+    assert why_unlike(hello, LEAD, "2") == "its command has --snapshot, and that of n0 has none"
+    without = why_unlike(replace(hello, mark=""), LEAD, "2", writes=True)
+    assert without == "its command has no --snapshot, and that of n0 has one"
+
+
 def test_a_placed_node_that_was_lost_stands_by_until_it_is_told() -> None:
     lead, a, b = (
         replace(node(x, rank), is_placed=True) for x, rank in (("n0", 0), ("a", 1), ("b", 1))

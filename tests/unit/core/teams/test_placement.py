@@ -56,6 +56,12 @@ def test_the_closest_ranks_of_a_label_are_taken() -> None:
     assert again[-1] == TeamPlaced(1, (node("b", 5), node("c", 6)))
 
 
+def test_the_closest_ranks_may_be_the_first() -> None:
+    a, b, c = node("a", 0), node("b", 2), node("c", 9)
+    placement = Placement(PlacementRules(1, 2, 3, 0, JOIN_S), 0.0)
+    assert come(placement, c, b, a) == [TeamPlaced(0, (a, b))]
+
+
 def test_a_lost_node_frees_the_others_and_a_spare_completes_its_team_alone() -> None:
     a, b, c, d, spare = (node(name) for name in "abcds")
     placement = placement_of(2, 2)
@@ -63,7 +69,11 @@ def test_a_lost_node_frees_the_others_and_a_spare_completes_its_team_alone() -> 
     assert placed == [TeamPlaced(0, (a, b)), TeamPlaced(1, (c, d))]
     assert lose(placement, "a") == [TeamDissolved(0, (b,), "it is gone")]
     assert placement.idle == (b,)
+    assert (placement.team_of("b"), placement.team_with("b")) == (None, ())
+    assert placement.is_idle("b")
     assert come(placement, spare) == [TeamPlaced(0, (spare, b))]
+    assert (placement.team_of("b"), placement.team_with("b")) == (0, (spare, b))
+    assert not placement.is_idle("b")
     assert lose(placement, "nobody") == []
 
 

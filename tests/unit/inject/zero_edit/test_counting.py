@@ -19,7 +19,7 @@ from ftrun.inject.zero_edit.counting import (
     Ranges,
     follow,
 )
-from ftrun.inject.zero_edit.frames import Spot
+from ftrun.inject.zero_edit.frames import Spot, spot_at
 from tests.unit.inject.zero_edit.followed import run
 
 numbers = st.integers(-20, 20)
@@ -138,6 +138,20 @@ def test_a_loop_goes_on_as_that_of_the_peers(
     found = loop.like(theirs, after)
     goes_on = found is not None and loop.go_on_after(found)
     assert (list(loop) if goes_on else None) == left
+
+
+def test_a_predecessors_range_is_taken_whatever_this_one_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of ``range(10 * epoch, 10 * epoch + 10)``: it was made in this process's first epoch."""
+    monkeypatch.setattr(RANGES, "are_predecessors", True)
+    loop = Numbers.begin(range(0, 10))
+    code = sys._getframe().f_code
+    RANGES.note(code, 1, loop)
+    assert RANGES.come_to(spot_at(code, 1), 8, range(10, 20)) and list(loop) == [18, 19]
+    again = Numbers.begin(range(0, 10))
+    assert again.like(range(10, 20), 18) == 18
+    assert again.go_on_after(18) and list(again) == [19]
 
 
 def spot_of_loop(name: str, number: int) -> Spot:

@@ -20,12 +20,13 @@ class Part:
         self.weight = torch.zeros(1)
         self.has_ended = self.is_put_off = False
         self.applied: list[float] = []
+        self.rate = 1.0
 
     def versions_kept(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def state(self) -> dict[str, Any]:
-        return {"weight": self.weight}
+        return {"weight": self.weight, "rate": self.rate}
 
     def load(self, state: dict[str, Any]) -> None:
         self.apply(state)
@@ -33,6 +34,7 @@ class Part:
     def apply(self, state: dict[str, Any]) -> None:
         with torch.no_grad():
             self.weight.copy_(state["weight"])
+        self.rate = state.get("rate", 1.0)
         self.applied.append(self.weight.item())
 
 
@@ -148,6 +150,19 @@ def test_what_a_newcomer_changes_between_its_draw_and_its_pass_is_in_its_peers_s
     change(part, 2.0)
     ending.pass_begins()
     assert part.weight.item() == 2.0, "a later pass"
+
+
+def test_values_without_a_version_are_as_at_the_pass_too() -> None:
+    ending, part = made()
+    part.rate = 0.1  # as of a scheduler
+    ending.joined_at_draw()
+    part.rate, applied = 0.05, len(part.applied)
+    ending.pass_begins()
+    assert part.rate == 0.1 and len(part.applied) == applied + 1
+    ending.joined_at_draw()
+    part.weight.data.fill_(5.0)
+    ending.pass_begins()
+    assert part.weight.item() == 0.0
 
 
 def test_a_call_that_meets_the_peers_ends_the_way_to_them() -> None:

@@ -32,7 +32,7 @@ def noting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Noting]:
         counters=counters_of(frameworks),
         tensors=Tensors(lambda: ()),
         world=SimpleNamespace(count=0),
-        sparing=Sparing(lambda: True, lambda: 0),
+        sparing=Sparing(lambda step: True, lambda: 0),
         randomness=Randomness(tmp_path / "random", 0, lambda: 0, lambda: "life"),
     )
     made = Noting(script)
@@ -50,7 +50,7 @@ def step(noting: Noting) -> Place | None:
     """A forward pass in training, and its step."""
     draws = noting.training()
     noted = (draws[0].noted if draws else None) or noting.note()
-    place = noting.place(draws, noted, noted)
+    place = noting.place(draws, noted)
     noting.commit()
     return place
 
@@ -170,7 +170,8 @@ def test_a_loader_whose_iterator_the_peers_began_at_another_line_is_found(noting
 
 
 def test_a_loader_that_begins_anew_in_a_step_gives_the_values_after_it(noting: Noting) -> None:
-    outer, first = iterator_of(4), noting.note()
+    outer = iterator_of(4)
+    noting.begin(noting.note())
     next(outer)
     noting.training()
     noting.commit()
@@ -182,7 +183,7 @@ def test_a_loader_that_begins_anew_in_a_step_gives_the_values_after_it(noting: N
     draws = noting.training()
     noted = draws[0].noted
     assert draws == [outer, inner] and noted is not None
-    place = noting.place(draws, noted, first)
+    place = noting.place(draws, noted)
     assert place is not None
     assert [values["value"] for _, values in place.begun_with if "value" in values] == [value]
     del outer, inner

@@ -15,7 +15,7 @@ class Script:
         self.now = 100.0
         self.needs = False
         self.at = 0
-        self.sparing = Sparing(lambda: self.needs, lambda: self.at)
+        self.sparing = Sparing(lambda step: self.needs, lambda: self.at)
         monkeypatch.setattr(clock, "now", lambda: self.now)
 
     def step(self, step_s: float, cost_s: float, *, must: bool = False) -> bool:

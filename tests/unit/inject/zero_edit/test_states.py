@@ -46,7 +46,9 @@ def test_a_newcomer_passes_and_joins_before_it_has_stepped() -> None:
         assert not course.now.has_stepped
     course.goes(Event.BEGUN, State.STEPPING)
     course.goes(Event.PLACED, State.REPLAYING)
+    assert course.now.is_alone and course.now.is_within
     course.goes(Event.STEP, State.FOLLOWING)
+    assert not course.now.is_alone and course.now.is_within
     course.goes(Event.REDUCE, State.STEPPING)
 
 

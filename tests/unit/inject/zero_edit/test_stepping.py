@@ -54,6 +54,30 @@ def test_a_scaler_goes_on_after_steps_that_did_not_count(job: Job) -> None:
     assert not torch.equal(before, model.weight)
 
 
+def test_an_optimizer_that_cannot_be_carried_is_torch_s_own_where_that_is_no_error() -> None:
+    told: list[str] = []
+    patches = Patches()
+    stepping = Stepping(lambda optimizer: True, lambda: False, lambda: True, lambda: False)
+    stepping.on_unfit = told.append
+    stepping.install(patches)
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.LBFGS([weight], lr=0.5, max_iter=5)
+    calls = 0
+
+    def closure() -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        optimizer.zero_grad()
+        loss = weight.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    patches.undo()
+    assert calls > 1 and abs(weight.item()) < 0.5
+    assert len(told) == 1 and "LBFGS" in told[0]
+
+
 def test_a_scheduler_takes_its_first_step_while_it_is_made(job: Job) -> None:
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     first = StepLR(optimizer, 1, 0.5)

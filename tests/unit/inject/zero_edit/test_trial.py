@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import mmap
 import pickle
 import random
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy
 import pytest
+import torch
 
 from ftrun.inject.zero_edit import trial
 
@@ -27,6 +29,18 @@ def test_a_loaders_worker_that_draws_is_seen(draws: bool) -> None:
 def test_a_worker_that_is_no_fork_gets_the_scripts_own_function() -> None:
     make, given = trial._Collating(len, mmap.mmap(-1, 1)).__reduce__()
     assert pickle.dumps(make) and make(*given) is len
+
+
+def test_a_copy_of_a_model_is_not_looked_at() -> None:
+    """Also where what notes has what no copy and no file can have."""
+    model, noted, shared = torch.nn.Linear(2, 1), list[Any](), mmap.mmap(-1, 1)
+    hook = trial._Hook(lambda *given: noted.append((given, shared)))
+    model.register_forward_pre_hook(hook, with_kwargs=True)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301
+        other(torch.zeros(1, 2))
+    assert not noted
+    model(torch.zeros(1, 2))
+    assert len(noted) == 1
 
 
 def test_generators_that_the_script_has_made_are_seen() -> None:

@@ -197,6 +197,22 @@ def test_what_random_numbers_change_is_not_compared_and_said() -> None:
     assert any(line.startswith("not compared: what each replica reads") for line in lines)
 
 
+def test_random_numbers_are_no_excuse_where_batches_and_parameters_are_equal() -> None:
+    """An average that replica 0 alone keeps is lost, also if the script draws noise."""
+    average = {"modules beside the model": {"ema": "3"}}
+    draws, other = (report(draws=[3]), report(draws=[3]))
+    draws["kept"] |= average
+    other["kept"] |= {"modules beside the model": {"ema": "4"}}
+    before = run(draws, report(draws=[3]), (), ())
+    lines, is_well = lines_of(trial(run(other), before))
+    assert not is_well
+    assert lines[-1].startswith("FAILED: modules beside the model ema are not those of the und")
+    other["inputs"] = {"5": "x", "6": "z"}
+    lines, is_well = lines_of(trial(run(other), before))
+    assert is_well
+    assert any(x.startswith("not compared: modules beside the model, because") for x in lines)
+
+
 def test_a_lost_step_is_said_and_nothing_is_compared() -> None:
     lines, is_well = lines_of(trial(run(report(lost=1, parameters="b"), report(parameters="b"))))
     assert is_well
@@ -246,6 +262,18 @@ def test_a_file_that_only_a_run_with_deaths_has() -> None:
     lines, is_well = lines_of(trial(began, files=Files(more=["log.2", "run-2/late.pt"])))
     assert not is_well
     assert lines[-1].startswith("FAILED: run-2/late.pt was left by the replica that died"), lines
+
+
+def test_a_life_that_went_on_in_a_directory_of_its_own_is_not_well() -> None:
+    """As a logger of a package does that takes the next free number."""
+    before = replace(run(kills=(), joins=()), files={"out/version_0/metrics.csv": Path("m")})
+    exact = run(report(files=["out/version_1/metrics.csv", "out/notes/1"]))
+    more = ["out/notes/1", "out/version_1/metrics.csv"]
+    lines, is_well = lines_of(trial(exact, before, files=Files(more=more[:1])))
+    assert is_well and lines[-2].endswith("a life of a replica began out/notes/1")
+    lines, is_well = lines_of(trial(exact, before, files=Files(more=more)))
+    assert not is_well
+    assert lines[-1].startswith("FAILED: a life of a replica went on in out/version_1, beside")
 
 
 def test_a_death_in_an_evaluation_may_change_what_it_finds() -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import copy
 import sys
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.optim.swa_utils import AveragedModel
 
 from ftrun.inject.zero_edit import around
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
-from ftrun.inject.zero_edit.values.tensors import LATE, MODULES, REBOUND, UNITS, Tensors
+from ftrun.inject.zero_edit.values.tensors import AS, LATE, MODULES, REBOUND, UNITS, Tensors
 from ftrun.inject.zero_edit.values.walk import Walk
 
 HERE = "test_tensors.py"
@@ -40,7 +44,8 @@ def draw(tensors: Tensors) -> None:
 
 def of(tensors: Tensors) -> dict[str, Any]:
     """What heals, by path."""
-    return {key.split(" ", 1)[1]: entry["value"] for key, entry in tensors.state()[UNITS].items()}
+    units = tensors.state()[UNITS].items()
+    return {key.split(" ", 1)[1]: entry["value"] for key, entry in units if AS not in entry}
 
 
 def test_units() -> None:
@@ -236,7 +241,9 @@ def test_what_several_frames_reach_is_carried_once() -> None:
     tensors.begin()
     epoch(average)
     epoch(average)
-    assert sorted(of(tensors)) == ["mine.shadow"]
+    units = tensors.state()[UNITS]
+    assert [key.split(" ", 1)[1] for key in units] == ["mine.shadow", "average.shadow"]
+    assert [next(iter(unit)) for unit in units.values()] == ["value", AS]
 
 
 def test_what_says_its_rank_stays_the_replicas_own() -> None:
@@ -264,6 +271,73 @@ def test_a_newcomer_sets_tensors_in_place() -> None:
     assert average.shadow is shadow and shadow["a"] is first and average.slow[0] is slow
     assert first.tolist() == [1.0, 1.0] and slow.tolist() == [5.0, 5.0]
     assert shadow["c"].tolist() == [1.0] and tensors.lacking == []
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("as_script")
+def test_a_dtensor_is_a_tensor_whose_shard_is_set(mesh: DeviceMesh) -> None:
+    def sharded(value: float) -> Any:
+        return distribute_tensor(torch.full((4,), value), mesh, [Shard(0)])
+
+    tensors, average = Tensors(lambda: ()), Average()
+    kept: Any = average
+    kept.shadow, kept.slow, kept.last = {"a": sharded(0.0)}, [sharded(0.0)], sharded(0.0)
+    norm = distribute_tensor(torch.tensor(2.0), mesh, [Replicate()])  # not read as one number
+    draw(tensors)
+    tensors.begin()
+    assert of(tensors) == {}
+    kept.shadow["a"].add_(1)
+    kept.last.to_local().add_(1)
+    draw(tensors)
+    assert {*of(tensors)} == {"average.shadow", "average.last"} and norm.to_local() == 2.0
+    before = kept.shadow["a"]
+    units = given("average.shadow", {"a": sharded(7.0), "b": sharded(8.0)})
+    tensors.load({UNITS: units | given("average.last", sharded(9.0))})
+    assert kept.shadow["a"] is before and before.to_local().tolist() == [7.0] * 4
+    assert kept.shadow["b"].to_local().tolist() == [8.0] * 4
+    assert kept.last.to_local().tolist() == [9.0] * 4
+
+
+def test_what_is_written_by_data_has_changed() -> None:
+    tensors, average = Tensors(lambda: ()), {"w": torch.zeros(8, 9).t()}
+    draw(tensors)
+    tensors.begin()
+    draw(tensors)
+    assert of(tensors) == {}
+    average["w"].data.mul_(0.9).add_(1)
+    assert {*of(tensors)} == {"average"}
+
+
+def test_what_is_made_anew_before_the_pass_is_given_as_at_the_draw() -> None:
+    tensors, average = Tensors(lambda: ()), torch.zeros(2)
+    tensors.keeps_all = True
+    tensors.begin()
+    draw(tensors)
+    average = average + 1
+    assert of(tensors)["average"].tolist() == [0.0, 0.0] and average.sum() == 2.0
+
+
+@pytest.mark.usefixtures("as_script")
+def test_two_names_of_one_object_stay_two_names() -> None:
+    tensors, average = Tensors(lambda: ()), Average()
+    tensors.begin()
+    average.shadow = {"a": torch.ones(2)}
+    best, last = average.shadow, average.last
+    for _ in range(2):
+        draw(tensors)
+    last.add_(1)
+    state = tensors.state()
+    assert {*state[UNITS]} >= {f"{HERE}:{sys._getframe().f_code.co_name} best"}
+    average.shadow, best, average.last, last = {}, {}, torch.zeros(2), torch.zeros(2)
+    tensors.load(state)
+    assert best is average.shadow and best["a"].tolist() == [1.0, 1.0]
+    assert last is average.last and last.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.usefixtures("as_script")

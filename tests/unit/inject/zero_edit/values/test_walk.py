@@ -6,6 +6,7 @@ import sys
 import types
 import weakref
 from collections import defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from types import FrameType
@@ -384,6 +385,53 @@ def test_values_are_set_in_the_objects_that_are_there() -> None:
     assert (by_number[5].count, by_number[5].values) == (13, [1, 2])
     assert "trainer.callbacks[0].count 1→11" in words
     assert lacks(sys._getframe(), values) == ["trainer.callbacks[7]"]
+
+
+def test_what_a_function_has_of_the_one_that_made_it() -> None:
+    def made() -> Callable[[], int]:
+        count, losses, average = 0, [0.5], {"w": torch.zeros(2)}
+
+        def update() -> int:
+            nonlocal count
+            count += 1
+            losses.append(1.0)
+            average["w"].add_(1)
+            return count
+
+        return update
+
+    update, functions = made(), {"plain": made, "update": made()}
+    update()
+    assert not any("." in path for path in Walk().walk([sys._getframe()])[0].values)
+    walk = Walk()
+    walk.reaches_all = True
+    found = walk.walk([sys._getframe()])[0]
+    assert found.values["update.count"] == 1 and functions["update"].__closure__
+    assert found.containers["update.losses"] == [0.5, 1.0]
+    assert found.units["update.average"]["w"].tolist() == [1.0, 1.0]
+    assert found.values["functions[update].count"] == 0
+    write_values(sys._getframe(), {"update.count": 7, "update.unknown": 8})
+    assert update() == 8
+
+
+def test_a_packages_object_that_keeps_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = types.ModuleType("averages")
+    package.__file__ = "/env/lib/site-packages/averages/__init__.py"
+    monkeypatch.setitem(sys.modules, "averages", package)
+    kind = type("Average", (), {"__module__": "averages"})
+    average: Any = kind()
+    average.shadow, average.updates = [torch.zeros(2)], 3
+    bar: Any = kind()
+    bar.n, holder = 5, Counters()
+    holder.inner = bar
+    assert Walk().walk([sys._getframe()])[0].units == {}
+    walk = Walk()
+    walk.reaches_all = True
+    found = walk.walk([sys._getframe()])[0]
+    assert [*found.units] == ["average.shadow"] and found.values["average.updates"] == 3
+    assert not {"bar.n", "holder.inner.n"} & found.values.keys() and holder.steps == 3
+    write_values(sys._getframe(), {"average.updates": 4})
+    assert average.updates == 4
 
 
 def test_objects_that_a_newcomer_lacks_are_made() -> None:

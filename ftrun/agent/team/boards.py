@@ -1,0 +1,90 @@
+"""A node's end of the words that the nodes of one group tell each other when a worker is lost.
+
+Not here: which words travel, and which count (core/replay/mirroring.py), the board itself
+(snapshots/area.py), what follows from it (core/replay/settling.py in the workers, mending.py in
+the lead).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import astuple
+
+from ftrun.core.messages import GroupWords, RankWords
+from ftrun.core.replay.mirroring import Mirror, Row
+from ftrun.snapshots.area import GroupMemory, Word
+
+LOOK_S = 0.05
+SOON_S = 0.002
+"""While a worker is replaced."""
+
+
+class Boards:
+    """Of one incarnation at a time. In the event loop's thread.
+
+    Args:
+        of: the memory of an incarnation; None: there is none, so far or any more.
+        send: gets words for the other nodes.
+    """
+
+    def __init__(
+        self, of: Callable[[str], GroupMemory | None], send: Callable[[GroupWords], object]
+    ) -> None:
+        self._of = of
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._incarnation = ""
+        self._mirror = Mirror(())
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, incarnation: str, here: range) -> None:
+        """An incarnation starts, with these ranks on this node."""
+        self.end()
+        self._incarnation, self._mirror = incarnation, Mirror(here)
+        self._look()
+
+    def end(self) -> None:
+        """It is over."""
+        self._incarnation = ""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def raised(self, number: int) -> None:
+        """A decree is in force on this node's board."""
+        self._write(self._mirror.raised(number))
+        if self._timer is not None:
+            self._timer.cancel()
+        self._look()
+
+    def came(self, words: GroupWords) -> GroupWords | None:
+        """Words of other nodes have come; returns those that count."""
+        if words.incarnation != self._incarnation:
+            return None
+        rows = [Row(*astuple(rank)) for rank in words.ranks]
+        found = self._mirror.came(words.number, rows)
+        self._write(found)
+        return self._of_rows(found) if found else None
+
+    def _write(self, rows: list[Row]) -> None:
+        memory = self._of(self._incarnation)
+        if memory is not None:
+            for row in rows:
+                memory.board.take(row)
+
+    def _of_rows(self, rows: list[Row]) -> GroupWords:
+        ranks = tuple(RankWords(*astuple(row)) for row in rows)
+        return GroupWords(self._incarnation, self._mirror.number, ranks)
+
+    def _look(self) -> None:
+        memory, wait_s = self._of(self._incarnation), LOOK_S
+        if memory is not None:
+            board = memory.board
+            news = self._mirror.news([board.row(rank) for rank in memory.here])
+            if news:
+                self._send(self._of_rows(news))
+            joined = board.all(Word.JOINED)
+            if any(joined[rank] < self._mirror.number for rank in memory.here):
+                wait_s = SOON_S
+        if self._incarnation:
+            self._timer = self._loop.call_later(wait_s, self._look)

@@ -1,0 +1,129 @@
+"""When the states that a group has in its agents' memory go to a disk. Pure; asked now and then.
+
+No worker takes part, so any moment will do at which all have the state of one step. There is one
+writer, whose schedule is that of replicas (snapshots.py); it begins with the first state.
+
+| all workers have                       | it follows                                             |
+|----------------------------------------|--------------------------------------------------------|
+| no state of one step, or one that may  | nothing                                                |
+| be incomplete (``is_sound``)           |                                                        |
+| no newer one than the newest on disk   | nothing, but a write that takes too long is abandoned  |
+| a newer one                            | what the schedule says; SKIP if it is to be told       |
+| a newer one, and the job ends before   | TAKE (``at_end``)                                      |
+| its script                             |                                                        |
+
+Not here: how the nodes of a group come to hold one step (core/replay/copying.py), what each of them
+does for a snapshot (core/replay/parts.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.mending import SOUND
+from ftrun.core.worker.snapshots import Decision, SkipNotices, SnapshotCounts, SnapshotSchedule
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """What a group's agents have in memory.
+
+    ``step``: the newest one of which they hold the state of each worker; None: of none.
+    ``is_over``: all workers have come to the end of their script.
+    """
+
+    step: int | None
+    is_sound: bool = True
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What people are told of a snapshot that is whole.
+
+    ``is_first``: of this agent. ``skipped``: it ends a time of skipped ones, and so many were
+    skipped in all; 0: it does not, or nobody was told.
+    """
+
+    is_first: bool
+    skipped: int
+
+
+def why_unsound(falls: Iterable[int]) -> Fall | None:
+    """Why states in memory may be incomplete, by the workers' words; None: they are not."""
+    return next((Fall(x) for x in falls if x and Fall(x) not in SOUND), None)
+
+
+class GroupSnapshots:
+    """Of one group, in all its lives. ``newest``: the step of the newest whole one; None: none."""
+
+    def __init__(self, every_s: float) -> None:
+        self.newest: int | None = None
+        self._every_s = every_s
+        self._schedule: SnapshotSchedule | None = None
+        self._skips = SkipNotices()
+        self._has_told = False
+
+    @property
+    def counts(self) -> SnapshotCounts:
+        """Since the agent's start."""
+        return SnapshotCounts() if self._schedule is None else self._schedule.counts
+
+    def begins_from(self, step: int) -> None:
+        """The group goes on from the snapshot of this step."""
+        self.newest = step
+
+    def look(self, seen: InMemory, now: float) -> Decision:
+        """What to do now."""
+        if seen.step is None or not seen.is_sound:
+            return Decision.NOTHING
+        schedule = self._begun(now)
+        if not self._is_newer(seen.step) and not schedule.is_writing:
+            return Decision.NOTHING
+        decision = schedule.at_boundary(True, now, seen.step)
+        if decision is Decision.SKIP and not self._skips.skipped(schedule.counts.skipped):
+            return Decision.NOTHING
+        return decision
+
+    def at_end(self, seen: InMemory, now: float) -> bool:
+        """The job ends: whether one more is taken, which nobody is told of as the first one."""
+        if seen.step is None or not seen.is_sound or seen.is_over or not self._is_newer(seen.step):
+            return False
+        self._begun(now)
+        self._has_told = True
+        return True
+
+    def limit_s(self, now: float) -> float:
+        """How long a write may take."""
+        return self._begun(now).limit_s
+
+    def looked(self, age_s: float | None, now: float) -> None:
+        """The newest snapshot is so old; None: there is none."""
+        self._begun(now).looked(age_s, now)
+
+    def prepared(self, now: float) -> None:
+        """What writes is ready."""
+        self._begun(now).prepared()
+
+    def failed(self, now: float) -> None:
+        """The one under way was not written."""
+        self._begun(now).failed()
+
+    def written(self, step: int, now: float) -> Written:
+        """The one under way is whole."""
+        schedule = self._begun(now)
+        schedule.written()
+        self.newest = step
+        is_first, self._has_told = not self._has_told, True
+        skipped = schedule.counts.skipped if self._skips.written() and not is_first else 0
+        return Written(is_first, skipped)
+
+    def _is_newer(self, step: int) -> bool:
+        return self.newest is None or step > self.newest
+
+    def _begun(self, now: float) -> SnapshotSchedule:
+        if self._schedule is None:
+            self._schedule = SnapshotSchedule(self._every_s, now)
+        return self._schedule

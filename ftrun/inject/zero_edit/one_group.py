@@ -33,6 +33,7 @@ from ftrun.inject.zero_edit.loop import Loop
 from ftrun.inject.zero_edit.memory import Layouts, Memory
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.values.kinds import has_its_rank
 from ftrun.inject.zero_edit.world.kept import Kept
 from ftrun.inject.zero_edit.world.opening import Opening
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
@@ -69,6 +70,7 @@ def install(here: WorkerContext) -> Loop | None:
         snapshot_dir="",
         resume_dir="",
     )
+    has_its_rank()
     memory, patches = Memory(seen, group), Patches()
     loop = _Loop(seen, memory)
     memory.script = script = loop.script
@@ -183,6 +185,7 @@ class _Models:
         self._made: list[Any] = []
         self._passes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._known: dict[int, list[list[int]]] = {}
+        self._models.on_inputs = memory.passes
         memory.layouts = self._layouts
 
     def install(self, patches: Patches) -> None:
@@ -266,16 +269,17 @@ class _Models:
 
     @compiling.only_inside
     def _forward(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        self._begins(model)
+        self._begins(model, args, kwargs)
         return plain(model, *args, **kwargs)
 
     @compiling.never
-    def _begins(self, model: Any) -> None:
+    def _begins(self, model: Any, *inputs: Any) -> None:
         if model not in self._orders:
             return
         if not (model.training or model.module.training):
             self._models.before_evaluation()
         elif torch.is_grad_enabled():
+            self._models.on_inputs(inputs)
             self._models.before_forward()
             if model.require_backward_grad_sync:
                 self._passes[model] = 1

@@ -82,6 +82,7 @@ OTHERWISE: Mapping[str, tuple[str, ...]] = {
     "torch.distributed._serialization": ("_streaming_load", "_streaming_save"),
     "torch.distributed.tensor.DTensor": ("_local_tensor",),
     "torch.distributed.tensor._dtensor_spec": ("DTensorSpec", "TensorMeta"),
+    "torch.distributed.tensor._ops._math_ops": ("_NormPartial",),
     "torch.nn.Module": ("_buffers", "_non_persistent_buffers_set"),
     _DDP: ("_has_rebuilt_buckets", "_module_parameters"),
     "torch.optim.lr_scheduler.LRScheduler": ("_is_initial",),

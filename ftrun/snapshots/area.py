@@ -60,7 +60,7 @@ CALLS_MAX = 16384
 LARGE_BYTES = 64 << 10
 """So large a result is looked for in the log, before it is copied there."""
 _WORD = 8
-_ENTRY_WORDS = 5
+_ENTRY_WORDS = 6
 _HEADER_BYTES = 4096
 _INDEX_BYTES = CALLS_MAX * _ENTRY_WORDS * _WORD
 _DATA_AT = _HEADER_BYTES + LOGS * _INDEX_BYTES
@@ -101,10 +101,12 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One call in a log. ``data`` is a view, in which tensors lie as ``offsets_of`` says."""
+    """One call in a log. ``data`` is a view, in which tensors lie as ``offsets_of`` says. ``mark``:
+    of what the worker has given; 0: there is none."""
 
     kind: int
     data: torch.Tensor
+    mark: int
 
 
 class Torn(PeerError):
@@ -424,7 +426,7 @@ class Area:
         self._header[words + _COUNT] = self._header[words + _USED] = 0
         try:
             for group, call, entry in moved:
-                self.log(number, group, call, entry.kind, [entry.data])
+                self.log(number, group, call, entry.kind, [entry.data], entry.mark)
         except AreaFull:
             self._header[words + _COUNT] = self._header[words + _USED] = 0
         self._header[words + _FIRST] = first if self._header[words + _COUNT] else end
@@ -451,6 +453,7 @@ class Area:
         call: int,
         kind: int,
         tensors: Iterable[torch.Tensor] = (),
+        mark: int = 0,
     ) -> None:
         """Add a call of a process group to an open log, with what its replacement will need.
 
@@ -473,7 +476,7 @@ class Area:
             for tensor, offset in zip(known, offsets, strict=True):
                 ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
         entry = count * _ENTRY_WORDS
-        index[entry : entry + _ENTRY_WORDS] = [group, call, at, nbytes, kind]
+        index[entry : entry + _ENTRY_WORDS] = [group, call, at, nbytes, kind, mark]
         self._header[words + _USED] = used + size
         self._header[words + _COUNT] = count + 1
 
@@ -500,8 +503,8 @@ class Area:
         return None
 
     def _entry(self, slot: int, at: int) -> Entry:
-        *_, offset, nbytes, kind = self._indexes[slot][at : at + _ENTRY_WORDS]
-        return Entry(kind, self.memory.view(self._log_at(slot) + offset, nbytes))
+        *_, offset, nbytes, kind, mark = self._indexes[slot][at : at + _ENTRY_WORDS]
+        return Entry(kind, self.memory.view(self._log_at(slot) + offset, nbytes), mark)
 
     def _calls(self, slot: int) -> dict[tuple[int, int], int]:
         """Of a log: the place of each call. What is known of it stays until it begins anew."""

@@ -39,6 +39,8 @@ from ftrun.core.replay.settling import Generation
 from ftrun.snapshots.area import NONE, Word
 
 REPORT_EVERY_S = 0.5
+LACKS_S = 10.0
+"""A node that has reported nothing for so long keeps no states."""
 
 
 class SpannedMemory(MemorySnapshots):
@@ -61,7 +63,7 @@ class SpannedMemory(MemorySnapshots):
         self._incarnation = ""
         self._reports: dict[str, RanksKept] = {}
         self._due = 0
-        self._reported_at = 0.0
+        self._reported_at = self._made_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._boards = Boards(self.of, hands.order)
         self.started: dict[str, StartRanks] = {}
@@ -75,7 +77,7 @@ class SpannedMemory(MemorySnapshots):
         if self.of(incarnation) is not None:
             return
         super().make(replica_id, incarnation)
-        self._incarnation = incarnation
+        self._incarnation, self._made_at = incarnation, clock.now()
         self._copying, self._reports, self._due = Copying(self._hands.own_id), {}, 0
         if self.of(incarnation) is not None:
             self._loop.call_later(LOOK_S, self._tick, incarnation)
@@ -212,6 +214,19 @@ class SpannedMemory(MemorySnapshots):
             step = newest(due)
             if self._copying.begin(step, now):
                 self._begin_round(incarnation, step)
+            self._tell_who_lacks(now)
+
+    def _tell_who_lacks(self, now: float) -> None:
+        """Of a node without memory for its states nothing is told here, and nobody copies."""
+        silent = [x for x in self._copying.places if x not in self._reports]
+        if silent and now > self._made_at + LACKS_S:
+            names = first_of([self._hands.name_of(node) for node in silent])
+            disk = ", and no snapshot is written to a disk" if self.disk is not None else ""
+            self._tell_once(
+                "lacks",
+                f"Memory snapshots: {names} keeps none, as too little memory is free there. So "
+                f"none are copied from node to node{disk}.",
+            )
 
     def _begin_round(self, incarnation: str, step: int) -> None:
         pinned = self._copying.pinned

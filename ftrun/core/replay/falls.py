@@ -33,6 +33,7 @@ class Fall(IntEnum):
     PIPELINE = 17
     IN_FLIGHT = 18
     NODES = 20
+    OTHER_INPUT = 22
 
     @property
     def words(self) -> str:
@@ -48,11 +49,15 @@ _WORDS = {
     Fall.OTHER_CALL: (
         "the repeated step made another collective than before; such a script is not deterministic"
     ),
+    Fall.OTHER_INPUT: (
+        "the repeated step computed other values than before; such a script is not deterministic, "
+        "or trains with something that ftrun does not know"
+    ),
     Fall.CALL: "the script makes a call that cannot be repeated (send, recv)",
     Fall.DIES_AGAIN: "its replacements died before they had caught up",
     Fall.LATE: "the others have waited for its replacement for too long",
     Fall.NO_MEMORY: "there is too little memory for a snapshot of each worker",
-    Fall.SCRIPT: "ftrun does not know the place in this script from which a step can be repeated",
+    Fall.SCRIPT: "ftrun cannot follow this script; a line of a worker told why",
     Fall.TOO_NEW: "another worker is more than a step behind it, so its snapshots are too new",
     Fall.DEVICE: "memory snapshots are for CPU and Gloo so far",
     Fall.GROUPS: f"a worker is in more than {GROUPS_MAX} process groups",

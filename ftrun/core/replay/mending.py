@@ -48,6 +48,7 @@ SOUND = frozenset(
         Fall.INPUT,
         Fall.PEER_LOG,
         Fall.OTHER_CALL,
+        Fall.OTHER_INPUT,
         Fall.LATE,
         Fall.TOO_NEW,
         Fall.NODES,

@@ -31,6 +31,7 @@ ftrun itself. Begin with ``states.py``.
 | trial.py | ``ftrun check``: a worker's part in a trial |
 | marking.py | what replicas compare of a step, so that nothing diverges silently |
 | files.py, rewriting.py | the script's files: none is left half written, or emptied at a restart |
+| appended.py | memory snapshots: what is appended to files is in them once |
 | directories.py | a run's own directory stays that of the predecessor; what its set-up has found |
 | checkpoints.py | ``torch.distributed.checkpoint``: one replica writes for all |
 | told.py, charge.py | notices to the user; what ftrun takes charge of |

@@ -6,7 +6,8 @@ random numbers of their own. So each leaves them in memory that it shares with t
 generation has them, and those of a replacement go on from there. Where they are not known, all is
 read from the beginning of the epoch. A generation has a digest of its batch, too: if a replacement
 gets another one, as where a dataset keeps a generator of its own, it reads all, and if that is no
-help either, no death can be mended any more.
+help either, no death can be mended any more. Nor can one if the model gets other inputs, as from a
+source of batches that is no loader.
 
 Not here: how an iterator is set to a place (loaders.py).
 """
@@ -19,9 +20,9 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch.utils.data import get_worker_info
 
+from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.place import Place
@@ -30,6 +31,8 @@ from ftrun.inject.zero_edit.trial import _add
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 
 DEEP = 4
+INPUTS = "inputs"
+"""Among the digests: of what the model gets in the first pass."""
 ENTRY_BYTES, NUMBER_BYTES, AHEAD = 16 << 10, 8, 4
 
 
@@ -122,6 +125,7 @@ class Batches:
         self.seen: dict[str, str] = {}
         self._expected: dict[str, str] = {}
         self._random: Sequence[bytes] = ()
+        self._inputs: Any = None
 
     def install(self, patches: Patches) -> None:
         """Look at each batch from now on."""
@@ -164,6 +168,16 @@ class Batches:
     def step_ended(self) -> None:
         """The next batch is of another step."""
         self.seen = {}
+
+    def passes(self, inputs: Any) -> None:
+        """A pass in training begins, and the model gets this."""
+        self._inputs = inputs
+        if self._expected.get(INPUTS) and self._expected.pop(INPUTS) != _digest(inputs):
+            self._lacks([f"the same input of its model as before, at {call_site()}"])
+
+    def digests(self) -> dict[str, str]:
+        """Of the step that begins with this pass, for a replacement."""
+        return {**self.seen, INPUTS: _digest(self._inputs)}
 
     def left(self, place: Place) -> list[bytes] | None:
         """What the workers of the first loader have at a place; None: that is not known."""
@@ -211,11 +225,14 @@ class Batches:
 
     def _read_again(self, iterator: LoaderIterator) -> Any:
         order, *states = self._random
-        now = States.now()
+        own = {} if iterator.generator is None else {"": iterator.generator}
+        now = States.now(own)
         if order:
-            torch.set_rng_state(_tensor(order))
+            iterator.set_order(_tensor(order))
         iterator.read_again()
-        (States.decode(states) if states else now).set()
+        now.set(own)
+        if states:
+            States.decode(states).set()
         return iterator.take()
 
 

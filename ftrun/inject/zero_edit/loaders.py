@@ -160,7 +160,7 @@ class LoaderIterator:
         length: how many batches it has; None: that is not known.
         learned: ``cursor.held`` as it was remembered last.
         order: the state of torch's generator before it was made, from which a sampler without a
-            seed has its order; None: its sampler has a seed.
+            seed has its order, and then that of ``generator``; None: its sampler has a seed.
         workers: what it shares with its workers (batches.py).
         here: refers to it, and does not keep it.
         is_elsewhere: a thread other than the main one has drawn from it.
@@ -287,6 +287,12 @@ class LoaderIterator:
         """Whether its sampler has its order from torch's own generator."""
         return getattr(self._sampler, "generator", self) is None
 
+    @property
+    def generator(self) -> torch.Generator | None:
+        """The one that the script has given its loader or its sampler."""
+        found = (getattr(x, "generator", None) for x in (self._sampler, self.loader))
+        return next((x for x in found if type(x) is torch.Generator), None)
+
     def __iter__(self) -> LoaderIterator:
         return self
 
@@ -335,10 +341,20 @@ class LoaderIterator:
             self.take()
 
     def _begin(self) -> None:
+        own = self.generator
         is_needed = self._has_no_seed or (OPEN.keeps_seeds and self._has_workers)
-        self.order = torch.get_rng_state() if is_needed else None
+        states = [torch.get_rng_state()] if is_needed or own is not None else []
+        states += [] if own is None else [own.get_state()]
+        self.order = torch.cat(states) if states else None
         self.workers = OPEN.on_begin(self)
         self._inner = self._make()
+
+    def set_order(self, order: torch.Tensor) -> None:
+        """Let it begin with this ``order`` next."""
+        size = len(torch.get_rng_state())
+        torch.set_rng_state(order[:size])
+        if self.generator is not None and len(order) > size:
+            self.generator.set_state(order[size:].clone())  # not of a part of another one
 
     def begin_again(self) -> None:
         """Draw its seed and its order again, if it is to give its first batch."""

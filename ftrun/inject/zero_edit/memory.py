@@ -47,6 +47,8 @@ Layouts = list[list[list[int]] | None]
 numbers of its parameters; None: the first buckets."""
 
 
+GRADIENTS = "gradients"
+"""In a state: of each parameter, where the script has not dropped them since the last step."""
 MISSED_MAX = 3
 """Generations in a row that were due, and could not be made at the place of their step."""
 PASSED_MAX_S = 1.0
@@ -119,7 +121,9 @@ class Memory:
         self._began_at = self._took_s = 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients, self._missed = 0, -1, 0
-        self.batches = Batches(lambda: self.awaits_newcomers, self.lacks)
+        self._zeroed_before, self._keeps_gradients = 0, False
+        self._gradients: list[Any] = []  # of the predecessor
+        self.batches = Batches(lambda: self.awaits_newcomers, self.differs)
         self._chunks: dict[str, tuple[int, ...] | None] = {}
         if self.world.is_newcomer:
             self._open()
@@ -184,6 +188,8 @@ class Memory:
     def start_quorum(self, *, allow_heal: bool) -> None:
         """A step begins. ``allow_heal``: at a place."""
         self.join()
+        self._keeps_gradients = self._zeroed == self._zeroed_before  # in the last step
+        self._zeroed_before = self._zeroed
         if self.board.room < 0:
             self._gives_up("memory has become scarce on this node")
         self._announce()
@@ -247,6 +253,11 @@ class Memory:
         if what:
             self.world.falls(Fall.SCRIPT, f"it would go on without {', '.join(what)}")
 
+    def differs(self, what: Sequence[str]) -> None:
+        """This replacement has not what its predecessor had in this step."""
+        self.world.must_follow(f"it would go on without {', '.join(what)}")
+        self.lacks(what)
+
     # ------------------------------------------------------------ generations
 
     def _take(self) -> None:
@@ -270,20 +281,24 @@ class Memory:
         began = time.thread_time()
         number = self._number + 1
         world.opens_log(number, place.exchanges)
-        given = pack({key: state() for key, (_, state) in self._functions.items()})
+        tree: dict[str, Any] = {key: state() for key, (_, state) in self._functions.items()}
+        if self._keeps_gradients:
+            tree[GRADIENTS] = [x.grad for x in self._parameters()]
+        given = pack(tree)
         left = self.batches.left(place)
         head = {
             "step": self._step,
             "place": replace(place, calls=()).encode(),
             "layouts": layouts,
-            "batches": self.batches.seen,
+            "batches": self.batches.digests(),
             "workers": None if left is None else len(left),
             "draws": self.batches.have_drawn,
             "structure": given.structure,
             "specs": [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves],
             "chunks": self._chunks_of(given.leaves),
         }
-        self._has_gradients = self._zeroed if self._any_gradient() else -1
+        lacks_them = self._any_gradient() and not self._keeps_gradients
+        self._has_gradients = self._zeroed if lacks_them else -1
         assert self._randomness is not None
         text = packed(head, [*self._randomness.encoded(), *(left or ())])
         own = self._stepped()
@@ -309,6 +324,8 @@ class Memory:
                 self._gives_up(str(error))
             self._took_s += time.thread_time() - began
 
+        if self.script.noting.appended is not None:
+            self.script.noting.appended.takes(self._step)
         self._number, self._took_s = number, time.thread_time() - began + self.script.sparing.took_s
         if len(later) == 0 or not number:
             copy()
@@ -335,12 +352,23 @@ class Memory:
                     self._chunks[leaf.spec.mesh] = chunk_of(leaf.value)
         return self._chunks
 
-    def _any_gradient(self) -> bool:
+    def _parameters(self) -> list[Any]:
         groups = [g for x in self.script.stepping.optimizers.all() for g in x.param_groups]
-        return any(x.grad is not None for group in groups for x in group["params"][:1])
+        return [parameter for group in groups for parameter in group["params"]]
+
+    def _any_gradient(self) -> bool:
+        return any(x.grad is not None for x in self._parameters())
+
+    def passes(self, inputs: Any) -> None:
+        """A pass in training begins."""
+        self.batches.passes(inputs)
+        if self._gradients and not self.world.is_walking:
+            given, self._gradients = self._gradients, []
+            for parameter, gradient in zip(self._parameters(), given, strict=False):
+                parameter.grad = gradient
 
     def zeroes(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        """The script drops gradients, which no generation has."""
+        """The script drops gradients: a generation has them only where it does not."""
         self._zeroed += 1
         return plain(*args, **kwargs)
 
@@ -374,6 +402,8 @@ class Memory:
         ]
         tree: Mapping[str, Any] = unpack(head["structure"], specs, buffers, own.leaves)
         self.place = head["place"]
+        if self.script.noting.appended is not None:
+            self.script.noting.appended.goes_on(head["step"])
         assert self._randomness is not None
         self._randomness.given = self._random
         have_drawn = head["draws"] or bool(self.board.read(self.world.rank, Word.DRAWS))
@@ -381,6 +411,7 @@ class Memory:
         self.batches.expect(head["batches"], *given, have_drawn=have_drawn)
         for key, (load, _) in self._functions.items():
             load(tree[key])
+        self._gradients = tree.get(GRADIENTS, [])
         self.world.is_walking = False
         self.board.set(self.world.rank, Word.LOADED_AT, time.monotonic_ns())
 

@@ -53,6 +53,7 @@ class Models:
         is_averaged: the shards of FSDP2 are averaged across the replicas, or need not be.
         on_first: called when there is a first one.
         on_late: called with what was made after the first step.
+        on_inputs: called with what a model gets in a pass in training.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Models:
         self.on_first: Callable[[], None] = lambda: None
         self.goes_again: Callable[[], bool] = lambda: False
         self.on_late: Callable[[str], None] = lambda what: None
+        self.on_inputs: Callable[[Any], None] = lambda inputs: None
         self.mates, self.world = mates, world
         self._mesh: Any = None
         self._sharded: dict[int, Any] = {}  # by id: the hook before its forward pass
@@ -81,6 +83,7 @@ class Models:
         self._stepper: Callable[[], Optimizer | None] = lambda: None  # the one that was found last
         self._made: list[tuple[weakref.ref[nn.Module], str]] = []  # the latest, and where
         self._roots: list[tuple[nn.Module, str]] | None = None
+        self._bare: list[tuple[nn.Module, str]] = []
         self._around: dict[int, weakref.ref[nn.Module]] = {}  # by id of what is wrapped
 
     def step_begins(self) -> None:
@@ -100,7 +103,8 @@ class Models:
     def keep(self) -> None:
         """The modules that live at the first step heal, also when main() has returned."""
         if self._roots is None:
-            self._roots, self._made = self._outermost(), []
+            self._bare, self._roots = self._outermost(is_bare=True), self._outermost()
+            self._made = []
 
     def add(self, module: nn.Module, around: nn.Module | None = None) -> None:
         """A DistributedDataParallel, ``around``, wraps ``module``, or FSDP2 shards it."""
@@ -142,7 +146,8 @@ class Models:
                 del self.wrapped[at], self.sites[at]
         for part in inner & self._sharded.keys():
             self._sharded.pop(part).remove()
-        hook = module.register_forward_pre_hook(self._before_sharded, prepend=True)
+        before: Any = self._before_sharded
+        hook = module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
         self._sharded[id(module)] = hook
         self.add(module)
 
@@ -167,10 +172,11 @@ class Models:
         return id(module) in self._sharded
 
     @compiling.never
-    def _before_sharded(self, module: Any, _: Any) -> None:
+    def _before_sharded(self, module: Any, args: Any, kwargs: Any) -> None:
         if not module.training:
             self.before_evaluation()
         elif torch.is_grad_enabled():
+            self.on_inputs((args, kwargs))
             is_alone = not self.before_forward()
             set_all = getattr(module, "set_requires_all_reduce", None)  # None: tensor parallel
             if set_all is not None and (is_alone or self._is_alone):
@@ -186,7 +192,12 @@ class Models:
             return _named(self._outermost())
         return {**_named(self._roots), **_named(self._outermost(), LATE)}
 
-    def _outermost(self) -> list[tuple[nn.Module, str]]:
+    def bare(self) -> dict[str, nn.Module]:
+        """In the same way those without any parameter or buffer, as a metric or a loss."""
+        now = self._outermost(is_bare=True)
+        return _named(now) if self._roots is None else {**_named(self._bare), **_named(now, LATE)}
+
+    def _outermost(self, *, is_bare: bool = False) -> list[tuple[nn.Module, str]]:
         """Of the modules that were noted those with a state of their own that are no part of
         another one. Of those that were made after the first step none is around a model."""
         is_late = self._roots is not None
@@ -200,7 +211,8 @@ class Models:
             parts = module.modules() if is_late else (module,)
             if id(module) in inner or any(id(part) in covered for part in parts):
                 continue
-            if any(id(x) not in trained for x in _tensors_of(module)):
+            tensors = [*_tensors_of(module)]
+            if (not tensors) if is_bare else any(id(x) not in trained for x in tensors):
                 found.setdefault(id(module), (module, site))
         return list(found.values())
 

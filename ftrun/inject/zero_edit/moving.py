@@ -24,6 +24,8 @@ from ftrun.inject.zero_edit.states import Event, State
 from ftrun.inject.zero_edit.values.sources import Taken
 
 if TYPE_CHECKING:
+    import torch
+
     from ftrun.inject.zero_edit.script import Script
 
 NEAR = 32
@@ -81,8 +83,8 @@ class Moving:
         self._begun_with = () if is_drawn else place.begun_with
         if place.has_finished or place.behind:
             script.ending.replay(place.taken, is_over=place.has_finished)
-        with script.randomness.ordering() as is_known:
-            _move(found, facts, _items(place, before), is_drawn=is_drawn, is_known=is_known)
+        with script.randomness.ordering() as order:
+            _move(found, facts, _items(place, before), order, is_drawn=is_drawn)
         self._set_calls(place)
         self._tell(place, taken)
         _refuse(problems)
@@ -163,16 +165,20 @@ def _move(
     found: Sequence[tuple[LoaderPlace, LoaderIterator]],
     facts: Sequence[Values],
     items: int | None,
+    order: torch.Tensor | None,
     *,
     is_drawn: bool,
-    is_known: bool,
 ) -> None:
     """Set iterators to their places. ``facts``: of each, before the counters were set; ``items``:
-    see ``follow``; ``is_known``: the order of the first one's sampler, if it has no seed."""
+    see ``follow``; ``order``: of the first one's sampler, if it has no seed; None: it is not known.
+    """
     moved = []
     for number, ((loader, iterator), before) in enumerate(zip(found, facts, strict=True)):
         set_to = iterator.move_to if is_drawn else iterator.go_to
-        has_its_order = is_known and number == 0 and iterator.order is not None
+        has_its_order = False
+        if order is not None and number == 0 and iterator.order is not None:
+            has_its_order = True
+            iterator.set_order(order)
         by = set_to(loader.epoch, loader.drawn, Order(loader.moved, before, has_its_order))
         iterator.cursor.held = loader.held
         if iterator.spot != loader.spot:  # its peers have come to a later one of this loop

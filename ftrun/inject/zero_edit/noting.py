@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+from ftrun.inject.zero_edit.appended import Appended
 from ftrun.inject.zero_edit.around import drawn, innermost
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import (
@@ -50,7 +51,8 @@ class Noted:
     """The script at one draw; nobody changes it. (Each step makes one.)
 
     ``order``: of the draws; ``exchanges``: collectives before it.
-    ``is_passed``: only the draw was counted (sparing.py). ``random``: the generators.
+    ``is_passed``: only the draw was counted (sparing.py). ``random``: the generators. ``lengths``:
+    of the files to which the script appends.
     """
 
     order: int = 0
@@ -62,6 +64,7 @@ class Noted:
     turn: tuple[Spot, int] | None = None
     random: States | None = None
     over: tuple[tuple[Spot, range], ...] = ()
+    lengths: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -91,11 +94,13 @@ class Noting:
         has_place: this replica has shown its peers a place, or has joined them at one.
         idle: the stacks of passes in training that are of no step (``passes_again``).
         begun_at: the first pass of the step under way; empty: it is not idle.
+        appended: the files to which the script appends; None: nobody will repeat its steps.
     """
 
     def __init__(self, script: Script) -> None:
         self._script, self._counters = script, script.counters
         self._sparing, self._randomness = script.sparing, script.randomness
+        self.appended: Appended | None = None
         self._order = 0
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
@@ -232,8 +237,12 @@ class Noting:
         read = self._counters.read(reached)
         self._functions = {spot.name for spot in here}
         ranges, over = RANGES.current(self._functions), RANGES.over(self._functions)
-        exchanges, random = self._script.world.count, self._randomness.now()
-        return Noted(self._order, here, read, ranges, exchanges, random=random, over=over)
+        own = {f"{x.function} {path}": y for x in reached for path, y in x.generators.items()}
+        own |= {f"{x.spot} {x.number}": y for x in OPEN.all() if (y := x.generator) is not None}
+        exchanges, random = self._script.world.count, self._randomness.now(own)
+        lengths = {} if self.appended is None else self.appended.lengths()
+        noted = Noted(self._order, here, read, ranges, exchanges, random=random, over=over)
+        return replace(noted, lengths=lengths) if lengths else noted
 
     def evaluation(self) -> None:
         OPEN.evaluated()
@@ -310,6 +319,8 @@ class Noting:
         place = self._place(draws, noted, first)
         if place is not None and noted.random is not None:
             self._randomness.note(noted.random, draws[0].order if draws else None)
+        if place is not None and self.appended is not None:
+            self.appended.at_place = noted.lengths
         self._sparing.took(time.thread_time() - began)
         return place
 

@@ -21,15 +21,19 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ftrun.core.replay.falls import Fall
 from ftrun.inject import torch_private
 from ftrun.inject.zero_edit import _install_rooms, sharding
+from ftrun.inject.zero_edit.attaching import STEPS_ALONE
 from ftrun.inject.zero_edit.frames import Spot, call_site
 from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.loop import Loop
 from ftrun.inject.zero_edit.memory import Layouts, Memory
+from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.values.kinds import has_its_rank
 from ftrun.inject.zero_edit.world.kept import Kept
 from ftrun.inject.zero_edit.world.opening import Opening
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
@@ -66,6 +70,7 @@ def install(here: WorkerContext) -> Loop | None:
         snapshot_dir="",
         resume_dir="",
     )
+    has_its_rank()
     memory, patches = Memory(seen, group), Patches()
     loop = _Loop(seen, memory)
     memory.script = script = loop.script
@@ -76,6 +81,7 @@ def install(here: WorkerContext) -> Loop | None:
     memory.batches.install(patches)
     for owner in (torch.nn.Module, torch.optim.Optimizer):
         patches.around(owner, "zero_grad", memory.zeroes)
+    register_optimizer_step_post_hook(compiling.never(trained_by_hand(script.models, memory.world)))
     for module, name, reason in FRAMEWORKS:
         patches.when_imported(module, partial(_watch, patches, memory.world, name, reason))
 
@@ -87,6 +93,21 @@ def install(here: WorkerContext) -> Loop | None:
     _install_rooms(loop, _Opening(script, leave), patches)
     context.before_claim(leave)
     return loop
+
+
+def trained_by_hand(models: Models, world: ReplayedWorld) -> Callable[..., None]:
+    """For each step of an optimizer: nobody can be replaced alone where no model is known."""
+    steps = 0
+
+    def stepped(*_: Any) -> None:
+        nonlocal steps
+        if world.is_open and not models.wrapped:
+            steps += 1
+            if steps == STEPS_ALONE:
+                what = "neither DistributedDataParallel nor FSDP2 has"
+                world.falls(Fall.SCRIPT, f"{call_site()}: an optimizer steps what {what}")
+
+    return stepped
 
 
 def _watch(patches: Patches, world: ReplayedWorld, name: str, reason: Fall, module: Any) -> None:
@@ -164,6 +185,7 @@ class _Models:
         self._made: list[Any] = []
         self._passes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._known: dict[int, list[list[int]]] = {}
+        self._models.on_inputs = memory.passes
         memory.layouts = self._layouts
 
     def install(self, patches: Patches) -> None:
@@ -247,16 +269,17 @@ class _Models:
 
     @compiling.only_inside
     def _forward(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        self._begins(model)
+        self._begins(model, args, kwargs)
         return plain(model, *args, **kwargs)
 
     @compiling.never
-    def _begins(self, model: Any) -> None:
+    def _begins(self, model: Any, *inputs: Any) -> None:
         if model not in self._orders:
             return
         if not (model.training or model.module.training):
             self._models.before_evaluation()
         elif torch.is_grad_enabled():
+            self._models.on_inputs(inputs)
             self._models.before_forward()
             if model.require_backward_grad_sync:
                 self._passes[model] = 1

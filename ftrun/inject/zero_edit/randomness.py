@@ -1,11 +1,12 @@
 """Random numbers: a newcomer goes on where its predecessor's generators stood.
 
-Each worker writes the states of the global generators (torch's, Python's and numpy's) to a small
-file of its slot: those at each place, as they were before the step's first batch was drawn, and
-those after each commit. Its successor on the same node takes the last ones that are not of a later
-step than the state that it heals to. So a replica that joins at the very step in which its
-predecessor died draws what that one would have drawn: masks of a dropout, noise, augmentations
-that are not made in a loader's worker processes, and the order of a sampler without a seed.
+Each worker writes the states of the global generators (torch's, Python's and numpy's), and of those
+that the script has made, to a small file of its slot: those at each place, as they were before the
+step's first batch was drawn, and those after each commit. Its successor on the same node takes the
+last ones that are not of a later step than the state that it heals to. So a replica that joins at
+the very step in which its predecessor died draws what that one would have drawn: masks of a
+dropout, noise, augmentations that are not made in a loader's worker processes, and the order of a
+sampler without a seed.
 
 A newcomer that finds nothing there takes a seed of its own.
 
@@ -20,15 +21,17 @@ import hashlib
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.values.generators import set_to, state_of
 from ftrun.inject.zero_edit.values.journal import Journal, read
 
 FILE = "random-{replica_id}.{group_rank}"
@@ -65,26 +68,33 @@ NUMPY = _Numpy()
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Where the generators stand: torch's on the CPU and on the current GPU, Python's, numpy's."""
+    """Where the generators stand: torch's on the CPU and on the current GPU, Python's, numpy's.
+
+    ``own``: by name, those that the script has made.
+    """
 
     cpu: torch.Tensor
     gpu: torch.Tensor | None
     python: tuple[Any, ...]
     numpy: tuple[Any, ...] | None
+    own: Mapping[str, bytes] = field(default_factory=dict)
 
     @staticmethod
-    def now() -> States:
-        """The states of this moment."""
+    def now(own: Mapping[str, Any] = MappingProxyType({})) -> States:
+        """The states of this moment. ``own``: by name, the generators of the script's."""
         gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return States(
             torch.get_rng_state(),
             torch.cuda.get_rng_state() if gpu else None,
             random.getstate(),
             NUMPY.state(),
+            {name: state_of(generator) for name, generator in own.items()},
         )
 
-    def set(self) -> None:
+    def set(self, own: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Let the generators go on from here; those that are not known here stay as they are."""
+        for name in self.own.keys() & own.keys():
+            set_to(own[name], self.own[name])
         torch.set_rng_state(self.cpu)
         if self.gpu is not None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.set_rng_state(self.gpu)
@@ -96,14 +106,14 @@ class States:
     def encode(self) -> list[bytes]:
         """As bytes, in the order of ``decode``."""
         version, inner, gauss = self.python
-        facts: dict[str, Any] = {"version": version, "gauss": gauss}
+        facts: dict[str, Any] = {"version": version, "gauss": gauss, "own": [*self.own]}
         parts = [self.cpu.numpy().tobytes(), b"", array.array(_WORDS, inner).tobytes(), b""]
         if self.gpu is not None:
             parts[1] = self.gpu.numpy().tobytes()
         if self.numpy is not None:
             facts["numpy"] = [self.numpy[0], *self.numpy[2:]]
             parts[3] = self.numpy[1].tobytes()
-        return [json.dumps(facts).encode(), *parts]
+        return [json.dumps(facts).encode(), *parts, *self.own.values()]
 
     @staticmethod
     def decode(parts: Sequence[bytes]) -> States:
@@ -118,6 +128,7 @@ class States:
             _tensor(parts[2]) if parts[2] else None,
             (facts["version"], tuple(array.array(_WORDS, parts[3])), facts["gauss"]),
             numpy,
+            dict(zip(facts["own"], parts[5:], strict=True)),
         )
 
 
@@ -155,12 +166,14 @@ class Randomness:
         self._has_left = self._is_off = self.is_noted = False
         self._order: torch.Tensor | None = None
         self._left: _Left | None = None
+        self._own: Mapping[str, Any] = {}
 
     # ------------------------------------------------------------ for a successor
 
-    def now(self) -> States | None:
-        """The generators at a draw; None: nobody can go on with them."""
-        return None if self._is_off else States.now()
+    def now(self, own: Mapping[str, Any] = MappingProxyType({})) -> States | None:
+        """The generators at a draw; None: nobody can go on with them. ``own``: see States."""
+        self._own = own
+        return None if self._is_off else States.now(own)
 
     def note(self, states: States, order: torch.Tensor | None) -> None:
         """A step begins at a place.
@@ -177,7 +190,7 @@ class Randomness:
         """A step that was noted has ended: what follows draws from here."""
         self.is_noted = False
         if not self._is_off:
-            self._leave(States.now(), is_between=True)
+            self._leave(States.now(self._own), is_between=True)
 
     def _leave(self, states: States, *, is_between: bool) -> None:
         life = self._life()
@@ -205,19 +218,19 @@ class Randomness:
         renew_random(self._rank, self._step())
         yield
         if left is not None:
-            left.states.set()
+            left.states.set(self._own)
             if left.is_between:
                 begin_again()
 
     @contextmanager
-    def ordering(self) -> Iterator[bool]:
-        """Inside, a sampler draws its order as the predecessor's did. Yields whether that is known,
-        so that a loader must begin once more."""
+    def ordering(self) -> Iterator[torch.Tensor | None]:
+        """Inside, a sampler draws its order as the predecessor's did. Yields what that follows from
+        (``LoaderIterator.order``), if it is known: then a loader must begin once more."""
         order = None if self._left is None else self._left.order
         before = torch.get_rng_state()
         if order is not None:
-            torch.set_rng_state(order)
-        yield order is not None
+            torch.set_rng_state(order[: len(before)])
+        yield order
         torch.set_rng_state(before)
 
     def _found(self, until: int) -> _Left | None:

@@ -36,6 +36,7 @@ from typing import IO, Any
 
 from ftrun.base.words import first_of
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.appended import Appended
 from ftrun.inject.zero_edit.files import Drafts, is_by_script
 from ftrun.inject.zero_edit.patches import Patches
 
@@ -54,6 +55,9 @@ class Rewriting:
         drafts: of this worker.
         is_successor: this worker may follow another one: in its slot, or in an earlier run.
         is_known: whether it is known if this worker has peers to join.
+
+    Attributes:
+        appended: gets the files to which the script appends.
     """
 
     def __init__(self, drafts: Drafts, *, is_successor: bool, is_known: Callable[[], bool]) -> None:
@@ -63,6 +67,7 @@ class Rewriting:
         self._held: list[_Held] = []
         self._appending: list[_Held] = []
         self._emptied: list[str] = []
+        self.appended: Appended | None = None
 
     def install(self, patches: Patches) -> None:
         """Patch ``open`` where scripts and the standard library find it."""
@@ -128,10 +133,20 @@ class Rewriting:
                 if mode in APPENDING and len(self._appending) < HELD_MAX:
                     return self._note_appending(path, _PLAIN(file, mode, *more, closefd))
         found: IO[Any] = _PLAIN(file, mode, *more, closefd, opener)
+        is_kept = mode in APPENDING or (mode in MODES and not self._has_begun())
+        if is_kept and self.appended is not None and self._is_ours(file, opener):
+            self.appended.opened(file, found)
         return found
+
+    def _is_ours(self, file: Any, opener: Any) -> bool:
+        is_main = threading.current_thread() is threading.main_thread()
+        is_named = opener is None and isinstance(file, (str, os.PathLike))
+        return is_main and is_named and not self._drafts.is_forked and is_by_script(3)
 
     def _note_appending(self, path: Path, opened: IO[Any]) -> IO[Any]:
         self._appending.append(_Held(path, weakref.ref(opened)))
+        if self.appended is not None:
+            self.appended.opened(path, opened)
         return opened
 
     def _path(self, file: Any) -> Path | None:
@@ -156,6 +171,8 @@ class Rewriting:
             self._drafts.tell_dropped(path)
         held = _Held(path, appends=mode in APPENDING)
         opened: IO[Any] = _PLAIN(file, mode, *more, True, held.open)
+        if self.appended is not None:
+            self.appended.opened(file, opened)
         held.file = weakref.ref(opened)
         self._held.append(held)
         return opened

@@ -13,7 +13,8 @@ from typing import Any, Protocol, cast
 
 from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
-from ftrun.inject.zero_edit import directories, files, randomness, told
+from ftrun.inject.zero_edit import appended, directories, files, randomness, told
+from ftrun.inject.zero_edit.appended import Appended
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.directories import Directories
@@ -108,6 +109,7 @@ class Script:
             lambda: self.models.wrapped,
             lambda: self.models.beside(),
             self.counters.walk,
+            lambda: self.models.bare(),
         )
         self.tensors.keeps_all = self.counters.walk.reaches_all = memory is not None
         RANGES.are_predecessors = memory is not None
@@ -163,6 +165,8 @@ class Script:
             is_successor=here.restarts > 0 or bool(here.snapshot_dir) or self._joins(),
             is_known=lambda: self.memory is not None or self.peers.can_be_found or self._joins(),
         )
+        if self.memory is not None and not self.memory.world.memory.spans:
+            self.rewriting.appended = self.noting.appended = Appended(self._file(appended.FILE))
 
     def _joins(self) -> bool:
         """Whether it is known before the script makes its process group that it has peers to join:

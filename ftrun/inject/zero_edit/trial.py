@@ -354,7 +354,7 @@ def _add(hashed: Any, value: Any, deep: int, *, whole: bool = False) -> None:
     if isinstance(value, torch.Tensor):
         hashed.update(f"{value.dtype} {tuple(value.shape)}".encode())
         if value.layout is torch.strided and not value.is_meta and value.numel():
-            flat = value.detach().reshape(-1)
+            flat = local_of(value.detach()).reshape(-1)
             flat = flat if whole else flat[: SAMPLE_BYTES // value.element_size()]
             hashed.update(flat.contiguous().view(torch.uint8).cpu().numpy().tobytes())
     elif isinstance(value, dict) and deep:

@@ -50,7 +50,10 @@ def check(
             f"{WORKERS_MIN} or more, --steps {STEPS_MIN} or more, and a --timeout above 0. Nothing "
             "was started."
         )
+    from ftrun.config import script as config
     from ftrun.tools.check.command import check_script
 
+    kind = config.TargetKind.MODULE if module else config.TargetKind.FILE
+    config.check_script(config.Script(config.own_path(script[0]), kind, tuple(script[1:])))
     options = ["--device", device, *(["--module"] if module else [])]
     raise typer.Exit(check_script(script, options, replicas, steps, timeout_s, workers))

@@ -127,7 +127,7 @@ def test_a_group_without_them_is_told_why_unless_nobody_expects_them(
 
 def test_a_script_that_cannot_be_followed_is_told_before_anybody_dies(tmp_path: Path) -> None:
     told, _ = play(tmp_path, falls=Fall.SCRIPT)
-    assert told[0].startswith("No memory snapshots: ftrun does not know the place in this script")
+    assert told[0].startswith("No memory snapshots: ftrun cannot follow this script")
 
 
 def test_a_full_log_is_told_when_it_begins_to_be_so(tmp_path: Path) -> None:

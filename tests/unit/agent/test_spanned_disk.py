@@ -9,19 +9,24 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from ftrun.agent import group_memory
 from ftrun.agent.fleet import Fleet
+from ftrun.agent.team import copies
 from ftrun.agent.team.disk import SpannedDisk
+from ftrun.agent.team.keeping import Keeping
 from ftrun.agent.team.storing import Storing, make_mark, take_mark
 from ftrun.base.errors import PeerError
 from ftrun.config.rendezvous import Span
 from ftrun.core.messages import FillRanks, RanksStored, WriteRanks
 from ftrun.core.replay.copying import Copying, Had
+from ftrun.protocol.auth import new_token
 from ftrun.snapshots import serving
-from ftrun.snapshots.area import NONE, GroupMemory
+from ftrun.snapshots.area import NONE, GroupMemory, Word
 from ftrun.snapshots.directory import snapshots
 from tests.unit.run_settings import resolved
 from tests.unit.snapshots.test_groups import ROOM, take
@@ -200,6 +205,53 @@ def test_a_node_that_has_too_little_memory_is_named(tmp_path: Path) -> None:
             await fill(team, "b")
 
     play(tmp_path, work)
+
+
+def test_a_start_that_is_taken_back_while_a_node_reads_ends_the_wait(tmp_path: Path) -> None:
+    async def work(team: Team) -> None:
+        await team.disk.last(team.trains(30), "a", DEADLINE_S)
+        plain, hand = team.hand.link.ask, team.nodes[1]
+
+        async def ask(kind: str, order: dict[str, Any], limit_s: float) -> dict[str, Any]:
+            answer = await plain(kind, order, limit_s)
+            hand.known.pop("b").close()
+            return answer
+
+        team.hand.link.ask = ask  # type: ignore[method-assign]
+        with pytest.raises(PeerError, match=r"n1 .*: its start was given up meanwhile"):
+            await fill(team, "b")
+        team.hand.link.ask = plain  # type: ignore[method-assign]
+        assert await fill(team, "c") == 30
+
+    play(tmp_path, work)
+
+
+def test_a_node_that_keeps_nothing_in_memory_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "LACKS_S", 0.0)
+    monkeypatch.setattr(group_memory, "free_bytes", lambda **_: 1 << 30)
+
+    async def work(team: Team) -> None:
+        lead = team.nodes[0]
+        team.order = lambda message: None  # type: ignore[method-assign]
+        memory = copies.SpannedMemory(lead.settings, lead.here, team.told.append, team)
+        own = cast(Fleet, SimpleNamespace(memory=memory))
+        tell = partial(memory.has, "n0")
+        memory.keeping = Keeping(own, lead.settings, new_token(), "127.0.0.1", lead.here, tell)
+        memory.make("0", "a")
+        known = memory.of("a")
+        assert known is not None
+        known.board.set(0, Word.DUE, 7 << 8)
+        while not team.told:
+            await asyncio.sleep(0.01)
+        await memory.end()
+
+    team = play(tmp_path, work)
+    assert team.told == [
+        "Memory snapshots: n1 (10.0.0.2) keeps none, as too little memory is free there. So none "
+        "are copied from node to node, and no snapshot is written to a disk."
+    ]
 
 
 def test_the_lead_sees_a_mark_in_a_directory_that_is_shared(tmp_path: Path) -> None:

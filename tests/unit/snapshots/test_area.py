@@ -21,7 +21,7 @@ from ftrun.snapshots import area as module
 from ftrun.snapshots.area import NONE, Area, AreaFull, Board, GroupMemory, Word
 from ftrun.snapshots.memory import ALIGNMENT, offsets_of
 
-ROOM = 8 << 20
+ROOM = 9 << 20
 DEADLINE_S = 60.0
 
 

@@ -13,6 +13,7 @@ import xxhash
 
 from ftrun.base.errors import UserError
 from ftrun.checkpoint.format import pack
+from ftrun.config.rendezvous import Rendezvous
 from ftrun.snapshots import directory, manifest
 from ftrun.snapshots.manifest import Damaged, Unknown
 from ftrun.snapshots.memory import PIECE_BYTES, SharedMemory, offsets_of
@@ -151,6 +152,9 @@ def test_a_start_says_where_the_job_begins(tmp_path: Path) -> None:
     assert f"goes on from step 5, the newest snapshot in {where}" in line and str(other) in line
     with pytest.raises(UserError, match="the job on the other nodes"):
         prepare(replace(settings, resume="none", lighthouse="h:1"))
+    meeting = Rendezvous(2, 2, None, "h", 1, is_static=False, stated_by="--rdzv-endpoint")
+    with pytest.raises(UserError, match="the job on the other nodes"):
+        prepare(replace(settings, resume="none", rendezvous=meeting))
     with pytest.raises(UserError, match=r"is a snapshot of .* with --inject explicit"):
         prepare(replace(settings, inject="ddp"))
     (newest(where).path / "__0_0.distcp").write_bytes(b"")

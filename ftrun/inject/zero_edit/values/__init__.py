@@ -26,6 +26,7 @@ object under other names; never through a class's own setters.
 | kinds.py, limits.py, walk.py | what a value is; how much of it is read; how it is found |
 | changes.py, histories.py | when each value has changed; copies of containers |
 | units.py, tensors.py | tensors and arrays; those that heal |
+| attributes.py, generators.py | what modules keep beside their state; random generators |
 | travelling.py | what a state may hold on its way to peers |
 | sources.py, writing.py | whose value is taken; how it is set |
 | legacy.py, journal.py | the values that a worker leaves to its successor, and their file |

@@ -31,6 +31,7 @@ from typing import Any, cast
 
 from ftrun.inject.zero_edit.frames import INSTALLED, Values, is_loop_package, is_script
 from ftrun.inject.zero_edit.values import limits
+from ftrun.inject.zero_edit.values.generators import is_generator
 
 PLAIN = (int, float, bool, str, type(None))
 DICTS = (dict, defaultdict, OrderedDict, Counter)
@@ -51,15 +52,17 @@ _NAMES: Mapping[type, str] = {
     **dict.fromkeys(DICTS, "dict"),
 }
 _OTHERS = ("torch", "numpy", "ftrun")
-_OWN = re.compile(r"rank|process_zero|main_process|is_main|is_master|is_lead|hostname|^pid$|device")
+_OF_PROCESS = "hostname|^pid$"
+_OF_RANK = f"rank|process_zero|main_process|is_main|is_master|is_lead|device|{_OF_PROCESS}"
 
 
 class Kind:
     """The kinds of values, as numbers: an enumeration costs a walk a tenth more. From ``LIST`` on,
     a walk may look inside.
 
-    ``BAG``: a deque or a set; ``RECORD``: a dataclass of the script's, which is no level of its
-    own; ``OBJECT``: another object of the script's; ``FUNCTION``: its closure may hold values.
+    ``GENERATOR``: of random numbers; ``BAG``: a deque or a set; ``RECORD``: a dataclass of the
+    script's, which is no level of its own; ``OBJECT``: another object of the script's;
+    ``FUNCTION``: its closure may hold values.
     """
 
     NOTHING = 0
@@ -69,13 +72,14 @@ class Kind:
     TENSOR = 4
     ARRAY = 5
     ENUM = 6
-    BAG = 7
-    LIST = 8
-    TUPLE = 9
-    DICT = 10
-    RECORD = 11
-    OBJECT = 12
-    FUNCTION = 13
+    GENERATOR = 7
+    BAG = 8
+    LIST = 9
+    TUPLE = 10
+    DICT = 11
+    RECORD = 12
+    OBJECT = 13
+    FUNCTION = 14
 
 
 class _Kinds(dict[type, int]):
@@ -112,6 +116,8 @@ def _kind_of(kind: type) -> int:
         return Kind.TENSOR
     if issubclass(kind, Enum):
         return Kind.ENUM
+    if is_generator(kind):
+        return Kind.GENERATOR
     if not holds_values(key):
         return Kind.NOTHING
     return Kind.RECORD if is_dataclass(kind) else Kind.OBJECT
@@ -138,10 +144,26 @@ class _Names(dict[str, bool]):
 LEFT_OUT = _Names()
 
 
+class _Own:
+    """The names of what belongs to one worker: those of its rank, or of its process alone."""
+
+    pattern = re.compile(_OF_RANK)
+
+
+_OWN = _Own()
+
+
+def has_its_rank() -> None:
+    """What replaces this worker has its rank: only what is of this process does not heal."""
+    _OWN.pattern = re.compile(_OF_PROCESS)
+    is_own.cache_clear()
+    LEFT_OUT.clear()
+
+
 @lru_cache(maxsize=65_536)
 def is_own(name: str) -> bool:
     """Whether a variable of this name belongs to one rank, as ``is_world_process_zero`` does."""
-    return _OWN.search(name) is not None
+    return _OWN.pattern.search(name) is not None
 
 
 @lru_cache(maxsize=limits.TRACKED)

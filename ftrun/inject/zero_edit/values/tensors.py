@@ -23,6 +23,7 @@ import torch
 
 from ftrun.inject.zero_edit.frames import innermost_of, script_frames
 from ftrun.inject.zero_edit.values import limits
+from ftrun.inject.zero_edit.values.attributes import Attributes
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_own
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import (
@@ -42,9 +43,10 @@ DOUBTS_MAX = 2
 KEY = "beside"
 """In the state that heals. Replicas may have different units there: they are not compared."""
 _OWN = object()
-UNITS, REBOUND, MODULES, AS = "units", "rebound", "modules", "as"
+UNITS, REBOUND, MODULES, ATTRIBUTES, AS = "units", "rebound", "modules", "attributes", "as"
 """Parts of the state: the units that heal; the names of always new tensors, which do not; the
-states of modules beside the trained ones. ``AS``: in place of a unit's value, its other name."""
+states of modules beside the trained ones; attributes of all modules. ``AS``: in place of a unit's
+value, its other name."""
 LATE = " late"
 """In the name of a module beside the trained ones that was made after the first step."""
 _LATER: Mark = ((ref(Thin), 0),)  # it may be a batch
@@ -94,6 +96,7 @@ class Tensors:
         modules: gives the modules whose parameters and buffers heal by themselves.
         beside: gives the other modules by name.
         walk: finds them.
+        bare: gives modules without parameters and buffers by name.
 
     Attributes:
         keeps_all: also what is another tensor at each step heals, which peers do not give: it is
@@ -106,9 +109,13 @@ class Tensors:
         modules: Callable[[], Iterable[torch.nn.Module]],
         beside: Callable[[], Mapping[str, torch.nn.Module]] = dict,
         walk: Walk | None = None,
+        bare: Callable[[], Mapping[str, torch.nn.Module]] = dict,
     ) -> None:
         self._walk = walk or Walk()
         self._modules, self._beside = modules, beside
+        self._attributes = Attributes(
+            lambda: {**{str(at): x for at, x in enumerate(modules())}, **beside(), **bare()}
+        )
         self._known: dict[Key, _Known] = {}
         self._held: list[Any] = []
         self._also: dict[Key, Key] = {}  # further names of units
@@ -183,6 +190,7 @@ class Tensors:
     def begin(self) -> None:
         """The first step begins: nothing has changed."""
         self._has_begun = True
+        self._attributes.begin()
 
     def changing(self) -> list[str]:
         """The attributes and items that are always another tensor, and the lists that get more of
@@ -223,7 +231,8 @@ class Tensors:
         states = {name: travelling(_state_of(x, trained)) for name, x in beside.items()}
         rebound = [" ".join(key) for key in self._rebound()]
         self._held = []
-        return {UNITS: found, REBOUND: rebound, MODULES: states}
+        attributes = self._attributes.state(own)
+        return {UNITS: found, REBOUND: rebound, MODULES: states, ATTRIBUTES: attributes}
 
     def _trained(self) -> set[int]:
         return _memory_of(self._modules())
@@ -244,6 +253,7 @@ class Tensors:
                 why = "was made after the first step" if name in given else "its peers lack"
                 self.lacking.append(f"the {_made(name)}, which {why}")
         own |= _memory_of(beside.values())
+        self._attributes.load(tree.get(ATTRIBUTES, {}), own)
         units = tree.get(UNITS, {})
         objects: dict[str, tuple[Any, Any]] = {}  # before, and now
         for key, variables, holder, name in _found(units, self.lacking, is_also=False):

@@ -5,6 +5,7 @@
 | a plain value (kinds.py) | ``best``, ``self.count``, ``d[key]`` | a value |
 | a list, deque, set; a dict that is one value | ``losses``, ``d[train]`` | a container |
 | a tensor or an array; a dict, list or tuple of them | ``shadow``, ``ema.shadow`` | a unit |
+| a generator of random numbers | ``np.random.default_rng()`` | a generator |
 | an object of the script's, in an attribute or an item | ``self.callbacks[0]`` | what is in it |
 
 A path is ``name``, with ``.attribute`` for objects and ``[key]`` for collections; ``[#3]`` is the
@@ -65,12 +66,14 @@ _Node = tuple[str, Any, int, int, int, int]
 
 @dataclass(slots=True)
 class Reached:
-    """The objects that one frame's variables reach, by path. ``function``: as a Spot names it."""
+    """The objects that one frame's variables reach, by path. ``function``: as a Spot names it;
+    ``generators``: of random numbers."""
 
     function: str
     values: Values = field(default_factory=dict)
     containers: dict[str, Any] = field(default_factory=dict)
     units: dict[str, Any] = field(default_factory=dict)
+    generators: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +206,7 @@ class _Search:
                 below = mode & OBJECTS
                 for index, item in enumerate(value):
                     inner = KINDS[type(item)]
-                    if inner >= Kind.LIST:
+                    if inner >= Kind.LIST or inner is Kind.GENERATOR:
                         self._item(f"{path}[{index}]", item, inner, depth, 0, below, kind)
 
     def _attributes(self, path: str, holder: Any, depth: int, mode: int) -> None:
@@ -246,7 +249,7 @@ class _Search:
     ) -> None:
         """An item of a collection of the kind ``of``."""
         if kind < Kind.LIST:
-            if mode & VALUES or kind in (Kind.TENSOR, Kind.ARRAY):
+            if mode & VALUES or kind in (Kind.TENSOR, Kind.ARRAY, Kind.GENERATOR):
                 self._add(path, item, kind, depth, dicts, mode)
         elif kind < Kind.RECORD:
             deeper = depth if kind is Kind.DICT and mode & VALUES else depth + 1
@@ -281,6 +284,8 @@ class _Search:
                     self._to.values[path] = packed(value)
             elif mode & TENSORS and is_leaf(value):
                 self._to.units[path] = value
+        elif kind is Kind.GENERATOR:
+            self._to.generators[path] = value
         else:
             self._to.values[path] = packed(value)
 

@@ -231,23 +231,23 @@ def put_unit(
     """
     value, device = entry["value"], entry["device"]
     before = holder.get(key)
-    after = _set(before, value, device, own)
+    after = set_to(before, value, device, own)
     if after is not before:
         variables.put(holder, key, after)
 
 
-def _set(before: Any, value: Any, device: str, own: set[int]) -> Any:
+def set_to(before: Any, value: Any, device: str, own: set[int]) -> Any:
     """``before`` with the value, if it can have it; else the value."""
     if type(value) is dict:
         if type(before) not in DICTS:
             before = {}
         for key, item in value.items():
-            before[key] = _set(before.get(key), item, device, own)
+            before[key] = set_to(before.get(key), item, device, own)
         return before
     if type(value) in (list, tuple):
         olds = before if type(before) is type(value) and len(before) == len(value) else ()
         news = [
-            _set(olds[index] if olds else None, item, device, own)
+            set_to(olds[index] if olds else None, item, device, own)
             for index, item in enumerate(value)
         ]
         if type(before) is list:

@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 import torch
 
 from ftrun.base import clock
+from ftrun.base.errors import UserError
 from ftrun.core.replay.falls import GROUPS_MAX, Fall
 from ftrun.core.replay.log_rules import Keeps, keeps, of_all
 from ftrun.core.replay.mirroring import Elsewhere, has_all
@@ -40,11 +41,11 @@ from ftrun.inject.zero_edit.values.units import memory
 from ftrun.inject.zero_edit.world.calls import Call, State
 from ftrun.inject.zero_edit.world.kinds import ROOTED, has_no_data
 from ftrun.inject.zero_edit.world.reconnecting import LOOK_S, Reconnecting
-from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall, id_of
+from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall, id_of, mark_of
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import WAIT_S, World
 from ftrun.process_groups.built import BuiltGroup
-from ftrun.snapshots.area import CALLS_MAX, AreaFull, GroupMemory, Word
+from ftrun.snapshots.area import CALLS_MAX, AreaFull, Entry, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
@@ -109,12 +110,26 @@ class ReplayedWorld(World):
     def falls(self, reason: Fall, why: str = "") -> None:
         """A death cannot be mended from now on. One that is behind others waits for its end."""
         if self.fell is None:
+            is_first = not any(self.board.all(Word.FALL))
             self.fell = reason
             self.board.set(self.rank, Word.FALL, reason)
-            if why and (self.is_newcomer or not self.rank):  # the reason itself is the agent's
+            if why and (self.is_newcomer or is_first):  # the reason itself is the agent's
                 told.say(f"rank {self.rank} cannot be replaced alone, or replace another: {why}")
         if self.is_newcomer and (self.is_apart or self._groups.first is None):
+            self.must_follow(why or reason.words)
             _stay()
+
+    def must_follow(self, why: str) -> None:
+        """This worker cannot go on from its place: the agent sees to it, if anybody has died.
+
+        Raises:
+            UserError: nobody has: all have started from a disk.
+        """
+        if self.is_newcomer and not self.board.decree:
+            raise UserError(
+                f"rank {self.rank} cannot go on from the snapshot on the disk: {why}. Give "
+                "--resume none to begin at the start"
+            )
 
     # ------------------------------------------------------------ groups
 
@@ -191,6 +206,8 @@ class ReplayedWorld(World):
         self._latest.append(line.id)
         if not call.is_sync:
             self._note_awaited(call)
+        if call.what is not Keeps.INPUT:
+            call.mark = mark_of(call.kind.inputs(call))
         if line.elsewhere is not None:
             line.begins(call)
         groups = self._groups
@@ -240,6 +257,13 @@ class ReplayedWorld(World):
         if entry is not None and (entry.kind, entry.data.nbytes) != (what, offsets_of(sizes)[1]):
             where = f"{call.kind.name.strip('_')} at {call_site()}"
             self.falls(Fall.OTHER_CALL, f"{where}: its predecessor made another call")
+            _stay()
+        self._see_that_it_gives_the_same(call, entry)
+
+    def _see_that_it_gives_the_same(self, call: ReplayedCall, entry: Entry | None) -> None:
+        """A script that trains with something that ftrun does not know computes other values."""
+        if entry is not None and 0 not in (entry.mark, call.mark) and entry.mark != call.mark:
+            self.falls(Fall.OTHER_INPUT, f"{call.kind.name.strip('_')} at {call_site()}")
             _stay()
 
     def _keeps(self, call: ReplayedCall, line: Line | None) -> Keeps | None:
@@ -302,7 +326,7 @@ class ReplayedWorld(World):
         is_there = self.is_newcomer and self.area.find(line.id, call.number) is not None
         if not (self._is_full or is_there):
             try:
-                self.area.log(self.log, line.id, call.number, what, tensors)
+                self.area.log(self.log, line.id, call.number, what, tensors, call.mark)
                 is_there = True
             except AreaFull:  # the agent sees the gap; the next generation ends it
                 self._is_full = True
@@ -347,6 +371,8 @@ class ReplayedWorld(World):
 
     def answer_from_log(self, call: ReplayedCall) -> None:
         """All members have this call, and so has this replacement's log."""
+        if call.line is not None:
+            self._see_that_it_gives_the_same(call, self.area.find(call.line.id, call.number))
         call.waited = True
         call.take(self._logged(call), None)  # also where it gives this rank nothing
 

@@ -5,7 +5,9 @@ Not here: the world of such calls (replayed.py), the life of a call (calls.py).
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import zlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +20,9 @@ from ftrun.core.replay.log_rules import Keeps
 from ftrun.core.replay.mirroring import Elsewhere
 from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call
 from ftrun.inject.zero_edit.world.kinds import nbytes
+
+MARKED_LEAST, MARKED_PARTS, MARKED_BYTES = 64, 8, 16
+"""Numbers of a tensor that is marked; the mark is of so many parts, of so many bytes each."""
 
 
 @dataclass(eq=False, slots=True)
@@ -70,7 +75,7 @@ class ReplayedCall(Call):
 
     Attributes:
         line: the calls of its group; None: it is not numbered. ``at``: its place in the program.
-        what: is logged of it.
+        what: is logged of it. ``mark``: of what it gives, if the log does not have that; 0: none.
         given: what it gives, once it is through: copies, or a tensor and its version; None: that is
             in the log.
     """
@@ -79,6 +84,7 @@ class ReplayedCall(Call):
     line: Line | None = None
     at = -1
     what: Keeps | None = None
+    mark = 0
     given: list[Any] | None = None
     failed_at = 0.0
 
@@ -143,6 +149,20 @@ class ReplayedCall(Call):
             at = 0 if not outputs else 1
             args[at] = _mapped(args[at], lambda _: next(given))
         return ReplayedCall(self.shell, kind, tuple(args), self.number, "", self.is_sync)
+
+
+def mark_of(inputs: Sequence[torch.Tensor]) -> int:
+    """A mark of what a call gives, from some of its bytes; 0: it has nothing that must be the same
+    when a step is repeated. A few numbers may be a time that was measured."""
+    mark = 0
+    for tensor in inputs:
+        is_large = tensor.is_floating_point() and tensor.numel() >= MARKED_LEAST
+        if is_large and tensor.device.type == "cpu" and tensor.is_contiguous():
+            begin, last = tensor.data_ptr(), tensor.nbytes - MARKED_BYTES
+            for part in range(MARKED_PARTS):
+                at = begin + part * last // (MARKED_PARTS - 1)
+                mark = zlib.crc32(ctypes.string_at(at, MARKED_BYTES), mark)
+    return mark
 
 
 def _as_given(kept: Any, like: torch.Tensor) -> torch.Tensor | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ftrun.core.replay.falls import Fall
-from ftrun.inject.zero_edit.one_group import FRAMEWORKS, _watch
+from ftrun.inject.zero_edit.one_group import FRAMEWORKS, _watch, trained_by_hand
 from ftrun.inject.zero_edit.patches import Patches
 
 
@@ -37,3 +37,19 @@ def test_torch_has_these_names(row: tuple[str, str, Fall]) -> None:
     found: Any = importlib.import_module(row[0])
     for part in row[1].split("."):
         found = getattr(found, part)
+
+
+def test_a_model_that_is_trained_by_hand_is_told_at_its_second_step() -> None:
+    fallen = list[tuple[Any, ...]]()
+    models: Any = SimpleNamespace(wrapped=[])
+    world: Any = SimpleNamespace(falls=lambda *why: fallen.append(why), is_open=False)
+    stepped = trained_by_hand(models, world)
+    for _ in range(3):
+        stepped()
+    assert not fallen  # it has no process group
+    world.is_open = True
+    stepped()
+    assert not fallen
+    stepped()
+    stepped()
+    assert len(fallen) == 1 and "neither DistributedDataParallel nor FSDP2" in fallen[0][1]

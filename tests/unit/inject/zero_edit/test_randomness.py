@@ -180,8 +180,8 @@ def test_a_sampler_without_a_seed_has_the_order_of_the_predecessor(tmp_path: Pat
         if anew:
             assert [next(other).tolist() for _ in range(5)] != batches
         newcomer = Worker(tmp_path / "r", step=6)
-        with newcomer.made.joining(6, lambda: None), newcomer.made.ordering() as is_known:
-            assert is_known
+        with newcomer.made.joining(6, lambda: None), newcomer.made.ordering() as order:
+            assert order is not None
             other.go_to(None, 5, Order(is_anew=True))
         assert [batch.tolist() for batch in other] == rest
 
@@ -198,10 +198,22 @@ def test_between_two_steps_the_next_iterator_is_begun_again(tmp_path: Path) -> N
     assert [batch.tolist() for batch in iterator] == order
 
 
+def test_a_sampler_with_a_generator_of_its_own_has_the_order_of_the_predecessor() -> None:
+    def begin() -> tuple[Any, LoaderIterator]:
+        generator = torch.Generator().manual_seed(3)
+        loader: Any = DataLoader(list(range(8)), 2, shuffle=True, generator=generator)  # type: ignore[arg-type]
+        return loader, LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
+
+    loader, _ = begin()
+    second = LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
+    order = second.order
+    assert order is not None
+    _, newcomer = begin()
+    newcomer.set_order(order)
+    newcomer.go_to(None, 0, Order(is_anew=True))
+    assert [x.tolist() for x in newcomer] == [x.tolist() for x in second]
+
+
 def test_a_sampler_with_a_seed_needs_nobodys_order() -> None:
-    generator = torch.Generator().manual_seed(3)
-    loader: Any = DataLoader(list(range(8)), 2, shuffle=True, generator=generator)  # type: ignore[arg-type]
-    iterator = LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
-    assert iterator.order is None
     plain: Any = DataLoader(list(range(8)), 2)  # type: ignore[arg-type]
     assert LoaderIterator(plain, lambda: DataLoader.__iter__(plain)).order is None

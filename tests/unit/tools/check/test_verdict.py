@@ -123,7 +123,7 @@ def test_a_first_step_that_is_begun_again_is_not_lost() -> None:
 
 
 def test_a_lost_step_of_one_replica_is_told_with_its_reason() -> None:
-    why = "No memory snapshots: ftrun does not know the place"
+    why = "No memory snapshots: ftrun cannot follow this script"
     lines, is_well = lines_of(in_group([(0, 0), (5, 5), (0, 1)], [why]))
     assert not is_well
     assert "worker 1 was killed in training, after step 5: 5 steps lost; its replacement" in (

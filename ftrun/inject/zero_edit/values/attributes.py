@@ -1,0 +1,153 @@
+"""What modules keep beside parameters and buffers of their state: those attributes that change.
+
+A layer may count its passes, anneal a temperature, or keep sums as plain tensors, as a metric does;
+a script may freeze and unfreeze parameters. What has changed since the first step heals.
+
+Not here: objects of the script's that are no modules (walk.py), a module's own state (carried.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ftrun.inject.zero_edit.values import histories
+from ftrun.inject.zero_edit.values.kinds import (
+    CONTAINERS,
+    KINDS,
+    Kind,
+    is_own,
+    is_value,
+    packed,
+    unpacked,
+)
+from ftrun.inject.zero_edit.values.units import (
+    is_as,
+    is_leaf,
+    is_of_tensors,
+    leaves,
+    mark_of,
+    memory,
+)
+from ftrun.inject.zero_edit.values.writing import set_to
+
+PLAIN, TENSORS = "plain", "tensors"
+"""Of the state: by module and name the values, as JSON has them; the tensors."""
+FROZEN = "requires_grad of "
+_TORCHS = vars(torch.nn.Module()).keys()
+_COLLECTIONS = frozenset({Kind.LIST, Kind.TUPLE, Kind.DICT})
+_ABSENT = object()
+
+
+class Attributes:
+    """The attributes of one worker's modules.
+
+    Args:
+        modules: gives the outermost ones, by name.
+    """
+
+    def __init__(self, modules: Callable[[], Mapping[str, torch.nn.Module]]) -> None:
+        self._modules = modules
+        self._first: dict[str, dict[str, Any]] | None = None
+
+    def begin(self) -> None:
+        """The first step begins: nothing has changed."""
+        self._first = {
+            root: {
+                name: packed(value) if is_plain else mark_of(value)
+                for name, value, is_plain in _read(module)
+            }
+            for root, module in self._modules().items()
+        }
+
+    def state(self, own: set[int]) -> dict[str, Any]:
+        """What has changed. ``own``: the memory of what heals by itself."""
+        found: dict[str, dict[str, Any]] = {PLAIN: {}, TENSORS: {}}
+        for root, module in self._modules().items():
+            before = (self._first or {}).get(root, {})
+            for name, value, is_plain in _read(module):
+                first = before.get(name, _ABSENT)
+                if first is value:
+                    continue  # mostly so
+                now = packed(value) if is_plain else value
+                is_same = first is not _ABSENT and (
+                    _are_equal(first, now) if is_plain else _is_as(value, first)
+                )
+                if not (is_same or (not is_plain and _shares(value, own))):
+                    found[PLAIN if is_plain else TENSORS].setdefault(root, {})[name] = now
+        return found
+
+    def load(self, tree: Mapping[str, Any], own: set[int]) -> None:
+        """Set them. ``own``: as of ``state``."""
+        for root, module in self._modules().items():
+            for kind in (PLAIN, TENSORS):
+                for name, value in tree.get(kind, {}).get(root, {}).items():
+                    _put(module, name, value, own, is_plain=kind == PLAIN)
+
+
+def _read(root: torch.nn.Module) -> Iterator[tuple[str, Any, bool]]:
+    """Name, value and whether it is plain, of all that can heal."""
+    for path, module in root.named_modules():
+        if isinstance(module, DistributedDataParallel):
+            continue  # its own are torch's
+        known = vars(module)
+        for key in known.keys() - _TORCHS:
+            if not is_own(key):
+                value = known[key]
+                is_plain = _is_plain(value)
+                if is_plain or _is_of_tensors(value):
+                    yield f"{path} {key}", value, is_plain
+        for key in module._non_persistent_buffers_set:
+            if (buffer := module._buffers.get(key)) is not None and is_leaf(buffer):
+                yield f"{path} {key}", buffer, False
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                yield f"{path} {FROZEN}{key}", parameter.requires_grad, True
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    if KINDS[kind] is Kind.PLAIN:
+        return True
+    return histories.carries(value) if kind in CONTAINERS and value else is_value(value)
+
+
+def _is_of_tensors(value: Any) -> bool:
+    kind = KINDS[type(value)]
+    return is_of_tensors(value) if kind in _COLLECTIONS else is_leaf(value)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and histories.are_equal(one, other)
+
+
+def _shares(value: Any, own: set[int]) -> bool:
+    return any(isinstance(x, torch.Tensor) and memory(x) in own for x in leaves(value))
+
+
+def _is_as(value: Any, mark: Any) -> bool:
+    return type(mark) is tuple and is_as(value, mark)
+
+
+def _put(module: torch.nn.Module, name: str, value: Any, own: set[int], *, is_plain: bool) -> None:
+    path, _, key = name.partition(" ")
+    try:
+        holder = module.get_submodule(path)
+    except AttributeError:
+        return  # this worker has not made it
+    if key.startswith(FROZEN):
+        parameter = holder._parameters.get(key.removeprefix(FROZEN))
+        if parameter is not None and parameter.requires_grad is not value:
+            parameter.requires_grad_(value)
+        return
+    known = holder._buffers if key in holder._non_persistent_buffers_set else vars(holder)
+    before = known.get(key)
+    if not is_plain:
+        known[key] = set_to(before, value, "cpu", own)
+    elif type(new := unpacked(value)) in CONTAINERS and histories.are_alike(before, new):
+        histories.put_into(before, new)
+    else:
+        known[key] = new

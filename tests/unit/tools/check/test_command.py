@@ -1,0 +1,28 @@
+"""``ftrun check`` before its runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftrun.base.errors import UserError
+from ftrun.tools.commands.check import check
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "said"),
+    [
+        (["nowhere.py"], False, r"Script 'nowhere.py' does not exist \(looked from "),
+        (["nowhere.train"], True, "no module named 'nowhere'"),
+        (["broken.py"], False, "broken.py"),
+        ([], False, "Give a script"),
+    ],
+)
+def test_a_script_that_cannot_run_is_named_before_anything_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], module: bool, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.py").write_text("def (")
+    with pytest.raises(UserError, match=said):
+        check(words, module=module)

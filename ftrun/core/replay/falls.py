@@ -34,6 +34,7 @@ class Fall(IntEnum):
     IN_FLIGHT = 18
     NODES = 20
     OTHER_INPUT = 22
+    NO_MODEL = 23
 
     @property
     def words(self) -> str:
@@ -52,6 +53,10 @@ _WORDS = {
     Fall.OTHER_INPUT: (
         "the repeated step computed other values than before; such a script is not deterministic, "
         "or trains with something that ftrun does not know"
+    ),
+    Fall.NO_MODEL: (
+        "the script trains without DistributedDataParallel, fully_shard and parallelize_module, so "
+        "ftrun does not know its steps"
     ),
     Fall.CALL: "the script makes a call that cannot be repeated (send, recv)",
     Fall.DIES_AGAIN: "its replacements died before they had caught up",

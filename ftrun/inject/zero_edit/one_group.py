@@ -104,8 +104,7 @@ def trained_by_hand(models: Models, world: ReplayedWorld) -> Callable[..., None]
         if world.is_open and not models.wrapped:
             steps += 1
             if steps == STEPS_ALONE:
-                what = "neither DistributedDataParallel nor FSDP2 has"
-                world.falls(Fall.SCRIPT, f"{call_site()}: an optimizer steps what {what}")
+                world.falls(Fall.NO_MODEL)
 
     return stepped
 

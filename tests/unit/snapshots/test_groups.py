@@ -214,7 +214,7 @@ def test_none_is_taken_of_what_may_be_incomplete(tmp_path: Path, memory: GroupMe
         groups.write(Writing(None), order(memory, where))
     take(memory, 3)
     memory.board.set(1, Word.FALL, Fall.SCRIPT)
-    with pytest.raises(PeerError, match="what is in memory may be incomplete: ftrun does not"):
+    with pytest.raises(PeerError, match="what is in memory may be incomplete: ftrun cannot follow"):
         groups.write(Writing(None), order(memory, where))
     assert list(where.iterdir()) == []
     memory.board.set(1, Word.FALL, Fall.LOG_FULL)

@@ -203,7 +203,9 @@ def test_workers_of_one_replica_lose_no_step_and_no_bit(tmp_path: Path) -> None:
     code, lines = check(tmp_path, *options, "sharded.py")
     assert (code, lines[-1]) == (0, "ok: the script heals and no step was lost"), "\n".join(lines)
     text = "\n".join(lines)
-    assert "worker 1 was killed at its start, before the first step: no step lost" in text
+    # Of the first step there may be no whole snapshot yet, and then nothing to lose either.
+    at_start = "worker 1 was killed at its start, before the first step: "
+    assert re.search(f"{at_start}(no step lost|all began again)", text), text
     assert "worker 1 was killed in training, after step 4: no step lost" in text
     assert "worker 0 was killed while it wrote a file, after step 8: no step lost" in text
     equal = "equal to the undisturbed run: what each worker reads, parameters, optimizers, "

@@ -379,7 +379,7 @@ class _Agent:
     def tell(self, environ: Mapping[str, str]) -> None:
         """Give it the variables that have come since its launch."""
         found = {name: x for name, x in environ.items() if self.environ.get(name) != x}
-        with open(self.pipe, "wb") as pipe, contextlib.suppress(BrokenPipeError):  # it has ended
+        with contextlib.suppress(BrokenPipeError), open(self.pipe, "wb") as pipe:  # it has ended
             pipe.write(json.dumps(found).encode())
 
     async def end(self) -> None:

@@ -172,7 +172,11 @@ class Batches:
     def passes(self, inputs: Any) -> None:
         """A pass in training begins, and the model gets this."""
         self._inputs = inputs
-        if self._expected.get(INPUTS) and self._expected.pop(INPUTS) != _digest(inputs):
+        self.compare()
+
+    def compare(self) -> None:
+        """A replacement's first pass gets what its predecessor's got."""
+        if self._expected.get(INPUTS) and self._expected.pop(INPUTS) != _digest(self._inputs):
             self._lacks([f"the same input of its model as before, at {call_site()}"])
 
     def digests(self) -> dict[str, str]:

@@ -123,6 +123,7 @@ class Memory:
         self._zeroed, self._has_gradients, self._missed = 0, -1, 0
         self._zeroed_before, self._keeps_gradients = 0, False
         self._gradients: list[Any] = []  # of the predecessor
+        self._is_passing = False
         self.batches = Batches(lambda: self.awaits_newcomers, self.differs)
         self._chunks: dict[str, tuple[int, ...] | None] = {}
         if self.world.is_newcomer:
@@ -359,9 +360,14 @@ class Memory:
     def _any_gradient(self) -> bool:
         return any(x.grad is not None for x in self._parameters())
 
-    def passes(self, inputs: Any) -> None:
-        """A pass in training begins."""
-        self.batches.passes(inputs)
+    def passes(self, inputs: tuple[Any, ...] | None) -> None:
+        """A pass in training begins; None: the loop has been told of it."""
+        self._is_passing = inputs is not None
+        if self._is_passing:
+            self.batches.passes(inputs)
+            self._give_gradients()
+
+    def _give_gradients(self) -> None:
         if self._gradients and not self.world.is_walking:
             given, self._gradients = self._gradients, []
             for parameter, gradient in zip(self._parameters(), given, strict=False):
@@ -413,6 +419,9 @@ class Memory:
             load(tree[key])
         self._gradients = tree.get(GRADIENTS, [])
         self.world.is_walking = False
+        if self._is_passing:  # of the first step: there was no draw before it
+            self.batches.compare()
+            self._give_gradients()
         self.board.set(self.world.rank, Word.LOADED_AT, time.monotonic_ns())
 
 

@@ -53,7 +53,8 @@ class Models:
         is_averaged: the shards of FSDP2 are averaged across the replicas, or need not be.
         on_first: called when there is a first one.
         on_late: called with what was made after the first step.
-        on_inputs: called with what a model gets in a pass in training.
+        on_inputs: called with what a model gets in a pass in training; with None once the loop
+            has been told of the pass.
     """
 
     def __init__(
@@ -168,6 +169,14 @@ class Models:
             if id(module) in self._sharded:
                 replicate(manager, module)
 
+    def begins_pass(self, inputs: tuple[Any, ...]) -> bool:
+        """A pass in training begins; False: it does not count."""
+        self.on_inputs(inputs)
+        try:
+            return self.before_forward()
+        finally:
+            self.on_inputs(None)
+
     def is_sharded(self, module: nn.Module) -> bool:
         return id(module) in self._sharded
 
@@ -176,8 +185,7 @@ class Models:
         if not module.training:
             self.before_evaluation()
         elif torch.is_grad_enabled():
-            self.on_inputs((args, kwargs))
-            is_alone = not self.before_forward()
+            is_alone = not self.begins_pass((args, kwargs))
             set_all = getattr(module, "set_requires_all_reduce", None)  # None: tensor parallel
             if set_all is not None and (is_alone or self._is_alone):
                 self._is_alone = is_alone

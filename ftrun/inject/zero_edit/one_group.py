@@ -278,8 +278,7 @@ class _Models:
         if not (model.training or model.module.training):
             self._models.before_evaluation()
         elif torch.is_grad_enabled():
-            self._models.on_inputs(inputs)
-            self._models.before_forward()
+            self._models.begins_pass(inputs)
             if model.require_backward_grad_sync:
                 self._passes[model] = 1
 

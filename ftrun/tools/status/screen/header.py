@@ -128,6 +128,8 @@ def state_words(picture: Picture) -> tuple[str, str]:
     hung = [plain(x["replica_id"]) for x in status["replicas"] if x["is_hung"]]
     if hung:
         return f"{_replicas(hung)} {'is' if len(hung) == 1 else 'are'} hung", BAD
+    if status["quorum"] is None and up_count(status):
+        return "running", GOOD  # without a Manager no quorum is needed
     return _PHASES.get(status["phase"], (plain(status["phase"]), CARE))
 
 
@@ -177,8 +179,10 @@ def small(picture: Picture) -> Text:
 
 
 def up_count(status: Status) -> int:
-    """The replicas that train together now."""
-    return 0 if status["quorum"] is None else len(status["quorum"]["live"])
+    """The replicas that train together now; of those without a Manager, which run."""
+    if status["quorum"] is None:
+        return sum(replica["use"] == "running" for replica in status["replicas"])
+    return len(status["quorum"]["live"])
 
 
 def scalar(value: float | None) -> str:

@@ -58,6 +58,16 @@ def test_a_lighthouse_without_a_job_says_so() -> None:
     assert "replica " not in text and "cause" not in text
 
 
+def test_a_job_without_a_quorum_runs_if_its_replicas_do() -> None:
+    status = sample()
+    status |= {"quorum": None, "phase": "empty"}
+    assert "waits for replicas" in shown(status)
+    status["replicas"][0]["use"] = "running"
+    lines = [" ".join(line.split()) for line in shown(status).splitlines()]
+    assert lines[0] == "digits ● running ftrun 0.1.0"
+    assert lines[2].startswith("replicas 1 of 3")
+
+
 def test_who_is_waited_for_and_how_it_ended_is_said() -> None:
     status = sample()
     words = "replica 0 waits for replica 2 (it heals)"

@@ -157,7 +157,7 @@ class Directories:
         if is_free and is_taken and self._drafts.joins() and self._takes(kind, whole):
             return
         if os.path.isdir(whole) and (
-            any(whole.startswith(f"{x}{os.sep}") for x in self._targets())
+            any(whole.startswith(f"{os.path.realpath(x)}{os.sep}") for x in self._links)
             or (self._drafts.joins() and (kind, whole) in self._theirs)
         ):
             return  # its predecessor's, which the script makes anew
@@ -208,9 +208,6 @@ class Directories:
             f"its predecessor has made, under the name {os.path.basename(whole)} too"
         )
         return True
-
-    def _targets(self) -> list[str]:
-        return [os.path.realpath(link) for link in self._links]
 
     def _remove(self, pid: int) -> None:
         for link in self._links if os.getpid() == pid else ():

@@ -35,7 +35,7 @@ from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place
 from ftrun.inject.zero_edit.randomness import Randomness, States
 from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.values.changes import differing
-from ftrun.inject.zero_edit.values.counters import Counters, Read
+from ftrun.inject.zero_edit.values.counters import Counters, Read, plain
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.tensors import Tensors
 from ftrun.inject.zero_edit.world.world import World
@@ -57,7 +57,7 @@ class Noted:
 
     order: int = 0
     stack: tuple[Spot, ...] = ()
-    read: Read = field(default_factory=Read)
+    read: Read = field(default_factory=list)
     ranges: tuple[tuple[Spot, int], ...] = ()
     exchanges: int = 0
     is_passed: bool = False
@@ -299,7 +299,7 @@ class Noting:
     def begin(self, noted: Noted) -> Noted:
         """The script is noted at its first step."""
         self._script.tensors.begin()
-        self._first = replace(noted, read=noted.read.plain())
+        self._first = replace(noted, read=plain(noted.read))
         return self._first
 
     def place(self, draws: Sequence[LoaderIterator], noted: Noted) -> Place | None:
@@ -403,9 +403,9 @@ class Noting:
         """Of each function on the stack the values that have changed since the first step."""
         here, names = self.note(), [spot.name for spot in first.stack]
         found = []
-        for spot, values in zip(here.stack, here.read.plain().values, strict=False):
+        for spot, (_, values) in zip(here.stack, plain(here.read), strict=False):
             if spot.name in names:
-                before = first.read.values[names.index(spot.name)]
+                before = first.read[names.index(spot.name)][1]
                 found.append((spot.name, differing(before, values)))
         return tuple(found)
 

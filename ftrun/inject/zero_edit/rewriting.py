@@ -246,10 +246,6 @@ class _Held:
         """A descriptor for the script's file object."""
         return os.dup(self._draft.fileno())
 
-    def go_on(self) -> None:
-        """Drop the writes so far, and append later ones to the file."""
-        self._turn()
-
     def begin(self) -> None:
         """Let the writes so far be the whole file, or its end, and append later ones to it."""
         if self.is_open:
@@ -257,10 +253,10 @@ class _Held:
         self._draft.seek(0)
         with _PLAIN(self.path, "ab" if self.appends else "wb") as target:
             shutil.copyfileobj(self._draft, target)
-        self._turn()
+        self.go_on()
 
-    def _turn(self) -> None:
-        """Let the script's open file append to the file."""
+    def go_on(self) -> None:
+        """Drop the writes so far, and append later ones to the file."""
         if self.is_open:
             opened = self.file()
             opened.flush()

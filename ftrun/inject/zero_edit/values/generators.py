@@ -76,7 +76,7 @@ class _Numpy:
         module: Any = sys.modules["numpy"].random
         if generator is not module.get_state.__self__:
             return _numpys(generator)
-        bits = getattr(module, "get_bit_generator", lambda: None)()  # numpy < 1.24 has none
+        bits: Any = getattr(module, "get_bit_generator", lambda: None)()  # numpy < 1.24 has none
         is_known = type(bits).__name__ == "MT19937"
         memory = ctypes.string_at(bits.ctypes.state_address, _MT19937_BYTES) if is_known else b""
         if not (self._state and memory) or memory != self._first:

@@ -94,7 +94,7 @@ def see(container: Any, last: Any = None) -> Copy:
                     return before
                 known.extend(_frozen_all(container[before.length : length]))
                 return Copy(kind, length, known, before.length)
-        values = _copied(container)
+        values = _frozen_all(_parts(container))
     except NotPlain:
         if before is not None and not before.heals and before.length == length:
             return before
@@ -106,8 +106,7 @@ def see(container: Any, last: Any = None) -> Copy:
 
 def _is_history(container: Any) -> bool:
     try:
-        some = islice(container.items() if type(container) in DICTS else container, SAMPLED)
-        return len(_frozen_all(some)) > 0
+        return len(_frozen_all(islice(_parts(container), SAMPLED))) > 0
     except (NotPlain, RuntimeError):  # another thread of the script may change it now
         return False
 
@@ -120,14 +119,12 @@ def carries(container: Any) -> bool:
     return see(container).heals
 
 
-def _copied(container: Any) -> list[Any]:
-    """The values of a container, without anything that the script can change."""
-    if type(container) in DICTS:
-        return _frozen_all(container.items())
-    return _frozen_all(container)
+def _parts(container: Any) -> Iterable[Any]:
+    return container.items() if type(container) in DICTS else container  # type: ignore[no-any-return]
 
 
 def _frozen_all(values: Iterable[Any]) -> list[Any]:
+    """Copies without anything that the script can change."""
     copy = list(values)
     if set(map(type, copy)) <= _SHORT:
         return copy

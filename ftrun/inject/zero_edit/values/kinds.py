@@ -65,21 +65,8 @@ class Kind:
     ``FUNCTION``: its closure may hold values.
     """
 
-    NOTHING = 0
-    PLAIN = 1
-    TEXT = 2
-    NUMBER = 3
-    TENSOR = 4
-    ARRAY = 5
-    ENUM = 6
-    GENERATOR = 7
-    BAG = 8
-    LIST = 9
-    TUPLE = 10
-    DICT = 11
-    RECORD = 12
-    OBJECT = 13
-    FUNCTION = 14
+    NOTHING, PLAIN, TEXT, NUMBER, TENSOR, ARRAY, ENUM, GENERATOR, BAG = range(9)
+    LIST, TUPLE, DICT, RECORD, OBJECT, FUNCTION = range(9, 15)
 
 
 class _Kinds(dict[type, int]):
@@ -93,19 +80,6 @@ class _Kinds(dict[type, int]):
 
 
 def _kind_of(kind: type) -> int:
-    key = cast(Hashable, kind)
-    simple: dict[Any, int] = {
-        str: Kind.TEXT,
-        list: Kind.LIST,
-        tuple: Kind.TUPLE,
-        deque: Kind.BAG,
-        set: Kind.BAG,
-        FunctionType: Kind.FUNCTION,
-    }
-    if kind in simple or kind in PLAIN:
-        return simple.get(kind, Kind.PLAIN)
-    if kind in DICTS:
-        return Kind.DICT
     numpy = sys.modules.get("numpy") if kind.__module__ == "numpy" else None
     if numpy is not None and issubclass(kind, (numpy.number, numpy.bool_)):
         lacking = numpy.complexfloating, numpy.timedelta64, numpy.longdouble  # JSON has none
@@ -118,12 +92,18 @@ def _kind_of(kind: type) -> int:
         return Kind.ENUM
     if is_generator(kind):
         return Kind.GENERATOR
-    if not holds_values(key):
+    if not holds_values(cast(Hashable, kind)):
         return Kind.NOTHING
     return Kind.RECORD if is_dataclass(kind) else Kind.OBJECT
 
 
-KINDS = _Kinds()
+_SIMPLE: dict[Any, int] = {
+    **dict.fromkeys(PLAIN, Kind.PLAIN),
+    **dict.fromkeys(DICTS, Kind.DICT),
+    **dict.fromkeys((deque, set), Kind.BAG),
+    **{str: Kind.TEXT, list: Kind.LIST, tuple: Kind.TUPLE, FunctionType: Kind.FUNCTION},
+}
+KINDS = _Kinds(_SIMPLE)
 
 
 def is_sharded(kind: type) -> bool:
@@ -132,7 +112,12 @@ def is_sharded(kind: type) -> bool:
 
 
 class _Names(dict[str, bool]):
-    """Whether a variable of each name is left out: Python's own, and those of one rank."""
+    """Whether a variable of each name is left out: Python's own, and those of one rank.
+
+    ``own``: the names of what belongs to one worker: of its rank, or of its process alone.
+    """
+
+    own = re.compile(_OF_RANK)
 
     def __missing__(self, name: str) -> bool:
         is_left_out = name.startswith("__") or is_own(name)
@@ -144,18 +129,9 @@ class _Names(dict[str, bool]):
 LEFT_OUT = _Names()
 
 
-class _Own:
-    """The names of what belongs to one worker: those of its rank, or of its process alone."""
-
-    pattern = re.compile(_OF_RANK)
-
-
-_OWN = _Own()
-
-
 def has_its_rank() -> None:
     """What replaces this worker has its rank: only what is of this process does not heal."""
-    _OWN.pattern = re.compile(_OF_PROCESS)
+    LEFT_OUT.own = re.compile(_OF_PROCESS)
     is_own.cache_clear()
     LEFT_OUT.clear()
 
@@ -163,7 +139,7 @@ def has_its_rank() -> None:
 @lru_cache(maxsize=65_536)
 def is_own(name: str) -> bool:
     """Whether a variable of this name belongs to one rank, as ``is_world_process_zero`` does."""
-    return _OWN.pattern.search(name) is not None
+    return LEFT_OUT.own.search(name) is not None
 
 
 @lru_cache(maxsize=limits.TRACKED)

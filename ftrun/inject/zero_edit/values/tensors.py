@@ -36,7 +36,7 @@ from ftrun.inject.zero_edit.values.units import (
     memory,
 )
 from ftrun.inject.zero_edit.values.walk import Reached, Walk
-from ftrun.inject.zero_edit.values.writing import FrameVariables, put_unit
+from ftrun.inject.zero_edit.values.writing import FrameVariables, set_to
 from ftrun.training.sharded import parameters_of
 
 DOUBTS_MAX = 2
@@ -149,16 +149,12 @@ class Tensors:
                     self._also[key] = met[identity]
                     continue
                 is_batch, last = path in batches, before.get(identity)
-                self._note_grown(key, value, identity)
+                was = self._known[key].identity if key in self._known else identity
+                if type(value) is list and was[0] == identity[0] and len(was) != len(identity):
+                    self._grown.add(key)  # a list that the script keeps
                 now[key] = self._met(key, value, last, identity, begins, is_batch)
         self._known = now
         self._held = [known.value for known in now.values()] if self.keeps_all else []
-
-    def _note_grown(self, key: Key, value: Any, identity: tuple[int, ...]) -> None:
-        """Note a list that the script keeps, and that has more or fewer tensors than before."""
-        before = self._known[key].identity if key in self._known else identity
-        if type(value) is list and before[0] == identity[0] and len(before) != len(identity):
-            self._grown.add(key)
 
     def _met(
         self,
@@ -263,13 +259,15 @@ class Tensors:
                 self.lacking.append(key[1])
                 continue
             before = holder.get(name)
-            put_unit(variables, holder, name, units[unit], own)
-            objects[unit] = before, holder.get(name)
+            now = set_to(before, units[unit]["value"], units[unit]["device"], own)
+            if now is not before:
+                variables.put(holder, name, now)
+            objects[unit] = before, now
             self.words.append(f"{key[1]} {_words(units[unit]['value'])}")
         for key, variables, holder, name in _found(units, self.lacking, is_also=True):
-            before, now = objects.get(units[" ".join(key)][AS], (None, None))
+            old, now = objects.get(units[" ".join(key)][AS], (None, None))
             own_one = holder.get(name)
-            if now is not None and own_one is not now and not (is_late and own_one is not before):
+            if now is not None and own_one is not now and not (is_late and own_one is not old):
                 variables.put(holder, name, now)
         reached = self._walk.walk(script_frames())
         for _ in range(2):  # what was given is there, and is kept

@@ -317,11 +317,6 @@ class _Search:
         return kind is not Kind.FUNCTION or (self._walk.reaches_all and bool(attributes_of(item)))
 
 
-def values_of(frame: FrameType) -> Reached:
-    """The objects that one frame reaches now, whatever was there before."""
-    return Walk().walk([frame])[0]
-
-
 def class_name(kind: type) -> str:
     """The name by which a newcomer finds a class."""
     return f"{kind.__module__}:{kind.__qualname__}"

@@ -13,8 +13,7 @@ import ctypes
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable
 from types import FrameType, FunctionType
 from typing import Any, cast
 
@@ -43,23 +42,18 @@ _STEP = re.compile(r"\[([^\[\]]*)\]|\.(\w+)")
 _ABSENT = object()
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One step of a path: into a collection, by a key, or to an attribute."""
-
-    name: str
-    is_key: bool
+Steps = list[tuple[str, bool]]
+"""The steps of a path: into a collection by a key (True), or to an attribute."""
 
 
-def _steps_of(path: str) -> tuple[str, list[_Step]] | None:
+def _steps_of(path: str) -> tuple[str, Steps] | None:
     """A path's variable, and the steps from there."""
     parts = _PATH.fullmatch(path)
     if parts is None or is_own(path):
         return None
     name, way, keys = parts.groups()
-    steps = [_Step(x[2] or x[1], x[2] is None) for x in _STEP.finditer(way)]
-    steps += [_Step(x, True) for x in (() if keys is None else keys.split("]["))]
-    return name, steps
+    steps = [(x[2] or x[1], x[2] is None) for x in _STEP.finditer(way)]
+    return name, [*steps, *((x, True) for x in (() if keys is None else keys.split("][")))]
 
 
 class FrameVariables:
@@ -78,14 +72,15 @@ class FrameVariables:
         name, steps = found
         if not steps:
             return self.known, name
-        holder = self._walk(name, steps[:-1])
-        inner = _inside(holder, steps[-1].is_key)
-        return None if inner is None else (inner, steps[-1].name)
+        key, is_key = steps[-1]
+        inner = _inside(self._walk(name, steps[:-1]), is_key)
+        return None if inner is None else (inner, key)
 
-    def _walk(self, name: str, steps: Sequence[_Step]) -> Any:
+    def _walk(self, name: str, steps: Steps) -> Any:
         value = self.known.get(name, _ABSENT)
-        for step in steps:
-            value = _item(value, step.name) if step.is_key else _attribute(value, step.name)
+        for step, is_key in steps:
+            inner = None if is_key else _inside(value, False)
+            value = _item(value, step) if is_key else (inner or {}).get(step, _ABSENT)
         return value
 
     def make(self, path: str, class_name: str) -> bool:
@@ -97,7 +92,7 @@ class FrameVariables:
         if found is None or not found[1]:
             return False
         name, steps = found
-        holder, key = self._walk(name, steps[:-1]), steps[-1].name
+        holder, (key, _) = self._walk(name, steps[:-1]), steps[-1]
         kind = _class_named(class_name)
         if kind is None or _item(holder, key) is not _ABSENT:
             return False
@@ -132,8 +127,10 @@ def _item(value: Any, key: str) -> Any:
     if type(value) not in DICTS:
         return _ABSENT
     inner = _key(key)
-    if inner not in value and type(value) is defaultdict and _makes_objects(value.default_factory):
-        return value[inner]
+    if inner not in value and type(value) is defaultdict:
+        factory = value.default_factory
+        if isinstance(factory, type) and holds_values(cast(Hashable, factory)):
+            return value[inner]
     return value.get(inner, _ABSENT)
 
 
@@ -141,15 +138,6 @@ def _key(text: str) -> str | int:
     """A dict's key by its text in a path (walk.py)."""
     is_number = text.startswith("#") and text[1:].removeprefix("-").isdecimal()
     return int(text[1:]) if is_number else text
-
-
-def _makes_objects(factory: Any) -> bool:
-    return isinstance(factory, type) and holds_values(cast(Hashable, factory))
-
-
-def _attribute(value: Any, name: str) -> Any:
-    inner = _inside(value, False)
-    return _ABSENT if inner is None else inner.get(name, _ABSENT)
 
 
 def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
@@ -222,22 +210,9 @@ def _are_equal(value: Any, new: Any) -> bool:
     return type(plain) is type(new) and bool(plain == new)
 
 
-def put_unit(
-    variables: FrameVariables, holder: dict[Any, Any], key: str, entry: Any, own: set[int]
-) -> None:
-    """Set a tensor, an array or a collection of these, in place where it can have the value.
-
-    ``own``: the memory of modules, which heal by themselves.
-    """
-    value, device = entry["value"], entry["device"]
-    before = holder.get(key)
-    after = set_to(before, value, device, own)
-    if after is not before:
-        variables.put(holder, key, after)
-
-
 def set_to(before: Any, value: Any, device: str, own: set[int]) -> Any:
-    """``before`` with the value, if it can have it; else the value."""
+    """``before``, a tensor, an array or a collection of these, with the value, if it can have it;
+    else the value. ``own``: the memory of modules, which heal by themselves."""
     if type(value) is dict:
         if type(before) not in DICTS:
             before = {}
@@ -267,16 +242,11 @@ def set_to(before: Any, value: Any, device: str, own: set[int]) -> Any:
 
 def _set_tensor(before: Any, value: torch.Tensor, device: str, own: set[int]) -> torch.Tensor:
     if type(before) is type(value) and before.shape == value.shape:
-        into, is_as = part(before), _spec(before) == _spec(value)
-        is_whole = is_as and into.untyped_storage().nbytes() == into.nbytes
+        into, (here, there) = part(before), (getattr(x, "_spec", None) for x in (before, value))
+        is_whole = here == there and into.untyped_storage().nbytes() == into.nbytes
         if before.dtype == value.dtype and is_whole and memory(before) not in own:
             with torch.no_grad():
                 into.copy_(part(value))
             return before
         return value.to(before.device)
     return value.clone() if device == "cpu" else value.to(device)
-
-
-def _spec(tensor: torch.Tensor) -> Any:
-    """How a DTensor lies on its mesh; None: it is none."""
-    return getattr(tensor, "_spec", None)

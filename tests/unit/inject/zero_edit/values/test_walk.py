@@ -25,8 +25,13 @@ from ftrun.inject.zero_edit.values.kinds import (
     packed,
     packed_values,
 )
-from ftrun.inject.zero_edit.values.walk import Walk, values_of
+from ftrun.inject.zero_edit.values.walk import Reached, Walk
 from ftrun.inject.zero_edit.values.writing import lacks, write_values
+
+
+def values_of(frame: FrameType) -> Reached:
+    """What one frame reaches now, whatever was there before."""
+    return Walk().walk([frame])[0]
 
 
 class Counters:

@@ -163,9 +163,9 @@ class Exchanges:
     def step_begun(self, step: int) -> None:
         """A step begins, perhaps once more."""
         self._names.step_begun(step)
-        with self._engine.changed:
+        with self._engine.lock:
             self._kept.step_begun(step)
-            self._engine.changed.notify_all()
+            self._engine.announce()
 
     def members(self) -> list[str]:
         quorum = self._engine.machine.in_force
@@ -184,9 +184,9 @@ class Exchanges:
 
     def show_place(self, encode: Callable[[], str]) -> None:
         """Show peers that heal to the state of this step where the script stands at it."""
-        with self._engine.changed:
+        with self._engine.lock:
             self._places.show(self._engine.machine.position, encode)
-            self._engine.changed.notify_all()
+            self._engine.announce()
 
     def place_of_donors(
         self, quorum: Quorum, step: int, is_over: Callable[[], bool], timeout_s: float

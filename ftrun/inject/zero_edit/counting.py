@@ -79,8 +79,9 @@ class Numbers(itertools.chain[int]):
         return found
 
     def taken(self) -> int | None:
-        """The number that was taken last; None: none yet."""
-        turns = self.turns()
+        """The number that was taken last; None: none yet. (It is asked for in each step.)"""
+        left: int = self._pieces[-1].__length_hint__()
+        turns = len(self.over) - left
         return self.over[turns - 1] if turns else None
 
     def numbers(self) -> Numbers:
@@ -274,41 +275,47 @@ class Ranges:
                 iterator.tell(spot_at(code, line))
         return True
 
-    def _live(self) -> dict[Spot, Numbers | Items]:
-        """Of several at one place the newest one: a package's have no lines."""
-        found: dict[Spot, Numbers | Items] = {}
+    def _live(self, functions: Collection[str] | None = None) -> list[tuple[Spot, Numbers | Items]]:
+        """Those in one of these functions, or all. Of several at one place the newest one: a
+        package's have no lines."""
+        found: list[tuple[Spot, Numbers | Items]] = []
         for key, begun in list(self._loops.items()):
-            iterator = begun[0]()
-            if iterator is None and self._loops.get(key) is begun:
-                self._loops.pop(key)
-            elif iterator is not None:
-                begun[2] = begun[2] or spot_at(begun[1], key[1])
-                found[begun[2]] = iterator
+            iterator, spot = begun[0](), begun[2]
+            if iterator is None:
+                if self._loops.get(key) is begun:
+                    self._loops.pop(key)
+                continue
+            if spot is None:
+                spot = begun[2] = spot_at(begun[1], key[1])
+            if functions is None or spot.name in functions:
+                if not spot.line:
+                    found = [one for one in found if one[0] != spot]
+                found.append((spot, iterator))
         return found
 
     def _all(self) -> dict[Spot, Numbers | Within]:
         """Those over numbers."""
-        within = {spot: loop.numbers() for spot, loop in self._live().items()}
+        within = {spot: loop.numbers() for spot, loop in self._live()}
         return {spot: loop for spot, loop in within.items() if loop is not None}
 
     def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
         """The number that each loop in one of these functions has taken last."""
         found = []
-        for spot, loop in self._live().items():
-            if spot.name in functions and (numbers := loop.numbers()) is not None:
-                number = numbers.taken()
-                if number is not None:
-                    found.append((spot, number))
+        for spot, loop in self._live(functions):
+            numbers = loop if type(loop) is Numbers else loop.numbers()
+            number = None if numbers is None else numbers.taken()
+            if number is not None:
+                found.append((spot, number))
         return tuple(found)
 
     def over(self, functions: Collection[str]) -> tuple[tuple[Spot, range], ...]:
         """The ranges of each loop over a ``range`` in one of these functions."""
-        live = self._live().items()
-        return tuple((x, y.over) for x, y in live if isinstance(y, Numbers) and x.name in functions)
+        live = self._live(functions)
+        return tuple((x, y.over) for x, y in live if isinstance(y, Numbers))
 
     def turns(self, spot: Spot) -> int:
         """How many turns of the loop at a place have begun, whatever it is over."""
-        loop = self._live().get(spot)
+        loop = dict(self._live()).get(spot)
         return 0 if loop is None else loop.turns()
 
     def come_to(self, spot: Spot, turns: int, theirs: range | None = None) -> bool:
@@ -316,7 +323,7 @@ class Ranges:
 
         ``theirs``: as in ``set``.
         """
-        loop = self._live().get(spot)
+        loop = dict(self._live()).get(spot)
         if isinstance(loop, Numbers) and theirs:
             is_other = self.are_predecessors or len(theirs) != len(loop.over)
             if is_other and loop.like(theirs, theirs.start) is None:
@@ -325,7 +332,7 @@ class Ranges:
 
     def one_ends(self) -> bool:
         """Whether a loop has begun its last turn."""
-        return any(not loop.__length_hint__() for loop in self._live().values())
+        return any(not loop.__length_hint__() for _, loop in self._live())
 
     def knows(self, spot: Spot) -> bool:
         """Whether a loop at this place is one over numbers."""

@@ -54,6 +54,7 @@ class Ending:
         has_followed: this replica has joined peers that have finished.
         is_behind: it has joined peers that train, some steps after its place.
         is_replaying: it goes through these steps; ``replays``: so many are left.
+        is_offered: who heals gets the copy, if there is one; False: the state of that moment.
         stands_still: nothing may step, because this replica holds the state after these steps.
     """
 
@@ -65,7 +66,7 @@ class Ending:
         self._copy: tuple[State, State] | None = None
         self._given: tuple[State, State] = _NOTHING
         self.has_followed = self.is_behind = self.is_replaying = False
-        self.stands_still = self._is_offered = False
+        self.stands_still = self.is_offered = False
         self._at_draw: Any = None
 
     @property
@@ -90,12 +91,8 @@ class Ending:
             return False
         state, tensors = self._carried.state(), self._tensors.state()
         self._copy = _copied({**state, OF_COMMIT: True}), _copied(tensors)
-        self._is_offered = True
+        self.is_offered = True
         return True
-
-    def step_begins(self) -> None:
-        """A step is about to begin: who heals in it gets the state of that moment."""
-        self._is_offered = False
 
     def step_ended(self) -> None:
         """A step has ended, mostly with a commit: drop the copy, which is older."""
@@ -107,13 +104,13 @@ class Ending:
         """The state of the script's objects."""
         if not self._has_begun():
             return self._carried.first_state()
-        return self._copy[0] if self._is_offered and self._copy else self._carried.state()
+        return self._copy[0] if self.is_offered and self._copy else self._carried.state()
 
     def tensors(self) -> State:
         """The state of the tensors and arrays outside them."""
         if not self._has_begun():
             return {}
-        return self._copy[1] if self._is_offered and self._copy else self._tensors.state()
+        return self._copy[1] if self.is_offered and self._copy else self._tensors.state()
 
     def load(self, state: State) -> None:
         """Take the peers' state of the script's objects.
@@ -230,7 +227,7 @@ class Ending:
         """
         if self.has_followed and not self._is_of_commit:
             self._restore()
-        self._is_offered = True
+        self.is_offered = True
 
     def _restore(self, *, is_late: bool = False) -> None:
         if self._copy is None:

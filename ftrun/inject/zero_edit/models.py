@@ -70,17 +70,16 @@ class Models:
 
     def step_begins(self) -> None:
         """Keep what a newcomer of this step needs: a pass of the step changes it."""
-        self.syncs = [getattr(self._ddp_of(x), _SYNCS, None) for x in self.wrapped]
+        ddps = [self._around.get(id(x), _nothing)() for x in self.wrapped]
+        self.syncs = [getattr(x, _SYNCS, None) for x in ddps]
 
     def set_syncs(self, syncs: Sequence[bool | None]) -> None:
         """Broadcast buffers when the peers do."""
         for module, is_due in zip(self.wrapped, syncs, strict=False):
-            if is_due is not None and (model := self._ddp_of(module)) is not None:
+            model = self._around.get(id(module), _nothing)()
+            if is_due is not None and model is not None:
                 setattr(model, _SYNCS, is_due)
         self.syncs = list(syncs)
-
-    def _ddp_of(self, module: nn.Module) -> nn.Module | None:
-        return self._around.get(id(module), lambda: None)()
 
     def keep(self) -> None:
         """The modules that live at the first step heal, also when main() has returned."""
@@ -222,6 +221,10 @@ class Models:
             self._made = [(ref, site) for ref, site in self._made if ref() is not None]
         if len(self._made) < limit:
             self._made.append((weakref.ref(made), call_site()))
+
+
+def _nothing() -> None:
+    """A reference to no model."""
 
 
 def _tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:

@@ -30,7 +30,7 @@ from ftrun.inject.zero_edit.frames import (
     stack,
     variables_of,
 )
-from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, refuse_thread
 from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place
 from ftrun.inject.zero_edit.randomness import Randomness, States
 from ftrun.inject.zero_edit.sparing import Sparing
@@ -65,6 +65,9 @@ class Noted:
     random: States | None = None
     over: tuple[tuple[Spot, range], ...] = ()
     lengths: dict[str, int] = field(default_factory=dict)
+
+
+_NOTHING = Read()
 
 
 @dataclass(slots=True)
@@ -119,7 +122,8 @@ class Noting:
         """A loader is asked for a batch."""
         is_first = not iterator.entry
         draws_ahead = iterator.cursor.held != 0  # or it is not known yet
-        is_noted = self._sparing.notes(must=is_first or draws_ahead or iterator.ends_next)
+        ends_next = iterator.cursor.drawn + 1 == iterator.length
+        is_noted = self._sparing.notes(must=is_first or draws_ahead or ends_next)
         if not (is_noted or is_first) and iterator.drawn_again:
             if iterator.noted is None:
                 iterator.noted = self._pass()
@@ -225,7 +229,7 @@ class Noting:
 
     def _pass(self) -> Noted:
         self._order += 1
-        return Noted(self._order, is_passed=True)
+        return Noted(self._order, read=_NOTHING, is_passed=True)
 
     def _note(self, here: tuple[Spot, ...], frames: list[FrameType], *, begins: bool) -> Noted:
         self._order += 1
@@ -254,11 +258,21 @@ class Noting:
         """
         self._has_passed = True
         opened = OPEN.all()
-        self._mark_training([iterator for iterator in opened if iterator.is_fresh])
-        found = [x for x in opened if x.is_training and not x.is_done]
-        for iterator in found:
-            iterator.cursor.begin()
-            OPEN.learn(iterator)
+        for iterator in opened:
+            if iterator.is_fresh and not iterator.is_training:  # mostly none
+                self._mark_training([x for x in opened if x.is_fresh])
+                break
+        found = []
+        for iterator in opened:
+            cursor = iterator.cursor
+            if not iterator.is_training or (cursor.has_ended and iterator.is_done):
+                continue
+            if iterator.is_elsewhere:
+                refuse_thread(iterator)
+            found.append(iterator)
+            cursor.begin()
+            if iterator.learned != cursor.held:
+                OPEN.learn(iterator)
             if iterator.is_fresh:
                 self._has_drawn, self._steps_without = True, 0
         if len(found) > 1:
@@ -283,18 +297,18 @@ class Noting:
             self._randomness.step_ended()
             self._sparing.took(time.thread_time() - began)
         self._steps_without += 1
-        self._sparing.step_ended()
+        self._sparing.is_noted = None
         self._turns, self._has_passed, self.begun_at = [], False, ()
         self._is_left = False
         opened = OPEN.all()
         for iterator in opened:
-            is_next = not iterator.is_training and any(
-                x.is_training and x.loader is iterator.loader for x in opened
-            )
-            iterator.is_fresh &= is_next  # its first batch belongs to the next step
+            if iterator.is_fresh:  # unless its first batch belongs to the next step
+                iterator.is_fresh = not iterator.is_training and any(
+                    x.is_training and x.loader is iterator.loader for x in opened
+                )
             iterator.noted = None
             iterator.cursor.commit()
-        OPEN.commit()
+        OPEN.ended_ones.clear()  # the script has dropped them, and has no batches left of them
 
     def begin(self, noted: Noted) -> Noted:
         """The script is noted at its first step."""
@@ -330,7 +344,7 @@ class Noting:
         if is_unclear and self.has_place:
             return None
         self.has_place = True
-        loaders = tuple(LoaderPlace(*x.numbers(x.cursor.begin() or 0)) for x in draws)
+        loaders = tuple(LoaderPlace(*x.numbers(x.cursor.first or 0)) for x in draws)
         entry = entry or noted.stack
         counters, details = self._counters.note(noted.read, noted.ranges)
         is_renewed = any(x.began >= noted.order for x in draws[1:])
@@ -368,7 +382,7 @@ class Noting:
         if not draws:
             return self._has_drawn and self._steps_without < PHASE_STEPS
         is_late = draws[0].noted is None and not draws[0].cursor.is_drawn_early
-        return is_late or any(iterator.cursor.begin() is None for iterator in draws)
+        return is_late or None in [iterator.cursor.first for iterator in draws]
 
     def _entry(self, iterator: LoaderIterator) -> tuple[Spot, ...] | None:
         """The frames at which a newcomer, whose iterator is another one, draws for the first time.

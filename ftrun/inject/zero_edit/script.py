@@ -70,7 +70,7 @@ class Script:
     ) -> None:
         self.here, self.course, self.loop, self.memory = here, course, loop, memory
         self.made: Manager | None = None
-        self.makes_manager = False
+        self.makes_manager = self._all_are_noted = False
         self.steps = self.lost = 0
         self.lacking: list[str] = []
         self.has_loaded = False
@@ -180,6 +180,12 @@ class Script:
             self.made.session.healing.heal_unlike(tensors.KEY)
             self.made.session.heal_with_place()
             self.made.session.before_reduction = self.loop.before_reduction
+            self._all_are_noted = (
+                self.made.session.snapshots is not None
+                or self.here.min_replicas > 1
+                or self.exactly_once.is_on
+                or self.trial is not None
+            )
             if self.made.session.snapshots is not None:
                 self.made.session.snapshots.position = ours(lambda: self.standing.shown().encode())
             if self.made.session.resuming is not None:
@@ -197,7 +203,7 @@ class Script:
         A heal that is interrupted leaves nothing: the step is void, and the next one heals.
         """
         self.models.step_begins()
-        self.ending.step_begins()
+        self.ending.is_offered = False
         while True:
             self.has_loaded, place = False, None
             manager.start_quorum(allow_heal=allow_heal)
@@ -249,9 +255,14 @@ class Script:
 
     def show_place(self, manager: Manager) -> None:
         """Show peers that heal, and people, where the script stands in this step."""
-        shown = self.standing.shown
-        manager.session.progress.position = partial(_words, shown)
-        manager.session.exchanges.show_place(partial(self._encoded, shown))
+        session = manager.session
+        session.progress.position = self._words
+        session.exchanges.show_place(partial(self._encoded, self.standing.shown))
+
+    @ours
+    def _words(self) -> str:
+        """For people, in any thread."""
+        return summary(self.standing.shown())
 
     @ours
     def _encoded(self, shown: Callable[[], Place]) -> str:
@@ -272,12 +283,9 @@ class Script:
             named  # the script may keep a list of its files, of which nobody else has one
             or manager is None
             or not self.course.now.has_stepped
-            or manager.session.snapshots is not None
+            or self._all_are_noted
             or manager.session.awaits_newcomers
             or not self.world.is_whole
-            or self.here.min_replicas > 1
-            or self.exactly_once.is_on
-            or self.trial is not None
             or self.standing.is_in_package
             or (self.memory is None and (step + 1) % PARAMETERS_EVERY == 0)
         )
@@ -293,12 +301,6 @@ class Script:
             self.peers.look()
         if self.rewriting.is_successor and self.joins_at():
             self.rewriting.passes()
-
-
-@ours
-def _words(shown: Callable[[], Place]) -> str:
-    """For people, in any thread."""
-    return summary(shown())
 
 
 def _one_world(reason: str) -> None:

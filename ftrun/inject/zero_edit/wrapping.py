@@ -117,7 +117,7 @@ class Wrapping:
             model.require_forward_param_sync = False  # the peers have had that broadcast
             self._models.script.loop.before_forward()
             return True
-        if model._check_sync_bufs_pre_fwd():
+        if model.modules_buffers and model._check_sync_bufs_pre_fwd():
             model._sync_buffers()
             model.require_forward_param_sync = False
         is_of_step = self._models.script.loop.before_forward()

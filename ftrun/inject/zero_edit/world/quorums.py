@@ -309,6 +309,8 @@ class Quorums:
 
     def boundary(self, step: int) -> None:
         """A step begins. Under the engine's lock, in the main thread."""
+        if self._full is None and self._world.is_as_before:
+            return
         with self._world.changed:
             self._world.begins_step()
             full = self._full

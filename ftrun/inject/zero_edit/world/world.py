@@ -434,6 +434,11 @@ class World:
         if old and self.following is not None:
             self.following.release(old)
 
+    @property
+    def is_as_before(self) -> bool:
+        """Whether nothing has happened since the last step began: mostly so."""
+        return self._boundary_count == self.count and not (self._old or self.in_set_up)
+
     def begins_step(self) -> None:
         """A step begins. Under the lock."""
         self.in_set_up = False

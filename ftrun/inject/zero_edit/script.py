@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
-from ftrun.inject.zero_edit import appended, directories, files, randomness, told
+from ftrun.inject.zero_edit import appended, randomness, told
 from ftrun.inject.zero_edit.appended import Appended
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.counting import RANGES
@@ -98,44 +98,17 @@ class Script:
         self.randomness: Randomness = kind(path, self.mates.rank, step, self.life)
         self.noting = Noting(self)
         self.models = Models(self)
-        self.stepping = Stepping(
-            self.models.has_parameter_of,
-            loop.commit,
-            lambda: course.now.is_in_step,
-            lambda: self.ending.stands_still or self.passing.is_on,
-            lambda: (self.steps, self.steps - self.lost) if self.exactly_once.is_on else None,
-        )
+        self.stepping = Stepping(self)
         self.exactly_once: ExactlyOnce = ExactlyOnce(self)
         self.carried = Carried(self)
-        has_begun = lambda: self.manager().current_step() > 0  # noqa: E731
-        self.ending: Ending = Ending(self.carried, self.tensors, has_begun)
+        self.ending: Ending = Ending(self)
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing)
         self.trial = trial_of(here)
-        self._connect_newcomers()
-
-    def _connect_newcomers(self) -> None:
-        here = self.here
-        self.passing = Passing(here, self.mates, self.world, lambda: self.models.wrapped)
-        self.passing.on_begin = self.loop.passes
-        self.drafts = Drafts(
-            self.mates.rank,
-            lambda: self.passing.is_on,
-            lambda: bool(self.joins_at()) if self.peers.can_be_found else self._joins(),
-            lambda: self.course.now.has_stepped,
-            self.file(files.REMOVED),
-        )
-        self.directories = Directories(
-            self.file(directories.FILE), self.drafts, lambda: self.peers.can_be_found
-        )
-        self.directories.steps = lambda: self.steps
-        if self.memory is not None:
-            self.directories.is_in_group(replaces=self.memory.world.is_newcomer)
-        self.rewriting = Rewriting(
-            self.drafts,
-            is_successor=here.restarts > 0 or bool(here.snapshot_dir) or self._joins(),
-            is_known=lambda: self.memory is not None or self.peers.can_be_found or self._joins(),
-        )
+        self.passing = Passing(self)
+        self.drafts = Drafts(self)
+        self.directories = Directories(self)
+        self.rewriting = Rewriting(self)
         if self.memory is not None and not self.memory.world.memory.spans:
             self.rewriting.appended = self.noting.appended = Appended(self.file(appended.FILE))
 
@@ -145,6 +118,19 @@ class Script:
         if self.memory is not None:
             return self.memory.world.is_newcomer
         return self.here.peers_train and self.directories.is_successor
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether this worker may follow another one: in its slot, or in an earlier run."""
+        return self.here.restarts > 0 or bool(self.here.snapshot_dir) or self._joins()
+
+    def knows_its_peers(self) -> bool:
+        """Whether it is known if it has peers to join."""
+        return self.memory is not None or self.peers.can_be_found or self._joins()
+
+    def has_peers(self) -> bool:
+        """Whether it has peers to join, as far as that is known. Before its first step only."""
+        return bool(self.joins_at()) if self.peers.can_be_found else self._joins()
 
     def life(self) -> str:
         """Of the job; "" before the first step, and where the agent's memory has all."""
@@ -299,7 +285,7 @@ class Script:
         RANGES.tells_all = True
         if self.mates.are_several:
             self.peers.look()
-        if self.rewriting.is_successor and self.joins_at():
+        if self.may_follow and self.joins_at():
             self.rewriting.passes()
 
 

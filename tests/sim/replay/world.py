@@ -61,9 +61,9 @@ class World:
     """One schedule, from its seed. ``reason``: of the fall, if there was one.
 
     ``focus``: threads of this name are always slow, or those of replacements, or the network.
-    ``breaks``: in some schedules connections fail although nobody has died; in a few a survivor never
-    leaves its broken group. ``groups``: in some
-    there are several process groups, and calls before the copy of a state. ``nodes``: in some there
+    ``breaks``: in some schedules connections fail although nobody has died; in a few a survivor
+    never leaves its broken group. ``groups``: in some there are several process groups, and calls
+    before the copy of a state. ``nodes``: in some there
     are several, and the first one's agent leads.
     """
 

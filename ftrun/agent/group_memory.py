@@ -196,7 +196,7 @@ class MemorySnapshots:
 
     def _begin_at(self, known: GroupMemory, boundary: int) -> None:
         for rank in range(known.board.ranks):
-            for word in (Word.FALL, Word.OVER):
+            for word in (Word.FALL, Word.OVER, Word.PRINTED, Word.PRINTED_ERRORS):
                 known.board.set(rank, word, 0)
         for rank in known.here:
             known.board.rewind(rank, known.area(rank).rewind(boundary))

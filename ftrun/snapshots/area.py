@@ -568,11 +568,12 @@ class Word(IntEnum):
     issued again. ``DUE``: of rank 0, the steps that begin with generations (core/replay/pacing.py).
     ``BROKEN``: the decree whose group it could not connect, though nobody has died. ``REACHED``:
     how many steps it has taken; a replacement writes it again from its own first step on.
-    ``DRAWS``: workers of its data loaders have drawn random numbers.
+    ``DRAWS``: workers of its data loaders have drawn random numbers. ``PRINTED``,
+    ``PRINTED_ERRORS``: so many lines are on its standard output and its standard error.
     """
 
     PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
-    AGAIN, DUE, BROKEN, REACHED, DRAWS = 9, 10, 11, 12, 13
+    AGAIN, DUE, BROKEN, REACHED, DRAWS, PRINTED, PRINTED_ERRORS = 9, 10, 11, 12, 13, 14, 15
 
 
 _DECREE, _DIED_AT, _ROOM = range(3)

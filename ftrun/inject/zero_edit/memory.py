@@ -286,7 +286,7 @@ class Memory:
         if self._keeps_gradients:
             tree[GRADIENTS] = [x.grad for x in self._parameters()]
         given = pack(tree)
-        left = self.batches.left(place)
+        left, noting = self.batches.left(place), self.script.noting
         head = {
             "step": self._step,
             "place": replace(place, calls=()).encode(),
@@ -294,6 +294,7 @@ class Memory:
             "batches": self.batches.digests(),
             "workers": None if left is None else len(left),
             "draws": self.batches.have_drawn,
+            "printed": (0, 0) if noting.printed is None else noting.printed.at_place,
             "structure": given.structure,
             "specs": [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves],
             "chunks": self._chunks_of(given.leaves),
@@ -325,8 +326,8 @@ class Memory:
                 self._gives_up(str(error))
             self._took_s += time.thread_time() - began
 
-        if self.script.noting.appended is not None:
-            self.script.noting.appended.takes(self._step)
+        if noting.appended is not None:
+            noting.appended.takes(self._step)
         self._number, self._took_s = number, time.thread_time() - began + self.script.sparing.took_s
         if len(later) == 0 or not number:
             copy()
@@ -410,6 +411,8 @@ class Memory:
         self.place = head["place"]
         if self.script.noting.appended is not None:
             self.script.noting.appended.goes_on(head["step"])
+        if self.script.noting.printed is not None:
+            self.script.noting.printed.goes_on(head["printed"])
         assert self._randomness is not None
         self._randomness.given = self._random
         have_drawn = head["draws"] or bool(self.board.read(self.world.rank, Word.DRAWS))

@@ -32,6 +32,7 @@ from ftrun.inject.zero_edit.frames import (
 )
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, refuse_thread
 from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place
+from ftrun.inject.zero_edit.printed import Printed
 from ftrun.inject.zero_edit.randomness import Randomness, States
 from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.values.changes import differing
@@ -52,7 +53,7 @@ class Noted:
 
     ``order``: of the draws; ``exchanges``: collectives before it.
     ``is_passed``: only the draw was counted (sparing.py). ``random``: the generators. ``lengths``:
-    of the files to which the script appends.
+    of the files to which the script appends; ``printed``: lines.
     """
 
     order: int = 0
@@ -65,6 +66,7 @@ class Noted:
     random: States | None = None
     over: tuple[tuple[Spot, range], ...] = ()
     lengths: dict[str, int] = field(default_factory=dict)
+    printed: tuple[int, ...] = ()
 
 
 _NOTHING = Read()
@@ -98,12 +100,14 @@ class Noting:
         idle: the stacks of passes in training that are of no step (``passes_again``).
         begun_at: the first pass of the step under way; empty: it is not idle.
         appended: the files to which the script appends; None: nobody will repeat its steps.
+        printed: the lines that it prints.
     """
 
     def __init__(self, script: Script) -> None:
         self._script, self._counters = script, script.counters
         self._sparing, self._randomness = script.sparing, script.randomness
         self.appended: Appended | None = None
+        self.printed: Printed | None = None
         self._order = 0
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
@@ -233,10 +237,12 @@ class Noting:
 
     def _note(self, here: tuple[Spot, ...], frames: list[FrameType], *, begins: bool) -> Noted:
         self._order += 1
-        variables = [variables_of(frame) for frame in frames]
-        self._script.frameworks.look(variables)
-        reached = self._counters.walk.walk(frames, variables)
+        every = self._counters.walk.with_modules(frames)
+        variables = [variables_of(frame) for frame in every]
+        self._script.frameworks.look(variables[: len(frames)])
+        reached = self._counters.walk.walk(every, variables)
         batches = [drawn(frame.f_code, frame.f_lineno) for frame in frames]
+        batches += [set[str]() for _ in every[len(frames) :]]
         self._script.tensors.look(reached, batches, begins=begins)
         read = self._counters.read(reached)
         self._functions = {spot.name for spot in here}
@@ -244,9 +250,10 @@ class Noting:
         own = {f"{x.function} {path}": y for x in reached for path, y in x.generators.items()}
         own |= {f"{x.spot} {x.number}": y for x in OPEN.all() if (y := x.generator) is not None}
         exchanges, random = self._script.world.count, self._randomness.now(own)
-        lengths = {} if self.appended is None else self.appended.lengths()
         noted = Noted(self._order, here, read, ranges, exchanges, random=random, over=over)
-        return replace(noted, lengths=lengths) if lengths else noted
+        if self.appended is None or self.printed is None:
+            return noted
+        return replace(noted, lengths=self.appended.lengths(), printed=self.printed.counts())
 
     def evaluation(self) -> None:
         OPEN.evaluated()
@@ -335,6 +342,8 @@ class Noting:
             self._randomness.note(noted.random, draws[0].order if draws else None)
         if place is not None and self.appended is not None:
             self.appended.at_place = noted.lengths
+        if place is not None and self.printed is not None:
+            self.printed.at_place = noted.printed
         self._sparing.took(time.thread_time() - began)
         return place
 
@@ -361,6 +370,7 @@ class Noting:
             turn=noted.turn,
             idle=tuple(self.idle),
             over=noted.over,
+            modules=tuple(name for name, _ in noted.read[len(noted.stack) : -1]),
         )
 
     def numbers(

@@ -86,9 +86,8 @@ class Rewriting:
             held.go_on()
         self._held.clear()
         if names:
-            told.say(
-                f"rank {self._drafts.rank} goes on writing {first_of(list(dict.fromkeys(names)))}"
-            )
+            files = first_of(list(dict.fromkeys(names)))
+            told.say(f"rank {self._drafts.rank} goes on in its predecessor's files: {files}")
         if self._emptied:
             emptied = first_of(list(dict.fromkeys(self._emptied)))
             told.say(
@@ -213,7 +212,8 @@ class _Held:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        here = Path.cwd()
+        return str(self.path.relative_to(here) if here in self.path.parents else self.path.name)
 
     @property
     def _draft(self) -> IO[bytes]:

@@ -29,6 +29,7 @@ from ftrun.inject.zero_edit.noting import Noting
 from ftrun.inject.zero_edit.passing import Passing
 from ftrun.inject.zero_edit.peers import Peers
 from ftrun.inject.zero_edit.place import Place, summary
+from ftrun.inject.zero_edit.printed import Printed
 from ftrun.inject.zero_edit.randomness import Randomness
 from ftrun.inject.zero_edit.refusals import ours, refuse
 from ftrun.inject.zero_edit.rewriting import Rewriting
@@ -111,6 +112,7 @@ class Script:
         self.rewriting = Rewriting(self)
         if self.memory is not None and not self.memory.world.memory.spans:
             self.rewriting.appended = self.noting.appended = Appended(self.file(appended.FILE))
+            self.noting.printed = Printed(self.memory.board, self.memory.world.rank)
 
     def _joins(self) -> bool:
         """Whether it is known before the script makes its process group that it has peers to join:

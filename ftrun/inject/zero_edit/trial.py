@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 
 from ftrun.base.files import write_whole
 from ftrun.checkpoint.leaves import local_of
-from ftrun.inject.zero_edit.frames import script_frames
+from ftrun.inject.zero_edit.frames import module_frames, script_frames
 from ftrun.inject.zero_edit.randomness import States, seed_with
 from ftrun.inject.zero_edit.values.generators import state_of
 from ftrun.inject.zero_edit.values.survey import survey
@@ -184,7 +184,9 @@ class Trial:
         if self.together and manager.num_participants() < self.together:
             self._complete_for = 0
         if self._step >= self.steps and self._complete_for >= min(TOGETHER_STEPS, self.together):
-            self.write(facts(), survey(script_frames()))
+            frames = script_frames()
+            every = [*frames, *module_frames(frames)]
+            self.write(facts(), survey(every, tensors=self.is_of_group))
             if self.is_of_group:
                 manager.linger()  # the others may still need a call of this worker's
             sys.stdout.flush()

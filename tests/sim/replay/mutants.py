@@ -397,6 +397,22 @@ class ConnectsOnce(Mending):
         return super().look(board, joined, falls, now)
 
 
+class LetsThemStay(Mending):
+    """Whoever lives may take for ever to leave its broken group."""
+
+    def look(
+        self,
+        board: Board,
+        joined: Sequence[int],
+        falls: Sequence[int],
+        now: float,
+        broken: Sequence[int] = (),
+    ) -> Outcome:
+        if self.staying(board):
+            self._moved_at = now
+        return super().look(board, joined, falls, now, broken)
+
+
 class _StartsAtOnce(World):
     """The replacement starts while the dead process's last threads still write."""
 
@@ -595,6 +611,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "a fall is told twice": {"mending": FallsTwice},
     "mended without the dead": {"mending": ForgetsTheDead},
     "over is back": {"mending": OverIsBack, "breaks": True},
+    "waits for ever for one that lives": {"mending": LetsThemStay},
     "connects once": {"mending": ConnectsOnce, "breaks": True},
     "rewinds to what one has": {"rules": Rules(common=_what_one_has)},
     "keeps the logs at a rewind": {"world": _KeepsLogs},

@@ -388,6 +388,8 @@ class Process:
         match found:
             case Step.GO_ON:
                 yield lambda: self.board.number != board.number
+            case Step.CUT if self.world.stays(self, board.number):
+                yield lambda: False
             case Step.CUT:
                 self.leave_group()
                 self.cut = board.number

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.mending import DEATHS_MAX, Decree, Mended, Mending
+from ftrun.core.replay.mending import DEATHS_MAX, LIVING, Decree, Mended, Mending
 from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row
 from ftrun.core.replay.pacing import is_due
 from ftrun.core.replay.settling import Board, Generation
@@ -61,8 +61,9 @@ class World:
     """One schedule, from its seed. ``reason``: of the fall, if there was one.
 
     ``focus``: threads of this name are always slow, or those of replacements, or the network.
-    ``breaks``: in some schedules connections fail although nobody has died. ``groups``: in some
-    there are several process groups, and calls before the copy of a state. ``nodes``: in some there
+    ``breaks``: in some schedules connections fail although nobody has died; in a few a survivor
+    never leaves its broken group. ``groups``: in some there are several process groups, and calls
+    before the copy of a state. ``nodes``: in some there
     are several, and the first one's agent leads.
     """
 
@@ -125,6 +126,9 @@ class World:
         self._luck = random.Random(f"replay/{seed}/connections")
         self._breaks = self._luck.choice([0.0, 0.0, 0.1]) if breaks else 0.0
         self._dies_early = self.draws.random() < 0.1
+        stays = random.Random(f"replay/{seed}/stays")
+        self._stays_at = stays.choice([1, 1, 2, 3]) if stays.random() < 0.03 else -1
+        self.has_stayed = False
         self._slow: object = None
         self._seen: object = None
         self.ranks = [self.start(rank, False) for rank in range(workers)]
@@ -264,9 +268,9 @@ class World:
 
     def _stands_still(self) -> None:
         """Nobody can go on: a fall must come in time."""
-        self.now += LIMIT_S
+        self.now += LIMIT_S * (LIVING if self.has_stayed else 1)
         self._look()
-        if self.reason is None:
+        if self.mending.fallen is None:
             raise Violation("wait", "nobody can go on, and no fall comes")
 
     # ------------------------------------------------------------ deaths
@@ -404,6 +408,14 @@ class World:
             self.send(0, node, again)
         for rank in self.nodes[0]:
             self.ranks[rank] = self.start(rank, True)
+
+    def stays(self, process: Process, number: int) -> bool:
+        """Whether a process that lives does not leave its broken group, for good."""
+        if self.has_stayed or process.is_new or number != self._stays_at:
+            return False
+        self.note("rank", process.rank, "stays in its group")
+        self.has_stayed = True
+        return True
 
     def breaks(self) -> bool:
         """Whether a connection fails though nobody has died."""
@@ -623,6 +635,7 @@ class World:
             Fall.OTHER_CALL: self.refused,
             Fall.DIES_AGAIN: max(self.replaced) > DEATHS_MAX,
             Fall.NODES: bool(self.lost),
+            Fall.STAYS: self.has_stayed,
             Fall.INPUT: len(self.nodes) > 1
             and not (self.spec.has_fences and len(self.spec.splits) == 1),
         }

@@ -174,10 +174,10 @@ class Counters:
         left = left if left is not None and left.life == self._script.life() else None
         pairs = [] if left is None else self._pairs(theirs, left)
         sources = Sources(place, left, pairs, self._changes.step_of)
-        frames = script_frames()
+        frames = self.walk.frames()
         for function, frame in innermost_of(frames).items():
             self._take(frame, function, _given(place, function), sources, taken)
-        for values in place.counters[len(place.stack) :]:
+        for values in place.counters[len(place.stack) + len(place.modules) :]:
             donors, own, _ = sources.of(FRAMEWORK, values)
             taken.changed += self._frameworks.write(donors)
             taken.of_its_own += self._frameworks.write(own)
@@ -235,8 +235,9 @@ class Counters:
 
 
 def _plain_at(place: Place, function: str) -> Values:
-    at = zip(place.stack, place.counters, strict=False)
-    return next((values for spot, values in at if spot.name == function), {})
+    names = [*(spot.name for spot in place.stack), *place.modules]
+    at = zip(names, place.counters, strict=False)
+    return next((values for name, values in at if name == function), {})
 
 
 def _given(place: Place, function: str) -> Values:

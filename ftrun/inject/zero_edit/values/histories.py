@@ -16,7 +16,6 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import PurePath
 from typing import Any
 
 from ftrun.inject.zero_edit.frames import Values
@@ -133,17 +132,18 @@ def _frozen_all(values: Iterable[Any]) -> list[Any]:
 
 def _frozen(value: Any, depth: int = 0) -> Any:
     kind = type(value)
-    if is_plain(value) or isinstance(value, PurePath):
+    if is_plain(value) or KINDS[kind] is Kind.OTHER:
         return value
     if KINDS[kind] is Kind.TENSOR and is_single(value):
         return value
-    if depth >= limits.DICTS_DEEP or kind not in _COPIED or len(value) > limits.ITEMS:
+    is_known = kind in _COPIED or KINDS[kind] is Kind.TUPLE
+    if depth >= limits.DICTS_DEEP or not is_known or len(value) > limits.ITEMS:
         raise NotPlain
     if kind in DICTS:
         return {_frozen(k, depth + 1): _frozen(v, depth + 1) for k, v in list(value.items())}
     frozen = [_frozen(x, depth + 1) for x in list(value)]
-    is_same = kind is tuple and all(map(operator.is_, frozen, value))
-    return value if is_same else kind(frozen)
+    is_same = KINDS[kind] is Kind.TUPLE and all(map(operator.is_, frozen, value))
+    return value if is_same else getattr(kind, "_make", kind)(frozen)
 
 
 # ---------------------------------------------------------------- for peers and successors

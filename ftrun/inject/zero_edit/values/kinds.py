@@ -21,17 +21,19 @@ import re
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import is_dataclass
+from datetime import date, datetime
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path, PurePath
-from types import FunctionType
 from typing import Any, cast
 
 from ftrun.inject.zero_edit.frames import INSTALLED, Values, is_loop_package, is_script
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.generators import is_generator
+from ftrun.inject.zero_edit.values.holders import is_holder
 
 PLAIN = (int, float, bool, str, type(None))
 DICTS = (dict, defaultdict, OrderedDict, Counter)
@@ -51,6 +53,16 @@ _NAMES: Mapping[type, str] = {
     **{kind: kind.__name__ for kind in (list, deque, set, tuple)},
     **dict.fromkeys(DICTS, "dict"),
 }
+_TEXTS: Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+    bytes: (bytes.hex, bytes.fromhex),
+    complex: (repr, complex),
+    datetime: (datetime.isoformat, datetime.fromisoformat),
+    date: (date.isoformat, date.fromisoformat),
+    Decimal: (str, Decimal),
+    Fraction: (str, Fraction),
+}
+"""Values that JSON has as text: how that is made, and read."""
+_BY_NAME = {kind.__name__: read for kind, (_, read) in _TEXTS.items()}
 _OTHERS = ("torch", "numpy", "ftrun")
 _OF_PROCESS = "hostname|^pid$"
 _OF_RANK = f"rank|process_zero|main_process|is_main|is_master|is_lead|device|{_OF_PROCESS}"
@@ -60,13 +72,14 @@ class Kind:
     """The kinds of values, as numbers: an enumeration costs a walk a tenth more. From ``LIST`` on,
     a walk may look inside.
 
-    ``GENERATOR``: of random numbers; ``BAG``: a deque or a set; ``RECORD``: a dataclass of the
-    script's, which is no level of its own; ``OBJECT``: another object of the script's;
-    ``FUNCTION``: its closure may hold values.
+    ``OTHER``: a value that JSON does not have; ``GENERATOR``: of random numbers; ``BAG``: a deque
+    or a set; ``RECORD``: a dataclass of the script's, which is no level of its own; ``OBJECT``:
+    another object of the script's; ``LINK``: what is none, and holds values all the same
+    (holders.py).
     """
 
-    NOTHING, PLAIN, TEXT, NUMBER, TENSOR, ARRAY, ENUM, GENERATOR, BAG = range(9)
-    LIST, TUPLE, DICT, RECORD, OBJECT, FUNCTION = range(9, 15)
+    NOTHING, PLAIN, TEXT, NUMBER, TENSOR, ARRAY, OTHER, GENERATOR, BAG = range(9)
+    LIST, TUPLE, DICT, RECORD, OBJECT, LINK = range(9, 15)
 
 
 class _Kinds(dict[type, int]):
@@ -88,10 +101,14 @@ def _kind_of(kind: type) -> int:
         return Kind.ARRAY
     if kind is getattr(sys.modules.get("torch"), "Tensor", None) or is_sharded(kind):
         return Kind.TENSOR
-    if issubclass(kind, Enum):
-        return Kind.ENUM
+    if issubclass(kind, (Enum, PurePath)) or kind in _TEXTS:
+        return Kind.OTHER
+    if is_named(cast(Hashable, kind)):
+        return Kind.TUPLE
     if is_generator(kind):
         return Kind.GENERATOR
+    if is_holder(kind):
+        return Kind.LINK
     if not holds_values(cast(Hashable, kind)):
         return Kind.NOTHING
     return Kind.RECORD if is_dataclass(kind) else Kind.OBJECT
@@ -101,7 +118,7 @@ _SIMPLE: dict[Any, int] = {
     **dict.fromkeys(PLAIN, Kind.PLAIN),
     **dict.fromkeys(DICTS, Kind.DICT),
     **dict.fromkeys((deque, set), Kind.BAG),
-    **{str: Kind.TEXT, list: Kind.LIST, tuple: Kind.TUPLE, FunctionType: Kind.FUNCTION},
+    **{str: Kind.TEXT, list: Kind.LIST, tuple: Kind.TUPLE},
 }
 KINDS = _Kinds(_SIMPLE)
 
@@ -156,6 +173,13 @@ def holds_values(kind: Any) -> bool:
 
 
 @lru_cache(maxsize=limits.TRACKED)
+def is_named(kind: Any) -> bool:
+    """Whether this is a named tuple's class, which a newcomer finds by its name."""
+    is_one = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return is_one and named(kind.__module__, kind.__qualname__) is kind
+
+
+@lru_cache(maxsize=limits.TRACKED)
 def is_of_loop_package(kind: Any) -> bool:
     """Whether a package that runs training loops has this class: its containers are its own."""
     return is_loop_package(_script_file_of(kind))
@@ -187,31 +211,6 @@ def _script_file_of(kind: type) -> str:
     return ""
 
 
-class Closure(dict[str, Any]):
-    """What a function has of the one that made it, by name; what is set here is set there."""
-
-    def __init__(self, function: FunctionType) -> None:
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        self._cells = dict(cells)
-        for name, cell in self._cells.items():
-            with suppress(ValueError):  # it is not set yet
-                super().__setitem__(name, cell.cell_contents)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if name in self._cells:  # the name of the function may have been another one's before
-            self._cells[name].cell_contents = value
-            super().__setitem__(name, value)
-
-
-def attributes_of(holder: Any) -> dict[str, Any] | None:
-    """The attributes of an object, or what a function of the script's has in its closure; None: it
-    has none that heal."""
-    if type(holder) is FunctionType:
-        is_own = holder.__closure__ is not None and is_script(holder.__code__.co_filename)
-        return Closure(holder) if is_own else None
-    return getattr(holder, "__dict__", None)
-
-
 def is_name(key: Any) -> bool:
     """Whether a dict's key can be a part of a path; ``#3`` is the number 3."""
     return type(key) is str and key != "" and key[0] != "#" and not {"[", "]"} & set(key)
@@ -237,7 +236,9 @@ def is_value(value: Any) -> bool:
     if kind is Kind.TUPLE:
         parts = 0 < len(value) <= limits.TUPLE
         return parts and all(type(x) is not tuple and is_value(x) for x in value)
-    return is_plain(value) or kind is Kind.ENUM or (kind is Kind.TENSOR and is_single(value))
+    if kind is Kind.OTHER:
+        return type(value) is not bytes or len(value) <= limits.TEXT_CHARS
+    return is_plain(value) or (kind is Kind.TENSOR and is_single(value))
 
 
 def is_single(tensor: Any) -> bool:
@@ -255,8 +256,13 @@ def packed(value: Any) -> Any:
     if kind is Kind.TENSOR and value.numel() <= limits.TABLE:
         dtype = str(value.dtype).removeprefix("torch.")
         return _packed("tensor", [dtype, list(value.shape), value.flatten().tolist()])
-    if kind is Kind.ENUM:
+    if isinstance(value, Enum):
         return _packed("enum", [type(value).__module__, type(value).__qualname__, value.name])
+    if type(value) in _TEXTS:
+        return _packed(type(value).__name__, [_TEXTS[type(value)][0](value)])
+    if kind is Kind.TUPLE and type(value) is not tuple:
+        name = [type(value).__module__, type(value).__qualname__]
+        return _packed("named", [*name, *map(packed, value)])
     if type(value) in _NAMES:
         return packed_values(type(value), value.items() if type(value) in DICTS else value)
     return _packed("path", [str(value)]) if isinstance(value, PurePath) else value
@@ -296,6 +302,10 @@ def unpacked(value: Any) -> Any:
         return _enum(*parts)
     if kind == "path":
         return Path(parts[0])
+    if kind == "named":
+        return named(*parts[:2])._make(map(unpacked, parts[2:]))
+    if kind in _BY_NAME:
+        return _BY_NAME[kind](parts[0])
     return _MADE_OF[kind]([unpacked(x) if type(x) is dict else x for x in parts])
 
 

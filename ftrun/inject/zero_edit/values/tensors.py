@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, cast
 from weakref import ref
 
 import torch
 
-from ftrun.inject.zero_edit.frames import innermost_of, script_frames
+from ftrun.inject.zero_edit.frames import innermost_of
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.attributes import Attributes
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_own
@@ -252,7 +253,8 @@ class Tensors:
         self._attributes.load(tree.get(ATTRIBUTES, {}), own)
         units = tree.get(UNITS, {})
         objects: dict[str, tuple[Any, Any]] = {}  # before, and now
-        for key, variables, holder, name in _found(units, self.lacking, is_also=False):
+        frames = innermost_of(self._walk.frames())
+        for key, variables, holder, name in _found(units, frames, self.lacking, is_also=False):
             unit = " ".join(key)
             self._changed.add(key)
             if is_late and self._is_new(key, holder.get(name)):
@@ -264,12 +266,12 @@ class Tensors:
                 variables.put(holder, name, now)
             objects[unit] = before, now
             self.words.append(f"{key[1]} {_words(units[unit]['value'])}")
-        for key, variables, holder, name in _found(units, self.lacking, is_also=True):
+        for key, variables, holder, name in _found(units, frames, self.lacking, is_also=True):
             old, now = objects.get(units[" ".join(key)][AS], (None, None))
             own_one = holder.get(name)
             if now is not None and own_one is not now and not (is_late and own_one is not old):
                 variables.put(holder, name, now)
-        reached = self._walk.walk(script_frames())
+        reached = self._walk.walk(self._walk.frames())
         for _ in range(2):  # what was given is there, and is kept
             self.look(reached)
 
@@ -295,12 +297,16 @@ class Tensors:
 
 
 def _found(
-    units: Mapping[str, Mapping[str, Any]], lacking: list[str], *, is_also: bool
+    units: Mapping[str, Mapping[str, Any]],
+    frames: Mapping[str, FrameType],
+    lacking: list[str],
+    *,
+    is_also: bool,
 ) -> Iterator[tuple[Key, FrameVariables, dict[Any, Any], str]]:
     """The units, or their further names, in the script's frames: each with the dict that holds it,
     and its key there. ``lacking``: gets the paths of those that have no such place."""
     left = [name for name, unit in units.items() if (AS in unit) is is_also]
-    for function, frame in innermost_of(script_frames()).items():
+    for function, frame in frames.items():
         variables = FrameVariables(frame)
         here = [name for name in left if name.startswith(f"{function} ")]
         left = [name for name in left if name not in here]

@@ -14,17 +14,19 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import Any, cast
 
 import torch
 
 from ftrun.inject.zero_edit.frames import Values
 from ftrun.inject.zero_edit.values import histories
+from ftrun.inject.zero_edit.values.holders import attributes_of
 from ftrun.inject.zero_edit.values.kinds import (
     CONTAINERS,
     DICTS,
-    attributes_of,
+    KINDS,
+    Kind,
     holds_values,
     is_of_package,
     is_own,
@@ -115,14 +117,15 @@ class FrameVariables:
 
     def close(self) -> None:
         """Before Python 3.13 ``f_locals`` of a function is a copy: write it into its frame."""
-        if self._is_changed and sys.version_info < (3, 13):
+        is_real = isinstance(self._frame, FrameType)
+        if self._is_changed and is_real and sys.version_info < (3, 13):
             frame, clear = ctypes.py_object(self._frame), ctypes.c_int(0)
             ctypes.pythonapi.PyFrame_LocalsToFast(frame, clear)
 
 
 def _item(value: Any, key: str) -> Any:
     """The item of a collection. A defaultdict makes an object of the script's that it lacks."""
-    if type(value) in (list, tuple):
+    if isinstance(value, (list, tuple)):
         return value[int(key)] if key.isdecimal() and int(key) < len(value) else _ABSENT
     if type(value) not in DICTS:
         return _ABSENT
@@ -144,9 +147,9 @@ def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
     """The dict of a value's keys, or of its attributes; None: it has none that heal."""
     if is_key:
         return value if type(value) in DICTS else None
-    kind = cast(Hashable, type(value))
-    is_holder = kind is FunctionType or holds_values(kind) or is_of_package(kind)
-    return attributes_of(value) if is_holder else None
+    is_one = KINDS[type(value)] >= Kind.RECORD or isinstance(value, torch.nn.Module)
+    is_one = is_one or is_of_package(cast(Hashable, type(value)))
+    return attributes_of(value) if is_one else None
 
 
 def _class_named(name: str) -> type | None:

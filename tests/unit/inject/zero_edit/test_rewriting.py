@@ -65,7 +65,10 @@ def test_a_successor_goes_on_where_it_has_joined(
     assert path.read_bytes() == b"epoch,loss\n0,1.5\n1,0.7\n"
     assert config.read_bytes() == b'{"seed": 1}'
     assert new.read_text() == "of this start"
-    assert "rank 2 goes on writing metrics.csv, config.json" in capfd.readouterr().err
+    assert (
+        "rank 2 goes on in its predecessor's files: metrics.csv, config.json"
+        in capfd.readouterr().err
+    )
 
 
 def test_on_the_way_past_a_loop_nothing_is_written(

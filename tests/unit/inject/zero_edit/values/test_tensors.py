@@ -380,7 +380,7 @@ def as_script(monkeypatch: pytest.MonkeyPatch) -> None:
             frame = frame.f_back  # type: ignore[assignment]
         return found
 
-    monkeypatch.setattr("ftrun.inject.zero_edit.values.tensors.script_frames", frames)
+    monkeypatch.setattr("ftrun.inject.zero_edit.values.walk.script_frames", frames)
 
 
 def test_a_module_that_was_made_late_heals_if_the_newcomer_has_made_it_too() -> None:

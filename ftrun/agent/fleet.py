@@ -39,14 +39,7 @@ from ftrun.base.words import first_of
 from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings
 from ftrun.config.starting import FORK, line_without_fork
-from ftrun.core.agent.events import (
-    Event,
-    OtherWorldMade,
-    SpawnerReady,
-    StartReplica,
-    WorkerDying,
-    WorkerExited,
-)
+from ftrun.core.agent import events as e
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.forms import AUTO
 from ftrun.core.ids import WorkerKey
@@ -80,7 +73,7 @@ class Fleet:
 
     def __init__(
         self,
-        emit: Callable[[Event], None],
+        emit: Callable[[e.Event], None],
         settings: RunSettings,
         machine: Machine,
         token: str,
@@ -106,7 +99,7 @@ class Fleet:
         self._spare: deque[str] = deque()
         self._stores_ordered = 0
         self._ready = False
-        self._waiting: deque[StartReplica] = deque()
+        self._waiting: deque[e.StartReplica] = deque()
         self._held: set[str] = set()
         self._empty: set[str] = set()
         self.holds = False
@@ -124,7 +117,7 @@ class Fleet:
         self.on_start: Callable[[WorkerKey, int], None] = lambda key, pid: None
         self.world_port: int | None = None
         self.answers_for = range(settings.workers_per_replica)
-        self.meet: Callable[[StartReplica, int], int] = lambda start, port: port
+        self.meet: Callable[[e.StartReplica, int], int] = lambda start, port: port
 
     # ------------------------------------------------------------ from the agent
 
@@ -142,7 +135,7 @@ class Fleet:
         """The devices of all other slots are free."""
         self._slices.keep_only(replica_ids)
 
-    def start_replica(self, start: StartReplica, *, is_empty: bool = False) -> None:
+    def start_replica(self, start: e.StartReplica, *, is_empty: bool = False) -> None:
         """Start all workers of an incarnation, as soon as there is a store for it.
 
         ``is_empty``: no worker, because ``replace_worker`` starts each.
@@ -234,7 +227,7 @@ class Fleet:
             if start.incarnation == incarnation:
                 self._waiting.remove(start)
                 for rank in self.answers_for:
-                    gone = WorkerExited(incarnation, rank, 0, NEVER_STARTED, why)
+                    gone = e.WorkerExited(incarnation, rank, 0, NEVER_STARTED, why)
                     self._loop.call_soon(self._emit, gone)
                 return True
         return False
@@ -341,7 +334,7 @@ class Fleet:
 
     def other_world_made(self) -> None:
         """The script trains in processes that are no workers."""
-        self._emit(OtherWorldMade(injection(self._settings) == AUTO))
+        self._emit(e.OtherWorldMade(injection(self._settings) == AUTO))
 
     def worker_started(
         self, incarnation: str, group_rank: int, pid: int, fds: tuple[int, ...]
@@ -395,11 +388,11 @@ class Fleet:
         group, worker = self._groups[key.incarnation], self._groups.worker(key)
         if worker is not None:
             worker.end = self._end(group, key.group_rank, worker.pid, status)
-            self._emit(WorkerDying(worker.end))
+            self._emit(e.WorkerDying(worker.end))
 
     def _end(
         self, group: Group, group_rank: int, pid: int, status: int, reason: str = ""
-    ) -> WorkerExited:
+    ) -> e.WorkerExited:
         """All that is known of a worker's end, with what was known when it died."""
         worker = group.workers.get(group_rank)
         if worker is not None and worker.end is not None:
@@ -411,21 +404,21 @@ class Fleet:
         recorded = read_error_file(path) if status > 0 else None
         incarnation = group.start.incarnation
         kept = self.memory.kept(incarnation, group_rank)
-        return WorkerExited(incarnation, group_rank, pid, status, reason, memory, recorded, kept)
+        return e.WorkerExited(incarnation, group_rank, pid, status, reason, memory, recorded, kept)
 
     # ------------------------------------------------------------ starting
 
     def _announce_ready(self) -> None:
         if self._ready and QUORUM_STORE in self._ports:
             self.store = self._store_address(QUORUM_STORE)
-            self._emit(SpawnerReady())
+            self._emit(e.SpawnerReady())
             self._start_waiting()
 
     def _store_address(self, name: str) -> str:
         host = self._machine.host
         return f"[{host}]:{self._ports[name]}" if ":" in host else f"{host}:{self._ports[name]}"
 
-    async def _start_when_free(self, start: StartReplica, devices: tuple[str, ...]) -> None:
+    async def _start_when_free(self, start: e.StartReplica, devices: tuple[str, ...]) -> None:
         try:
             if devices:
                 await self._before_start(start.replica_id, devices)
@@ -441,7 +434,7 @@ class Fleet:
             self.memory.free(start.incarnation)
         self._start_waiting()
 
-    def _next_start(self) -> StartReplica | None:
+    def _next_start(self) -> e.StartReplica | None:
         """The next incarnation to start, without those whose devices are not free yet."""
         return next((x for x in self._waiting if x.incarnation not in self._held), None)
 

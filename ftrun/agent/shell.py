@@ -41,83 +41,13 @@ from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
 from ftrun.config.forms import standbys_of, why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
-from ftrun.core.agent.events import (
-    AskToStop,
-    AskWorker,
-    CheckHealth,
-    DrainAsked,
-    EndAgent,
-    Event,
-    HealthChecked,
-    HoldGroup,
-    Instruction,
-    Kept,
-    LighthouseGone,
-    LighthouseSent,
-    LookAtBoard,
-    MakeDecree,
-    PassSignal,
-    ReplaceWorker,
-    RewindMemory,
-    SendEvidence,
-    SendToLighthouse,
-    SendToReplica,
-    SendToWorkers,
-    ShowNotice,
-    ShowStacks,
-    SignalReceived,
-    SignalReplica,
-    SignalWorker,
-    SpawnerReady,
-    StacksTaken,
-    StartReplica,
-    StartStandby,
-    SweepReplica,
-    TakeStacks,
-    TimerFired,
-    WorkerDisconnected,
-    WorkerExited,
-    WorkerLife,
-    WorkerSent,
-    WorkerUsed,
-)
+from ftrun.core import messages as m
+from ftrun.core.agent import events as e
 from ftrun.core.agent.restarts import RestartRules
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.standby import StandbyRules
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import (
-    AnotherForm,
-    AskReport,
-    AskStacks,
-    AssignSlots,
-    Beat,
-    DrainAgent,
-    EndJob,
-    FailureEvidence,
-    FailureReport,
-    GroupWords,
-    HeartbeatAck,
-    Hello,
-    IncidentRecord,
-    JobAccount,
-    KillWorkers,
-    Lease,
-    NoManager,
-    Notice,
-    PeersSilent,
-    Progress,
-    RanksKept,
-    Rejected,
-    RestartReplica,
-    StopReplica,
-    ToAgent,
-    ToWorkers,
-    Welcome,
-    WorkerFacts,
-    WorkerMessage,
-    WorkerStacks,
-)
 from ftrun.core.version import unlike_version
 from ftrun.protocol.embedding import ServiceAddress
 from ftrun.protocol.rpc import Disconnected, Refusal
@@ -152,8 +82,8 @@ class Agent:
         self._signal_rules = settings.signal_rules()
         self._standbys = StandbyRules(standbys_of(settings), parked=launch.parked)
         self._supervisor = Supervisor(self._rules(), self._started_at)
-        self._done: asyncio.Future[EndAgent] = self._loop.create_future()
-        self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
+        self._done: asyncio.Future[e.EndAgent] = self._loop.create_future()
+        self._timer = DeadlineTimer(lambda: self._handle(e.TimerFired()))
         self._output = open_output(settings)
         self._console = Console(settings, self._output.terminal, self._supervisor)
         self._line: Line | None = None
@@ -200,13 +130,13 @@ class Agent:
         self._preemption_file: PreemptionFile | None = None
         self._file_timer: FileTimer | None = None
         self._own_slots: frozenset[str] = frozenset()
-        self._account: JobAccount | None = None
+        self._account: m.JobAccount | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         write = self._output.terminal.json_line if settings.event_log_handler == CONSOLE else None
         self._typed_events = TypedEvents(settings.job_id, write)
         self._incidents = IncidentRecords(settings.job_log_dir, self._output.terminal.event_line)
 
-    async def run(self) -> EndAgent:
+    async def run(self) -> e.EndAgent:
         """Start all parts, and wait for the supervisor's ``EndAgent``."""
         self._loop.set_exception_handler(self._broken)
         catch_signals(self._signal_rules, self._signalled)
@@ -303,15 +233,15 @@ class Agent:
         if self._done.done():  # Only the output's readers are waited for.
             self._output.terminal.hurry()
         else:
-            self._handle(SignalReceived(number))
+            self._handle(e.SignalReceived(number))
 
     def _preempted(self) -> None:
         reason = f"{self._settings.preempt_file} has appeared"
-        self._handle(DrainAsked(reason, ExitCode.PREEMPTED, is_notice=True))
+        self._handle(e.DrainAsked(reason, ExitCode.PREEMPTED, is_notice=True))
 
     # ------------------------------------------------------------ events and instructions
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: e.Event) -> None:
         self._watch(event)
         for instruction in self._supervisor.handle(event, clock.now()):
             self._watch(instruction)
@@ -332,74 +262,74 @@ class Agent:
             return
         self._console.bug(error)
         if not self._done.done():
-            self._done.set_result(EndAgent(ExitCode.BUG, f"a bug in ftrun: {error!r}"))
+            self._done.set_result(e.EndAgent(ExitCode.BUG, f"a bug in ftrun: {error!r}"))
 
-    def _carry_out(self, instruction: Instruction) -> None:
+    def _carry_out(self, instruction: e.Instruction) -> None:
         self._typed_events.note(instruction)
         match instruction:
-            case SendToLighthouse(message):
+            case e.SendToLighthouse(message):
                 self._link.send(message)
-            case SignalWorker(key, number):
+            case e.SignalWorker(key, number):
                 self._fleet.signal_worker(key, number)
-            case SignalReplica(_, incarnation, number):
+            case e.SignalReplica(_, incarnation, number):
                 self._fleet.signal_replica(incarnation, number)
-            case StartReplica():
+            case e.StartReplica():
                 self._fleet.start_replica(instruction)
-            case ReplaceWorker(key, restarts, standby):
+            case e.ReplaceWorker(key, restarts, standby):
                 self._fleet.replace_worker(key, restarts, standby)
-            case MakeDecree(_, incarnation, number, group_rank):
+            case e.MakeDecree(_, incarnation, number, group_rank):
                 self._fleet.memory.decree(incarnation, number, group_rank)
-            case HoldGroup(_, incarnation):
+            case e.HoldGroup(_, incarnation):
                 self._fleet.hold(incarnation)
-            case RewindMemory(_, incarnation, number, boundary):
+            case e.RewindMemory(_, incarnation, number, boundary):
                 self._fleet.memory.rewind(incarnation, number, boundary)
-            case LookAtBoard(_, incarnation):
+            case e.LookAtBoard(_, incarnation):
                 seen = self._fleet.memory.seen(incarnation)
                 if seen is not None:
                     self._loop.call_soon(self._handle, seen)
-            case StartStandby(name):
+            case e.StartStandby(name):
                 self._fleet.start_standby(name)
-            case AskToStop(_, incarnation, number):
+            case e.AskToStop(_, incarnation, number):
                 self._fleet.ask_to_stop(incarnation, number)
-            case PassSignal(number):
+            case e.PassSignal(number):
                 self._console.passed_on(number, *self._fleet.pass_signal(number))
-            case ShowStacks():
+            case e.ShowStacks():
                 self._begin(self._show_stacks())
-            case SweepReplica(_, incarnation):
+            case e.SweepReplica(_, incarnation):
                 self._fleet.sweep_replica(incarnation)
-            case SendToWorkers(message):
+            case e.SendToWorkers(message):
                 self._server.broadcast(message)
-            case SendToReplica(replica_id, incarnation, message):
+            case e.SendToReplica(replica_id, incarnation, message):
                 self._server.send(replica_id, incarnation, message)
-            case AskWorker(key):
-                self._server.send_to(key, AskReport())
+            case e.AskWorker(key):
+                self._server.send_to(key, m.AskReport())
                 self._loop.call_soon(self._report_use, key)
-            case TakeStacks(_, incarnation):
+            case e.TakeStacks(_, incarnation):
                 self._begin(self._take_stacks(incarnation))
-            case CheckHealth(replica_id, incarnation):
+            case e.CheckHealth(replica_id, incarnation):
                 self._begin(self._check_health(replica_id, incarnation))
-            case SendEvidence(evidence):
+            case e.SendEvidence(evidence):
                 self._output.flush()
                 self._link.send(self._with_output(evidence))
-            case ShowNotice():
+            case e.ShowNotice():
                 self._console.notice(instruction, self._other_node(instruction.log))
-            case EndAgent():
+            case e.EndAgent():
                 if not self._done.done():
                     self._done.set_result(instruction)
             case _:
                 assert_never(instruction)
 
-    def _other_node(self, life: WorkerLife | None) -> str:
+    def _other_node(self, life: e.WorkerLife | None) -> str:
         """The node on which a worker's log is, if it is not this one."""
         if life is None or self._lead is None:
             return ""
         return self._lead.ranks.name_of(life.replica_id, life.restarts, life.group_rank)
 
-    def _with_output(self, evidence: FailureEvidence) -> FailureEvidence:
+    def _with_output(self, evidence: m.FailureEvidence) -> m.FailureEvidence:
         evidence = with_output(evidence, self._settings.job_log_dir, self._output.since_s)
         return evidence if self._lead is None else self._lead.ranks.with_output(evidence)
 
-    def _peers_silent(self, message: PeersSilent) -> None:
+    def _peers_silent(self, message: m.PeersSilent) -> None:
         self._link.send(message)
         if self._lead is not None:
             self._lead.hosts_silent(message.hosts)
@@ -416,7 +346,7 @@ class Agent:
         """Answer for every worker that is asked for, also for one that has ended."""
         taken = await self._fleet.stacks(keys & set(self._fleet.all_workers()))
         for key in sorted(keys, key=lambda key: (key.replica_id, key.group_rank)):
-            self._link.send(WorkerStacks(request, key, taken.get(key, "")))
+            self._link.send(m.WorkerStacks(request, key, taken.get(key, "")))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Run this next to the event loop's other work; its exceptions are the agent's own."""
@@ -436,19 +366,19 @@ class Agent:
         for key, text in taken.items():
             self._fleet.write_log(key, text)
         stacks = tuple((key.group_rank, text) for key, text in taken.items())
-        self._handle(StacksTaken(incarnation, stacks))
+        self._handle(e.StacksTaken(incarnation, stacks))
 
     async def _check_health(self, replica_id: str, incarnation: str) -> None:
         settings = self._settings
         failure = await check_health(
             settings.health_check, replica_id, self._fleet.guard_id, settings.health_timeout_s
         )
-        self._handle(HealthChecked(incarnation, failure))
+        self._handle(e.HealthChecked(incarnation, failure))
 
     def _report_use(self, key: WorkerKey) -> None:
         process = self._fleet.process_of(key)
         if process is not None:
-            self._handle(WorkerUsed(key, process.pid, process.cpu_s))
+            self._handle(e.WorkerUsed(key, process.pid, process.cpu_s))
 
     def _worker_started(self, key: WorkerKey, pid: int) -> None:
         self._watch(WorkerStarted(key, pid))
@@ -456,16 +386,16 @@ class Agent:
         if self._file_timer is not None:
             self._file_timer.worker_started()
 
-    def _fleet_event(self, event: Event) -> None:
+    def _fleet_event(self, event: e.Event) -> None:
         """Handle an event of the fleet. Once workers can be started, send Hello."""
         self._handle(event)
-        if isinstance(event, SpawnerReady):
+        if isinstance(event, e.SpawnerReady):
             self._link.announce()
 
     # ------------------------------------------------------------ from the other nodes of a team
 
     @property
-    def lease(self) -> Lease | None:
+    def lease(self) -> m.Lease | None:
         """Until when workers may commit (Q3)."""
         return self._supervisor.lease
 
@@ -474,15 +404,15 @@ class Agent:
         """How many restarts of the budget are used."""
         return self._supervisor.restarts_spent
 
-    def team_event(self, event: Event) -> None:
+    def team_event(self, event: e.Event) -> None:
         """Something that another node has seen, or that concerns the team."""
         self._handle(event)
 
-    def kept(self, incarnation: str, group_rank: int) -> Kept | None:
+    def kept(self, incarnation: str, group_rank: int) -> e.Kept | None:
         """What the memories of the nodes have of a worker."""
         return self._fleet.memory.kept(incarnation, group_rank)
 
-    def ranks_kept(self, node_id: str, report: RanksKept | GroupWords) -> None:
+    def ranks_kept(self, node_id: str, report: m.RanksKept | m.GroupWords) -> None:
         """What the memory of another node has, or the words of its ranks."""
         assert isinstance(self._fleet, SpanningFleet)
         self._fleet.ranks_kept(node_id, report)
@@ -492,7 +422,7 @@ class Agent:
         assert isinstance(self._fleet, SpanningFleet)
         self._fleet.node_gone(node_id)
 
-    def ended_elsewhere(self, end: WorkerExited) -> None:
+    def ended_elsewhere(self, end: e.WorkerExited) -> None:
         """A worker of another node has ended."""
         assert isinstance(self._fleet, SpanningFleet)
         self._fleet.ended_elsewhere(end)
@@ -502,7 +432,7 @@ class Agent:
         assert isinstance(self._fleet, SpanningFleet)
         self._fleet.begin_waiting()
 
-    def facts_elsewhere(self, facts: tuple[WorkerFacts, ...]) -> None:
+    def facts_elsewhere(self, facts: tuple[m.WorkerFacts, ...]) -> None:
         """Another node's measurements of its workers."""
         self._link.note_facts(facts)
 
@@ -522,24 +452,24 @@ class Agent:
             self._server.send_to(key, self._supervisor.lease)
 
     def worker_disconnected(self, key: WorkerKey) -> None:
-        self._handle(WorkerDisconnected(key))
+        self._handle(e.WorkerDisconnected(key))
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """Relay a worker's message to the lighthouse, and pass it to the supervisor."""
         match message:
-            case FailureReport() | Beat() | NoManager() | AnotherForm():
+            case m.FailureReport() | m.Beat() | m.NoManager() | m.AnotherForm():
                 pass  # no lighthouse sees it
-            case Progress():
+            case m.Progress():
                 self._link.note_progress(key, message)
             case _:
-                self._link.send(WorkerMessage(key, message))
-        self._handle(WorkerSent(key, message))
+                self._link.send(m.WorkerMessage(key, message))
+        self._handle(e.WorkerSent(key, message))
 
-    def _group_progressed(self, key: WorkerKey, progress: Progress) -> None:
+    def _group_progressed(self, key: WorkerKey, progress: m.Progress) -> None:
         """A group without a Manager is so far, by its memory."""
         self._link.note_progress(key, progress)
         if self._line is not None:
-            self._line.watch(WorkerSent(key, progress))
+            self._line.watch(e.WorkerSent(key, progress))
 
     # ------------------------------------------------------------ from the lighthouse
 
@@ -561,17 +491,17 @@ class Agent:
         if delay_s is None:
             code = ExitCode.LIGHTHOUSE_UNREACHABLE if starts.has_served else ExitCode.USAGE
             reason = f"the embedded lighthouse cannot be started: it {how}"
-            self._handle(EndJob(code, reason))
+            self._handle(m.EndJob(code, reason))
 
     def _connect(self) -> None:
         if self._address:
             self._fleet.lighthouse = self._address
             self._link.start(self._address.split(","))
 
-    def _hello(self) -> Hello | None:
+    def _hello(self) -> m.Hello | None:
         if not self._fleet.store:
             return None
-        return Hello(
+        return m.Hello(
             agent_id=self._agent_id,
             spec=self._settings.spec(),
             capacity=0 if self._supervisor.is_ending else self._machine.capacity,
@@ -590,7 +520,7 @@ class Agent:
     def link_opened(self) -> None:
         """Hello is sent; ask every worker for its Report."""
         self._address = self._fleet.lighthouse = self._link.address
-        self._server.broadcast(AskReport())
+        self._server.broadcast(m.AskReport())
         self._output.flush()
         for evidence in self._supervisor.unconfirmed(clock.now()):
             self._link.send(self._with_output(evidence))
@@ -600,45 +530,45 @@ class Agent:
         for heartbeat in self._supervisor.apart():
             self._link.send(heartbeat)
 
-    def link_message(self, message: ToAgent, asked_at: float | None) -> None:
+    def link_message(self, message: m.ToAgent, asked_at: float | None) -> None:
         """Relay to workers first, because they may wait for a dead peer; then handle it."""
-        if isinstance(message, ToWorkers):
+        if isinstance(message, m.ToWorkers):
             for target in message.targets:
                 self._server.send(target.replica_id, target.incarnation, message.message)
         self._console.answered(self._address)
         at = self._address if self._lighthouse is None else ""
-        agreed = message.agreed if isinstance(message, HeartbeatAck) else None
-        self._handle(LighthouseSent(asked_at, at, self._link.epoch, agreed))
+        agreed = message.agreed if isinstance(message, m.HeartbeatAck) else None
+        self._handle(e.LighthouseSent(asked_at, at, self._link.epoch, agreed))
         match message:
-            case AssignSlots(replica_ids):
+            case m.AssignSlots(replica_ids):
                 self._own_slots = frozenset(replica_ids)
                 self._fleet.keep_only(replica_ids)
                 self._handle(message)
-            case RestartReplica() | StopReplica() | KillWorkers():
+            case m.RestartReplica() | m.StopReplica() | m.KillWorkers():
                 self._handle(message)
-            case AskStacks(request, keys):
+            case m.AskStacks(request, keys):
                 self._begin(self._send_stacks(request, frozenset(keys)))
-            case DrainAgent(reason):
-                self._handle(DrainAsked(reason, ExitCode.PREEMPTED))
-            case EndJob():
+            case m.DrainAgent(reason):
+                self._handle(e.DrainAsked(reason, ExitCode.PREEMPTED))
+            case m.EndJob():
                 self._account = message.account
                 self._handle(message)
-            case IncidentRecord():
+            case m.IncidentRecord():
                 self._incidents.keep(message)
                 self._handle(message)
-            case Rejected(reason):
+            case m.Rejected(reason):
                 self._console.refused(reason)
-                self._handle(EndJob(ExitCode.REFUSED, reason))
-            case Notice():
+                self._handle(m.EndJob(ExitCode.REFUSED, reason))
+            case m.Notice():
                 self._console.lighthouse_notice(message, self._own_slots)
-            case Welcome(_, http, version):
+            case m.Welcome(_, http, version):
                 unlike = unlike_version(version, "the lighthouse")
                 if unlike:
                     self._console.refuses(self._address, unlike)
-                    self._handle(EndJob(ExitCode.REFUSED, unlike))
+                    self._handle(m.EndJob(ExitCode.REFUSED, unlike))
                 else:
                     self._welcomed(http)
-            case HeartbeatAck(glance):
+            case m.HeartbeatAck(glance):
                 if self._line is not None:  # it has no other meaning than ``LighthouseSent``
                     self._line.note_glance(glance)
             case _:
@@ -656,7 +586,7 @@ class Agent:
         if ending.refused is not None and not self._supervisor.was_answered:
             self._console.not_accepted(self._address, ending)
             what = "token" if ending.refused is Refusal.TOKEN else "lighthouse's port"
-            self._handle(EndJob(ExitCode.REFUSED, f"the {what} was refused"))
+            self._handle(m.EndJob(ExitCode.REFUSED, f"the {what} was refused"))
         elif not self._supervisor.was_answered and self._lighthouse is None:
             self._console.unreachable(self._address, ending.reason)
-        self._handle(LighthouseGone(ending.reason, ending.is_moved))
+        self._handle(e.LighthouseGone(ending.reason, ending.is_moved))

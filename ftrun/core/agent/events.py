@@ -10,23 +10,9 @@ import signal
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ftrun.core import messages as m
 from ftrun.core.forms import Form
 from ftrun.core.ids import StateId, WorkerKey
-from ftrun.core.messages import (
-    AssignSlots,
-    EndJob,
-    FailureEvidence,
-    FailureReport,
-    FromAgent,
-    FromWorker,
-    IncidentRecord,
-    KillWorkers,
-    Lease,
-    LeaveNow,
-    RestartReplica,
-    StopReplica,
-    ToItsAgent,
-)
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Board, Generation
 
@@ -64,7 +50,7 @@ class WorkerExited:
     status: int
     reason: str = ""
     memory: str = ""
-    recorded: FailureReport | None = None
+    recorded: m.FailureReport | None = None
     kept: Kept | None = field(default=None, repr=False)
 
 
@@ -117,7 +103,7 @@ class WorkerSent:
     """A worker's message: one that the lighthouse gets too, or one for its agent alone."""
 
     key: WorkerKey
-    message: FromWorker | ToItsAgent
+    message: m.FromWorker | m.ToItsAgent
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,12 +270,12 @@ Event: TypeAlias = (
     | LighthouseGone
     | TeamChanged
     | TimerFired
-    | AssignSlots
-    | RestartReplica
-    | StopReplica
-    | KillWorkers
-    | IncidentRecord
-    | EndJob
+    | m.AssignSlots
+    | m.RestartReplica
+    | m.StopReplica
+    | m.KillWorkers
+    | m.IncidentRecord
+    | m.EndJob
 )
 
 
@@ -418,14 +404,14 @@ class SweepReplica:
 class SendToLighthouse:
     """Send on the open stream. Without a stream the next Hello has the same facts."""
 
-    message: FromAgent
+    message: m.FromAgent
 
 
 @dataclass(frozen=True, slots=True)
 class SendToWorkers:
     """Send to every worker of this agent."""
 
-    message: Lease
+    message: m.Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +420,7 @@ class SendToReplica:
 
     replica_id: str
     incarnation: str
-    message: LeaveNow
+    message: m.LeaveNow
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,7 +450,7 @@ class CheckHealth:
 class SendEvidence:
     """Add the last lines of output, and send this to the lighthouse."""
 
-    evidence: FailureEvidence
+    evidence: m.FailureEvidence
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
@@ -54,6 +55,7 @@ class Sampled(Protocol):
         """The step is committed, with these contributors."""
 
 
+@dataclass(eq=False, repr=False)
 class InFlight:
     """All reductions of the step under way, by index, and the group that they go out on.
 
@@ -76,36 +78,27 @@ class InFlight:
         ready: calls that complete futures; they run outside the engine's lock.
     """
 
-    def __init__(
-        self,
-        machine: StepMachine,
-        groups: Groups,
-        caller_waits: bool,
-        note: Callable[[e.Event], None],
-        feed: Callable[[e.Event], None],
-        die: Callable[[Exception], None],
-    ) -> None:
-        self.reductions: list[Reduction] = []
-        self.divisor = 0
-        self.rank: int | None = None
-        self.contributors: tuple[str, ...] = ()
-        self.sampled: Sampled | None = None
-        self.error: Exception | None = None
-        self.issues_awaited = False
-        self.ready: deque[Callable[[], None]] = deque()
-        self._machine = machine
-        self._groups = groups
-        self._caller_waits = caller_waits
-        self._note = note
-        self._feed = feed
-        self._die = die
-        self._has_ended = False
-        self._refusal: Exception | None = None  # of an operation that may be at fault itself
-        self._batch: list[_Launched] = []
-        self._works: list[Work] = []
-        self._aborted: list[tuple[BuiltGroup, list[Work]]] = []
-        self._group: BuiltGroup | None = None
-        self._group_attempt: Attempt | None = None
+    _machine: StepMachine
+    _groups: Groups
+    _caller_waits: bool
+    _note: Callable[[e.Event], None]
+    _feed: Callable[[e.Event], None]
+    _die: Callable[[Exception], None]
+    reductions: list[Reduction] = field(default_factory=list)
+    divisor: int = 0
+    rank: int | None = None
+    contributors: tuple[str, ...] = ()
+    sampled: Sampled | None = None
+    error: Exception | None = None
+    issues_awaited: bool = False
+    ready: deque[Callable[[], None]] = field(default_factory=deque)
+    _has_ended: bool = False
+    _refusal: Exception | None = None  # of an operation that may be at fault itself
+    _batch: list[_Launched] = field(default_factory=list)
+    _works: list[Work] = field(default_factory=list)
+    _aborted: list[tuple[BuiltGroup, list[Work]]] = field(default_factory=list)
+    _group: BuiltGroup | None = None
+    _group_attempt: Attempt | None = None
 
     @property
     def counts(self) -> bool:

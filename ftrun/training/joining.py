@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -102,6 +102,7 @@ class Stepping(Protocol):
         """Step if the step is committed and any replica has data."""
 
 
+@dataclass(eq=False, repr=False)
 class Joining:
     """The Joins of one Manager, one after another.
 
@@ -117,33 +118,26 @@ class Joining:
         is_last_joiner: this replica ran out last. Exactly one replica has it.
     """
 
-    def __init__(
-        self,
-        replica_id: str,
-        slots: int,
-        issue: Callable[[Reduction], Any],
-        machine: StepMachine,
-    ) -> None:
-        self.is_active = False
-        self.is_over = False
-        self.is_last_joiner = False
-        self._replica_id = replica_id
-        self._slots = slots
-        self._issue = issue
-        self._machine = machine
-        self._optimizer: Stepping | None = None
-        self._terms = Terms()
-        self._has_batch = True
-        self._followed = 0
-        self._is_fresh = True  # no step of this Join is committed here
-        self._lacks_settings = False  # the script changes them after steps, and the Join does not
-        self._ends_unlike = 0
-        self._number = 0
-        self._stepped = Stepped.UNKNOWN
-        self._has_warned = False
-        self._announced: tuple[int, Announcement] | None = None
-        self._gradients: dict[int, tuple[int, int, int]] = {}
-        self._settings = 0
+    _replica_id: str
+    _slots: int
+    _issue: Callable[[Reduction], Any]
+    _machine: StepMachine
+    is_active: bool = False
+    is_over: bool = False
+    is_last_joiner: bool = False
+    _optimizer: Stepping | None = None
+    _terms: Terms = field(default_factory=Terms)
+    _has_batch: bool = True
+    _followed: int = 0
+    _is_fresh: bool = True  # no step of this Join is committed here
+    _lacks_settings: bool = False  # the script changes them after steps, and the Join does not
+    _ends_unlike: int = 0
+    _number: int = 0
+    _stepped: Stepped = Stepped.UNKNOWN
+    _has_warned: bool = False
+    _announced: tuple[int, Announcement] | None = None
+    _gradients: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    _settings: int = 0
 
     def begin(self, terms: Terms, optimizer: Stepping) -> None:
         """A Join begins, in which ``optimizer`` steps what is averaged.

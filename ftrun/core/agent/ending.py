@@ -12,6 +12,8 @@ Not here: how one slot is stopped (stopping.py), what a slot's end means before 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ftrun.base.errors import assert_never
 from ftrun.core.agent import words
 from ftrun.core.agent.events import SIGTERM, EndAgent, PassSignal, ShowStacks
@@ -34,6 +36,7 @@ ECHO_S = 0.2
 RECORDS_WAIT_S = 2.0
 
 
+@dataclass(eq=False, repr=False)
 class Ending:
     """Whether and why this agent ends.
 
@@ -41,29 +44,20 @@ class Ending:
     not set. ``is_over``: ``EndAgent`` is given.
     """
 
-    def __init__(
-        self,
-        settings: SupervisorSettings,
-        slots: NodeSlots,
-        stopping: Stopping,
-        lease: AgentLease,
-        unconfirmed: Unconfirmed,
-        out: Outbox,
-    ) -> None:
-        self._settings = settings
-        self._slots = slots
-        self._stopping = stopping
-        self._lease = lease
-        self._unconfirmed = unconfirmed
-        self._records_wanted = False
-        self._out = out
-        self._result: EndAgent | None = None
-        self._is_notice = False
-        self._waits_for_job = False
-        self._latest: tuple[int, float] | None = None
-        self.outcome = Outcome.STOPPED
-        self.end_at: float | None = None
-        self.is_over = False
+    _settings: SupervisorSettings
+    _slots: NodeSlots
+    _stopping: Stopping
+    _lease: AgentLease
+    _unconfirmed: Unconfirmed
+    _out: Outbox
+    _records_wanted: bool = False
+    _result: EndAgent | None = None
+    _is_notice: bool = False
+    _waits_for_job: bool = False
+    _latest: tuple[int, float] | None = None
+    outcome: Outcome = Outcome.STOPPED
+    end_at: float | None = None
+    is_over: bool = False
 
     @property
     def has_begun(self) -> bool:

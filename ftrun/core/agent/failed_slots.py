@@ -8,6 +8,7 @@ its verdicts (restarts.py), the first cause (evidence.py), when the restart begi
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.core import failure_kinds as kinds
@@ -25,24 +26,16 @@ from ftrun.core.agent.stopping import Stopping
 from ftrun.core.messages import FailureEvidence, JobFailed, Raised, ReplicaGivenUp, StartFailure
 
 
+@dataclass(eq=False, repr=False)
 class FailedSlots:
     """Judges failures; it keeps no state of its own."""
 
-    def __init__(
-        self,
-        settings: SupervisorSettings,
-        stopping: Stopping,
-        ending: Ending,
-        lease: AgentLease,
-        unconfirmed: Unconfirmed,
-        out: Outbox,
-    ) -> None:
-        self._settings = settings
-        self._lease = lease
-        self._stopping = stopping
-        self._ending = ending
-        self._unconfirmed = unconfirmed
-        self._out = out
+    _settings: SupervisorSettings
+    _stopping: Stopping
+    _ending: Ending
+    _lease: AgentLease
+    _unconfirmed: Unconfirmed
+    _out: Outbox
 
     def report(self, slot: SlotState, failure: Failure) -> None:
         """Report the loss to the lighthouse, once; it compares the failures of all replicas."""

@@ -10,6 +10,7 @@ quorum. Not here: the stream and the next attempts (agent/link.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ftrun.base.errors import ExitCode
 from ftrun.core.agent import words
@@ -31,6 +32,7 @@ STANDS_NOTICE_S = 3.0
 """How long training stands for want of a lighthouse before people get the notice."""
 
 
+@dataclass(eq=False, repr=False)
 class Outage:
     """``_gone_at``: when a connected lighthouse went; None while it is there, or never was.
 
@@ -38,26 +40,17 @@ class Outage:
     next notice of an isolation is due; None: no notice is due. ``_agreed``: for the workers.
     """
 
-    def __init__(
-        self,
-        settings: SupervisorSettings,
-        slots: NodeSlots,
-        lease: AgentLease,
-        stopping: Stopping,
-        ending: Ending,
-        out: Outbox,
-    ) -> None:
-        self._settings = settings
-        self._slots = slots
-        self._lease = lease
-        self._stopping = stopping
-        self._ending = ending
-        self._out = out
-        self._gone_at: float | None = None
-        self._at = ""
-        self._agreed: StateId | None = None
-        self._stands_shown = False
-        self._remind_at: float | None = None
+    _settings: SupervisorSettings
+    _slots: NodeSlots
+    _lease: AgentLease
+    _stopping: Stopping
+    _ending: Ending
+    _out: Outbox
+    _gone_at: float | None = None
+    _at: str = ""
+    _agreed: StateId | None = None
+    _stands_shown: bool = False
+    _remind_at: float | None = None
 
     def lease(self) -> Lease | None:
         """Until when workers may commit without another message; None: no answer so far."""

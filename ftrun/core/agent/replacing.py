@@ -14,7 +14,7 @@ failure of a group (failed_slots.py), the words' meaning (words.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
@@ -50,6 +50,7 @@ SLOW_S = 3.0
 """A replacement that has not joined by then is spoken of before it has."""
 
 
+@dataclass(eq=False, repr=False)
 class Replacing:
     """Replaces workers.
 
@@ -57,25 +58,14 @@ class Replacing:
     its processes are gone.
     """
 
-    def __init__(
-        self,
-        settings: SupervisorSettings,
-        slots: NodeSlots,
-        standbys: StandbyPool,
-        failures: FailedSlots,
-        ending: Ending,
-        out: Outbox,
-        fail: Callable[[SlotState, WorkerExited], None],
-        group_ended: Callable[[SlotState], None],
-    ) -> None:
-        self._settings = settings
-        self._slots = slots
-        self._standbys = standbys
-        self._failures = failures
-        self._ending = ending
-        self._out = out
-        self._fail = fail
-        self._group_ended = group_ended
+    _settings: SupervisorSettings
+    _slots: NodeSlots
+    _standbys: StandbyPool
+    _failures: FailedSlots
+    _ending: Ending
+    _out: Outbox
+    _fail: Callable[[SlotState, WorkerExited], None]
+    _group_ended: Callable[[SlotState], None]
 
     def begin(self, slot: SlotState) -> None:
         """A new incarnation, with new memory."""

@@ -183,7 +183,7 @@ async def _contend(term: _Term) -> int:
         candidacy = Candidacy(store, reachable, settings.silence_s, floor)
         answering = await asyncio.start_server(stands_by, sock=term.listener.dup())
         try:
-            record = await candidacy.leads(term.stopping.asked)
+            record = await candidacy.until_it_leads(term.stopping.asked)
             answering.close()
             code = ExitCode.OK if record is None else await _lead(term, candidacy, record)
         finally:
@@ -207,7 +207,7 @@ async def _lead(term: _Term, journal: JournalFile | Candidacy, record: JournalSt
     traces = start_traces()
     shell = Shell(core, journal, incidents, account, EventFile(directories), traces)
     if isinstance(journal, Candidacy):
-        journal.may_go_on = shell.go_on
+        journal.go_on = shell.go_on
     shell.start()
     server.lead(shell)
     if torchft is not None:

@@ -200,8 +200,11 @@ class Leadership:
         self._end()
         if had_begun:
             self._out.append(e.Depose(_named(value)))
-        elif value is not None and not value.is_free and _is_new(value.holder, former):
-            self._out.append(e.Say(f"The lighthouse is {_named(value)}. This one stands by."))
+        elif value is not None and not value.is_free:
+            if _is_new(value.holder, former):
+                self._out.append(e.Say(f"The lighthouse is {_named(value)}. This one stands by."))
+            else:
+                self._out.append(e.Follow(value))
 
     def _landed(self, version: int, written: _Try) -> None:
         """A write of ours is in the register."""

@@ -13,8 +13,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from ftrun.base import clock
 from ftrun.base.errors import assert_never
@@ -31,11 +30,14 @@ NAME = re.compile(r"(?P<host>.*) pid (?P<pid>\d+) \[(?P<life>[^\]]*)\.(?P<start>
 log = logging.getLogger(__name__)
 
 
-class Leader(Protocol):
-    """The interface that a contender calls. Each call returns at once."""
+class Leader:
+    """What a contender calls. Each call returns at once."""
 
     def leads(self, value: e.Value) -> None:
         """This process leads, from this value's journal, under its epoch."""
+
+    def follows(self, value: e.Value) -> None:
+        """Another process leads, and has just written this."""
 
     def release(self, output: object) -> None:
         """An output may go out now."""
@@ -46,24 +48,23 @@ class Leader(Protocol):
     def deposed(self, reason: str) -> None:
         """Another process leads; nothing may go out any more."""
 
+    def say(self, text: str) -> None:
+        """Words for people."""
+        log.warning(text)
+
 
 class Contender:
     """One process's part in one register. ``address``: where it takes agents once it leads.
 
-    ``say``: takes its words for people.
+    ``writes``: records written so far, in ``write_s`` seconds. ``why_away``: why the store has
+    given no answer last.
     """
 
     def __init__(
-        self,
-        store: Store,
-        address: str,
-        silence_s: float,
-        epoch_floor: int,
-        leader: Leader,
-        say: Callable[[str], None] = log.warning,
+        self, store: Store, address: str, silence_s: float, epoch_floor: int, leader: Leader
     ) -> None:
         self.name = process_name()
-        self._say = say
+        self.why_away = ""
         self._store = store
         self._leader = leader
         self._machine = Leadership(Settings(self.name, address, silence_s, epoch_floor))
@@ -81,7 +82,7 @@ class Contender:
 
     @property
     def may_decide(self) -> bool:
-        """Whether an event may be handled now."""
+        """Whether an event may be handled now: leadership is proven, and nothing is held."""
         return self._machine.may_decide(clock.now())
 
     @property
@@ -89,7 +90,7 @@ class Contender:
         """How long this process saw the former holder write nothing before it took over."""
         return self._machine.watched_s
 
-    def decided(self, outputs: Sequence[object]) -> None:
+    def hand_in(self, outputs: Sequence[object]) -> None:
         """The leader has handled an event: each output is released in its time."""
         self._feed(e.Decided(tuple(outputs)))
 
@@ -124,12 +125,14 @@ class Contender:
                 self._request = asyncio.ensure_future(self._ask(instruction))
             case e.Lead(value):
                 self._leader.leads(value)
+            case e.Follow(value):
+                self._leader.follows(value)
             case e.Release(output):
                 self._leader.release(output)
             case e.Depose(reason):
                 self._leader.deposed(reason)
             case e.Say(text):
-                self._say(f"{text} ({self._store.place})")
+                self._leader.say(f"{text} ({self._store.place})")
             case e.GivenBack():
                 self._over.set()
             case _:
@@ -147,7 +150,8 @@ class Contender:
                     self.writes += 1
                     self.write_s += clock.now() - began
         except StoreError as error:
-            answer = e.Failed(str(error))
+            self.why_away = str(error)
+            answer = e.Failed(self.why_away)
         except Exception as error:  # noqa: BLE001 - a bug ends the service, and not this task only.
             if not self.failed.done():
                 self.failed.set_exception(error)

@@ -55,7 +55,6 @@ class AtRisk:
         return self._gaps >= LOOKS
 
     def look(self, now: float) -> None:
-        """Read the words."""
         board, step = self._memory.board, max(self._memory.board.all(Word.REACHED))
         if step > self.step:
             taken = (now - self._stepped_at) / (step - self.step)

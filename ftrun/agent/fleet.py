@@ -152,7 +152,6 @@ class Fleet:
         self._loop.call_soon(self._start_waiting)
 
     def replace_worker(self, key: WorkerKey, restarts: int, standby: str) -> None:
-        """Start one worker of a running incarnation again."""
         group = self._groups[key.incarnation]
         group.is_held, group.is_killed = self.holds, False
         group.lives[key.group_rank] = restarts
@@ -168,7 +167,6 @@ class Fleet:
         self._groups[incarnation].is_held = True
 
     def start_standby(self, name: str) -> None:
-        """Start a worker that waits for its assignment."""
         self._spawner.start_standby(name, threads_per_worker(self._settings, self._machine))
 
     def signal_replica(self, incarnation: str, number: int) -> None:
@@ -256,7 +254,6 @@ class Fleet:
         ]
 
     def knows(self, key: WorkerKey, pid: int) -> bool:
-        """True if ``key`` is a worker that runs now, with this pid."""
         return self._groups.knows(key, pid)
 
     def process_of(self, key: WorkerKey) -> linux.ProcessRow | None:
@@ -321,7 +318,6 @@ class Fleet:
             self._spawner.start_writer(self._runtime_dir / serving.NAME)
 
     def store_opened(self, name: str, port: int) -> None:
-        """A store listens."""
         self._ports[name] = port
         if name == QUORUM_STORE:
             self._announce_ready()
@@ -339,7 +335,6 @@ class Fleet:
     def worker_started(
         self, incarnation: str, group_rank: int, pid: int, fds: tuple[int, ...]
     ) -> None:
-        """Watch its pidfd and follow its output."""
         pidfd, out_fd, err_fd = fds
         group = self._groups[incarnation]
         group.expected.discard(group_rank)

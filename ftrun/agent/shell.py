@@ -401,7 +401,6 @@ class Agent:
 
     @property
     def restarts(self) -> int:
-        """How many restarts of the budget are used."""
         return self._supervisor.restarts_spent
 
     def team_event(self, event: e.Event) -> None:
@@ -409,7 +408,6 @@ class Agent:
         self._handle(event)
 
     def kept(self, incarnation: str, group_rank: int) -> e.Kept | None:
-        """What the memories of the nodes have of a worker."""
         return self._fleet.memory.kept(incarnation, group_rank)
 
     def ranks_kept(self, node_id: str, report: m.RanksKept | m.GroupWords) -> None:
@@ -418,12 +416,10 @@ class Agent:
         self._fleet.ranks_kept(node_id, report)
 
     def node_gone(self, node_id: str) -> None:
-        """Another node is lost."""
         assert isinstance(self._fleet, SpanningFleet)
         self._fleet.node_gone(node_id)
 
     def ended_elsewhere(self, end: e.WorkerExited) -> None:
-        """A worker of another node has ended."""
         assert isinstance(self._fleet, SpanningFleet)
         self._fleet.ended_elsewhere(end)
 
@@ -433,17 +429,14 @@ class Agent:
         self._fleet.begin_waiting()
 
     def facts_elsewhere(self, facts: tuple[m.WorkerFacts, ...]) -> None:
-        """Another node's measurements of its workers."""
         self._link.note_facts(facts)
 
     def show(self, text: str) -> None:
-        """A line on the terminal."""
         self._output.terminal.event_line(text)
 
     # ------------------------------------------------------------ from workers
 
     def worker_known(self, key: WorkerKey, pid: int) -> bool:
-        """True if ``key`` is a worker that runs now, with this pid."""
         return self._fleet.knows(key, pid)
 
     def worker_attached(self, key: WorkerKey) -> None:

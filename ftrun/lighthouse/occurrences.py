@@ -92,7 +92,6 @@ class Occurrences:
             self.account(now, with_bands=True)  # nobody may wait for this lighthouse's end
 
     def notice(self, notice: Notice) -> None:
-        """The core has a notice for people."""
         facts = {"kind": notice.kind, "replicas": list(notice.replica_ids), "text": notice.text}
         self._file.write("notice", facts)
 

@@ -115,7 +115,6 @@ class BuiltGroup(Collectives):
             native._set_default_timeout(timeout)
 
     def abort(self) -> None:
-        """Wake every waiter with an error. From any thread, idempotent, milliseconds."""
         self._signal.trigger()
 
     def threads_sleep(self) -> bool | None:

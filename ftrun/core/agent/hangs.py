@@ -37,7 +37,6 @@ class Hangs:
         self._fail = fail
 
     def ask_the_silent(self, slot: SlotState) -> None:
-        """Ask those workers that have sent nothing for long."""
         for rank in slot.hang_watch.ask(self._out.now):
             self._out.add(e.AskWorker(WorkerKey(slot.replica_id, slot.incarnation, rank)))
 

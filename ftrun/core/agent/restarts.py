@@ -106,7 +106,6 @@ class RestartBudget:
 
     @property
     def left(self) -> int:
-        """How many restarts are left."""
         return max(0, self.rules.max_restarts - self.spent)
 
     def started(self) -> None:
@@ -118,7 +117,6 @@ class RestartBudget:
         self.baseline = step + 1
 
     def progressed(self, step: int) -> None:
-        """The group is at ``step``."""
         self.step = step
         if self.baseline is None:
             self.baseline = step

@@ -226,12 +226,10 @@ class SlotState(Slot):
         self.clear_deadlines()
 
     def clear_deadlines(self) -> None:
-        """Turn all deadlines off."""
         self.wake_at = self.press_at = self.kill_at = self.stuck_at = self.stacks_at = None
         self.look_at = self.slow_at = None
 
     def deadlines(self) -> Iterator[float]:
-        """The deadlines that are on."""
         for at in (self.wake_at, self.press_at, self.kill_at, self.stuck_at, self.stacks_at):
             if at is not None:
                 yield at

@@ -39,11 +39,9 @@ class NodeSlots:
         return len(self._slots)
 
     def get(self, replica_id: str) -> SlotState | None:
-        """The slot, if it is assigned here."""
         return self._slots.get(replica_id)
 
     def add(self, replica_id: str, wake_at: float) -> None:
-        """Add a slot, to be started at ``wake_at``."""
         budget = RestartBudget(self._rules, spent=self._rules.spent)
         slot = SlotState(replica_id, budget, wake_at=wake_at, started=self._rules.spent)
         self._slots[replica_id] = slot
@@ -118,7 +116,6 @@ class NodeSlots:
         return all(slot.phase is SlotPhase.ENDED for slot in self._slots.values())
 
     def note(self, now: float, slot: SlotState, text: str) -> None:
-        """Add a line to a slot's story."""
         self._story.append((now, slot.replica_id, text))
 
     def story(self, replica_id: str) -> list[str]:

@@ -123,12 +123,4 @@ def _healed(found: Record | None) -> Healed | None:
 def _response(found: Record | None) -> Response | None:
     if found is None:
         return None
-    return Response(
-        kind=found["kind"],
-        quorum=found["quorum"],
-        members=tuple(found["members"]),
-        survivors=tuple(found["survivors"]),
-        recomputes=tuple(found["recomputes"]),
-        step=found["step"],
-        duration_s=found["duration_s"],
-    )
+    return Response(**{k: tuple(x) if isinstance(x, list) else x for k, x in found.items()})

@@ -118,7 +118,6 @@ class Incidents:
     # ------------------------------------------------------------ what has happened
 
     def lost(self, fact: f.Lost) -> None:
-        """An agent reports a failure."""
         lost = fact.lost
         signature = lost.start_failure.signature if lost.start_failure is not None else ""
         part = Part(
@@ -134,12 +133,10 @@ class Incidents:
         self._add(part)
 
     def given_up(self, fact: f.GivenUp) -> None:
-        """The lighthouse gives some up."""
         for loss in fact.losses:
             self._add(self._part_of(loss, kinds.GIVEN_UP))
 
     def node_lost(self, fact: f.NodeLost) -> None:
-        """All replicas of a node are one incident."""
         parts = [self._part_of(loss, kinds.NODE) for loss in fact.losses]
         for part in parts:
             part.agent_id, part.host = fact.agent_id, fact.host
@@ -151,7 +148,6 @@ class Incidents:
             self._save(incident)
 
     def failed(self, fact: f.Failed) -> None:
-        """An agent's evidence."""
         evidence, now = fact.evidence, self._picture.now
         if not evidence.workers:
             return
@@ -177,23 +173,19 @@ class Incidents:
         self._save(incident)
 
     def started(self, fact: f.Started) -> None:
-        """The next incarnation runs in a slot."""
         for part in self._open_parts(fact.replica_id):
             if part.is_followed_by(fact.incarnation) and part.started_at is None:
                 part.started_at = self._picture.now
 
     def healed(self, fact: f.Healed) -> None:
-        """A replica that came back has its peers' state."""
         for part in self._open_parts(fact.replica_id):
             part.healed = fact.healed
 
     def moved(self, fact: f.Moved) -> None:
-        """The slot goes to another node."""
         for part in self._open_parts(fact.replica_id):
             part.set_aside = fact.words
 
     def went_on(self, fact: f.WentOn) -> None:
-        """The job goes on without the slot's replica."""
         for part in self._open_parts(fact.replica_id):
             part.goes_on = fact.words
 

@@ -37,7 +37,6 @@ def in_seconds(spent: Mapping[Use, int]) -> dict[str, float]:
 
 
 def slot_seconds(account: Account, book: SlotBook, now_s: float) -> dict[str, float]:
-    """One slot's time by use."""
     return in_seconds(book.seconds(account.now(now_s)))
 
 

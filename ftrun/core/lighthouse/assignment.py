@@ -253,7 +253,6 @@ class Assignment:
         return {agent.agent_id: agent.capacity for agent in agents if agent.takes_slots}
 
     def send_slots(self, agent: Agent, own: tuple[str, ...] | None = None) -> None:
-        """Send an agent the list of its slots."""
         own = self._state.slots.of(agent.agent_id) if own is None else own
         agent.assigned = own
         self._state.reassigned.discard(agent.agent_id)

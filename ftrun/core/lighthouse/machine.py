@@ -274,7 +274,6 @@ class Lighthouse:
         self._admit(hello)
 
     def _admit(self, hello: m.Hello) -> None:
-        """Admit an agent to the job."""
         state = self.state
         if state.spec is NO_SPEC:
             state.open(hello.spec)

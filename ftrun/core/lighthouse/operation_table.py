@@ -27,7 +27,6 @@ class OperationTable(dict[int, Operation]):
         self.are_under_way = True
 
     def asked_as(self, request_id: str) -> Operation | None:
-        """The operation of a request with this id."""
         if not request_id:
             return None
         return next((x for x in self.values() if x.request.request_id == request_id), None)
@@ -44,7 +43,6 @@ class OperationTable(dict[int, Operation]):
         return True
 
     def under_way(self) -> list[Operation]:
-        """The operations that have not ended."""
         found = [x for x in self.values() if not x.has_ended]
         self.are_under_way = bool(found)
         return found

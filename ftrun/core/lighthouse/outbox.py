@@ -74,7 +74,6 @@ class Outbox:
             self._out.append(e.SendToAgent(agent_id, copy if index else notice))
 
     def to_all(self, message: m.ToAgent) -> None:
-        """Send to every attached agent."""
         for agent_id in self.agents:
             self._out.append(e.SendToAgent(agent_id, message))
 

@@ -66,7 +66,6 @@ class Waiting:
         self.done = not self._ranks
 
     def clear(self) -> None:
-        """Wait for nobody."""
         self._ranks, self.done, self.until = {}, True, None
         self._later.clear()
         self._said_again.clear()

@@ -55,7 +55,6 @@ class Wait:
     until: float | None = None
 
     def text(self, now: float) -> str:
-        """The words, with times."""
         limit = "" if self.until is None else f", for {max(0.0, self.until - now):.0f} s at most"
         return sentence(f"{self.words}, since {now - self.since:.0f} s{limit}.")
 

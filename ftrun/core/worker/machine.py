@@ -180,7 +180,6 @@ class StepMachine(Showing):
         self._out += self._offer.offer_kept(self.state, self._quorums)
 
     def _enter(self, quorum: Quorum) -> None:
-        """Begin a step under ``quorum``."""
         is_first = self._quorums.is_unentered
         heals = is_first and self._quorums.is_newcomer(quorum)
         number = self._quorums.next_step(self.state.step)

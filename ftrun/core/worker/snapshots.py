@@ -248,7 +248,6 @@ class PartSchedule:
 
     @property
     def is_writing(self) -> bool:
-        """A part is under way."""
         return self._writes_since is not None
 
     def ballot(self, _now: float) -> bool:

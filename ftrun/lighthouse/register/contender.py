@@ -77,7 +77,6 @@ class Contender:
         self.write_s = 0.0
 
     def start(self) -> None:
-        """Begin to contend."""
         self._feed(e.TimerFired())
 
     @property

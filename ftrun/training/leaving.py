@@ -48,7 +48,7 @@ class Leaving:
 
     def raise_drained(self) -> NoReturn:
         """Raise Drained, or a plain SystemExit if there is no whole state to save."""
-        if self._machine.torn or not self._holds_state():
+        if self._machine.heal.torn or not self._holds_state():
             raise SystemExit(int(ExitCode.PREEMPTED))
         if context.was_interrupted():
             raise Interrupted

@@ -432,7 +432,7 @@ class Manager:
         parted = linger(*parts, replicas, limit_s, session.vote)
         if parted is Parted.EARLY:
             session.ends_early = True
-            has_trained = machine.has_committed
+            has_trained = machine.heal.has_committed
             session.close(LeaveReason.EARLY if has_trained else LeaveReason.LEFT)
             if not has_trained:
                 raise UserError(

@@ -238,14 +238,14 @@ class Session:
     @property
     def awaits_newcomers(self) -> bool:
         """Whether others may join at the next boundary."""
-        return self.machine.awaits_newcomers
+        return self.machine.quorums.awaits_newcomers
 
     @property
     def others_join(self) -> bool:
         """Whether all is ready for others to join at the next boundary."""
         pending = self.machine.pending
         is_ready = self.machine.in_force is not None if pending is None else pending.built
-        return is_ready and self.machine.awaits_newcomers
+        return is_ready and self.machine.quorums.awaits_newcomers
 
     def require_step(self) -> None:
         """Raise a UserError if no step is under way."""

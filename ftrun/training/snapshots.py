@@ -133,7 +133,7 @@ class Snapshots:
         Half of the launcher's grace is for that, the rest for what the script saves itself.
         """
         machine, deadline = self._machine, clock.now() + self._context.grace_s / 2
-        has_state = self._schedule is not None and not (machine.torn or machine.healing)
+        has_state = self._schedule is not None and not (machine.heal.torn or machine.healing)
         is_new = has_state and self._await_idle(deadline) and self._taken_at != machine.state.step
         takes = is_new and self._takes_last(deadline)
         if self._meeting is not None and self._is_lead:

@@ -231,7 +231,7 @@ class StepFlow:
         machine = self._machine
         while machine.healing and machine.in_step and machine.fate is not Fate.VOID:
             self._heal(lambda: machine.fate is Fate.VOID)
-            if machine.loaded is not None:
+            if machine.heal.loaded is not None:
                 return  # another state replaces the loaded one: ``decide`` waits for that
 
     def decide(
@@ -354,14 +354,18 @@ class StepFlow:
         self._commits = 0
         self._engine.note_progress()
         self._engine.wait_until(
-            lambda: machine.loaded is not None or is_over(),
+            lambda: machine.heal.loaded is not None or is_over(),
             until.left_s(self._longest_s),
             "the state to heal from",
             counts_isolation=until.is_stated,
         )
         with self._healing.applying:
             fetched = self._healing.fetched
-            if machine.loaded is None or fetched is None or fetched.state_id != machine.loaded:
+            if (
+                machine.heal.loaded is None
+                or fetched is None
+                or fetched.state_id != machine.heal.loaded
+            ):
                 return  # interrupted: the next quorum names the donors
             spoiled = self._healing.apply()
             if spoiled:

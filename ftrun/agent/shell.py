@@ -49,7 +49,7 @@ from ftrun.core.agent.standby import StandbyRules
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import WorkerKey
 from ftrun.core.version import unlike_version
-from ftrun.protocol.embedding import ServiceAddress
+from ftrun.protocol.embedding import Embedding, ServiceAddress
 from ftrun.protocol.rpc import Disconnected, Refusal
 
 
@@ -212,14 +212,13 @@ class Agent:
             return None
         state_dir = self._settings.state_dir or runtime_dir / "lighthouse"
         state_dir.mkdir(parents=True, exist_ok=True)
+        outlives = self._settings.state_dir is not None
         return EmbeddedLighthouse(
-            state_dir,
-            token,
+            Embedding(str(state_dir), token, outlives=outlives),
             self._fleet.guard_id,
             self._settings.job_log_dir / "lighthouse.log",
             self._lighthouse_ready,
             self._lighthouse_ended,
-            outlives=self._settings.state_dir is not None,
         )
 
     def _open_file_timer(self) -> None:

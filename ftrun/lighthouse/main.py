@@ -33,7 +33,6 @@ from ftrun.core.lighthouse.stopping import LEAVING_MAX_S, LOOK_S, may_stop
 from ftrun.core.torchft_quorum.status import TorchftStatus
 from ftrun.lighthouse.account_file import ACCOUNT_FILE, AccountFile
 from ftrun.lighthouse.candidacy import Candidacy, stands_by
-from ftrun.lighthouse.embedded import Embedding
 from ftrun.lighthouse.event_file import EventFile
 from ftrun.lighthouse.incident_file import INCIDENTS_FILE, IncidentFile
 from ftrun.lighthouse.journal import JournalFile
@@ -47,6 +46,7 @@ from ftrun.lighthouse.traces import start_traces
 from ftrun.lighthouse.train_job import post_progress, server_of
 from ftrun.protocol.embedding import (
     GOES_ON_WORDS,
+    Embedding,
     ServiceAddress,
     publish_address,
     withdraw_address,
@@ -107,25 +107,24 @@ def run_lighthouse(
         return asyncio.run(_run(settings, announce, stop_fd, make))
 
 
-def run_embedded(embedding: Embedding) -> int:
+def run_embedded(embedding: Embedding, stop_fd: int) -> int:
     """The lighthouse of its parent, which reads this process's stderr; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="lighthouse: %(message)s")
-    shares = embedding.for_nodes and not embedding.once
     settings = ServiceSettings(
-        state_dir=embedding.state_dir,
+        state_dir=Path(embedding.state_dir),
         token=embedding.token,
         bind=embedding.bind,
         http=embedding.http,
-        tls=TlsFiles(*embedding.tls),
+        tls=TlsFiles(*map(Path, embedding.tls)),
         insecure_plaintext=embedding.for_nodes,
         core=STANDALONE if embedding.for_nodes else EMBEDDED,
-        state=str(embedding.state_dir) if shares else "",
-        log_dir=embedding.log_dir,
+        state=embedding.state_dir if embedding.contends else "",
+        log_dir=Path(embedding.log_dir) if embedding.log_dir else None,
         outlives=embedding.outlives,
         once=embedding.once,
     )
     try:
-        return run_lighthouse(settings, log.info, embedding.stop_fd)
+        return run_lighthouse(settings, log.info, stop_fd)
     except FtrunError as error:
         print(f"lighthouse: {error}", file=sys.stderr)
         return error.exit_code

@@ -22,16 +22,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from ftrun.base.errors import UserError
-from ftrun.core.worker.joining import (
-    FIELDS,
-    JoinVerdict,
-    Row,
-    Stepped,
-    Terms,
-    decode,
-    encode,
-    judge,
-)
+from ftrun.core.worker import joining as rows
 from ftrun.core.worker.machine import StepMachine
 from ftrun.training.reductions import Reduction
 
@@ -50,18 +41,18 @@ class Announcement(Reduction):
         device: of the gradients, whose group carries it.
     """
 
-    def __init__(self, row: Row, slot: int, slots: int, device: torch.device) -> None:
-        table = torch.zeros(slots, FIELDS, dtype=torch.int64, device=device)
+    def __init__(self, row: rows.Row, slot: int, slots: int, device: torch.device) -> None:
+        table = torch.zeros(slots, rows.FIELDS, dtype=torch.int64, device=device)
         super().__init__(
             table, ReduceOp.SUM, lambda divisor: self._write(row), batched=True, awaited=True
         )
         self._row = row
         self._slot = slot
-        self._verdict: JoinVerdict | None = None
+        self._verdict: rows.JoinVerdict | None = None
         self._write(row)
 
     @property
-    def verdict(self) -> JoinVerdict | None:
+    def verdict(self) -> rows.JoinVerdict | None:
         """The verdict of the step, once its results stand."""
         return self._verdict
 
@@ -74,16 +65,16 @@ class Announcement(Reduction):
         self.judged()
         super().hand_out(divisor)
 
-    def judged(self) -> JoinVerdict:
+    def judged(self) -> rows.JoinVerdict:
         """The verdict, in any thread that hands out a result of the same batch."""
         verdict = self._verdict
         if verdict is None:  # two threads at once come to the same
-            verdict = self._verdict = judge(decode(self.data.tolist()))
+            verdict = self._verdict = rows.judge(rows.decode(self.data.tolist()))
         return verdict
 
-    def _write(self, row: Row) -> None:
+    def _write(self, row: rows.Row) -> None:
         self.data.zero_()
-        self.data[self._slot] = torch.tensor(encode(row), dtype=torch.int64)
+        self.data[self._slot] = torch.tensor(rows.encode(row), dtype=torch.int64)
 
 
 class Stepping(Protocol):
@@ -126,20 +117,20 @@ class Joining:
     is_over: bool = False
     is_last_joiner: bool = False
     _optimizer: Stepping | None = None
-    _terms: Terms = field(default_factory=Terms)
+    _terms: rows.Terms = field(default_factory=rows.Terms)
     _has_batch: bool = True
     _followed: int = 0
     _is_fresh: bool = True  # no step of this Join is committed here
     _lacks_settings: bool = False  # the script changes them after steps, and the Join does not
     _ends_unlike: int = 0
     _number: int = 0
-    _stepped: Stepped = Stepped.UNKNOWN
+    _stepped: rows.Stepped = rows.Stepped.UNKNOWN
     _has_warned: bool = False
     _announced: tuple[int, Announcement] | None = None
     _gradients: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     _settings: int = 0
 
-    def begin(self, terms: Terms, optimizer: Stepping) -> None:
+    def begin(self, terms: rows.Terms, optimizer: Stepping) -> None:
         """A Join begins, in which ``optimizer`` steps what is averaged.
 
         Raises:
@@ -173,7 +164,7 @@ class Joining:
             return
         self._gradients.clear()
         self._settings = self._own_settings()
-        row = Row(
+        row = rows.Row(
             self._has_batch,
             stepped=self._stepped,
             followed=self._followed,
@@ -186,7 +177,7 @@ class Joining:
         self._issue(announcement)
 
     @property
-    def verdict(self) -> JoinVerdict | None:
+    def verdict(self) -> rows.JoinVerdict | None:
         """The verdict of the step that began last; None: it has no results that stand."""
         announced = self._current
         return None if announced is None else announced.verdict
@@ -231,9 +222,9 @@ class Joining:
         if not self._has_batch:
             return self._follower_forgoes(verdict)
         is_changed = scales or self._is_changed()
-        was_plain = self._stepped is not Stepped.CHANGED
+        was_plain = self._stepped is not rows.Stepped.CHANGED
         if was_plain:
-            self._stepped = Stepped.CHANGED if is_changed else Stepped.PLAIN
+            self._stepped = rows.Stepped.CHANGED if is_changed else rows.Stepped.PLAIN
         if not is_changed or not verdict.has_follower or verdict.settings is None:
             return ""
         reason = "the script changed gradients or settings for the first time"
@@ -249,7 +240,7 @@ class Joining:
         verdict = self.verdict
         return verdict is not None and verdict.throws
 
-    def _follower_forgoes(self, verdict: JoinVerdict) -> str:
+    def _follower_forgoes(self, verdict: rows.JoinVerdict) -> str:
         if not verdict.batches:
             return "" if verdict.has_leader else self._ends_with(verdict)
         reason = verdict.reason
@@ -267,7 +258,7 @@ class Joining:
             )
         return reason
 
-    def _ends_with(self, verdict: JoinVerdict) -> str:
+    def _ends_with(self, verdict: rows.JoinVerdict) -> str:
         """All have run out: the settings must be the last joiner's, or this replica heals."""
         if verdict.last_settings == self._own_settings():
             return ""

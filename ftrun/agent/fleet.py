@@ -13,23 +13,22 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ftrun.agent import sweep
 from ftrun.agent.assignments import Assignments
 from ftrun.agent.death_watch import DeathWatch
-from ftrun.agent.devices import DeviceSlices, Machine
+from ftrun.agent.devices import DeviceSlices
 from ftrun.agent.environment import spawner_configuration, threads_per_worker
 from ftrun.agent.error_files import read_error_file
 from ftrun.agent.group_memory import MemorySnapshots
 from ftrun.agent.groups import Group, Groups, Worker
 from ftrun.agent.late_status import LateStatus
-from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.left_behind import NAMED_MAX, LeftBehind, keep_writing
 from ftrun.agent.logs import Output, WorkerLog
 from ftrun.agent.memory import MemoryWatch
 from ftrun.agent.process import SpawnerProcess, sweeper
+from ftrun.agent.setup import AgentSetup
 from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.tcp_stores import WORLD_STORE
 from ftrun.agent.worker_facts import WorkerProcess
@@ -37,7 +36,6 @@ from ftrun.base import linux
 from ftrun.base.errors import ExitCode, PeerError, UserError
 from ftrun.base.words import first_of
 from ftrun.config.forms import injection
-from ftrun.config.settings import RunSettings
 from ftrun.config.starting import FORK, line_without_fork
 from ftrun.core.agent import events as e
 from ftrun.core.agent.stopping import SIGKILL
@@ -74,25 +72,21 @@ class Fleet:
     def __init__(
         self,
         emit: Callable[[e.Event], None],
-        settings: RunSettings,
-        machine: Machine,
-        token: str,
-        launch: SpawnerLaunch,
-        runtime_dir: Path,
+        setup: AgentSetup,
         output: Output,
         before_start: BeforeStart,
     ) -> None:
         self._emit = emit
-        self._settings = settings
-        self._machine = machine
-        self._token = token
-        self._runtime_dir = runtime_dir
+        self._setup = setup
+        self._settings = settings = setup.settings
+        self._machine = machine = setup.machine
+        self._runtime_dir = runtime_dir = setup.runtime_dir
         self._output = output
         self._loop = asyncio.get_running_loop()
-        self._launch, self.guard_id = launch, launch.guard_id
+        self.guard_id = setup.launch.guard_id
         children = {row.pid for row in linux.process_rows() if row.ppid == os.getpid()}
-        self._before = frozenset(children - {launch.process.pid})
-        self._spawner = SpawnerProcess(self, emit, launch)
+        self._before = frozenset(children - {setup.launch.process.pid})
+        self._spawner = SpawnerProcess(self, emit, setup.launch)
         self._slices = DeviceSlices(machine.devices, settings.ranks_here)
         self._assignments = Assignments(settings, machine, self._slices, runtime_dir)
         self._ports: dict[str, int] = {}
@@ -123,9 +117,7 @@ class Fleet:
 
     def start(self) -> None:
         """Configure the spawner and order the first stores; ``SpawnerReady`` follows."""
-        self._spawner.start(
-            spawner_configuration(self._settings, self._machine, self._token, self._runtime_dir)
-        )
+        self._spawner.start(spawner_configuration(self._setup))
         if self._assignments.is_one_world and self.world_port is None:
             self._spawner.open_store(WORLD_STORE, 0)
         for _ in range(1 if self._settings.master_port else SPARE_STORES):
@@ -285,7 +277,7 @@ class Fleet:
             keep_writing(list(self._logs))
             self._name(left, "It goes on by itself, and the logs get what it prints.")
         else:
-            selection = sweeper(self._launch, self._before)
+            selection = sweeper(self._setup.launch, self._before)
             end = partial(sweep.kill_all, selection, SWEEP_DEADLINE_S)
             stuck = await self._loop.run_in_executor(None, end)
             self._name(left, "It is ended with the job.")

@@ -16,19 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.agent.console import Console, is_own
-from ftrun.agent.devices import Machine
 from ftrun.agent.embedded import EmbeddedLighthouse
 from ftrun.agent.env_markers import AGENT_ID_NAME
 from ftrun.agent.file_timer import FileTimer, timer_path, worker_of
 from ftrun.agent.fleet import Fleet
 from ftrun.agent.health import check_health
 from ftrun.agent.incidents import IncidentRecords, with_output
-from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.line import Line
 from ftrun.agent.link import LighthouseLink, web_address
 from ftrun.agent.logs import open_output, start_keeping
 from ftrun.agent.peers import Peers
 from ftrun.agent.resources import ResourceWatch
+from ftrun.agent.setup import AgentSetup
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.team.lead import Lead
 from ftrun.agent.team.spanning import SpanningFleet, SpanningServer
@@ -40,7 +39,6 @@ from ftrun.base import clock
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
 from ftrun.config.forms import standbys_of, why_no_memory_snapshots
-from ftrun.config.settings import RunSettings
 from ftrun.core import messages as m
 from ftrun.core.agent import events as e
 from ftrun.core.agent.restarts import RestartRules
@@ -61,15 +59,12 @@ class Agent:
 
     def __init__(
         self,
-        settings: RunSettings,
-        machine: Machine,
-        token: str,
-        launch: SpawnerLaunch,
+        setup: AgentSetup,
         publish: Callable[[str], None],
-        runtime_dir: Path,
         watch: Watch = unwatched,
         lead: Lead | None = None,
     ) -> None:
+        settings, machine, token = setup.settings, setup.machine, setup.token
         self._settings = settings
         self._lead = lead
         self._watch = watch
@@ -80,7 +75,7 @@ class Agent:
         self._life = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
         self._agent_id = os.environ.get(AGENT_ID_NAME) or self._life
         self._signal_rules = settings.signal_rules()
-        self._standbys = StandbyRules(standbys_of(settings), parked=launch.parked)
+        self._standbys = StandbyRules(standbys_of(settings), parked=setup.launch.parked)
         self._supervisor = Supervisor(self._rules(), self._started_at)
         self._done: asyncio.Future[e.EndAgent] = self._loop.create_future()
         self._timer = DeadlineTimer(lambda: self._handle(e.TimerFired()))
@@ -99,17 +94,12 @@ class Agent:
             self._console.notice, settings.job_log_dir, has_gpus=bool(machine.devices)
         )
         self._fleet = (Fleet if lead is None else SpanningFleet)(
-            self._fleet_event,
-            settings,
-            machine,
-            token,
-            launch,
-            runtime_dir,
-            self._output,
-            self._resources.before_start,
+            self._fleet_event, setup, self._output, self._resources.before_start
         )
         self._fleet.on_start = self._worker_started
-        self._server = (WorkerServer if lead is None else SpanningServer)(self, token, runtime_dir)
+        self._server = (WorkerServer if lead is None else SpanningServer)(
+            self, token, setup.runtime_dir
+        )
         if isinstance(self._fleet, SpanningFleet) and isinstance(self._server, SpanningServer):
             assert lead is not None
             self._fleet.led_by(lead)
@@ -124,9 +114,9 @@ class Agent:
         )
         self._fleet.memory.on_progress = self._group_progressed
         self._peers = Peers(self._peers_silent)
-        self._lighthouse = self._embedded(token, runtime_dir)
+        self._lighthouse = self._embedded(token, setup.runtime_dir)
         self._address = settings.lighthouse or ""
-        self._runtime_dir = runtime_dir
+        self._runtime_dir = setup.runtime_dir
         self._preemption_file: PreemptionFile | None = None
         self._file_timer: FileTimer | None = None
         self._own_slots: frozenset[str] = frozenset()

@@ -63,7 +63,7 @@ class Resuming:
     _healing: Healing
     _progress: WorkerProgress
     _vote: GroupVote | None = None
-    form: Form.EXPLICIT = Form.EXPLICIT.value
+    form: str = Form.EXPLICIT.value
     position: str = ""
     first_step: int = 0
     _found: Found | None = None

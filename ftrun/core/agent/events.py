@@ -283,14 +283,20 @@ Event: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class StartReplica:
+class _OfIncarnation:
+    """An instruction about one incarnation of a slot."""
+
+    replica_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartReplica(_OfIncarnation):
     """Start all workers of a new incarnation. The first of them are these standbys.
 
     ``peers_train``: a replica of this node trains, which the new one is to join.
     """
 
-    replica_id: str
-    incarnation: str
     restarts: int
     standbys: tuple[str, ...] = ()
     peers_train: bool = False
@@ -306,42 +312,30 @@ class ReplaceWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class MakeDecree:
+class MakeDecree(_OfIncarnation):
     """Raise the number on the board of this incarnation, and wake all of its workers.
 
     ``group_rank``: the worker that has died, so what it has told of its script is void; -1: none.
     """
 
-    replica_id: str
-    incarnation: str
     number: int
     group_rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class HoldGroup:
+class HoldGroup(_OfIncarnation):
     """Keep the store and the memory of this incarnation, also without a process, until a sweep."""
 
-    replica_id: str
-    incarnation: str
-
 
 @dataclass(frozen=True, slots=True)
-class RewindMemory:
+class RewindMemory(_OfIncarnation):
     """Drop what is in memory of later than ``boundary``, and raise the number on the board."""
 
-    replica_id: str
-    incarnation: str
     number: int
     boundary: int
 
 
-@dataclass(frozen=True, slots=True)
-class LookAtBoard:
+class LookAtBoard(_OfIncarnation):
     """Answer with ``BoardSeen``."""
-
-    replica_id: str
-    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,11 +346,9 @@ class StartStandby:
 
 
 @dataclass(frozen=True, slots=True)
-class SignalReplica:
+class SignalReplica(_OfIncarnation):
     """Signal the process groups of an incarnation's workers."""
 
-    replica_id: str
-    incarnation: str
     number: int
 
 
@@ -369,14 +361,12 @@ class SignalWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class AskToStop:
+class AskToStop(_OfIncarnation):
     """Ask the scripts of an incarnation to stop; a second time: to leave where they stand.
 
     ``number``: the signal that a script with a handler of its own gets.
     """
 
-    replica_id: str
-    incarnation: str
     number: int = SIGTERM
 
 
@@ -392,12 +382,8 @@ class ShowStacks:
     """Show the Python stacks of every worker of this agent, and put them into its log."""
 
 
-@dataclass(frozen=True, slots=True)
-class SweepReplica:
+class SweepReplica(_OfIncarnation):
     """End the processes that the workers of an incarnation that has not finished left behind."""
-
-    replica_id: str
-    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,11 +401,9 @@ class SendToWorkers:
 
 
 @dataclass(frozen=True, slots=True)
-class SendToReplica:
+class SendToReplica(_OfIncarnation):
     """Send to every worker of an incarnation."""
 
-    replica_id: str
-    incarnation: str
     message: m.LeaveNow
 
 
@@ -430,20 +414,12 @@ class AskWorker:
     key: WorkerKey
 
 
-@dataclass(frozen=True, slots=True)
-class TakeStacks:
+class TakeStacks(_OfIncarnation):
     """Take the Python stacks of an incarnation's workers, and answer with ``StacksTaken``."""
 
-    replica_id: str
-    incarnation: str
 
-
-@dataclass(frozen=True, slots=True)
-class CheckHealth:
+class CheckHealth(_OfIncarnation):
     """Run ``--health-check`` for the slot of this ended incarnation: ``HealthChecked`` follows."""
-
-    replica_id: str
-    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class Agent:
         self._standbys = StandbyRules(standbys_of(settings), parked=setup.launch.parked)
         self._supervisor = Supervisor(self._rules(), self._started_at)
         self._done: asyncio.Future[e.EndAgent] = self._loop.create_future()
-        self._timer = DeadlineTimer(lambda: self._handle(e.TimerFired()))
+        self._timer = DeadlineTimer(lambda: self.handle(e.TimerFired()))
         self._output = open_output(settings)
         self._console = Console(settings, self._output.terminal, self._supervisor)
         self._line: Line | None = None
@@ -104,7 +104,7 @@ class Agent:
             assert lead is not None
             self._fleet.led_by(lead)
             self._server.lead = lead
-        self._link = LighthouseLink(
+        self.link = LighthouseLink(
             self,
             self._hello,
             token,
@@ -138,7 +138,7 @@ class Agent:
         if self._line is not None:
             self._line.start()
         start_keeping(self._settings, self._output)
-        self._resources.start(self._fleet.processes, self._link.note_facts)
+        self._resources.start(self._fleet.processes, self.link.note_facts)
         if self._lighthouse is not None:
             self._lighthouse.start()
         self._connect()
@@ -158,7 +158,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._resources.close()
-        await self._link.close()
+        await self.link.close()
         ending = self._done.result() if self._done.done() else None
         ends_well = ending is not None and ending.exit_code == ExitCode.OK and ending.again is None
         stopping = self._fleet.stop(ends_well=ends_well)
@@ -215,22 +215,23 @@ class Agent:
         path = timer_path(os.environ, self._runtime_dir)
         if path is not None:
             self._file_timer = FileTimer(
-                path, lambda pid: worker_of(pid, self._fleet.workers()), self._handle
+                path, lambda pid: worker_of(pid, self._fleet.workers()), self.handle
             )
 
     def _signalled(self, number: int) -> None:
         if self._done.done():  # Only the output's readers are waited for.
             self._output.terminal.hurry()
         else:
-            self._handle(e.SignalReceived(number))
+            self.handle(e.SignalReceived(number))
 
     def _preempted(self) -> None:
         reason = f"{self._settings.preempt_file} has appeared"
-        self._handle(e.DrainAsked(reason, ExitCode.PREEMPTED, is_notice=True))
+        self.handle(e.DrainAsked(reason, ExitCode.PREEMPTED, is_notice=True))
 
     # ------------------------------------------------------------ events and instructions
 
-    def _handle(self, event: e.Event) -> None:
+    def handle(self, event: e.Event) -> None:
+        """Take an event, of this node or of another one of its team."""
         self._watch(event)
         for instruction in self._supervisor.handle(event, clock.now()):
             self._watch(instruction)
@@ -257,7 +258,7 @@ class Agent:
         self._typed_events.note(instruction)
         match instruction:
             case e.SendToLighthouse(message):
-                self._link.send(message)
+                self.link.send(message)
             case e.SignalWorker(key, number):
                 self._fleet.signal_worker(key, number)
             case e.SignalReplica(_, incarnation, number):
@@ -275,7 +276,7 @@ class Agent:
             case e.LookAtBoard(_, incarnation):
                 seen = self._fleet.memory.seen(incarnation)
                 if seen is not None:
-                    self._loop.call_soon(self._handle, seen)
+                    self._loop.call_soon(self.handle, seen)
             case e.StartStandby(name):
                 self._fleet.start_standby(name)
             case e.AskToStop(_, incarnation, number):
@@ -299,7 +300,7 @@ class Agent:
                 self._begin(self._check_health(replica_id, incarnation))
             case e.SendEvidence(evidence):
                 self._output.flush()
-                self._link.send(self._with_output(evidence))
+                self.link.send(self._with_output(evidence))
             case e.ShowNotice():
                 self._console.notice(instruction, self._other_node(instruction.log))
             case e.EndAgent():
@@ -319,7 +320,7 @@ class Agent:
         return evidence if self._lead is None else self._lead.ranks.with_output(evidence)
 
     def _peers_silent(self, message: m.PeersSilent) -> None:
-        self._link.send(message)
+        self.link.send(message)
         if self._lead is not None:
             self._lead.hosts_silent(message.hosts)
 
@@ -335,7 +336,7 @@ class Agent:
         """Answer for every worker that is asked for, also for one that has ended."""
         taken = await self._fleet.stacks(keys & set(self._fleet.all_workers()))
         for key in sorted(keys, key=lambda key: (key.replica_id, key.group_rank)):
-            self._link.send(m.WorkerStacks(request, key, taken.get(key, "")))
+            self.link.send(m.WorkerStacks(request, key, taken.get(key, "")))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Run this next to the event loop's other work; its exceptions are the agent's own."""
@@ -355,19 +356,19 @@ class Agent:
         for key, text in taken.items():
             self._fleet.write_log(key, text)
         stacks = tuple((key.group_rank, text) for key, text in taken.items())
-        self._handle(e.StacksTaken(incarnation, stacks))
+        self.handle(e.StacksTaken(incarnation, stacks))
 
     async def _check_health(self, replica_id: str, incarnation: str) -> None:
         settings = self._settings
         failure = await check_health(
             settings.health_check, replica_id, self._fleet.guard_id, settings.health_timeout_s
         )
-        self._handle(e.HealthChecked(incarnation, failure))
+        self.handle(e.HealthChecked(incarnation, failure))
 
     def _report_use(self, key: WorkerKey) -> None:
         process = self._fleet.process_of(key)
         if process is not None:
-            self._handle(e.WorkerUsed(key, process.pid, process.cpu_s))
+            self.handle(e.WorkerUsed(key, process.pid, process.cpu_s))
 
     def _worker_started(self, key: WorkerKey, pid: int) -> None:
         self._watch(WorkerStarted(key, pid))
@@ -377,9 +378,9 @@ class Agent:
 
     def _fleet_event(self, event: e.Event) -> None:
         """Handle an event of the fleet. Once workers can be started, send Hello."""
-        self._handle(event)
+        self.handle(event)
         if isinstance(event, e.SpawnerReady):
-            self._link.announce()
+            self.link.announce()
 
     # ------------------------------------------------------------ from the other nodes of a team
 
@@ -392,33 +393,11 @@ class Agent:
     def restarts(self) -> int:
         return self._supervisor.restarts_spent
 
-    def team_event(self, event: e.Event) -> None:
-        """Something that another node has seen, or that concerns the team."""
-        self._handle(event)
-
-    def kept(self, incarnation: str, group_rank: int) -> e.Kept | None:
-        return self._fleet.memory.kept(incarnation, group_rank)
-
-    def ranks_kept(self, node_id: str, report: m.RanksKept | m.GroupWords) -> None:
-        """What the memory of another node has, or the words of its ranks."""
+    @property
+    def spanning(self) -> SpanningFleet:
+        """The processes of a group on several nodes."""
         assert isinstance(self._fleet, SpanningFleet)
-        self._fleet.ranks_kept(node_id, report)
-
-    def node_gone(self, node_id: str) -> None:
-        assert isinstance(self._fleet, SpanningFleet)
-        self._fleet.node_gone(node_id)
-
-    def ended_elsewhere(self, end: e.WorkerExited) -> None:
-        assert isinstance(self._fleet, SpanningFleet)
-        self._fleet.ended_elsewhere(end)
-
-    def team_complete(self) -> None:
-        """Workers may be started again."""
-        assert isinstance(self._fleet, SpanningFleet)
-        self._fleet.begin_waiting()
-
-    def facts_elsewhere(self, facts: tuple[m.WorkerFacts, ...]) -> None:
-        self._link.note_facts(facts)
+        return self._fleet
 
     def show(self, text: str) -> None:
         self._output.terminal.event_line(text)
@@ -434,7 +413,7 @@ class Agent:
             self._server.send_to(key, self._supervisor.lease)
 
     def worker_disconnected(self, key: WorkerKey) -> None:
-        self._handle(e.WorkerDisconnected(key))
+        self.handle(e.WorkerDisconnected(key))
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """Relay a worker's message to the lighthouse, and pass it to the supervisor."""
@@ -442,14 +421,14 @@ class Agent:
             case m.FailureReport() | m.Beat() | m.NoManager() | m.AnotherForm():
                 pass  # no lighthouse sees it
             case m.Progress():
-                self._link.note_progress(key, message)
+                self.link.note_progress(key, message)
             case _:
-                self._link.send(m.WorkerMessage(key, message))
-        self._handle(e.WorkerSent(key, message))
+                self.link.send(m.WorkerMessage(key, message))
+        self.handle(e.WorkerSent(key, message))
 
     def _group_progressed(self, key: WorkerKey, progress: m.Progress) -> None:
         """A group without a Manager is so far, by its memory."""
-        self._link.note_progress(key, progress)
+        self.link.note_progress(key, progress)
         if self._line is not None:
             self._line.watch(e.WorkerSent(key, progress))
 
@@ -473,12 +452,12 @@ class Agent:
         if delay_s is None:
             code = ExitCode.LIGHTHOUSE_UNREACHABLE if starts.has_served else ExitCode.USAGE
             reason = f"the embedded lighthouse cannot be started: it {how}"
-            self._handle(m.EndJob(code, reason))
+            self.handle(m.EndJob(code, reason))
 
     def _connect(self) -> None:
         if self._address:
             self._fleet.lighthouse = self._address
-            self._link.start(self._address.split(","))
+            self.link.start(self._address.split(","))
 
     def _hello(self) -> m.Hello | None:
         if not self._fleet.store:
@@ -492,7 +471,7 @@ class Agent:
             running=self._supervisor.running(),
             dead=self._supervisor.dead(),
             finished=self._supervisor.finished(),
-            epoch=self._link.epoch,
+            epoch=self.link.epoch,
             age_s=clock.now() - self._started_at,
             incidents=self._supervisor.last_incident,
             rank=self._settings.node_rank,
@@ -501,16 +480,16 @@ class Agent:
 
     def link_opened(self) -> None:
         """Hello is sent; ask every worker for its Report."""
-        self._address = self._fleet.lighthouse = self._link.address
+        self._address = self._fleet.lighthouse = self.link.address
         self._server.broadcast(m.AskReport())
         self._output.flush()
         for evidence in self._supervisor.unconfirmed(clock.now()):
-            self._link.send(self._with_output(evidence))
+            self.link.send(self._with_output(evidence))
         self._peers.again()
         for message in self._supervisor.absent():
-            self._link.send(message)
+            self.link.send(message)
         for heartbeat in self._supervisor.apart():
-            self._link.send(heartbeat)
+            self.link.send(heartbeat)
 
     def link_message(self, message: m.ToAgent, asked_at: float | None) -> None:
         """Relay to workers first, because they may wait for a dead peer; then handle it."""
@@ -520,34 +499,34 @@ class Agent:
         self._console.answered(self._address)
         at = self._address if self._lighthouse is None else ""
         agreed = message.agreed if isinstance(message, m.HeartbeatAck) else None
-        self._handle(e.LighthouseSent(asked_at, at, self._link.epoch, agreed))
+        self.handle(e.LighthouseSent(asked_at, at, self.link.epoch, agreed))
         match message:
             case m.AssignSlots(replica_ids):
                 self._own_slots = frozenset(replica_ids)
                 self._fleet.keep_only(replica_ids)
-                self._handle(message)
+                self.handle(message)
             case m.RestartReplica() | m.StopReplica() | m.KillWorkers():
-                self._handle(message)
+                self.handle(message)
             case m.AskStacks(request, keys):
                 self._begin(self._send_stacks(request, frozenset(keys)))
             case m.DrainAgent(reason):
-                self._handle(e.DrainAsked(reason, ExitCode.PREEMPTED))
+                self.handle(e.DrainAsked(reason, ExitCode.PREEMPTED))
             case m.EndJob():
                 self._account = message.account
-                self._handle(message)
+                self.handle(message)
             case m.IncidentRecord():
                 self._incidents.keep(message)
-                self._handle(message)
+                self.handle(message)
             case m.Rejected(reason):
                 self._console.refused(reason)
-                self._handle(m.EndJob(ExitCode.REFUSED, reason))
+                self.handle(m.EndJob(ExitCode.REFUSED, reason))
             case m.Notice():
                 self._console.lighthouse_notice(message, self._own_slots)
             case m.Welcome(_, http, version):
                 unlike = unlike_version(version, "the lighthouse")
                 if unlike:
                     self._console.refuses(self._address, unlike)
-                    self._handle(m.EndJob(ExitCode.REFUSED, unlike))
+                    self.handle(m.EndJob(ExitCode.REFUSED, unlike))
                 else:
                     self._welcomed(http)
             case m.HeartbeatAck(glance):
@@ -568,7 +547,7 @@ class Agent:
         if ending.refused is not None and not self._supervisor.was_answered:
             self._console.not_accepted(self._address, ending)
             what = "token" if ending.refused is Refusal.TOKEN else "lighthouse's port"
-            self._handle(m.EndJob(ExitCode.REFUSED, f"the {what} was refused"))
+            self.handle(m.EndJob(ExitCode.REFUSED, f"the {what} was refused"))
         elif not self._supervisor.was_answered and self._lighthouse is None:
             self._console.unreachable(self._address, ending.reason)
-        self._handle(e.LighthouseGone(ending.reason, ending.is_moved))
+        self.handle(e.LighthouseGone(ending.reason, ending.is_moved))

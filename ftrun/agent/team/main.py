@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from ftrun.agent.devices import Machine
 from ftrun.agent.launch import SpawnerLaunch
@@ -18,7 +19,7 @@ from ftrun.agent.setup import AgentSetup
 from ftrun.agent.signals import catch_signals
 from ftrun.agent.team.door import Door
 from ftrun.agent.team.hand import Hand, empty
-from ftrun.agent.team.lead import Lead, LeadingAgent, say
+from ftrun.agent.team.lead import Lead, say
 from ftrun.agent.team.meeting import address_here, free_port, is_free
 from ftrun.agent.team.port import TeamPort
 from ftrun.base.addresses import is_loopback_name, join_address, parse_address
@@ -32,10 +33,13 @@ from ftrun.core.agent.signals import Reaction
 from ftrun.core.forms import Form
 from ftrun.core.teams.nodes import Node
 
+if TYPE_CHECKING:
+    from ftrun.agent.shell import Agent
+
 ANY, LOOPBACK = "0.0.0.0", "127.0.0.1"
 Elect = Callable[[str, str, float], AbstractAsyncContextManager[str]]
 """By a register, an address of this node and a limit: the address of the node that serves."""
-MakeAgent = Callable[[AgentSetup, Lead], LeadingAgent]
+MakeAgent: TypeAlias = "Callable[[AgentSetup, Lead], Agent]"
 
 
 def open_token(rendezvous: Rendezvous) -> str:

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ftrun.agent.env_markers import AGENT_ID_NAME
 from ftrun.agent.environment import spawner_configuration, threads_per_worker
@@ -31,7 +31,7 @@ from ftrun.agent.setup import AgentSetup
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.team.door import Door
 from ftrun.agent.team.hand import Hand, cause
-from ftrun.agent.team.lead import Lead, LeadingAgent, say
+from ftrun.agent.team.lead import Lead, say
 from ftrun.agent.team.main import MakeAgent, first_team
 from ftrun.base import clock
 from ftrun.base.addresses import join_address, split_address
@@ -53,6 +53,9 @@ from ftrun.core.messages import (
 )
 from ftrun.core.teams.nodes import Node
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
+
+if TYPE_CHECKING:
+    from ftrun.agent.shell import Agent
 
 REMIND_S = 10.0
 PARK_AFTER_S = 15.0
@@ -355,7 +358,7 @@ class Leading:
 
     def __init__(self, lead: Lead) -> None:
         self._lead = lead
-        self._agent: LeadingAgent | None = None
+        self._agent: Agent | None = None
         self._is_to_end = False
 
     async def run(self, setup: AgentSetup, make: MakeAgent) -> EndAgent | None:
@@ -372,7 +375,7 @@ class Leading:
             is_jobs = ending is not None and ending.exit_code not in OF_ONE_NODE
             await lead.close(ending if is_jobs else None)
 
-    async def _train(self, agent: LeadingAgent) -> EndAgent | None:
+    async def _train(self, agent: Agent) -> EndAgent | None:
         lead, self._agent = self._lead, agent
         lead.attach(agent)
         try:
@@ -389,7 +392,7 @@ class Leading:
         self._is_to_end = True
         if self._agent is not None:
             text = f"This node leads no replica group now: {why.reason}."
-            self._agent.team_event(TeamChanged(text))
+            self._agent.handle(TeamChanged(text))
         else:
             self._lead.interrupt("")
 

@@ -327,6 +327,7 @@ class Fleet:
     def worker_started(
         self, incarnation: str, group_rank: int, pid: int, fds: tuple[int, ...]
     ) -> None:
+        """``fds``: its pidfd, and the read ends of its stdout and stderr, now the fleet's."""
         pidfd, out_fd, err_fd = fds
         group = self._groups[incarnation]
         group.expected.discard(group_rank)
@@ -345,9 +346,12 @@ class Fleet:
         self.on_start(key, pid)
 
     def worker_exited(
-        self, incarnation: str, group_rank: int, pid: int, status: int, reason: str
+        self, incarnation: str, group_rank: int, pid: int, status: int, reason: str = ""
     ) -> None:
-        """Note a worker's exit status and emit it; only the first report of an end counts."""
+        """Emit a worker's end; only the first report of it counts.
+
+        ``status``: the exit code, or minus the signal; ``pid`` 0: it could not be started.
+        """
         group = self._groups.get(incarnation)
         if group is None or (pid and self._is_replaced(group, group_rank, pid)):
             return

@@ -40,7 +40,7 @@ from ftrun.lighthouse.occurrences import ACCOUNT_INTERVAL_S
 from ftrun.lighthouse.register.opening import open_store
 from ftrun.lighthouse.server import MembershipServer, listen
 from ftrun.lighthouse.settings import EMBEDDED, STANDALONE, ServiceSettings, TorchftSettings
-from ftrun.lighthouse.shell import Shell
+from ftrun.lighthouse.shell import Journaling, Shell
 from ftrun.lighthouse.status import full_status
 from ftrun.lighthouse.traces import start_traces
 from ftrun.lighthouse.train_job import post_progress, server_of
@@ -192,7 +192,7 @@ async def _contend(term: _Term) -> int:
             return code
 
 
-async def _lead(term: _Term, journal: JournalFile | Candidacy, record: JournalState) -> int | None:
+async def _lead(term: _Term, journal: Journaling, record: JournalState) -> int | None:
     """Be the lighthouse; returns the exit code, or None: another life or process is it now."""
     settings, server = term.settings, term.server
     rules = replace(settings.core, http=term.address.http)
@@ -244,7 +244,7 @@ def _collect_seldom() -> None:
 async def _until_stopped(
     term: _Term,
     shell: Shell,
-    journal: JournalFile | Candidacy,
+    journal: Journaling,
     torchft: TorchftLighthouse | None,
 ) -> int | None:
     """Returns the exit code; None: another process leads, or another life is to begin."""

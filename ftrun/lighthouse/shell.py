@@ -13,11 +13,11 @@ import contextlib
 import json
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from ftrun.base import clock
 from ftrun.base.errors import assert_never
@@ -29,9 +29,11 @@ from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.lighthouse.stopping import has_served
 from ftrun.core.messages import EndJob, FromAgent, Healed, Hello, Notice, Welcome, WorkerMessage
 from ftrun.lighthouse.account_file import AccountFile
+from ftrun.lighthouse.candidacy import Candidacy
 from ftrun.lighthouse.event_file import EventFile
 from ftrun.lighthouse.event_log import EventLog
 from ftrun.lighthouse.incident_file import IncidentFile
+from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.occurrences import Occurrences
 from ftrun.lighthouse.traces import Traces
 from ftrun.protocol.broadcast import Broadcast
@@ -79,23 +81,8 @@ class Session:
         return await self._queue.next_batch()
 
 
-class Journaling(Protocol):
-    """A journal as the shell uses it: a file of its own (journal.py), or a register (candidacy.py).
-
-    ``may_decide``: whether an event may be handled now. ``writes``, ``write_s``: so far.
-    """
-
-    @property
-    def may_decide(self) -> bool: ...
-    @property
-    def writes(self) -> int: ...
-    @property
-    def write_s(self) -> float: ...
-
-    def decided(
-        self, instructions: Sequence[e.Instruction], carry_out: Callable[[e.Instruction], None]
-    ) -> None:
-        """Have each instruction carried out, once the records before it are durable."""
+Journaling: TypeAlias = JournalFile | Candidacy
+"""A file of the shell's own, or a register: the methods of both are the same."""
 
 
 class Shell:

@@ -15,7 +15,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ftrun.base import clock
 from ftrun.base.errors import Bug, FtrunError, PeerError, UserError, assert_never
@@ -40,6 +40,9 @@ from ftrun.training.link import AgentLink
 from ftrun.training.progress import WorkerProgress
 from ftrun.training.reductions import Reduction
 
+if TYPE_CHECKING:
+    from ftrun.training.exchanges import Exchanges
+
 log = logging.getLogger(__name__)
 
 
@@ -49,16 +52,6 @@ LOCK_WAIT_S = 5.0
 BUILD_TIMEOUT_S = 10.0
 CLOSED = "the Manager was closed"
 T = TypeVar("T")
-
-
-class Exchanged(Protocol):
-    """The values that this worker keeps of its exchanges with peers (exchanges.py)."""
-
-    def answer(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
-        """The answer to a peer's question; None: not known yet. From any thread."""
-
-    def step_is_void(self, step: int) -> None:
-        """The step that was begun is given up."""
 
 
 class Engine:
@@ -75,7 +68,7 @@ class Engine:
         self.machine = machine
         self.fatal: Exception | None = None
         self.peers: m.Roster | None = None
-        self.exchanges: Exchanged | None = None
+        self.exchanges: Exchanges | None = None
         self._begun = machine.begun
         self.changed = threading.Condition(threading.RLock())
         self._context = context

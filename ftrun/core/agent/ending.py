@@ -17,14 +17,10 @@ from dataclasses import dataclass
 from ftrun.base.errors import assert_never
 from ftrun.core.agent import words
 from ftrun.core.agent.events import SIGTERM, EndAgent, PassSignal, ShowStacks
-from ftrun.core.agent.evidence import Unconfirmed
 from ftrun.core.agent.failures import exit_code_of, signal_name
-from ftrun.core.agent.lease import AgentLease
-from ftrun.core.agent.outbox import Outbox
-from ftrun.core.agent.settings import SupervisorSettings
+from ftrun.core.agent.part import Part
 from ftrun.core.agent.signals import Reaction
 from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState
-from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.failure_kinds import ALL_LEFT
 from ftrun.core.forms import Form
@@ -37,19 +33,14 @@ RECORDS_WAIT_S = 2.0
 
 
 @dataclass(eq=False, repr=False)
-class Ending:
+class Ending(Part):
     """Whether and why this agent ends.
 
     ``outcome``: of the slots that end by it. ``end_at``: when the agent ends without a cause; None:
     not set. ``is_over``: ``EndAgent`` is given.
     """
 
-    _settings: SupervisorSettings
-    _slots: NodeSlots
     _stopping: Stopping
-    _lease: AgentLease
-    _unconfirmed: Unconfirmed
-    _out: Outbox
     _records_wanted: bool = False
     _result: EndAgent | None = None
     _is_notice: bool = False

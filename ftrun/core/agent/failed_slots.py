@@ -15,27 +15,21 @@ from ftrun.core import failure_kinds as kinds
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.events import SIGKILL, SendEvidence, WorkerExited
-from ftrun.core.agent.evidence import Ends, Unconfirmed, failed_workers
+from ftrun.core.agent.evidence import Ends, failed_workers
 from ftrun.core.agent.failures import Failure, exit_code_of
-from ftrun.core.agent.lease import AgentLease
-from ftrun.core.agent.outbox import Outbox
+from ftrun.core.agent.part import Part
 from ftrun.core.agent.restarts import BudgetSpent, CrashLoop, Restart, Verdict, WillNotHelp
-from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotState
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.messages import FailureEvidence, JobFailed, Raised, ReplicaGivenUp, StartFailure
 
 
 @dataclass(eq=False, repr=False)
-class FailedSlots:
+class FailedSlots(Part):
     """Judges failures; it keeps no state of its own."""
 
-    _settings: SupervisorSettings
     _stopping: Stopping
     _ending: Ending
-    _lease: AgentLease
-    _unconfirmed: Unconfirmed
-    _out: Outbox
 
     def report(self, slot: SlotState, failure: Failure) -> None:
         """Report the loss to the lighthouse, once; it compares the failures of all replicas."""

@@ -11,12 +11,12 @@ Not here: what follows (supervisor.py), how stacks are taken (agent/stacks.py).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ftrun.core.agent import events as e
 from ftrun.core.agent import words
-from ftrun.core.agent.outbox import Outbox
+from ftrun.core.agent.part import Part
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
-from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stack_words import innermost
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.failure_kinds import CORRUPTED, DIVERGED, TOGETHER
@@ -26,15 +26,11 @@ STACKS_WAIT_S = 2.0
 """The longest wait for stacks. After it the replica is killed without them."""
 
 
-class Hangs:
+@dataclass(eq=False, repr=False)
+class Hangs(Part):
     """Finds workers that hang, and gives their replicas up by ``fail``."""
 
-    def __init__(
-        self, slots: NodeSlots, out: Outbox, fail: Callable[[SlotState, e.WorkerExited], None]
-    ) -> None:
-        self._slots = slots
-        self._out = out
-        self._fail = fail
+    _fail: Callable[[SlotState, e.WorkerExited], None]
 
     def ask_the_silent(self, slot: SlotState) -> None:
         for rank in slot.hang_watch.ask(self._out.now):

@@ -16,11 +16,8 @@ from ftrun.base.errors import ExitCode
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.events import LighthouseSent, SendToWorkers
-from ftrun.core.agent.lease import AgentLease
-from ftrun.core.agent.outbox import Outbox
-from ftrun.core.agent.settings import SupervisorSettings
+from ftrun.core.agent.part import Part
 from ftrun.core.agent.slot_state import SlotPhase
-from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.ids import StateId
 from ftrun.core.messages import Lease
@@ -33,19 +30,15 @@ STANDS_NOTICE_S = 3.0
 
 
 @dataclass(eq=False, repr=False)
-class Outage:
+class Outage(Part):
     """``_gone_at``: when a connected lighthouse went; None while it is there, or never was.
 
     ``_at``: the address of the one that was followed last, of several. ``_remind_at``: when the
     next notice of an isolation is due; None: no notice is due. ``_agreed``: for the workers.
     """
 
-    _settings: SupervisorSettings
-    _slots: NodeSlots
-    _lease: AgentLease
     _stopping: Stopping
     _ending: Ending
-    _out: Outbox
     _gone_at: float | None = None
     _at: str = ""
     _agreed: StateId | None = None

@@ -31,11 +31,9 @@ from ftrun.core.agent.events import (
 )
 from ftrun.core.agent.evidence import Ends
 from ftrun.core.agent.failed_slots import FailedSlots, failure_of
-from ftrun.core.agent.outbox import Outbox
+from ftrun.core.agent.part import Part
 from ftrun.core.agent.restarts import Restart
-from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Replaced, SlotPhase, SlotState
-from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.standby import StandbyPool
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.ids import WorkerKey
@@ -51,19 +49,16 @@ SLOW_S = 3.0
 
 
 @dataclass(eq=False, repr=False)
-class Replacing:
+class Replacing(Part):
     """Replaces workers.
 
     ``fail``: what happens to a group of which one cannot be replaced; ``group_ended``: once all of
     its processes are gone.
     """
 
-    _settings: SupervisorSettings
-    _slots: NodeSlots
     _standbys: StandbyPool
     _failures: FailedSlots
     _ending: Ending
-    _out: Outbox
     _fail: Callable[[SlotState, WorkerExited], None]
     _group_ended: Callable[[SlotState], None]
 

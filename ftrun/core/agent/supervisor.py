@@ -87,24 +87,17 @@ class Supervisor:
         self._stood_by = False
         self._resizes = ""
         self._out = Outbox(now)
-        self._stopping = Stopping(settings, self._slots, self._out)
         self._unconfirmed = Unconfirmed()
-        self._ending = Ending(
-            settings, self._slots, self._stopping, self._lease, self._unconfirmed, self._out
-        )
-        self._on_request = OnRequest(settings, self._slots, self._stopping, self._out)
-        self._failures = FailedSlots(
-            settings, self._stopping, self._ending, self._lease, self._unconfirmed, self._out
-        )
-        self._replacing = Replacing(
-            settings, self._slots, self._standbys, self._failures, self._ending, self._out,
-            self._fail, self._group_ended,
-        )  # fmt: skip
-        self._health = NodeHealth(settings, self._slots, self._failures, self._out)
-        self._hangs = Hangs(self._slots, self._out, self._give_up)
-        self._outage = Outage(
-            settings, self._slots, self._lease, self._stopping, self._ending, self._out
-        )
+        common = settings, self._slots, self._lease, self._unconfirmed, self._out
+        self._stopping = Stopping(*common)
+        self._ending = Ending(*common, self._stopping)
+        self._on_request = OnRequest(*common, self._stopping)
+        self._failures = FailedSlots(*common, self._stopping, self._ending)
+        parts = self._standbys, self._failures, self._ending
+        self._replacing = Replacing(*common, *parts, self._fail, self._group_ended)
+        self._health = NodeHealth(*common, self._failures)
+        self._hangs = Hangs(*common, self._give_up)
+        self._outage = Outage(*common, self._stopping, self._ending)
 
     # ------------------------------------------------------------ the interface
 

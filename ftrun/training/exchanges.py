@@ -67,7 +67,6 @@ class Exchanges:
     """The exchanges of one worker. For the main thread, except for ``answer``.
 
     Args:
-        context: of this worker.
         engine: of this worker; its lock guards what is kept.
         leave: called while the main thread waits: it raises if the script is to leave there.
     """

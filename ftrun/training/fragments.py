@@ -52,7 +52,6 @@ class Fragment:
         module: the fragment.
         number: its place among the fragments; the state heals under a key with this number.
         outer_optimizer: steps these parameters; it may have parameters of other fragments too.
-        settings: see FragmentSettings.
 
     Raises:
         UserError: the outer optimizer steps none of these parameters.

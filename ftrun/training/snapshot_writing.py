@@ -58,7 +58,6 @@ class SnapshotWriting:
     """The background thread of one worker, and its connection to the process that writes.
 
     Args:
-        context: of this worker.
         meeting: the workers of its replica; None: it is the only one.
     """
 

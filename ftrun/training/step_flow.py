@@ -81,7 +81,6 @@ class StepFlow:
     """Begins, heals and decides one step after another. For the main thread only.
 
     Args:
-        engine, machine, healing, progress: of this worker.
         vote: the vote of a replica group of several workers; None for one worker.
         choices: how it trains.
         first_s: how long the first quorum may take, if ``quorum_timeout_s`` is less.

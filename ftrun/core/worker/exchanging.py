@@ -30,7 +30,6 @@ class Exchanging:
         key: of this worker.
         name: of the exchange.
         own: what this worker gives, unless a predecessor of its slot has given something.
-        kept: of this worker.
 
     Attributes:
         is_void: this worker's step is void, or it was left out of its quorum: it gets its own

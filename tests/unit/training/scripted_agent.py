@@ -348,4 +348,4 @@ def job(
         for manager in running.managers.values():
             manager.session.close(None)
         agent.close()
-        context._Process.context = former  # a later test's Manager would look for this agent
+        context.Process.context = former  # a later test's Manager would look for this agent

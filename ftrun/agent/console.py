@@ -161,7 +161,7 @@ class Console:
     ) -> None:
         """The report of the whole run. ``account``: the lighthouse's, if it was received."""
         elapsed_s = clock.now() - self._started_at
-        slots, log_dir = self._supervisor.summary(), self._settings.job_log_dir
+        slots, log_dir = self._supervisor.slots.summary(), self._settings.job_log_dir
         lines = summary_lines(
             slots, ending, elapsed_s, log_dir, incidents, account,
             is_told=self._end_is_told, is_part=self._settings.nodes > 1,
@@ -183,7 +183,7 @@ class Console:
                 f"  the error file {error.filename} cannot be written: {error.strerror}"
             )
         if self._settings.standbys:
-            used = self._supervisor.standbys_used
+            used = self._supervisor.standbys.used
             self._terminal.event_line(f"  standbys: {self._settings.standbys} kept, {used} used")
         if self._settings.json_exit:
             self._terminal.json_line(json.dumps(document))

@@ -468,12 +468,12 @@ class Agent:
             capacity=0 if self._supervisor.is_ending else self._machine.capacity,
             host=self._machine.host,
             store=self._fleet.store,
-            running=self._supervisor.running(),
-            dead=self._supervisor.dead(),
-            finished=self._supervisor.finished(),
+            running=self._supervisor.slots.running(),
+            dead=tuple(self._supervisor.slots.dead),
+            finished=self._supervisor.slots.finished(),
             epoch=self.link.epoch,
             age_s=clock.now() - self._started_at,
-            incidents=self._supervisor.last_incident,
+            incidents=self._supervisor.evidence.last_number,
             rank=self._settings.node_rank,
             placed=self._settings.groups_placed,
         )
@@ -483,7 +483,7 @@ class Agent:
         self._address = self._fleet.lighthouse = self.link.address
         self._server.broadcast(m.AskReport())
         self._output.flush()
-        for evidence in self._supervisor.unconfirmed(clock.now()):
+        for evidence in self._supervisor.evidence.again(clock.now()):
             self.link.send(self._with_output(evidence))
         self._peers.again()
         for message in self._supervisor.absent():

@@ -58,7 +58,7 @@ from ftrun.core.agent.outage import Outage
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.replacing import Replacing
 from ftrun.core.agent.settings import SupervisorSettings
-from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState, SlotSummary
+from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.standby import StandbyPool
 from ftrun.core.agent.stopping import SIGKILL, Stopping
@@ -74,12 +74,16 @@ LEFT_WAIT_S = 1.0
 
 
 class Supervisor:
-    """The decisions of one agent. See the module's table."""
+    """The decisions of one agent. See the module's table.
+
+    ``slots``: all of this node. ``evidence``: of failures, which a new lighthouse may not know.
+    ``standbys``: how many wait, and were used.
+    """
 
     def __init__(self, settings: SupervisorSettings, now: float) -> None:
         self._settings = settings
-        self._slots = NodeSlots(settings.restarts)
-        self._standbys = StandbyPool(settings.standbys)
+        self.slots = NodeSlots(settings.restarts)
+        self.standbys = StandbyPool(settings.standbys)
         self._starts = 0
         self._import_deadline = ImportDeadline(now, max(LIMIT_S, settings.join_timeout_s))
         self._lease = AgentLease(settings.join_timeout_s, settings.isolation_limit_s)
@@ -87,13 +91,13 @@ class Supervisor:
         self._stood_by = False
         self._resizes = ""
         self._out = Outbox(now)
-        self._unconfirmed = Unconfirmed()
-        common = settings, self._slots, self._lease, self._unconfirmed, self._out
+        self.evidence = Unconfirmed()
+        common = settings, self.slots, self._lease, self.evidence, self._out
         self._stopping = Stopping(*common)
         self._ending = Ending(*common, self._stopping)
         self._on_request = OnRequest(*common, self._stopping)
         self._failures = FailedSlots(*common, self._stopping, self._ending)
-        parts = self._standbys, self._failures, self._ending
+        parts = self.standbys, self._failures, self._ending
         self._replacing = Replacing(*common, *parts, self._fail, self._group_ended)
         self._health = NodeHealth(*common, self._failures)
         self._hangs = Hangs(*common, self._give_up)
@@ -128,7 +132,7 @@ class Supervisor:
             case e.HealthChecked():
                 self._health.checked(event)
             case m.IncidentRecord(number, incarnations, is_open):
-                self._unconfirmed.recorded(incarnations, number, is_open=is_open)
+                self.evidence.recorded(incarnations, number, is_open=is_open)
             case m.RestartReplica(_, incarnation, reason):
                 self._hangs.given_up(incarnation, reason)
                 self._has_not_joined(incarnation)
@@ -151,14 +155,14 @@ class Supervisor:
                 self._import_deadline.is_done = True
                 self._lease.ready(now)
             case e.SpawnerWarmed():
-                self._standbys.open(now)
+                self.standbys.open(now)
             case e.StandbyExited(name, status):
                 self._standby_exited(name, status)
             case e.SpawnerLost(reason, exit_code):
                 self._ending.spawner_lost(reason, exit_code)
             case e.LighthouseSent():
                 if not (self._lease.is_connected or self.is_ending):
-                    self._slots.forget_drained()
+                    self.slots.forget_drained()
                 self._outage.received(event)
                 self._ending.lighthouse_came()
             case e.LighthouseGone(reason, is_moved):
@@ -167,7 +171,7 @@ class Supervisor:
                 pass  # ``_timers`` does all there is to do.
             case _:
                 assert_never(event)
-        if self._resizes and not any(slot.is_failing for slot in self._slots):
+        if self._resizes and not any(slot.is_failing for slot in self.slots):
             # A failure is judged first: perhaps no restart is left.
             self._ending.resize(self._resizes)
             self._resizes = ""
@@ -179,35 +183,14 @@ class Supervisor:
         """When to send ``TimerFired``, at the latest."""
         return None if self._ending.is_over else min(self._deadlines(), default=None)
 
-    def running(self) -> tuple[m.RunningReplica, ...]:
-        """For a Hello: incarnations whose workers live."""
-        return self._slots.running()
-
-    def dead(self) -> tuple[m.Loss, ...]:
-        """For a Hello: the latest incarnations whose end was seen."""
-        return tuple(self._slots.dead)
-
-    def finished(self) -> tuple[str, ...]:
-        """For a Hello: slots that have ended well."""
-        return self._slots.finished()
-
-    def unconfirmed(self, now: float) -> tuple[m.FailureEvidence, ...]:
-        """After a Hello: evidence of failures that a new lighthouse may not know."""
-        return self._unconfirmed.again(now)
-
-    @property
-    def last_incident(self) -> int:
-        """For a Hello: the highest number of an incident that a lighthouse has sent."""
-        return self._unconfirmed.last_number
-
     def apart(self) -> tuple[m.Heartbeat, ...]:
         """After a Hello: the replicas of which no worker has a Manager to report with."""
-        return tuple(_runs_apart(slot) for slot in self._slots if slot.is_apart)
+        return tuple(_runs_apart(slot) for slot in self.slots if slot.is_apart)
 
     def absent(self) -> tuple[m.ReplicaGivenUp | m.ReplicaFinished | m.WorkerMessage, ...]:
         """After a Welcome: replicas of which a new lighthouse may not know that they stay away."""
-        given_up = [slot.given_up for slot in self._slots if slot.given_up is not None]
-        return (*given_up, *self._slots.finished_oddly(), *self._slots.leaving_early())
+        given_up = [slot.given_up for slot in self.slots if slot.given_up is not None]
+        return (*given_up, *self.slots.finished_oddly(), *self.slots.leaving_early())
 
     @property
     def isolated(self) -> bool:
@@ -222,7 +205,7 @@ class Supervisor:
     @property
     def restarts_spent(self) -> int:
         """How many restarts of the budget are used; of the replica that has used most."""
-        return max((slot.budget.spent for slot in self._slots), default=0)
+        return max((slot.budget.spent for slot in self.slots), default=0)
 
     @property
     def was_answered(self) -> bool:
@@ -239,53 +222,40 @@ class Supervisor:
         """True once the job is to end here, whatever the cause."""
         return self._ending.has_begun
 
-    def summary(self) -> tuple[SlotSummary, ...]:
-        """Each slot's part in the final report."""
-        return self._slots.summary()
-
     @property
     def ran_apart(self) -> bool:
         """True if the replica groups were several trainings: the script has made no Manager."""
-        has_manager = any(slot.has_manager or slot.has_trained for slot in self._slots)
+        has_manager = any(slot.has_manager or slot.has_trained for slot in self.slots)
         return self._without_manager and not has_manager
-
-    @property
-    def standbys_used(self) -> int:
-        """How many starts were a standby's."""
-        return self._standbys.used
-
-    def story(self, replica_id: str) -> list[str]:
-        """The history of one slot, oldest first."""
-        return self._slots.story(replica_id)
 
     def check(self) -> None:
         """Assert what must hold between events (AssertionError, with the slot's story)."""
-        self._slots.check(self.is_ending)
-        self._standbys.check()
+        self.slots.check(self.is_ending)
+        self.standbys.check()
 
     # ------------------------------------------------------------ slots and starts
 
     def _assign(self, replica_ids: tuple[str, ...]) -> None:
         if self.is_ending:
             return  # every slot here is being stopped, and keeps its place in the report
-        for slot in self._slots:
+        for slot in self.slots:
             if slot.replica_id not in replica_ids:
                 self._forget(slot)
         for replica_id in sorted(replica_ids, key=replica_order):
-            known = self._slots.get(replica_id)
+            known = self.slots.get(replica_id)
             if known is not None and known.forgotten:
                 # Taken away and given back while its workers still end: start it again, even if
                 # people had drained it, because they have asked for it since.
                 known.forgotten, known.leaves = False, None
             elif known is None:
-                self._slots.add(replica_id, self._out.now)
-        if not len(self._slots) and not self._stood_by:
+                self.slots.add(replica_id, self._out.now)
+        if not len(self.slots) and not self._stood_by:
             self._stood_by = True
             self._out.add(words.idle())
 
     def _forget(self, slot: SlotState) -> None:
         if not slot.alive:
-            self._slots.remove(slot)
+            self.slots.remove(slot)
             return
         slot.forgotten = True
         if slot.phase is SlotPhase.STOPPING:
@@ -314,9 +284,9 @@ class Supervisor:
             settings.hang_factor,
         )
         self._replacing.begin(slot)
-        self._slots.note(self._out.now, slot, f"started as {incarnation}")
-        standbys = self._standbys.take(settings.workers_per_replica, self._out.now)
-        peers_train = any(one.trains for one in self._slots)
+        self.slots.note(self._out.now, slot, f"started as {incarnation}")
+        standbys = self.standbys.take(settings.workers_per_replica, self._out.now)
+        peers_train = any(one.trains for one in self.slots)
         start = e.StartReplica(slot.replica_id, incarnation, restarts, standbys, peers_train)
         self._out.add(start)
         self._out.send(m.ReplicaStarted(slot.replica_id, incarnation, restarts, slot.budget.left))
@@ -324,15 +294,15 @@ class Supervisor:
     def _refill_standbys(self) -> None:
         if not self._wants_standbys():
             return
-        for name in self._standbys.refill(self._out.now):
+        for name in self.standbys.refill(self._out.now):
             self._out.add(e.StartStandby(name))
 
     def _wants_standbys(self) -> bool:
         """Standbys replace workers that run here: without any, none is kept."""
-        return not self.is_ending and any(slot.alive for slot in self._slots)
+        return not self.is_ending and any(slot.alive for slot in self.slots)
 
     def _standby_exited(self, name: str, status: int) -> None:
-        if self._standbys.died(name, self._out.now):
+        if self.standbys.died(name, self._out.now):
             deaths = self._settings.standbys.deaths_max
             self._out.add(words.no_more_standbys(deaths, status))
 
@@ -340,17 +310,17 @@ class Supervisor:
 
     def _worker_dying(self, end: e.WorkerExited) -> None:
         """Tell a death at once; any other end is looked at when the process is gone."""
-        slot = self._slots.of_incarnation(end.incarnation)
+        slot = self.slots.of_incarnation(end.incarnation)
         if slot is None or end.group_rank not in slot.alive:
             return
         if not (slot.is_failing or _is_failure(slot, end)) or slot.ending is not None:
             return
         slot.dying.add(end.group_rank)
-        self._slots.note(self._out.now, slot, f"worker {end.group_rank} is dying: {end.status}")
+        self.slots.note(self._out.now, slot, f"worker {end.group_rank} is dying: {end.status}")
         self._worker_ended(slot, end)
 
     def _worker_exited(self, event: e.WorkerExited) -> None:
-        slot = self._slots.of_incarnation(event.incarnation)
+        slot = self.slots.of_incarnation(event.incarnation)
         if slot is None or event.group_rank not in slot.alive:
             return
         if self._replacing.ended(slot, event.group_rank):
@@ -359,7 +329,7 @@ class Supervisor:
             self._replacing.gone(slot, event.group_rank)
             return
         slot.alive.discard(event.group_rank)
-        self._slots.note(self._out.now, slot, f"worker {event.group_rank} exited {event.status}")
+        self.slots.note(self._out.now, slot, f"worker {event.group_rank} exited {event.status}")
         self._worker_ended(slot, event)
         if not slot.alive:
             self._group_ended(slot)
@@ -424,7 +394,7 @@ class Supervisor:
         sweep = e.SweepReplica(slot.replica_id, slot.incarnation)
         if slot.forgotten:
             self._stopping.report_lost(slot, "its slot was given to another agent")
-            self._slots.remove(slot)
+            self.slots.remove(slot)
         elif slot.restart_in_s is not None and not self.is_ending:
             self._wait(slot, slot.restart_in_s)
         elif slot.leaves is not None and slot.outcome_ahead is None and not self.is_ending:
@@ -456,7 +426,7 @@ class Supervisor:
 
         It has not finished: that is a failure of its replica. The lighthouse knows who trains.
         """
-        slot = self._slots.last_of(incarnation)
+        slot = self.slots.last_of(incarnation)
         if slot is None or slot.outcome is not Outcome.FINISHED or self.is_ending:
             return
         failure = failure_of(slot, e.WorkerExited(incarnation, 0, 0, 0))
@@ -492,18 +462,18 @@ class Supervisor:
         """The start of a process takes processors from those here that repair their step."""
         self._is_in_quorum(slot.incarnation)
         is_needed = self._settings.replicas <= self._settings.min_replicas
-        if not is_needed and not self._standbys.idle:
-            slot.goes_after = {one.incarnation for one in self._slots if one.trains}
+        if not is_needed and not self.standbys.idle:
+            slot.goes_after = {one.incarnation for one in self.slots if one.trains}
             slot.goes_at = self._out.now + SURVIVORS_FIRST_S if slot.goes_after else 0.0
 
     def _is_in_quorum(self, incarnation: str) -> None:
-        for slot in self._slots:
+        for slot in self.slots:
             slot.lets(incarnation, self._out.now, REPAIR_S)
 
     # ------------------------------------------------------------ workers' messages
 
     def _failure_reported(self, key: WorkerKey, report: m.FailureReport) -> None:
-        slot = self._slots.of_incarnation(key.incarnation)
+        slot = self.slots.of_incarnation(key.incarnation)
         if slot is None or key.group_rank not in slot.living:
             return
         if report.step is not None and not report.heals:
@@ -525,7 +495,7 @@ class Supervisor:
 
     def _no_manager_made(self, key: WorkerKey, has_stepped: bool) -> None:
         """Several groups without a Manager are several trainings: show that once it is a fact."""
-        slot = self._slots.of_incarnation(key.incarnation)
+        slot = self.slots.of_incarnation(key.incarnation)
         if slot is not None and has_stepped:
             slot.steps_alone = slot.has_stepped = True
             slot.goes_on(self._out.now)
@@ -536,7 +506,7 @@ class Supervisor:
             self._out.send(_runs_apart(slot, since_s))
         if self._settings.replicas < 2 or self._without_manager or self.is_ending:
             return
-        if any(one.has_trained for one in self._slots):
+        if any(one.has_trained for one in self.slots):
             return  # a newcomer that has ended before it had made one
         self._without_manager = True
         target, replicas = self._settings.target, self._settings.replicas
@@ -555,7 +525,7 @@ class Supervisor:
         unless it is a replica that was started again which asks: the others may train on. A form
         that the user has given and that does not suit the script ends it at the first start too.
         """
-        slot = self._slots.of_incarnation(key.incarnation)
+        slot = self.slots.of_incarnation(key.incarnation)
         form = parse(wanted.form)
         if slot is None or self.is_ending:
             return
@@ -565,7 +535,7 @@ class Supervisor:
             self._ending.end_job(UNREADY, wanted.reason)
         if form is None:
             return
-        self._slots.note(self._out.now, slot, f"asks for the form {form.value}: {wanted.reason}")
+        self.slots.note(self._out.now, slot, f"asks for the form {form.value}: {wanted.reason}")
         if settings.alone:
             self._begin_again(slot, form, wanted.reason)
         elif slot.started > 1:
@@ -581,7 +551,7 @@ class Supervisor:
         self._ending.begin_again(form, reason)
 
     def _loop_beat(self, key: WorkerKey, beat: m.Beat) -> None:
-        slot = self._slots.of_incarnation(key.incarnation)
+        slot = self.slots.of_incarnation(key.incarnation)
         if slot is None or key.group_rank not in slot.alive:
             return
         if beat.pause:
@@ -603,7 +573,7 @@ class Supervisor:
                 self._worker_sent(key, message)
 
     def _worker_sent(self, key: WorkerKey, message: m.FromWorker) -> None:
-        slot = self._slots.of_incarnation(key.incarnation)
+        slot = self.slots.of_incarnation(key.incarnation)
         if slot is None or key.group_rank in slot.dying:
             return
         is_first, slot.has_manager = not slot.has_manager, True
@@ -640,26 +610,26 @@ class Supervisor:
             self._ending.manager_came(slot)
 
     def _disconnected(self, key: WorkerKey) -> None:
-        slot = self._slots.of_incarnation(key.incarnation)
+        slot = self.slots.of_incarnation(key.incarnation)
         if slot is not None:
             slot.hang_watch.disconnected(key.group_rank)
 
     # ------------------------------------------------------------ time
 
     def _deadlines(self) -> Iterator[float]:
-        for slot in self._slots:
+        for slot in self.slots:
             yield from slot.deadlines()
         if self._ending.end_at is not None:
             yield self._ending.end_at
-        if self._standbys.due_at is not None and self._wants_standbys():
-            yield self._standbys.due_at
+        if self.standbys.due_at is not None and self._wants_standbys():
+            yield self.standbys.due_at
         imported_at = self._import_deadline.deadline()
         if imported_at is not None and not self.is_ending:
             yield imported_at
         yield from self._outage.deadlines()
 
     def _timers(self) -> None:
-        for slot in self._slots:
+        for slot in self.slots:
             if _due(slot.wake_at, self._out.now) and self._health.permits_start(slot):
                 self._start(slot)
             if _due(slot.kill_at, self._out.now):

@@ -71,17 +71,17 @@ class Engine:
         self.exchanges: Exchanges | None = None
         self._begun = machine.begun
         self.changed = threading.Condition(threading.RLock())
-        self._context = context
+        self.context = context
         self._registered = False
         self._events: deque[e.Event] = deque()
         self._draining = False
         self._has_closed = False
         self._waiting = 0
         self._stock: tuple[Quorum | None, tuple[int, ...]] = (None, ())
-        self._progress = progress
+        self.progress = progress
         self._progress_due = False
         self._progress_sent = 0.0
-        self._healing = healing
+        self.healing = healing
         self._groups = Groups(context, pg, self.feed, BUILD_TIMEOUT_S)
         self.in_flight = InFlight(
             machine, self._groups, pg.caller_waits, self._events.append, self.feed, self.die
@@ -127,7 +127,7 @@ class Engine:
         """Issue one more reduction of this step: it goes out now, or once it has been compared."""
         with self.changed:
             over = reduction.closes and reduction.awaited
-            self._healing.forward_over(may_resume=reduction.batched and not over)
+            self.healing.forward_over(may_resume=reduction.batched and not over)
             self.in_flight.reductions.append(reduction)
             issued = e.OperationIssued(reduction.batched, reduction.closes, reduction.shape)
             self._events.append(issued)
@@ -150,7 +150,7 @@ class Engine:
     def finish_results(self) -> None:
         """Return when every result that stands is in its tensor and its callbacks have run."""
         self.in_flight.complete_results()
-        self._healing.forward_over()
+        self.healing.forward_over()
 
     def wait_until(
         self,
@@ -236,7 +236,7 @@ class Engine:
         self._link.close()
         self._comparing.close()
         self._groups.close()
-        self._healing.close()
+        self.healing.close()
         with self.changed:  # another thread may wait
             self._has_closed = True
             self.in_flight.close(PeerError(CLOSED))
@@ -269,7 +269,7 @@ class Engine:
             case e.HandOut():
                 self.in_flight.hand_out(instruction.indices)
             case e.ShowProgress():
-                made = self._progress.make(instruction.activity, instruction.since_s)
+                made = self.progress.make(instruction.activity, instruction.since_s)
                 self._link.send(made)
             case e.Send():
                 self._link.send(instruction.message)
@@ -291,11 +291,11 @@ class Engine:
             case e.FailScript():
                 self.die(UserError(instruction.reason))
             case e.LoadState():
-                self._healing.load(instruction)
+                self.healing.load(instruction)
             case e.OfferState():
-                self._healing.offer(instruction)
+                self.healing.offer(instruction)
             case e.RetireState():
-                self._healing.retire(instruction.tag)
+                self.healing.retire(instruction.tag)
             case e.ShowPeers():
                 self.peers = instruction.roster
             case _:
@@ -307,7 +307,7 @@ class Engine:
         self.in_flight.begin_step()
         if self._groups.beside is not None:
             self._groups.beside.boundary(self.machine.position)
-        self._healing.forward_may_run()
+        self.healing.forward_may_run()
         self._take_stock()
 
     def _break(self, error: Exception) -> None:
@@ -331,7 +331,7 @@ class Engine:
         if quorum is None or not ranks or stock == self._stock:
             return
         self._stock = stock
-        key = self._context.key
+        key = self.context.key
         own = quorum.index(key.replica_id, key.incarnation)
         self.in_flight.divisor = len(ranks)
         self.in_flight.rank = ranks.index(own) if own in ranks else None
@@ -372,7 +372,7 @@ class Engine:
     def _flush_progress(self) -> None:
         now = clock.now()
         if self._progress_due and now - self._progress_sent >= PROGRESS_INTERVAL_S:
-            self._link.send(self._progress.make())
+            self._link.send(self.progress.make())
             self._progress_due = False
             self._progress_sent = now
 
@@ -386,7 +386,7 @@ class Engine:
         began = clock.now()
         if message is not None:
             self.feed(message)
-        heal = self._healing.progress()
+        heal = self.healing.progress()
         with self.changed:
             waited_s = clock.now() - began
             beside = self._groups.beside
@@ -395,7 +395,7 @@ class Engine:
             self._flush_progress()
 
     def _on_link_lost(self, error: PeerError) -> None:
-        self.die(PeerError(f"replica {self._context.replica_id} lost its agent: {error}"))
+        self.die(PeerError(f"replica {self.context.replica_id} lost its agent: {error}"))
 
     def _story(self) -> str:
         return "\n".join(self.machine.story())

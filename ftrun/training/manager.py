@@ -422,7 +422,7 @@ class Manager:
         session, machine = self._session, self._session.machine
         seats.refuse_in_threads(session.seat, "Manager.linger()")
         replicas, limit_s = session.here.replicas, timeout.total_seconds()
-        parts = session.engine, machine, session.flow, session.exchanges
+        parts = session.engine, session.flow, session.exchanges
         parted = linger(*parts, replicas, limit_s, session.vote)
         if parted is Parted.EARLY:
             session.ends_early = True

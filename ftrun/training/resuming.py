@@ -32,14 +32,11 @@ from ftrun.checkpoint.heal import FetchedState
 from ftrun.core.forms import Form
 from ftrun.core.ids import StateId
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import StepMachine
 from ftrun.snapshots import directory
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.manifest import Damaged
-from ftrun.training.context import WorkerContext
 from ftrun.training.engine import Engine
-from ftrun.training.healing import OWN, USER, Healing
-from ftrun.training.progress import WorkerProgress
+from ftrun.training.healing import OWN, USER
 from ftrun.training.vote import GroupVote
 
 AGREEMENTS_MAX = 10
@@ -57,11 +54,7 @@ class Resuming:
         first_step: at which this job began: that of the snapshot, or of the script's own state.
     """
 
-    _context: WorkerContext
     _engine: Engine
-    _machine: StepMachine
-    _healing: Healing
-    _progress: WorkerProgress
     _vote: GroupVote | None = None
     form: str = Form.EXPLICIT.value
     position: str = ""
@@ -73,6 +66,9 @@ class Resuming:
     _began: float = 0.0
 
     def __post_init__(self) -> None:
+        engine = self._engine
+        self._context, self._machine = engine.context, engine.machine
+        self._healing, self._progress = engine.healing, engine.progress
         self._fresh = self._machine.state
 
     def claim(self) -> None:
@@ -95,6 +91,9 @@ class Resuming:
                 found.manifest.step,
             )
             return
+        engine = self._engine
+        self._context, self._machine = engine.context, engine.machine
+        self._healing, self._progress = engine.healing, engine.progress
         self._fresh = self._machine.state
         self._claim(found)
         if self._context.restarts == 0:

@@ -134,8 +134,8 @@ class Session:
         # Peers may take long to their first step: the launcher knows how long the job waits. They
         # are all there when a script makes its second Manager.
         first_s = 0.0 if self._before else self.here.quorum_timeout_s
-        parts = engine, machine, self.healing, self.progress, self.vote
-        self.flow = StepFlow(*parts, choices, first_s, self.resuming, self.snapshots, own_error)
+        resumes = self.resuming, self.snapshots
+        self.flow = StepFlow(engine, self.vote, choices, first_s, *resumes, own_error)
         self.exchanges = Exchanges(self.here, engine, self.leaving.if_pressed)
         engine.start()
         atexit.register(self.finish)
@@ -153,11 +153,8 @@ class Session:
                 self._before + 1,
             )
             return None, None
-        parts = engine, self.machine, self.healing, self.progress
-        resuming = Resuming(context, *parts, self.vote)
-        return resuming, Snapshots(
-            context, self.machine, self.healing, self.progress, engine.in_flight, resuming
-        )
+        resuming = Resuming(engine, self.vote)
+        return resuming, Snapshots(engine, resuming)
 
     # ------------------------------------------------------------ a step
 

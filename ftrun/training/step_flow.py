@@ -24,12 +24,10 @@ from ftrun.base import clock
 from ftrun.base.errors import PeerError, UserError
 from ftrun.core.worker import events as e
 from ftrun.core.worker.facts import StepPhase
-from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.under_way import Fate
 from ftrun.training.engine import Engine
-from ftrun.training.healing import OWN, Healing
+from ftrun.training.healing import OWN
 from ftrun.training.joining import Joining
-from ftrun.training.progress import WorkerProgress
 from ftrun.training.resuming import Resuming
 from ftrun.training.snapshots import Snapshots
 from ftrun.training.vote import GroupVote, Votes
@@ -91,9 +89,6 @@ class StepFlow:
     def __init__(
         self,
         engine: Engine,
-        machine: StepMachine,
-        healing: Healing,
-        progress: WorkerProgress,
         vote: GroupVote | None,
         choices: Choices,
         first_s: float,
@@ -101,10 +96,8 @@ class StepFlow:
         snapshots: Snapshots | None = None,
         own_error: Callable[[], Exception | None] | None = None,
     ) -> None:
-        self._engine = engine
-        self._machine = machine
-        self._healing = healing
-        self._progress = progress
+        self._engine, self._machine = engine, engine.machine
+        self._healing, self._progress = engine.healing, engine.progress
         self._vote = vote
         self._choices = choices
         self._first_s = max(first_s, choices.quorum_timeout_s)

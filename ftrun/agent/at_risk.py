@@ -27,7 +27,6 @@ class Stored:
     at: float
 
     def resumption(self, now: float) -> Resumption:
-        """Its message."""
         return Resumption(self.step, max(0.0, now - self.at))
 
 

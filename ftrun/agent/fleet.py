@@ -124,7 +124,6 @@ class Fleet:
             self._order_store()
 
     def keep_only(self, replica_ids: tuple[str, ...]) -> None:
-        """The devices of all other slots are free."""
         self._slices.keep_only(replica_ids)
 
     def start_replica(self, start: e.StartReplica, *, is_empty: bool = False) -> None:

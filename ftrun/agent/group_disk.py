@@ -158,7 +158,6 @@ class GroupDisk:
         return self._in_memory(memory)
 
     def _in_memory(self, memory: GroupMemory) -> InMemory:
-        """What may go to the disk."""
         board = memory.board
         newest = min(board.all(Word.NEWEST))
         is_sound = why_unsound(board.all(Word.FALL)) is None

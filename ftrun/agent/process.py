@@ -123,7 +123,6 @@ class SpawnerProcess:
         self._send_to_stores({"op": "open", "name": name, "port": port})
 
     def close_store(self, name: str) -> None:
-        """Drop a TCPStore."""
         self._send_to_stores({"op": "close", "name": name})
 
     async def stop(self, *, leaves: bool = False) -> None:

@@ -395,7 +395,6 @@ class Agent:
 
     @property
     def spanning(self) -> SpanningFleet:
-        """The processes of a group on several nodes."""
         assert isinstance(self._fleet, SpanningFleet)
         return self._fleet
 

@@ -29,7 +29,6 @@ SCALARS_MAX = 32
 
 
 def render_metrics(status: Status, totals: Totals) -> bytes:
-    """The text that Prometheus scrapes."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_StatusCollector(status, totals))
     return generate_latest(registry)

@@ -133,7 +133,6 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _request() -> dict[str, Any]:
-    """The body of an operation."""
     name = {"type": "string", "maxLength": 128}
     return {
         "type": "object",

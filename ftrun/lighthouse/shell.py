@@ -189,7 +189,6 @@ class Shell:
         return self._core.snapshot(now)
 
     def messages_received(self) -> dict[str, int]:
-        """How many messages of each kind have arrived."""
         return dict(sorted(self._received.items()))
 
     async def ask(self, request: e.Request) -> e.Operation | None:

@@ -210,7 +210,6 @@ class FinishedWork(FutureWork):
             self.future.set_exception(error)
 
     def is_success(self) -> bool:
-        """Whether it ended without an error."""
         return self._error is None
 
 

@@ -205,7 +205,6 @@ class _Piece:
         self._whole.piece_ended()
 
     def fail(self, error: Exception) -> None:
-        """The all-reduce has failed."""
         if not self._failed:
             self._failed = True
             self._drop()

@@ -138,7 +138,6 @@ def claim(key: WorkerKey) -> None:
 
 
 def release(key: WorkerKey) -> None:
-    """Note that this worker's Manager is closed."""
     if Process.managed == key:
         last = place()
         Process.managed = None
@@ -152,7 +151,6 @@ def place() -> Place:
 
 
 def had_manager() -> bool:
-    """Whether the script has ever made a Manager."""
     return Process.managers > 0
 
 

@@ -103,7 +103,6 @@ class Engine:
         return "" if beside is None or quorum is None else beside.wanted_by(quorum.store)
 
     def start(self) -> None:
-        """Start to receive messages from the agent."""
         pauses.stop_listening()  # the link asks at each tick
         self._link.start()
 

@@ -377,7 +377,6 @@ class _Waiting:
     noticed_at: float = 0.0
 
     def left_s(self) -> float:
-        """Seconds until the deadline."""
         return max(0.0, self.deadline - clock.now())
 
     def check(self, whom: Sequence[str]) -> None:

@@ -152,7 +152,6 @@ class Fragment:
             return committed
 
     def _save_grads(self) -> None:
-        """Compute the pseudo-gradients."""
         with torch.no_grad():
             for name, parameter in self._module.named_parameters():
                 if parameter.is_floating_point():

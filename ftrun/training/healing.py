@@ -573,5 +573,4 @@ class _Fetch:
 
     @property
     def tag(self) -> Tag:
-        """The attempt and the step that the state is for."""
         return self.load.tag

@@ -66,7 +66,6 @@ class ManagedProcessGroup(ReconfigurableGroup):
         return self._manager.participating_rank() or 0
 
     def getBackendName(self) -> str:
-        """The name of this backend in torch."""
         return "ftrun-managed"
 
     # ------------------------------------------------------------ collectives

@@ -74,7 +74,6 @@ class SnapshotWriting:
     # ------------------------------------------------------------ from the training thread
 
     def hand(self, task: Callable[[], None]) -> None:
-        """Have the background thread do this next."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ftrun-snapshot", daemon=True)
             self._thread.start()

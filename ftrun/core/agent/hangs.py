@@ -46,7 +46,6 @@ class Hangs(Part):
             self._give_up(slot, e.WorkerExited(slot.incarnation, rank, 0, -SIGKILL, why))
 
     def timer_changed(self, event: e.ScriptTimerSet | e.ScriptTimerReleased) -> None:
-        """A worker's script has set or released a timer."""
         slot = self._slots.of_incarnation(event.key.incarnation)
         rank = event.key.group_rank
         if slot is None or rank not in slot.alive:

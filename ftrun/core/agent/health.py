@@ -41,7 +41,6 @@ class NodeHealth(Part):
         return False
 
     def checked(self, event: HealthChecked) -> None:
-        """The command has ended."""
         slot = self._slots.last_of(event.incarnation)
         if slot is None or slot.phase is not SlotPhase.WAITING or not slot.is_checked:
             return

@@ -201,7 +201,6 @@ class Replacing(Part):
         return True
 
     def look(self, slot: SlotState) -> None:
-        """It is time to look at the board."""
         slot.look_at = None
         self._out.add(LookAtBoard(slot.replica_id, slot.incarnation))
         if slot.slow_at is not None and slot.slow_at <= self._out.now:

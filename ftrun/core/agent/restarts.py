@@ -109,7 +109,6 @@ class RestartBudget:
         return max(0, self.rules.max_restarts - self.spent)
 
     def started(self) -> None:
-        """A new incarnation runs."""
         self.baseline = self.step = None
 
     def healed(self, step: int) -> None:

@@ -306,7 +306,6 @@ class SlotState(Slot):
             self.goes_on(now)
 
     def summary(self) -> SlotSummary:
-        """Its part in the final report."""
         return SlotSummary(
             replica_id=self.replica_id,
             phase=self.phase,

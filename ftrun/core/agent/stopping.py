@@ -65,7 +65,6 @@ class Stopping(Part):
             self._out.add(SendToReplica(slot.replica_id, slot.incarnation, order))
 
     def kill(self, slot: SlotState) -> None:
-        """Send SIGKILL to all that it runs."""
         self.await_end(slot)
         self._out.add(SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
 

@@ -16,7 +16,6 @@ RATE_OVER = 30_000_000
 
 
 def account_status(account: Account, now_s: float) -> AccountStatus:
-    """All of the job's time."""
     ledger, now = account.ledger, account.now(now_s)
     spent = ledger.total(now)
     seconds = in_seconds(spent)
@@ -41,7 +40,6 @@ def slot_seconds(account: Account, book: SlotBook, now_s: float) -> dict[str, fl
 
 
 def use_age_s(account: Account, book: SlotBook, now_s: float) -> float:
-    """How long the slot has had its present use."""
     return (account.now(now_s) - book.since) / 1e6
 
 

@@ -232,7 +232,6 @@ class Lighthouse:
         return self.state.story(replica_id)
 
     def snapshot(self, now: float) -> MembershipStatus:
-        """Everything worth showing, as plain JSON."""
         return snapshot(
             Facts(
                 self.state,

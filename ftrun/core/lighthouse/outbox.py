@@ -92,7 +92,6 @@ class Outbox:
         self._out.append(e.OperationChanged(number))
 
     def close(self, agent_id: str, reason: str) -> None:
-        """End an agent's stream."""
         self._out.append(e.CloseAgent(agent_id, reason))
 
     def begin_again(self, reason: str) -> None:

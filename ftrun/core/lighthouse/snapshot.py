@@ -51,7 +51,6 @@ class Facts:
 
 
 def snapshot(facts: Facts, now: float) -> s.MembershipStatus:
-    """The membership now."""
     state, account, wait = facts.state, facts.books.account, facts.wait
     slots = state.slots.by_agent()
     repaired_s = account.repaired_in_change_s(now)

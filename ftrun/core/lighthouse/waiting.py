@@ -61,7 +61,6 @@ class Waiting:
         return self.silent()
 
     def drop(self, replica_id: str) -> None:
-        """Stop waiting for this replica."""
         self._ranks.pop(replica_id, None)
         self.done = not self._ranks
 

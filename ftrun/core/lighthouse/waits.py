@@ -59,7 +59,6 @@ class Wait:
         return sentence(f"{self.words}, since {now - self.since:.0f} s{limit}.")
 
     def view(self, now: float) -> WaitStatus:
-        """As plain JSON."""
         left_s = None if self.until is None else round(self.until - now, 3)
         return {
             "for": self.words,
@@ -107,7 +106,6 @@ class Waits:
         return self._look_at
 
     def current(self) -> Wait | None:
-        """The wait under way."""
         find = {
             NODES: self._nodes,
             GATHER: self._gathering,

@@ -148,12 +148,10 @@ class StepFacts:
 
     @property
     def in_force(self) -> Quorum | None:
-        """The quorum that this worker trains in."""
         return self.quorums.in_force
 
     @property
     def pending(self) -> Pending | None:
-        """The quorum that this worker prepares."""
         return self.quorums.pending
 
     @property

@@ -49,7 +49,6 @@ class Leader:
         """Another process leads; nothing may go out any more."""
 
     def say(self, text: str) -> None:
-        """Words for people."""
         log.warning(text)
 
 

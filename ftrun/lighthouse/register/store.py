@@ -81,7 +81,6 @@ def decode_head(data: bytes, journal: bytes | None = None) -> tuple[Value, dict[
 
 
 def pack_journal(journal: bytes) -> bytes:
-    """A journal, smaller."""
     return zlib.compress(journal, 1)
 
 

@@ -53,7 +53,6 @@ class StopOrders:
             self.send_stop(replica.agent_id, order)
 
     def send_stop(self, agent_id: str, order: m.StopReplica) -> None:
-        """Send the order, and note it."""
         self._asked[order.replica_id] = (order.incarnation, order.at_boundary)
         self._sent_to[order.replica_id] = self._agents.get(agent_id)
         self._state.outbox.to_agent(agent_id, order)

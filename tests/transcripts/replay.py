@@ -170,7 +170,7 @@ class Replay:
 
     def _drain(self, replica_ids: list[str]) -> None:
         assert self.lighthouse is not None
-        self.lighthouse.membership.drain(replica_ids)
+        self.lighthouse.membership.leaving.drain(replica_ids)
         self._feed(TimerFired())
 
     # ------------------------------------------------------------ agents and workers

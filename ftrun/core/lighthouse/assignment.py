@@ -273,7 +273,7 @@ class Assignment:
         hosts = self._agents[move.from_agent].host, self._agents[move.to_agent].host
         text = f"Replica {move.replica_id} moves from {hosts[0]} to {hosts[1]}, to even the load."
         state.outbox.notice("moving", [move.replica_id], text)
-        self._membership.drain([move.replica_id])
+        self._membership.leaving.drain([move.replica_id])
 
     def _may_spare_one(self) -> bool:
         state = self._state

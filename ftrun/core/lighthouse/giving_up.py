@@ -106,7 +106,7 @@ class GivingUp:
             return
         state.slots.go_without(Absence(name, state.step_max, given_up.reason))
         slot.moves_to = ""
-        self._membership.drain([name])
+        self._membership.leaving.drain([name])
         self._assignment.ended(name)
         state.journal()
         text = f"Replica {name} is given up: {given_up.reason}. {_fate(name, trains, done)}"

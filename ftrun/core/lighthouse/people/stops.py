@@ -46,7 +46,7 @@ class StopOrders:
     def ask_to_leave(self, replica: Replica, *, restart: bool) -> None:
         """Have it leave at a boundary or, if it is in no quorum, now."""
         name = replica.replica_id
-        self._membership.drain([name])
+        self._membership.leaving.drain([name])
         at_boundary = name in self._state.drains
         order = m.StopReplica(name, replica.incarnation, restart, at_boundary)
         if restart or self._asked.get(name) != (order.incarnation, at_boundary):

@@ -97,20 +97,9 @@ def _evidence(found: Record, record: Record) -> FailureEvidence | None:
 
 def _worker(found: Record) -> FailedWorker:
     signal = found["signal"]
-    return FailedWorker(
-        group_rank=found["group_rank"],
-        pid=found["pid"],
-        status=found["exit_code"] if signal is None else -signal,
-        kind=found["kind"],
-        cause=found["cause"],
-        age_s=0.0,
-        error_type=found["error_type"],
-        message=found["message"],
-        traceback=found["traceback"],
-        memory=found["memory"],
-        output=found["output"],
-        stacks=found["stacks"],
-    )
+    same = found.keys() - {"exit_code", "signal"}
+    status = found["exit_code"] if signal is None else -signal
+    return FailedWorker(status=status, age_s=0.0, **{name: found[name] for name in same})
 
 
 def _healed(found: Record | None) -> Healed | None:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ftrun.core import messages as m
 from ftrun.core.forms import Form
-from ftrun.core.ids import StateId, WorkerKey
+from ftrun.core.ids import OfIncarnation, StateId, WorkerKey
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Board, Generation
 
@@ -283,15 +283,7 @@ Event: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class _OfIncarnation:
-    """An instruction about one incarnation of a slot."""
-
-    replica_id: str
-    incarnation: str
-
-
-@dataclass(frozen=True, slots=True)
-class StartReplica(_OfIncarnation):
+class StartReplica(OfIncarnation):
     """Start all workers of a new incarnation. The first of them are these standbys.
 
     ``peers_train``: a replica of this node trains, which the new one is to join.
@@ -312,7 +304,7 @@ class ReplaceWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class MakeDecree(_OfIncarnation):
+class MakeDecree(OfIncarnation):
     """Raise the number on the board of this incarnation, and wake all of its workers.
 
     ``group_rank``: the worker that has died, so what it has told of its script is void; -1: none.
@@ -322,19 +314,19 @@ class MakeDecree(_OfIncarnation):
     group_rank: int
 
 
-class HoldGroup(_OfIncarnation):
+class HoldGroup(OfIncarnation):
     """Keep the store and the memory of this incarnation, also without a process, until a sweep."""
 
 
 @dataclass(frozen=True, slots=True)
-class RewindMemory(_OfIncarnation):
+class RewindMemory(OfIncarnation):
     """Drop what is in memory of later than ``boundary``, and raise the number on the board."""
 
     number: int
     boundary: int
 
 
-class LookAtBoard(_OfIncarnation):
+class LookAtBoard(OfIncarnation):
     """Answer with ``BoardSeen``."""
 
 
@@ -346,7 +338,7 @@ class StartStandby:
 
 
 @dataclass(frozen=True, slots=True)
-class SignalReplica(_OfIncarnation):
+class SignalReplica(OfIncarnation):
     """Signal the process groups of an incarnation's workers."""
 
     number: int
@@ -361,7 +353,7 @@ class SignalWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class AskToStop(_OfIncarnation):
+class AskToStop(OfIncarnation):
     """Ask the scripts of an incarnation to stop; a second time: to leave where they stand.
 
     ``number``: the signal that a script with a handler of its own gets.
@@ -382,7 +374,7 @@ class ShowStacks:
     """Show the Python stacks of every worker of this agent, and put them into its log."""
 
 
-class SweepReplica(_OfIncarnation):
+class SweepReplica(OfIncarnation):
     """End the processes that the workers of an incarnation that has not finished left behind."""
 
 
@@ -401,7 +393,7 @@ class SendToWorkers:
 
 
 @dataclass(frozen=True, slots=True)
-class SendToReplica(_OfIncarnation):
+class SendToReplica(OfIncarnation):
     """Send to every worker of an incarnation."""
 
     message: m.LeaveNow
@@ -414,11 +406,11 @@ class AskWorker:
     key: WorkerKey
 
 
-class TakeStacks(_OfIncarnation):
+class TakeStacks(OfIncarnation):
     """Take the Python stacks of an incarnation's workers, and answer with ``StacksTaken``."""
 
 
-class CheckHealth(_OfIncarnation):
+class CheckHealth(OfIncarnation):
     """Run ``--health-check`` for the slot of this ended incarnation: ``HealthChecked`` follows."""
 
 

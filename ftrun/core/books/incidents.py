@@ -37,7 +37,7 @@ from ftrun.core.books.incident_state import Incident, Part
 from ftrun.core.books.picture import Picture
 from ftrun.core.books.records import EarlierIncident, SaveIncident
 from ftrun.core.ids import replica_order
-from ftrun.core.messages import IncidentRecord, Loss
+from ftrun.core.messages import IncidentRecord, Loss, ReplicaLost
 
 INCIDENTS_MAX = 100
 PARTS_MAX = 64
@@ -119,17 +119,9 @@ class Incidents:
 
     def lost(self, fact: f.Lost) -> None:
         lost = fact.lost
-        signature = lost.start_failure.signature if lost.start_failure is not None else ""
-        part = Part(
-            replica_id=lost.replica_id,
-            incarnation=lost.incarnation,
-            at=self._picture.now,
-            kind=lost.kind,
-            cause=lost.cause,
-            agent_id=fact.agent_id,
-            host=fact.host,
-            signature=signature,
-        )
+        part = self._part_of(lost, lost.kind, (fact.agent_id, fact.host))
+        if lost.start_failure is not None:
+            part.signature = lost.start_failure.signature
         self._add(part)
 
     def given_up(self, fact: f.GivenUp) -> None:
@@ -137,9 +129,8 @@ class Incidents:
             self._add(self._part_of(loss, kinds.GIVEN_UP))
 
     def node_lost(self, fact: f.NodeLost) -> None:
-        parts = [self._part_of(loss, kinds.NODE) for loss in fact.losses]
-        for part in parts:
-            part.agent_id, part.host = fact.agent_id, fact.host
+        at = fact.agent_id, fact.host
+        parts = [self._part_of(loss, kinds.NODE, at) for loss in fact.losses]
         new = [part for part in parts if self._find(part) is None]
         if new:
             incident = self._begin(new[0])
@@ -246,8 +237,9 @@ class Incidents:
 
     # ------------------------------------------------------------ inside
 
-    def _part_of(self, loss: Loss, kind: str) -> Part:
-        return Part(loss.replica_id, loss.incarnation, self._picture.now, kind, loss.cause)
+    def _part_of(self, loss: Loss | ReplicaLost, kind: str, at: tuple[str, str] = ("", "")) -> Part:
+        """``at``: the agent and its host, where they are known."""
+        return Part(loss.replica_id, loss.incarnation, self._picture.now, kind, loss.cause, *at)
 
     def _find(self, part: Part) -> Incident | None:
         """The incident that has this incarnation.

@@ -95,7 +95,7 @@ def test_a_standby_looks_until_nothing_new_has_come_for_the_whole_silence() -> N
 def test_a_new_version_begins_the_silence_anew_and_its_holder_says_how_long_it_is() -> None:
     lead = watching()
     slow = replace(OTHER, silence_s=3 * T)
-    assert lead.handle(Answered(6, slow), 1.5) == [Read()]
+    assert lead.handle(Answered(6, slow), 1.5) == [Follow(slow), Read()]
     for quarter in range(1, 12):
         assert lead.handle(Answered(6, slow), 1.5 + quarter * T / 4) == [Read()]
     assert swaps(lead.handle(Answered(6, slow), 1.5 + 3 * T))

@@ -4,7 +4,7 @@ The *global* weights are those after the last committed outer step: equal on all
 *local* weights are the model's own. A pseudo-gradient is global minus local; the outer optimizer
 steps the global weights by the average of all replicas' pseudo-gradients.
 
-Not here: when a fragment is reduced and stepped (diloco.py), a batch of reductions (batch.py).
+Not here: when a fragment is reduced and stepped (diloco.py), a batch of reductions (reductions.py).
 """
 
 from __future__ import annotations

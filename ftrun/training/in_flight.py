@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import DistError, Work
@@ -30,29 +30,13 @@ from ftrun.process_groups.writers import LIMIT_S, wait_for_writers
 from ftrun.training.groups import Groups
 from ftrun.training.reductions import Reduction
 
+if TYPE_CHECKING:
+    from ftrun.training.elastic_sampler import ElasticSampler
+
 RECHECK_INTERVAL = timedelta(milliseconds=20)
 REASON_CHARS_MAX = 500
 
 _Launched = tuple[BuiltGroup, Attempt, int, Work]
-
-
-class Sampled(Protocol):
-    """The sampler of a Manager's steps (elastic_sampler.py)."""
-
-    def heal(self, state: dict[str, Any]) -> None:
-        """Take the peers' position."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position, for peers."""
-
-    def weight(self) -> float:
-        """The factor for what this worker adds to an average, by its samples."""
-
-    def before_reduction(self) -> None:
-        """Check, before a reduction, that its gradients are of the samples of this step."""
-
-    def committed(self, contributors: tuple[str, ...]) -> None:
-        """The step is committed, with these contributors."""
 
 
 @dataclass(eq=False, repr=False)
@@ -88,7 +72,7 @@ class InFlight:
     divisor: int = 0
     rank: int | None = None
     contributors: tuple[str, ...] = ()
-    sampled: Sampled | None = None
+    sampled: ElasticSampler | None = None
     error: Exception | None = None
     issues_awaited: bool = False
     ready: deque[Callable[[], None]] = field(default_factory=deque)

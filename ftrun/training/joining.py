@@ -16,7 +16,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 from torch.distributed import ReduceOp
@@ -24,6 +24,7 @@ from torch.distributed import ReduceOp
 from ftrun.base.errors import UserError
 from ftrun.core.worker import joining as rows
 from ftrun.core.worker.machine import StepMachine
+from ftrun.training.optim import OptimizerWrapper
 from ftrun.training.reductions import Reduction
 
 log = logging.getLogger(__name__)
@@ -77,22 +78,6 @@ class Announcement(Reduction):
         self.data[self._slot] = torch.tensor(rows.encode(row), dtype=torch.int64)
 
 
-class Stepping(Protocol):
-    """ftrun's Optimizer, as far as a Join uses it. ``committed``: whether the last step was."""
-
-    committed: bool
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """Parameters and settings."""
-
-    def zero_grad_again(self) -> None:
-        """Begin a step as the script does."""
-
-    def step(self) -> None:
-        """Step if the step is committed and any replica has data."""
-
-
 @dataclass(eq=False, repr=False)
 class Joining:
     """The Joins of one Manager, one after another.
@@ -116,7 +101,7 @@ class Joining:
     is_active: bool = False
     is_over: bool = False
     is_last_joiner: bool = False
-    _optimizer: Stepping | None = None
+    _optimizer: OptimizerWrapper | None = None
     _terms: rows.Terms = field(default_factory=rows.Terms)
     _has_batch: bool = True
     _followed: int = 0
@@ -130,7 +115,7 @@ class Joining:
     _gradients: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     _settings: int = 0
 
-    def begin(self, terms: rows.Terms, optimizer: Stepping) -> None:
+    def begin(self, terms: rows.Terms, optimizer: OptimizerWrapper) -> None:
         """A Join begins, in which ``optimizer`` steps what is averaged.
 
         Raises:
@@ -331,7 +316,7 @@ class Joining:
             log.warning("replica %s in a Join: %s", self._replica_id, text)
 
 
-def digest(optimizer: Stepping) -> int:
+def digest(optimizer: OptimizerWrapper) -> int:
     """A number for the optimizer's settings, equal on all replicas that have the same ones."""
     groups = [
         sorted((name, _plain(value)) for name, value in group.items() if name != "params")

@@ -26,7 +26,6 @@ from ftrun.core.worker import events as e
 from ftrun.process_groups.adapted import adapt, name_ranks, own_error
 from ftrun.process_groups.built import FinishedWork
 from ftrun.training import launcher_arguments, seats
-from ftrun.training.batch import Batch
 from ftrun.training.context import stop_requested
 from ftrun.training.event_loggers import COMMITS, ERRORS, QUORUMS
 from ftrun.training.exchanged_tensors import AVERAGE_OF_INTEGERS
@@ -35,7 +34,7 @@ from ftrun.training.healing import Healing, LoadFn, StateFn
 from ftrun.training.leaving import Drained
 from ftrun.training.lingering import Parted, linger
 from ftrun.training.quantized_reductions import QuantizedReduction, quantized_kind
-from ftrun.training.reductions import ManagedWork, Reduction
+from ftrun.training.reductions import Batch, ManagedWork, Reduction
 from ftrun.training.script_transport import own_transport
 from ftrun.training.session import Session
 from ftrun.training.step_errors import ExceptionWithTraceback

@@ -17,6 +17,7 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed import ReduceOp
@@ -34,10 +35,10 @@ from ftrun.training.event_loggers import EventLoggers
 from ftrun.training.exchanges import Exchanges, Given
 from ftrun.training.groups import Beside, Following
 from ftrun.training.healing import Healing
-from ftrun.training.in_flight import Sampled
-from ftrun.training.joining import Joining, Stepping
+from ftrun.training.joining import Joining
 from ftrun.training.kept_inputs import KeptInputs
 from ftrun.training.leaving import Leaving
+from ftrun.training.optim import OptimizerWrapper
 from ftrun.training.progress import WorkerProgress
 from ftrun.training.reductions import Reduction, Restore
 from ftrun.training.resuming import Resuming
@@ -45,6 +46,9 @@ from ftrun.training.seats import Seat
 from ftrun.training.snapshots import Snapshots
 from ftrun.training.step_flow import Choices, StepFlow
 from ftrun.training.vote import GroupVote
+
+if TYPE_CHECKING:
+    from ftrun.training.elastic_sampler import ElasticSampler
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +93,7 @@ class Session:
         self.seat, self.pg, self.choices, self.healing = seat, pg, choices, healing
         self.here = context = seat.context
         self.copies = KeptInputs()
-        self.optimizers: weakref.WeakSet[Stepping] = weakref.WeakSet()
+        self.optimizers: weakref.WeakSet[OptimizerWrapper] = weakref.WeakSet()
         self.before_reduction: Callable[[], bool] = lambda: True
         self.ends_early = False
         self.vote: GroupVote | None = None
@@ -303,7 +307,7 @@ class Session:
     # ------------------------------------------------------------ who takes part
 
     def watch_optimizer(
-        self, optimizer: torch.optim.Optimizer, wrapper: Stepping | None = None
+        self, optimizer: torch.optim.Optimizer, wrapper: OptimizerWrapper | None = None
     ) -> None:
         """Heal in place what ``optimizer`` steps; it must step committed steps only.
 
@@ -313,7 +317,7 @@ class Session:
         if wrapper is not None:
             self.optimizers.add(wrapper)
 
-    def watch_sampler(self, sampler: Sampled, *, repairs: bool) -> None:
+    def watch_sampler(self, sampler: ElasticSampler, *, repairs: bool) -> None:
         """Let ``sampler`` weigh this worker's gradients, follow the commits, and heal.
 
         An ElasticSampler calls this by itself. ``repairs``: its batches allow to repair a step.
@@ -342,7 +346,7 @@ class Session:
         joining = self.flow.joining
         return joining if joining is not None and joining.is_active else None
 
-    def make_joining(self) -> tuple[Joining, Stepping]:
+    def make_joining(self) -> tuple[Joining, OptimizerWrapper]:
         """This worker's part in Joins, and the optimizer that followers step.
 
         Raises:
